@@ -39,8 +39,7 @@ from typing import Any
 
 from standfast import Agent, CodeProtocol, Runtime, Session, tool
 from standfast.errors import StandfastError
-from standfast.model.call import GuestException
-from standfast.model.capability import Capability
+from standfast.model.capability import Capability, GuestException
 from standfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest
 from standfast.protocols.code.executor import CELL_LIMITS
 from standfast.providers.scripted import ScriptedModel

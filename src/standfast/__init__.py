@@ -57,9 +57,7 @@ _HOMES = {
         "ToolMessage",
         "UserMessage",
     ),
-    "standfast.model.current_turn": ("CurrentTurn",),
-    "standfast.model.head": ("SessionHead",),
-    "standfast.model.ids": ("session_id_from",),
+    "standfast.model.session": ("CurrentTurn", "Node", "SessionHead", "session_id_from"),
     "standfast.model.host_requests": (
         "DirectRequest",
         "SessionCreateRequest",
@@ -69,7 +67,6 @@ _HOMES = {
         "MonitorSpec",
         "MonitorState",
     ),
-    "standfast.model.node": ("Node",),
     "standfast.model.outcome": ("StopReason",),
     "standfast.model.task": (
         "TaskSpec",
@@ -79,7 +76,7 @@ _HOMES = {
         "Schedule",
         "Trigger",
     ),
-    "standfast.model.usage": (
+    "standfast.model.limits": (
         "Usage",
         "UsageLimits",
     ),
@@ -161,12 +158,11 @@ if TYPE_CHECKING:
     from standfast.model import Span as Span
     from standfast.model import ToolCallContext as ToolCallContext
     from standfast.model import auto_approval as auto_approval
-    from standfast.model.current_turn import CurrentTurn as CurrentTurn
-    from standfast.model.head import SessionHead as SessionHead
     from standfast.model.host_requests import DirectRequest as DirectRequest
     from standfast.model.host_requests import SessionCreateRequest as SessionCreateRequest
     from standfast.model.host_requests import TurnInput as TurnInput
-    from standfast.model.ids import session_id_from as session_id_from
+    from standfast.model.limits import Usage as Usage
+    from standfast.model.limits import UsageLimits as UsageLimits
     from standfast.model.message import AssistantMessage as AssistantMessage
     from standfast.model.message import InjectedTurnInput as InjectedTurnInput
     from standfast.model.message import Message as Message
@@ -174,14 +170,15 @@ if TYPE_CHECKING:
     from standfast.model.message import UserMessage as UserMessage
     from standfast.model.monitor import MonitorSpec as MonitorSpec
     from standfast.model.monitor import MonitorState as MonitorState
-    from standfast.model.node import Node as Node
     from standfast.model.outcome import StopReason as StopReason
+    from standfast.model.session import CurrentTurn as CurrentTurn
+    from standfast.model.session import Node as Node
+    from standfast.model.session import SessionHead as SessionHead
+    from standfast.model.session import session_id_from as session_id_from
     from standfast.model.task import TaskSpec as TaskSpec
     from standfast.model.task import TaskState as TaskState
     from standfast.model.trigger import Schedule as Schedule
     from standfast.model.trigger import Trigger as Trigger
-    from standfast.model.usage import Usage as Usage
-    from standfast.model.usage import UsageLimits as UsageLimits
     from standfast.plugins.actions import action as action
     from standfast.plugins.hook import hook as hook
     from standfast.plugins.plugin import Plugin as Plugin

@@ -23,9 +23,9 @@ from standfast.model.events import (
     ToolCallSettled,
     TurnCommitted,
 )
+from standfast.model.limits import Usage
 from standfast.model.message import ToolCall
 from standfast.model.outcome import Finished, Stopped, StopReason
-from standfast.model.usage import Usage
 from standfast.providers.scripted import ScriptedModel
 
 

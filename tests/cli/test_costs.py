@@ -12,7 +12,7 @@ from standfast.cli.chat_screen import ChatScreen
 from standfast.cli.output import cost_text
 from standfast.errors import ErrorObject
 from standfast.model.events import ModelCallFailed
-from standfast.model.usage import Usage
+from standfast.model.limits import Usage
 
 
 @pytest.mark.parametrize(

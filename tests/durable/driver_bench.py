@@ -34,11 +34,11 @@ from standfast.machine.inputs import (
     encode_input,
 )
 from standfast.machine.turn_machine import TurnMachine
-from standfast.model.head import SessionHead
+from standfast.model.limits import UsageLimits
 from standfast.model.message import RequestedCall, UserMessage
 from standfast.model.outcome import Ended, Finished, Stopped
 from standfast.model.ruling import NOTHING_SAID, CallRuling, Ruling
-from standfast.model.usage import UsageLimits
+from standfast.model.session import SessionHead
 from standfast.ports.session_store import (
     Blob,
     Claimant,

@@ -12,9 +12,9 @@ from standfast.durable import Committed, EffectReady, EffectSettled, EffectWaits
 from standfast.errors import ErrorObject, LeaseLost, StoreUnavailable
 from standfast.machine.commands import RunTool
 from standfast.machine.inputs import ModelFailed, WaitEnded
+from standfast.model.limits import UsageLimits
 from standfast.model.outcome import Stopped, StopReason
-from standfast.model.turn import TurnState
-from standfast.model.usage import UsageLimits
+from standfast.model.session import TurnState
 from standfast.model.wait import Elapsed, Wait
 from standfast.ports.session_store import Lease, Save, Saved
 

@@ -25,9 +25,9 @@ from standfast.durable import Committed, EffectSettled, EffectWaits, Parked
 from standfast.errors import ErrorObject, LeaseLost, StoreUnavailable
 from standfast.machine.inputs import FinishRequested, FrameSwitchRequested, Input, ToolSettled, WaitEnded
 from standfast.model.frame import FrameSwitch
+from standfast.model.limits import UsageLimits
 from standfast.model.outcome import FrameSwitched, Stopped, StopReason
 from standfast.model.ruling import Ruling
-from standfast.model.usage import UsageLimits
 from standfast.model.wait import Approved, Elapsed, Wait
 
 ENOUGH = ErrorObject(code="ENOUGH", message="enough")

@@ -28,11 +28,11 @@ from standfast.errors import ErrorObject, PluginStateLost
 from standfast.machine.inputs import CallPrepared, CallRuled, ModelFailed, Stage, ToolSettled
 from standfast.model.canonical import digest_bytes
 from standfast.model.frame import FrameSwitch
+from standfast.model.limits import UsageLimits
 from standfast.model.message import ToolMessage
-from standfast.model.node import PluginNode
 from standfast.model.outcome import Finished, FrameSwitched, StopReason
 from standfast.model.ruling import CallRuling, Ruling
-from standfast.model.usage import UsageLimits
+from standfast.model.session import PluginNode
 from standfast.model.wait import Wait
 from standfast.ports.session_store import Blob, Lease, Save, Saved, StateRecord
 

@@ -24,7 +24,7 @@ from standfast.graph import (
 from standfast.graph.history import answered
 from standfast.model.frame import INITIAL, FrameSwitch
 from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
-from standfast.model.node import Entry, FrameOpened, Payload, PluginNode
+from standfast.model.session import Entry, FrameOpened, Payload, PluginNode
 
 PAYLOADS: st.SearchStrategy[Payload] = st.one_of(
     st.builds(UserMessage, content=st.sampled_from("ab")),

@@ -10,8 +10,8 @@ from standfast.graph import messages_of
 from standfast.graph.history import answered
 from standfast.model.frame import FrameSwitch
 from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
-from standfast.model.node import Entry, FrameOpened, Payload, PluginNode, Segment, TurnEnded
 from standfast.model.outcome import Stopped, StopReason
+from standfast.model.session import Entry, FrameOpened, Payload, PluginNode, Segment, TurnEnded
 
 
 def user(text: str) -> UserMessage:

@@ -17,7 +17,7 @@ from standfast.errors import (
 from standfast.graph import Branch, SessionGraph, nodes_of
 from standfast.model.frame import INITIAL, FrameSwitch
 from standfast.model.message import AssistantMessage, UserMessage
-from standfast.model.node import Entry, FrameOpened, Segment
+from standfast.model.session import Entry, FrameOpened, Segment
 
 USER = Entry(at_ms=1, payload=UserMessage(content="hi"))
 REPLY = Entry(at_ms=2, payload=AssistantMessage(text="yes"))

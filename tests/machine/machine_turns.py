@@ -48,15 +48,14 @@ from standfast.machine import (
     WaitOpened,
 )
 from standfast.machine.inputs import CheckpointKind, HookStage
-from standfast.model.call import CallStatus, ExternalCallRecord
 from standfast.model.canonical import Json
-from standfast.model.capability import SideEffect
+from standfast.model.capability import CallStatus, ExternalCallRecord, SideEffect
 from standfast.model.frame import FrameSwitch
+from standfast.model.limits import Usage, UsageEntry, UsageLimits
 from standfast.model.message import AssistantMessage, RequestedCall, ToolMessage, UserMessage
-from standfast.model.node import FrameOpened, PluginNode, TurnEnded
 from standfast.model.outcome import Ended, FrameSwitched, Stopped, StopReason
 from standfast.model.ruling import CallRuling, Ruling
-from standfast.model.usage import Usage, UsageEntry, UsageLimits
+from standfast.model.session import FrameOpened, PluginNode, TurnEnded
 from standfast.model.wait import Approved, Wait, WaitKind, WaitOutcome
 
 NO_TIME = -1

@@ -20,10 +20,10 @@ from machine_turns import (
 )
 
 from standfast.machine import CallModel, Checkpoint, Input, ModelReplied, RunTool
+from standfast.model.limits import Usage, UsageEntry
 from standfast.model.message import AssistantMessage, RequestedCall, ToolCall
-from standfast.model.node import FrameOpened, TurnEnded
 from standfast.model.outcome import Finished, Waiting
-from standfast.model.usage import Usage, UsageEntry
+from standfast.model.session import FrameOpened, TurnEnded
 
 
 def _reply(model: str, output: int) -> ModelReplied:

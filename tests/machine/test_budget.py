@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standfast.machine.budget import BudgetWatch, Spent
-from standfast.model.usage import UsageLimits
+from standfast.model.limits import UsageLimits
 
 
 def _warned(limits: UsageLimits, **used: int) -> str | None:

@@ -27,9 +27,9 @@ from machine_turns import (
 )
 
 from standfast.machine import Input, ModelReplied
+from standfast.model.limits import Usage, UsageEntry, UsageLimits
 from standfast.model.outcome import StopReason
 from standfast.model.ruling import Ruling
-from standfast.model.usage import Usage, UsageEntry, UsageLimits
 from standfast.model.wait import Denied
 
 AFTER_WORK = passed("after_work")

@@ -44,7 +44,7 @@ from standfast.machine import (
     decode_input,
     encode_input,
 )
-from standfast.model.call import GuestException
+from standfast.model.capability import GuestException
 from standfast.model.message import AttachmentPart, ToolCall, ToolMessage
 from standfast.model.wait import Approved, Elapsed
 

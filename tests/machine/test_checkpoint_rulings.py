@@ -27,9 +27,9 @@ from machine_turns import (
 from standfast.errors import ErrorObject, InternalError
 from standfast.machine import Checkpoint, Input, Phase, RunHooks
 from standfast.machine.inputs import HookStage
+from standfast.model.limits import Usage, UsageEntry
 from standfast.model.outcome import Finished, StopReason
 from standfast.model.ruling import Ruling
-from standfast.model.usage import Usage, UsageEntry
 
 REACHED: dict[HookStage, tuple[Input, ...]] = {
     "after_work": (calls("a"), settled(1, "r")),

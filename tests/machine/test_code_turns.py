@@ -28,10 +28,9 @@ from machine_turns import (
 from standfast.errors import Code, ErrorObject, InternalError
 from standfast.machine import Input, Phase, RunTool, Stage, ToolSettled, TurnStarted
 from standfast.model.cell import RUN_CODE, CodeInput
-from standfast.model.limits import SessionLimits
+from standfast.model.limits import SessionLimits, UsageLimits
 from standfast.model.message import UserMessage
 from standfast.model.outcome import Finished, StopReason
-from standfast.model.usage import UsageLimits
 
 CODE = CodeInput(code="pay(2)", limits=SessionLimits(), inputs={"n": 1})
 

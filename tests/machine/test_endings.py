@@ -26,8 +26,8 @@ from machine_turns import (
 from standfast.machine import Commit, Input, Phase, StopEffects
 from standfast.model.frame import FrameSwitch
 from standfast.model.message import ToolMessage
-from standfast.model.node import FrameOpened, TurnEnded
 from standfast.model.outcome import FrameSwitched, Stopped, StopReason
+from standfast.model.session import FrameOpened, TurnEnded
 
 MIDDLES: dict[str, tuple[tuple[Input, ...], list[tuple[int, object]]]] = {
     "before it starts": ((), []),

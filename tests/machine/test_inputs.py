@@ -53,11 +53,11 @@ from standfast.machine import (
     decode_input,
     encode_input,
 )
-from standfast.model.call import GuestException
+from standfast.model.capability import GuestException
+from standfast.model.limits import Usage
 from standfast.model.message import AttachmentPart, TextPart, ToolMessage, UserMessage
 from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
 from standfast.model.ruling import NOTHING_SAID
-from standfast.model.usage import Usage
 from standfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed
 
 _PICTURE = UserMessage(

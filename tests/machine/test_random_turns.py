@@ -62,11 +62,11 @@ from standfast.machine import (
     encode_input,
 )
 from standfast.model.frame import FrameSwitch
+from standfast.model.limits import Usage, UsageEntry, UsageLimits
 from standfast.model.message import AssistantMessage, Message, RequestedCall, ToolMessage, UserMessage
-from standfast.model.node import FrameOpened, PluginNode, TurnEnded
 from standfast.model.outcome import Finished, FrameSwitched, StopReason, Waiting
 from standfast.model.ruling import CallRuling, Ruling
-from standfast.model.usage import Usage, UsageEntry, UsageLimits
+from standfast.model.session import FrameOpened, PluginNode, TurnEnded
 from standfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Wait, WaitOutcome
 from standfast.testing.histories import command_as_json
 

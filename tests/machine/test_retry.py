@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from standfast.errors import ErrorObject
 from standfast.machine.inputs import ModelFailed
 from standfast.machine.retry import GiveUp, Retry, decide
-from standfast.model.usage import UsageLimits
+from standfast.model.limits import UsageLimits
 
 BUSY = ErrorObject(code="RATE_LIMITED", message="busy")
 

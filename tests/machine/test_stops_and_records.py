@@ -8,7 +8,7 @@ from machine_turns import Turn, calls, recorded, resumed, settled, started, time
 from standfast.errors import Code, ErrorObject
 from standfast.machine.commands import Command, Commit, RunTool
 from standfast.machine.turn_machine import MAX_RESUMES
-from standfast.model.call import MAX_TRACEBACKS
+from standfast.model.capability import MAX_TRACEBACKS
 from standfast.model.outcome import Stopped, StopReason
 
 

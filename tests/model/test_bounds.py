@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from standfast.errors import InvalidArgument, ValueTooLarge
 from standfast.model import to_json
-from standfast.model.bounds import MAX_VALUE_NODES, check_bounds, check_json_bounds, is_light
-from standfast.model.canonical import read_json
+from standfast.model.canonical import MAX_VALUE_NODES, check_bounds, check_json_bounds, is_light, read_json
 
 
 @dataclasses.dataclass

@@ -34,13 +34,17 @@ from standfast.model import (
     ToolCallContext,
     auto_approval,
 )
+from standfast.model.capability import (
+    SessionToolAccess,
+    ToolAvailability,
+    ToolManifest,
+    ToolState,
+    ToolStateEntry,
+)
 from standfast.model.cell import CallMade, CellReport
-from standfast.model.charter import SessionCharter
-from standfast.model.current_turn import CurrentTurn
 from standfast.model.directive import RuntimeEvent, SessionRequest, ask_person
 from standfast.model.events import WaitBegan
 from standfast.model.frame import FrameSwitch
-from standfast.model.head import SessionHead
 from standfast.model.host_requests import (
     AppendSessionNodesRequest,
     AssembledTurn,
@@ -54,6 +58,7 @@ from standfast.model.host_requests import (
     SessionSnapshot,
     TurnInput,
 )
+from standfast.model.limits import Usage, UsageEntry, UsageLimits
 from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
@@ -74,7 +79,6 @@ from standfast.model.monitor import (
     MonitorUpdateBatch,
     WakePolicy,
 )
-from standfast.model.node import Entry, FrameOpened, PluginNode, Segment
 from standfast.model.outcome import Finished, StopReason, Waiting
 from standfast.model.plugin_options import PluginOptions
 from standfast.model.plugin_state import (
@@ -87,15 +91,22 @@ from standfast.model.plugin_state import (
 from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
 from standfast.model.ruling import CallRuling, Ruling
 from standfast.model.schemas import PUBLIC_VALUES, all_schemas, main, render, schema_of
-from standfast.model.session_policy import SessionPolicy
+from standfast.model.session import (
+    CurrentTurn,
+    Entry,
+    FrameOpened,
+    PluginNode,
+    Segment,
+    SessionCharter,
+    SessionHead,
+    SessionPolicy,
+    TurnRecord,
+    TurnState,
+    TurnSummary,
+)
 from standfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
-from standfast.model.tool_access import SessionToolAccess
-from standfast.model.tool_manifest import ToolManifest
-from standfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
 from standfast.model.trace_record import TraceRecord
 from standfast.model.trigger import Occurrence, Schedule, Trigger
-from standfast.model.turn import TurnRecord, TurnState, TurnSummary
-from standfast.model.usage import Usage, UsageEntry, UsageLimits
 from standfast.model.wait import Denied, Wait
 
 _FILES = Path(__file__).parents[2] / "docs" / "schema"

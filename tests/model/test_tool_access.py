@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from standfast.model.tool_access import SessionToolAccess
+from standfast.model.capability import SessionToolAccess
 
 _some_names = st.lists(st.sampled_from("abcde"), max_size=5).map(tuple)
 _accesses = st.builds(SessionToolAccess, tools=_some_names, hidden_tools=_some_names)

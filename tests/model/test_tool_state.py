@@ -8,9 +8,7 @@ import msgspec
 import pytest
 
 from standfast.errors import InvalidArgument, InvalidToolName, UnknownTool
-from standfast.model.capability import SideEffect
-from standfast.model.tool_manifest import ToolManifest
-from standfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
+from standfast.model.capability import SideEffect, ToolAvailability, ToolManifest, ToolState, ToolStateEntry
 
 OFF, SEARCHABLE, CALLABLE, SHOWCASED = ToolAvailability
 STATE = ToolState(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from standfast.model.usage import Usage, UsageEntry, UsageLimits, add_to_ledger, dollars
+from standfast.model.limits import Usage, UsageEntry, UsageLimits, add_to_ledger, dollars
 
 _numbers = st.integers(0, 2**63)
 _usages = st.builds(Usage, **dict.fromkeys(Usage.__struct_fields__, _numbers))

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from standfast.errors import ErrorObject
+from standfast.model.limits import Usage
 from standfast.model.message import ToolMessage, UserMessage
 from standfast.model.trace_record import TraceRecord
-from standfast.model.usage import Usage
 from standfast.plugins.contexts import (
     AssistantResponseHookContext,
     AssistantStreamHookContext,

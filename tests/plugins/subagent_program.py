@@ -18,8 +18,8 @@ from subagent_stage import Cast, calls, spawn, spawned, values
 
 from standfast import Agent, Runtime, tool
 from standfast.errors import ModelError
+from standfast.model.limits import Usage
 from standfast.model.message import AssistantMessage
-from standfast.model.usage import Usage
 from standfast.plugins.shipped import Subagents
 from standfast.ports.model_provider import ModelRequest
 from standfast.runtime.agent_runtime import open_store

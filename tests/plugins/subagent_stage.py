@@ -8,8 +8,8 @@ import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from standfast.model.limits import Usage
 from standfast.model.message import AssistantMessage, RequestedCall, ToolMessage, UserMessage, text_of
-from standfast.model.usage import Usage
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
 
 EACH = Usage(input=10, output=1)

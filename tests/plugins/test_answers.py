@@ -11,12 +11,12 @@ from stand_ins import Place
 
 from standfast import Agent
 from standfast.errors import PluginFailed
+from standfast.model.capability import ToolAvailability
 from standfast.model.frame import FrameSwitch
 from standfast.model.message import AssistantMessage, Message, RequestedCall, ToolMessage, UserMessage
 from standfast.model.outcome import Stopped
 from standfast.model.prompt import PromptContribution, PromptSlot
-from standfast.model.session_policy import SessionPolicy
-from standfast.model.tool_state import ToolAvailability
+from standfast.model.session import SessionPolicy
 from standfast.plugins.answers import (
     read_catalog,
     read_chunk,

@@ -37,9 +37,9 @@ from standfast.model.directive import (
     deny_call,
 )
 from standfast.model.message import UserMessage
-from standfast.model.node import PluginNode
 from standfast.model.outcome import Finished, Stopped, StopReason
 from standfast.model.ruling import CallRuling
+from standfast.model.session import PluginNode
 from standfast.plugins.contexts import ToolCallHookContext
 from standfast.plugins.directives import (
     ALLOWED,

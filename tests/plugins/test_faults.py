@@ -28,7 +28,7 @@ from standfast.model.directive import AbortTurn, EmitTrace, ReplaceToolArgs
 from standfast.model.message import UserMessage
 from standfast.model.outcome import Finished, Stopped, StopReason
 from standfast.model.plugin_state import PluginSnapshotMeta
-from standfast.model.session_policy import SessionPolicy
+from standfast.model.session import SessionPolicy
 from standfast.plugins.actions import action
 from standfast.plugins.contexts import ContextCompaction, SwitchAgentFrame
 from standfast.plugins.hook import HOOKS, hook

@@ -18,8 +18,8 @@ from standfast.errors import (
     SessionNotFound,
     StandfastError,
 )
+from standfast.model.capability import SessionToolAccess
 from standfast.model.plugin_options import PluginOptions
-from standfast.model.tool_access import SessionToolAccess
 from standfast.plugins.contexts import SubagentContext
 from standfast.plugins.host import PluginHost
 from standfast.plugins.plugin import Plugin, PluginSessionContext

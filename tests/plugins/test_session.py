@@ -30,14 +30,13 @@ from stand_ins import Place, said
 
 from standfast import Agent, tool
 from standfast.errors import PluginFailed, PluginStateLost
+from standfast.model.capability import SessionToolAccess, ToolAvailability
 from standfast.model.directive import EmitTrace
 from standfast.model.message import Message, UserMessage
 from standfast.model.outcome import Finished
 from standfast.model.plugin_state import PluginSessionSnapshot, PluginSnapshotEntry, PluginSnapshotMeta
 from standfast.model.prompt import PromptContribution, PromptSlot
-from standfast.model.session_policy import SessionPolicy
-from standfast.model.tool_access import SessionToolAccess
-from standfast.model.tool_state import ToolAvailability
+from standfast.model.session import SessionPolicy
 from standfast.plugins.contexts import (
     ContextCompaction,
     SessionConfigChanged,

@@ -10,7 +10,7 @@ import pytest
 from stand_ins import EchoModel, Place, agent_of, asks, events_of, of_kind, results, until
 
 from standfast import Agent, CapabilityLimits, RunContext, ToolError, auto_approval, tool
-from standfast.model.call import CallStatus
+from standfast.model.capability import CallStatus
 from standfast.model.events import ToolCallSettled, ToolCallStarted
 from standfast.model.message import AssistantMessage, ToolMessage
 from standfast.runtime.result import TurnResult

@@ -16,8 +16,8 @@ from asking import Giving, deltas, ended, request
 from standfast import Agent, Cached
 from standfast.errors import InvalidArgument, ModelError
 from standfast.model.capability import Capability
+from standfast.model.limits import Usage
 from standfast.model.message import Reasoning, UserMessage
-from standfast.model.usage import Usage
 from standfast.ports.model_provider import (
     ModelDelta,
     ModelRequest,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from standfast.errors import InvalidArgument, NotConfigured
-from standfast.model.usage import Usage
+from standfast.model.limits import Usage
 from standfast.providers.prices import Price, Prices
 
 USED = Usage(input=700, cache_read=200, cache_write=100, output=50, reasoning=20, calls=1)

@@ -15,7 +15,7 @@ from asking import Giving, heard, request
 
 from standfast import Agent, Fallback, Limited, RateLimit, Runtime
 from standfast.errors import InvalidArgument, ModelError
-from standfast.model.usage import Usage
+from standfast.model.limits import Usage
 from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
 from standfast.providers.rate_limit import Limiter, SharedLimits
 from standfast.providers.request_digest import estimated_tokens

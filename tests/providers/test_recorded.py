@@ -17,8 +17,8 @@ from asking import Giving, deltas, ended, heard, request
 
 from standfast import Agent, Recorded, Runtime, TurnStopped, tool
 from standfast.errors import InvalidArgument, ModelError
+from standfast.model.limits import Usage
 from standfast.model.message import AttachmentPart, Reasoning, TextPart, UserMessage
-from standfast.model.usage import Usage
 from standfast.ports.model_provider import (
     ModelDelta,
     ModelRequest,

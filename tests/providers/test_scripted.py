@@ -13,8 +13,8 @@ import pytest
 
 from standfast.errors import ErrorObject, InvalidArgument, ModelError, StandfastError
 from standfast.model.capability import Capability
+from standfast.model.limits import Usage
 from standfast.model.message import AssistantMessage, Message, Reasoning, TextPart, ToolMessage, UserMessage
-from standfast.model.usage import Usage
 from standfast.ports.model_provider import (
     ModelDelta,
     ModelProvider,

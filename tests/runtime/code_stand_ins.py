@@ -11,8 +11,8 @@ import apsw
 import msgspec
 
 from standfast.model.cell import CellReport
+from standfast.model.limits import Usage
 from standfast.model.message import Content, Message, RequestedCall, ToolMessage, UserMessage, text_of
-from standfast.model.usage import Usage
 from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
 from standfast.providers.scripted import ScriptedModel
 from standfast.runtime.agent import Agent

@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from standfast import Plugin, RunContext, Session, action, hook, tool
+from standfast.model.capability import ToolAvailability, ToolManifest
 from standfast.model.message import RequestedCall, ToolMessage, UserMessage, text_of
 from standfast.model.plugin_state import PluginSnapshotMeta
-from standfast.model.tool_manifest import ToolManifest
-from standfast.model.tool_state import ToolAvailability
 from standfast.plugins.contexts import ToolCatalogContext
 from standfast.plugins.session_context import SessionContext
 from standfast.plugins.snapshot import SnapshotReader, SnapshotWriter

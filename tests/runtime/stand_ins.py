@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from standfast.model.events import Event
 from standfast.model.message import Message, RequestedCall, ToolMessage, UserMessage, text_of
-from standfast.model.node import Payload
+from standfast.model.session import Payload
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
 from standfast.providers.scripted import ScriptedModel
 from standfast.runtime.agent import Agent

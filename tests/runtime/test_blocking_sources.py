@@ -12,8 +12,7 @@ from stand_ins import Place, agent_of, asks
 
 from standfast import Agent, Plugin, ScriptedModel, Session, ToolMessage, hook, tool
 from standfast.errors import BadToolSource, PluginFailed
-from standfast.model.tool_manifest import ToolManifest
-from standfast.model.tool_state import ToolAvailability
+from standfast.model.capability import ToolAvailability, ToolManifest
 from standfast.runtime.agent_runtime import Runtime
 from standfast.tools.decorator import as_registered
 from standfast.tools.provider import StaticTools

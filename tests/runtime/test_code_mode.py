@@ -11,7 +11,7 @@ from stand_ins import Place, agent_of, asks, results
 
 from standfast import Agent, Runtime, UsageLimits, tool
 from standfast.errors import Code, PluginConflict
-from standfast.model.call import CallStatus
+from standfast.model.capability import CallStatus
 from standfast.model.message import AssistantMessage, ToolMessage
 from standfast.model.outcome import FrameSwitched
 from standfast.protocols.code.plugin import CodeMode, CodeProtocol

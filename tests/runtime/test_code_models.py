@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from code_stand_ins import cell, coder, outcomes
 
 from standfast import Agent, Runtime
+from standfast.model.limits import Usage
 from standfast.model.message import UserMessage
-from standfast.model.usage import Usage
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
 
 THREE = cell("""

@@ -27,7 +27,7 @@ from standfast import Agent, Plugin, Runtime, SessionLimits, hook
 from standfast.errors import Code, PluginStateLost, RecordCorrupt
 from standfast.model.directive import CreateSession, SessionRequest
 from standfast.model.message import UserMessage
-from standfast.model.turn import TurnState
+from standfast.model.session import TurnState
 from standfast.plugins.contexts import TurnHookContext
 from standfast.protocols.code.executor import CodeExecutor
 from standfast.protocols.code.plugin import CodeMode, CodeProtocol

@@ -23,10 +23,10 @@ from standfast.errors import (
     TurnUnfinished,
 )
 from standfast.model.approval import ApprovalState
-from standfast.model.call import CallStatus
+from standfast.model.capability import CallStatus
 from standfast.model.events import TurnParked, WaitBegan
 from standfast.model.outcome import Stopped, StopReason
-from standfast.model.turn import TurnState
+from standfast.model.session import TurnState
 from standfast.sandbox.monty.cell_engine import MontyCells
 from standfast.testing.clock import FakeClock
 

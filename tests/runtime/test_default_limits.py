@@ -20,7 +20,7 @@ from standfast import (
     UsageLimits,
     tool,
 )
-from standfast.model.session_policy import SessionPolicy
+from standfast.model.session import SessionPolicy
 from standfast.protocols.code.executor import CELL_LIMITS
 from standfast.runtime.sandbox import SandboxOptions
 

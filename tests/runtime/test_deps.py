@@ -18,7 +18,7 @@ from standfast.model.approval import ApprovalState
 from standfast.model.directive import CreateSession, SessionRequest
 from standfast.model.events import TurnBlocked
 from standfast.model.message import UserMessage
-from standfast.model.turn import TurnState
+from standfast.model.session import TurnState
 from standfast.plugins.contexts import ToolCallHookContext, TurnHookContext, TurnResultHookContext
 from standfast.plugins.shipped import Subagents
 from standfast.runtime.agent import Agent

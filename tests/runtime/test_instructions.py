@@ -11,7 +11,7 @@ from stand_ins import EchoModel, HeldModel, Place, until
 from standfast import Agent, RunContext
 from standfast.errors import InstructionsFailed, InvalidArgument
 from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
-from standfast.model.turn import TurnState
+from standfast.model.session import TurnState
 
 
 def greet(ctx: RunContext[str]) -> str:

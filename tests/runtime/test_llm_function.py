@@ -16,9 +16,9 @@ from stand_ins import Place, asks
 from standfast import Agent, ModelError, RunContext, UsageLimits, tool
 from standfast.errors import InvalidArgument
 from standfast.model.events import ToolCallSettled
+from standfast.model.limits import Usage, UsageEntry
 from standfast.model.message import AssistantMessage, Message, UserMessage
 from standfast.model.outcome import Stopped, StopReason
-from standfast.model.usage import Usage, UsageEntry
 from standfast.ports.model_provider import ModelDelta, ModelRequest
 from standfast.providers.scripted import ScriptedModel
 
@@ -382,7 +382,7 @@ class Model(AnsweringModel):
             async for delta in super().stream(request):
                 yield delta
             return
-        from standfast.model.usage import Usage
+        from standfast.model.limits import Usage
         from standfast.ports.model_provider import ReplyEnded
         number = sum("```" in getattr(one, "text", "") for one in request.messages)
         yield ReplyEnded(text=[CODE, finish("found")][number], usage=Usage(input=1, output=1, calls=1))

@@ -15,7 +15,7 @@ from standfast import Agent, Plugin, Session, UsageLimits, hook, tool
 from standfast.errors import InvalidArgument, ProviderMismatch
 from standfast.model.host_requests import SessionCreateRequest, TurnInput
 from standfast.model.message import UserMessage
-from standfast.model.session_policy import SessionPolicy
+from standfast.model.session import SessionPolicy
 from standfast.model.trace_record import TraceRecord
 from standfast.plugins.contexts import SessionConfigChanged
 

@@ -25,10 +25,9 @@ from standfast.model.directive import (
 )
 from standfast.model.events import NodeCommitted, PluginEventEmitted
 from standfast.model.message import AssistantMessage, ToolMessage, UserMessage
-from standfast.model.node import PluginNode
 from standfast.model.outcome import Stopped, StopReason
+from standfast.model.session import PluginNode, TurnState
 from standfast.model.trace_record import TraceRecord, span_id_of
-from standfast.model.turn import TurnState
 from standfast.runtime.sessions.live_session import LiveSession
 
 STAGES = (

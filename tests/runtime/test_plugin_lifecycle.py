@@ -14,13 +14,12 @@ from standfast import Agent, Plugin, Runtime, Session, action, hook, tool
 from standfast.errors import PluginFailed, ProtocolError
 from standfast.model.canonical import Json
 from standfast.model.host_requests import Appended, AppendSessionNodesRequest
+from standfast.model.limits import Usage
 from standfast.model.message import UserMessage
-from standfast.model.node import FrameOpened, Payload, PluginNode
 from standfast.model.outcome import Finished, FrameSwitched, Stopped
 from standfast.model.plugin_state import ProtocolTurnOptions, SessionState
+from standfast.model.session import FrameOpened, Payload, PluginNode, TurnState
 from standfast.model.task import TaskState
-from standfast.model.turn import TurnState
-from standfast.model.usage import Usage
 from standfast.plugins.contexts import SessionRestored, SwitchAgentFrame, TurnFinalized, TurnPersisted
 from standfast.plugins.protocol import (
     ProtocolBeforeLlmCallContext,

@@ -15,9 +15,9 @@ from stand_ins import Place, go_on, results, said
 
 from standfast import Agent, Plugin, Runtime, Session, action, tool
 from standfast.errors import PluginStateLost, SessionBusy
+from standfast.model.capability import SessionToolAccess
 from standfast.model.plugin_options import PluginOptions
 from standfast.model.plugin_state import PluginSessionSnapshot, PluginSnapshotMeta, decode_state
-from standfast.model.tool_access import SessionToolAccess
 from standfast.plugins.contexts import SubagentContext, ToolCatalogContext
 from standfast.plugins.session import PluginSession, SessionAuthority
 from standfast.plugins.snapshot import SnapshotReader

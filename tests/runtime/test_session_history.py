@@ -20,10 +20,9 @@ from standfast.errors import (
     StaleBranch,
 )
 from standfast.model.canonical import digest_bytes
+from standfast.model.limits import Usage
 from standfast.model.message import AssistantMessage, AttachmentPart, ToolMessage
-from standfast.model.node import FrameOpened, PluginNode, TurnEnded
-from standfast.model.turn import TurnState
-from standfast.model.usage import Usage
+from standfast.model.session import FrameOpened, PluginNode, TurnEnded, TurnState
 from standfast.ports.model_provider import ModelRequest, ReplyEnded
 
 

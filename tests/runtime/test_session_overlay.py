@@ -17,9 +17,9 @@ from stand_ins import Place
 from standfast import Agent, Plugin, Session, hook
 from standfast.errors import BadToolSource, InvalidArgument, ToolConflict
 from standfast.model import prompt
+from standfast.model.capability import ToolAvailability
 from standfast.model.host_requests import SessionCreateRequest
 from standfast.model.prompt import PromptContribution, PromptSlot
-from standfast.model.tool_state import ToolAvailability
 from standfast.plugins.contexts import ToolCatalogContext
 from standfast.plugins.session_context import MAX_CATALOGS, MAX_PROMPTS, SessionContext
 from standfast.tools.catalog import CatalogTool, ToolCatalogContribution

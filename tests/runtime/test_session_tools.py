@@ -19,7 +19,7 @@ from standfast.errors import (
     ToolConflict,
     UnknownTool,
 )
-from standfast.model.tool_state import ToolAvailability
+from standfast.model.capability import ToolAvailability
 from standfast.plugins.contexts import ToolCatalogContext
 
 

@@ -12,8 +12,8 @@ from stand_ins import Place
 
 from standfast import Agent, Plugin, hook, tool
 from standfast.errors import ToolNameTaken
+from standfast.model.capability import ToolAvailability
 from standfast.model.message import Message, ToolMessage
-from standfast.model.tool_state import ToolAvailability
 from standfast.plugins.contexts import ToolCatalogContext
 from standfast.protocols.code.plugin import CodeMode, CodeProtocol
 from standfast.providers.scripted import ScriptedModel

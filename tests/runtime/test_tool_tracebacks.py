@@ -13,7 +13,7 @@ import pytest
 from stand_ins import Place
 
 from standfast import Agent, BlockingSandbox, ScriptedModel, ToolError, ToolMessage, tool
-from standfast.model.call import MAX_TRACEBACKS
+from standfast.model.capability import MAX_TRACEBACKS
 from standfast.model.events import ToolCallSettled
 from standfast.plugins.shipped import Redact
 from standfast.tools.tracebacks import MAX_CHARS

@@ -18,8 +18,8 @@ from stand_ins import EchoModel, HeldModel, Place, agent_of, asks, keeper_looks,
 
 from standfast import Agent, Plugin, Runtime, Session
 from standfast.errors import InvalidArgument, InvalidSessionId, SessionNotFound
+from standfast.model.session import TurnState
 from standfast.model.trigger import Schedule, Trigger
-from standfast.model.turn import TurnState
 from standfast.plugins.registrar import PluginRegistrar
 from standfast.plugins.triggers import TriggerEvent
 from standfast.providers.scripted import ScriptedModel

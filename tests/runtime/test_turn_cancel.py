@@ -12,7 +12,7 @@ from standfast import Agent, CompleteAfter, TurnStopped, tool
 from standfast.model.events import TextRetracted, TextStreamed, TurnCommitted
 from standfast.model.message import AssistantMessage
 from standfast.model.outcome import StopReason
-from standfast.model.turn import TurnState
+from standfast.model.session import TurnState
 
 
 @tool(approval="manual")

@@ -12,10 +12,10 @@ from stand_ins import Place, StagedModel, agent_of, asks, of_kind, requested, re
 
 from standfast import Agent, CompleteLater, Plugin, RunContext, TurnStopped, UsageLimits, hook, tool
 from standfast.errors import NotConfigured
+from standfast.model.limits import Usage
 from standfast.model.message import AssistantMessage
 from standfast.model.outcome import StopReason
-from standfast.model.turn import TurnState
-from standfast.model.usage import Usage
+from standfast.model.session import TurnState
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
 
 PRICES = {"staged:one": {"input": 2, "output": 8}}

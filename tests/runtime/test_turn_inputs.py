@@ -24,7 +24,7 @@ from standfast import Agent, InjectedTurnInput, RunContext, TurnStopped, UsageLi
 from standfast.errors import IdempotencyConflict, SessionNotFound, TurnUnfinished
 from standfast.model.events import MessagesDelivered
 from standfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
-from standfast.model.turn import TurnState
+from standfast.model.session import TurnState
 
 
 @tool(approval="manual")

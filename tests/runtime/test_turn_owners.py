@@ -11,7 +11,7 @@ from stand_ins import EchoModel, HeldModel, Place, agent_of, asks, results, unti
 from standfast import CompleteAfter, tool
 from standfast.errors import InvalidArgument, TurnUnfinished, WrongAgent
 from standfast.model.approval import ApprovalState
-from standfast.model.turn import TurnState
+from standfast.model.session import TurnState
 from standfast.runtime.agent import Agent
 from standfast.runtime.agent_runtime import Runtime
 

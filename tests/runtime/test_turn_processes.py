@@ -17,7 +17,7 @@ from crash_scenarios.theatre import WAYS, ForkServer, Theatre, Truth
 
 from standfast import Agent, Runtime
 from standfast.model.message import ToolMessage, UserMessage
-from standfast.model.turn import TurnState
+from standfast.model.session import TurnState
 from standfast.ports.session_store import Lease, QueuedInput, Save, SessionStore, TurnCommit
 from standfast.providers.scripted import ScriptedModel
 from standfast.runtime.agent_runtime import open_store

@@ -18,12 +18,12 @@ from standfast.errors import (
     WrongAgent,
 )
 from standfast.model.approval import ApprovalState, Decision
-from standfast.model.call import CallStatus
+from standfast.model.capability import CallStatus
 from standfast.model.events import ToolCallStarted, TurnParked, WaitBegan, WaitOver
 from standfast.model.limits import CapabilityLimits
 from standfast.model.message import AssistantMessage
 from standfast.model.outcome import StopReason
-from standfast.model.turn import TurnState
+from standfast.model.session import TurnState
 
 pytestmark = pytest.mark.slow
 

@@ -45,7 +45,7 @@ from standfast.model.events import (
 )
 from standfast.model.message import UserMessage
 from standfast.model.outcome import StopReason
-from standfast.model.turn import TurnState
+from standfast.model.session import TurnState
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
 from standfast.ports.session_store import QueuedInput
 

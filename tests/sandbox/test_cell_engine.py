@@ -13,8 +13,7 @@ import msgspec
 import pytest
 
 from standfast.errors import Code, ErrorObject, InvalidArgument, SnapshotRefused
-from standfast.model.call import GuestException
-from standfast.model.capability import Capability
+from standfast.model.capability import Capability, GuestException
 from standfast.model.limits import SessionLimits
 from standfast.ports.code_engine import (
     CallAnswer,

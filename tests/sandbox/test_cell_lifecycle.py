@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from standfast.errors import Code, EngineFailed, ErrorObject, InvalidArgument
-from standfast.model.call import GuestException
+from standfast.model.capability import GuestException
 from standfast.model.diagnostic import Diagnostic
 from standfast.model.language import Language
 from standfast.model.limits import SessionLimits

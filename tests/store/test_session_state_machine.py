@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from standfast.model.head import SessionHead
+from standfast.model.session import SessionHead
 from standfast.ports.session_store import PruneRequest, SessionStore
 from standfast.store.memory_sessions import MemorySessionStore
 from standfast.store.sqlite.sessions import SqliteSessionStore

@@ -26,9 +26,8 @@ from standfast.errors import (
     TokenAlreadyUsed,
     TurnUnfinished,
 )
-from standfast.model.head import SessionHead
 from standfast.model.outcome import Waiting
-from standfast.model.turn import TurnState
+from standfast.model.session import SessionHead, TurnState
 from standfast.model.wait import Completed, Expired, Wait
 from standfast.ports.session_store import Begun, CommitRefused, JournalEntry, Lease, Save, SessionStore
 from standfast.store.memory_sessions import MemorySessionStore

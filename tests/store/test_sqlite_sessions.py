@@ -17,8 +17,7 @@ import apsw
 import pytest
 
 from standfast.errors import LeaseLost, RecordCorrupt, SchemaTooNew, SessionNotFound, StoreUnavailable
-from standfast.model.head import SessionHead
-from standfast.model.node import Entry
+from standfast.model.session import Entry, SessionHead
 from standfast.model.task import TaskState
 from standfast.model.wait import Completed
 from standfast.ports.session_store import Begun, PruneRequest, Repeated, Save

@@ -6,10 +6,7 @@ import pytest
 
 from standfast import Capability, RegisteredTool, ToolRegistry
 from standfast.errors import InvalidArgument
-from standfast.model.capability import SideEffect
-from standfast.model.tool_access import SessionToolAccess
-from standfast.model.tool_manifest import ToolManifest
-from standfast.model.tool_state import ToolAvailability
+from standfast.model.capability import SessionToolAccess, SideEffect, ToolAvailability, ToolManifest
 from standfast.tools.catalog import CatalogTool, ToolCatalog, ToolCatalogContribution, resolve_catalog
 
 OFF, SEARCHABLE, CALLABLE, SHOWCASED = ToolAvailability

@@ -20,9 +20,7 @@ from standfast.errors import (
     ToolOrphaned,
     UnknownTool,
 )
-from standfast.model.capability import SideEffect
-from standfast.model.tool_manifest import ToolManifest
-from standfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
+from standfast.model.capability import SideEffect, ToolAvailability, ToolManifest, ToolState, ToolStateEntry
 from standfast.tools.provider import StaticTools, ToolProvider
 
 OFF, SEARCHABLE, CALLABLE, SHOWCASED = ToolAvailability

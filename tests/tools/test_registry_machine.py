@@ -13,9 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from standfast import Capability, RegisteredTool, ToolRegistry
 from standfast.errors import GenerationMismatch, InvalidArgument, ToolConflict, ToolOrphaned, UnknownTool
-from standfast.model.capability import SideEffect
-from standfast.model.tool_manifest import ToolManifest
-from standfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
+from standfast.model.capability import SideEffect, ToolAvailability, ToolManifest, ToolState, ToolStateEntry
 
 Listing = list[tuple[str, str]]
 

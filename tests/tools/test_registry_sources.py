@@ -9,8 +9,7 @@ import pytest
 
 from standfast import Capability, RegisteredTool, ToolRegistry, tool
 from standfast.errors import BadToolSource, InvalidArgument, ToolNameTaken
-from standfast.model.capability import SideEffect
-from standfast.model.tool_manifest import ToolManifest
+from standfast.model.capability import SideEffect, ToolManifest
 from standfast.tools.provider import StaticTools
 
 

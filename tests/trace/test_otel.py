@@ -14,8 +14,8 @@ import pytest
 from trace_stand_ins import Kept, agent_of, asks
 
 from standfast import Runtime, tool
+from standfast.model.limits import Usage
 from standfast.model.trace_record import TraceRecord, span_id_of, trace_id_of
-from standfast.model.usage import Usage
 from standfast.plugins import Plugin, hook
 from standfast.ports.model_provider import ModelRequest, ReplyEnded, RequestedCall
 from standfast.store.memory_sessions import MemorySessionStore

@@ -15,9 +15,7 @@ from standfast.cli.agent_options import AGENT_NAME, AgentSettings
 from standfast.cli.host import load_tools, wrong_grants_are_wrong_usage
 from standfast.cli.trace import trace_sink
 from standfast.errors import NotConfigured, SessionNotFound
-from standfast.model.current_turn import CurrentTurn
-from standfast.model.head import SessionHead
-from standfast.model.node import Node
+from standfast.model.session import CurrentTurn, Node, SessionHead
 from standfast.providers.resolve import resolve_model
 from standfast.providers.scripted import RepliesLeftOver
 from standfast.runtime.agent import Agent

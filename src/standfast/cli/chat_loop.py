@@ -21,8 +21,7 @@ from standfast.cli.transcript import show_conversation, usage_table
 from standfast.cli.turn_report import TurnReport, left_unfinished, report_turn
 from standfast.errors import InvalidArgument, StandfastError, TurnNotRunnable
 from standfast.model.approval import Approval, Decision
-from standfast.model.ids import SessionId
-from standfast.model.turn import TurnState
+from standfast.model.session import SessionId, TurnState
 from standfast.runtime.agent_session import Session
 
 _LOOK_S = 0.2

@@ -19,8 +19,8 @@ from standfast.cli.run import continue_run
 from standfast.cli.turn_report import left_unfinished
 from standfast.errors import ApprovalNotFound, StandfastError, TurnNotRunnable
 from standfast.model.approval import Approval, Decision
-from standfast.model.head import SessionHead
 from standfast.model.run import RunResult
+from standfast.model.session import SessionHead
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.blocking import BlockingSandbox
 

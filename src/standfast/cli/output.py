@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from standfast.errors import ErrorObject
-    from standfast.model.usage import Usage
+    from standfast.model.limits import Usage
 
 _KEPT = "\n\t\N{ZERO WIDTH JOINER}"
 
@@ -180,7 +180,7 @@ def error_text(error: ErrorObject) -> str:
 
 def cost_text(usage: Usage) -> str:
     """Format the cost, or the known part of it."""
-    from standfast.model.usage import dollars
+    from standfast.model.limits import dollars
 
     if not usage.priced and usage.calls:
         return "unknown"

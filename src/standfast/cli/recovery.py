@@ -25,11 +25,10 @@ from standfast.cli.host import Grants, make_recorded_sandbox
 from standfast.cli.output import short_json, shortened, visible
 from standfast.cli.turn_report import TurnReport, report_turn, wait_text
 from standfast.errors import ErrorObject, StandfastError
-from standfast.model.head import SessionHead
 from standfast.model.message import Message, UserMessage, text_of
 from standfast.model.outcome import Finished, FrameSwitched, Stopped, Waiting
 from standfast.model.run import RunResult
-from standfast.model.turn import TurnRecord
+from standfast.model.session import SessionHead, TurnRecord
 from standfast.runtime.triggers import fire_due
 from standfast.tools.threads import DaemonThreads
 

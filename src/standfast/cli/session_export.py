@@ -13,12 +13,9 @@ import msgspec
 from standfast.cli.agent_host import known_session, said_so_far
 from standfast.cli.output import write_private
 from standfast.model.approval import Approval
-from standfast.model.current_turn import CurrentTurn
-from standfast.model.head import SessionHead
+from standfast.model.limits import UsageEntry
 from standfast.model.message import AttachmentPart, InputPart, Part, ToolMessage, UserMessage
-from standfast.model.node import Node
-from standfast.model.turn import TurnRecord
-from standfast.model.usage import UsageEntry
+from standfast.model.session import CurrentTurn, Node, SessionHead, TurnRecord
 from standfast.runtime.agent_runtime import Runtime
 
 

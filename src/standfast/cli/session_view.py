@@ -11,12 +11,15 @@ from standfast.cli.report import facts_table, show_table, show_waiting
 from standfast.cli.transcript import show_conversation, usage_table
 from standfast.cli.turn_report import TurnReport, report_turn
 from standfast.model.approval import Approval
-from standfast.model.blocked import Blocked
-from standfast.model.code_settings import CodeSettings
-from standfast.model.current_turn import CurrentTurn
-from standfast.model.head import SessionHead
-from standfast.model.node import Node
-from standfast.model.turn import TurnRecord, TurnState
+from standfast.model.session import (
+    Blocked,
+    CodeSettings,
+    CurrentTurn,
+    Node,
+    SessionHead,
+    TurnRecord,
+    TurnState,
+)
 from standfast.ports.session_store import QueuedInput
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.sessions.current_turn import blocked_in

@@ -19,8 +19,7 @@ from standfast.cli.options import Invocation, answers, grants_options, inherited
 from standfast.cli.output import CommandOutput, write_private
 
 if TYPE_CHECKING:
-    from standfast.model.head import SessionHead
-    from standfast.model.turn import TurnRecord
+    from standfast.model.session import SessionHead, TurnRecord
     from standfast.ports.session_store import Pruned
     from standfast.runtime.agent_runtime import Runtime
 

@@ -9,6 +9,7 @@ from standfast.cli.cell_view import calls_made, code_lines, is_cell, outcome, re
 from standfast.cli.chat_screen import short_call
 from standfast.cli.output import cost_text, short_json, visible
 from standfast.cli.report import plain_table
+from standfast.model.limits import UsageEntry
 from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
@@ -17,13 +18,12 @@ from standfast.model.message import (
     UserMessage,
     text_of,
 )
-from standfast.model.node import FrameOpened, Node, Payload, PluginNode, TurnEnded
-from standfast.model.usage import UsageEntry
+from standfast.model.session import FrameOpened, Node, Payload, PluginNode, TurnEnded
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from standfast.model.current_turn import CurrentTurn
+    from standfast.model.session import CurrentTurn
 
 _STYLES = {"user": "bold", "tool": "dim", "cell": "dim", "stopped": "red", "frame": "cyan", "plugin": "dim"}
 

@@ -10,7 +10,7 @@ from standfast.cli.output import CommandOutput, cost_text, counted, error_consol
 from standfast.cli.report import show_waiting
 from standfast.errors import Code, ErrorObject
 from standfast.model.outcome import Finished, FrameSwitched, Stopped, Waiting
-from standfast.model.turn import TurnRecord, TurnState
+from standfast.model.session import TurnRecord, TurnState
 
 if TYPE_CHECKING:
     from standfast.model.approval import Approval

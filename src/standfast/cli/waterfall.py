@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from standfast.cli.output import console, moment, visible
+from standfast.model.limits import dollars
 from standfast.model.trace_record import TraceRecord
-from standfast.model.usage import dollars
 from standfast.trace.trace_reader import SpanTree
 
 _BAR_WIDTH: Final = 32

@@ -55,10 +55,9 @@ from standfast.machine.inputs import (
     encode_input,
 )
 from standfast.machine.turn_machine import TurnMachine
-from standfast.model.head import SessionHead
 from standfast.model.message import UserMessage
 from standfast.model.outcome import Ended, FrameSwitched, StopReason, Waiting
-from standfast.model.turn import TurnSummary
+from standfast.model.session import SessionHead, TurnSummary
 from standfast.model.wait import WaitOutcome
 from standfast.ports.session_store import CommitRefused, JournalEntry, Lease, QueuedInput, TurnCommit
 

@@ -35,7 +35,7 @@ from standfast.errors import (
 )
 from standfast.model.frame import INITIAL
 from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
-from standfast.model.node import Entry, FrameOpened, Node, Segment, node_id, split_node_id
+from standfast.model.session import Entry, FrameOpened, Node, Segment, node_id, split_node_id
 
 Lookup = Callable[[str], Segment | None]
 """Returns the segment of an id, None if there is none."""

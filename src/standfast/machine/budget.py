@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from standfast.errors import ErrorObject, TurnCode
-from standfast.model.usage import UsageLimits, dollars
+from standfast.model.limits import UsageLimits, dollars
 
 _ADVICE: Final = {
     100: "This is the last step: give your answer now, with what you have. After it the turn is stopped.",

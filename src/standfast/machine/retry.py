@@ -22,7 +22,7 @@ from typing import Final
 
 from standfast.machine.inputs import ModelFailed
 from standfast.model.canonical import digest_bytes
-from standfast.model.usage import UsageLimits
+from standfast.model.limits import UsageLimits
 
 _FIRST_MS: Final = 500
 _LONGEST_MS: Final = 60_000

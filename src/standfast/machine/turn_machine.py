@@ -90,16 +90,15 @@ from standfast.machine.inputs import (
 from standfast.machine.progress import Progress
 from standfast.machine.retry import Retry, decide
 from standfast.machine.stopwatch import Stopwatch
-from standfast.model.call import MAX_TRACEBACKS, ExternalCallRecord
+from standfast.model.capability import MAX_TRACEBACKS, ExternalCallRecord
 from standfast.model.cell import CodeInput
 from standfast.model.frame import FrameSwitch
+from standfast.model.limits import Usage, UsageEntry, UsageLimits, add_to_ledger
 from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
-from standfast.model.node import Entry, FrameOpened, Payload, TurnEnded
 from standfast.model.outcome import Ended, Finished, FrameSwitched, Stopped, StopReason, Waiting
 from standfast.model.prompt import PromptLayer
 from standfast.model.ruling import NOTHING_SAID, Ruling
-from standfast.model.turn import TurnSummary
-from standfast.model.usage import Usage, UsageEntry, UsageLimits, add_to_ledger
+from standfast.model.session import Entry, FrameOpened, Payload, TurnEnded, TurnSummary
 from standfast.model.wait import Wait
 
 _DEFAULT_LIMITS = UsageLimits()

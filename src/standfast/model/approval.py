@@ -16,8 +16,8 @@ import msgspec
 
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json, digest_json
-from standfast.model.ids import SessionIdField, check_session_id
 from standfast.model.limits import U64
+from standfast.model.session import SessionIdField, check_session_id
 
 MAX_NAME_CHARS: Final = 256
 

@@ -1,4 +1,4 @@
-"""The contract of something guest code or a model may call."""
+"""Tools as values: the contract of a call, its record, and what a session has decided about its tools."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import builtins
 import enum
 import keyword
 import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from standfast.errors import InvalidToolName
-from standfast.model.canonical import digest_json
-from standfast.model.limits import CapabilityLimits, none_means_defaults
+from standfast.errors import ErrorObject, InvalidArgument, InvalidToolName, UnknownTool
+from standfast.model.canonical import Json, digest_json
+from standfast.model.limits import U32, U64, CapabilityLimits, none_means_defaults
 
 
 class SideEffect(enum.StrEnum):
@@ -97,3 +98,194 @@ def check_capability_name(name: str) -> None:
         raise InvalidToolName(f"capability name {name!r} is a Python keyword", hint="choose another name")
     if name in _taken:
         raise InvalidToolName(f"capability name {name!r} hides a Python built-in", hint="choose another name")
+
+
+MAX_TRACEBACKS: Final = 16
+"""So many records of one turn or run keep their tracebacks; those of further calls are only logged."""
+
+
+class CallStatus(enum.StrEnum):
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    DENIED = "denied"
+    APPROVAL_PENDING = "approval_pending"
+
+
+class ExternalCallRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked and what came of it, as digests: the audit trail holds no payloads.
+
+    `traceback` is that of the exception that the tool raised, for the tool's developer: at most 8 KB, without
+    secrets of the usual forms. Neither the model nor guest code nor the events of a session have it.
+    """
+
+    name: str
+    side_effect: SideEffect
+    duration_ms: U32
+    status: CallStatus
+    request_digest: str
+    response_digest: str | None = None
+    error: ErrorObject | None = None
+    traceback: str | msgspec.UnsetType = msgspec.UNSET
+    """Left out where there is none."""
+
+    def without_traceback(self) -> ExternalCallRecord:
+        return msgspec.structs.replace(self, traceback=msgspec.UNSET) if self.traceback else self
+
+
+class ToolCallContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The call as guest code made it."""
+
+    name: str
+    args: list[Json] = msgspec.field(default_factory=list)
+    kwargs: dict[str, Json] = msgspec.field(default_factory=dict)
+
+
+class GuestException(msgspec.Struct, frozen=True, kw_only=True):
+    """The exception that guest code sees where a call failed."""
+
+    type: str
+    message: str
+
+
+class SettledCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that has its result: `value`, or `exception` where it failed.
+
+    With `ends_turn` its tool wants the turn to stop over the failure.
+    """
+
+    record: ExternalCallRecord
+    value: Json = None
+    exception: GuestException | None = None
+    ends_turn: bool = False
+
+
+class ToolAvailability(enum.StrEnum):
+    """How near a tool is to the model: off < searchable < callable < showcased."""
+
+    OFF = "off"
+    SEARCHABLE = "searchable"
+    CALLABLE = "callable"
+    SHOWCASED = "showcased"
+
+    @property
+    def rank(self) -> int:
+        return _RANKS[self]
+
+    def __lt__(self, other: str) -> bool:
+        return self.rank < ToolAvailability(other).rank
+
+    def __le__(self, other: str) -> bool:
+        return self.rank <= ToolAvailability(other).rank
+
+    def __gt__(self, other: str) -> bool:
+        return self.rank > ToolAvailability(other).rank
+
+    def __ge__(self, other: str) -> bool:
+        return self.rank >= ToolAvailability(other).rank
+
+
+_RANKS: Final = {availability: rank for rank, availability in enumerate(ToolAvailability)}
+
+
+def checked_availability(value: str) -> ToolAvailability:
+    """The availability of this name; a wrong word is refused, for it must not count as "on"."""
+    try:
+        return ToolAvailability(value)
+    except ValueError:
+        known = ", ".join(ToolAvailability)
+        raise InvalidArgument(f"{value!r} is no availability", hint=f"use one of {known}") from None
+
+
+class ToolStateEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """One tool: where it came from, whether it is in the catalog, and what overrides its own availability."""
+
+    name: str
+    source: str
+    availability: ToolAvailability | None = None
+    member: bool = True
+
+
+class ToolState(msgspec.Struct, frozen=True, kw_only=True):
+    """Every tool that a registry knows, by id, at one generation.
+
+    `found` names the tools that the model has found by searching: those that are searchable are callable.
+    """
+
+    generation: U64 = 0
+    tools: dict[str, ToolStateEntry] = {}
+    found: tuple[str, ...] = ()
+
+    def with_availability(self, names: Sequence[str], availability: ToolAvailability | None) -> ToolState:
+        """Override the availability of these tools; `None` clears the override. They are found no more."""
+        override = None if availability is None else checked_availability(availability)
+        changed = self._changed(names, lambda entry: msgspec.structs.replace(entry, availability=override))
+        return msgspec.structs.replace(changed, found=tuple(sorted(set(self.found) - set(names))))
+
+    def with_found(self, names: Sequence[str]) -> ToolState:
+        """Note that the model has found these tools."""
+        return msgspec.structs.replace(self, found=tuple(sorted({*self.found, *names})))
+
+    def with_members(self, names: Sequence[str], member: bool) -> ToolState:
+        """Put these tools into the catalog or take them out. Those taken out stay known."""
+        return self._changed(names, lambda entry: msgspec.structs.replace(entry, member=member))
+
+    def _changed(self, names: Sequence[str], change: Callable[[ToolStateEntry], ToolStateEntry]) -> ToolState:
+        wanted = set(names)
+        found = {tool_id: entry for tool_id, entry in self.tools.items() if entry.name in wanted}
+        if unknown := sorted(wanted - {entry.name for entry in found.values()}):
+            listed = ", ".join(repr(name[:80]) for name in unknown[:3])
+            raise UnknownTool(f"there is no tool {listed}", hint="nothing was changed")
+        changed = {tool_id: change(entry) for tool_id, entry in found.items()}
+        return msgspec.structs.replace(self, tools={**self.tools, **changed})
+
+
+class ToolManifest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A tool as its source advertises it.
+
+    The id tells one tool from another across names, sources and restarts; the name is what is called.
+    """
+
+    id: Annotated[str, msgspec.Meta(min_length=1)]
+    name: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"})]
+    description: str = ""
+    side_effect: SideEffect
+    availability: ToolAvailability = ToolAvailability.SHOWCASED
+
+    def __post_init__(self) -> None:
+        check_capability_name(self.name)
+        if not self.id:
+            raise InvalidToolName(f"tool {self.name!r} has no id", hint="give it one that stays the same")
+
+
+class SessionToolAccess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A non-empty `tools` leaves exactly those, in that order; `hidden_tools` then removes by name.
+
+    Rule: no names in `tools` means every tool, so "none at all" is said by naming tools and hiding them.
+    """
+
+    tools: tuple[str, ...] = ()
+    hidden_tools: tuple[str, ...] = ()
+
+    def within(self, parent: SessionToolAccess) -> SessionToolAccess:
+        """This access, cut down to what *parent* allows; never wider than either."""
+        hidden = _distinct((*parent.hidden_tools, *self.hidden_tools))
+        if not self.tools or not parent.tools:
+            return SessionToolAccess(tools=self.tools or parent.tools, hidden_tools=hidden)
+        shared = tuple(name for name in self.tools if name in set(parent.tools))
+        if shared:
+            return SessionToolAccess(tools=shared, hidden_tools=hidden)
+        return SessionToolAccess(tools=self.tools, hidden_tools=_distinct((*hidden, *self.tools)))
+
+    def select(self, names: Iterable[str]) -> list[str]:
+        """Of *names*, those that this access allows, in the order that it gives them."""
+        present = list(names)
+        if self.tools:
+            there = set(present)
+            present = [name for name in _distinct(self.tools) if name in there]
+        hidden = set(self.hidden_tools)
+        return [name for name in present if name not in hidden]
+
+
+def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))

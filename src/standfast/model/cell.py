@@ -7,8 +7,8 @@ from typing import Final
 import msgspec
 
 from standfast.errors import ErrorObject
-from standfast.model.call import CallStatus
 from standfast.model.canonical import Json
+from standfast.model.capability import CallStatus
 from standfast.model.diagnostic import Diagnostic
 from standfast.model.limits import SessionLimits
 

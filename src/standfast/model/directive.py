@@ -10,8 +10,8 @@ import msgspec
 
 from standfast.errors import Code, ErrorObject
 from standfast.model.canonical import Json
-from standfast.model.ids import SessionIdField, check_session_id
 from standfast.model.message import UserMessage
+from standfast.model.session import SessionIdField, check_session_id
 
 
 class AbortTurn(msgspec.Struct, frozen=True, kw_only=True, tag="abort_turn"):

@@ -6,16 +6,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from standfast.model.head import SessionHead
-from standfast.model.ids import SessionIdField, check_session_id
+from standfast.model.capability import SessionToolAccess
+from standfast.model.limits import Usage, UsageLimits
 from standfast.model.message import Message, UserMessage
-from standfast.model.node import Payload
 from standfast.model.outcome import Outcome
 from standfast.model.plugin_options import PluginOptions
 from standfast.model.plugin_state import SessionState
-from standfast.model.session_policy import SessionPolicy
-from standfast.model.tool_access import SessionToolAccess
-from standfast.model.usage import Usage, UsageLimits
+from standfast.model.session import Payload, SessionHead, SessionIdField, SessionPolicy, check_session_id
 
 
 class FromNothing(msgspec.Struct, frozen=True, tag="nothing"):

@@ -1,12 +1,16 @@
-"""What one run, and one call of a capability, may use."""
+"""What model calls, runs and turns used, and what they may use."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 from standfast.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 Positive16 = Annotated[int, msgspec.Meta(ge=1, le=2**16 - 1)]
@@ -72,3 +76,128 @@ def require_unsigned(struct: msgspec.Struct) -> None:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**32:
             raise InvalidArgument(f"{name} must be a whole number from 0 to 4294967295, not {value!r}")
+
+
+NANO: Final = 10**9
+"""So many of the units that costs are counted in are one dollar."""
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """Tokens in five buckets; `reasoning` is a part of `output`.
+
+    `cost_nano_usd` is what `priced` of the `calls` cost, in 1e-9 dollars. What the others cost is not known:
+    as long as there are any, the cost is a lower bound.
+    """
+
+    input: U64 = 0
+    cache_read: U64 = 0
+    cache_write: U64 = 0
+    output: U64 = 0
+    reasoning: U64 = 0
+    calls: U64 = 0
+    cost_nano_usd: U64 = 0
+    priced: U64 = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input=self.input + other.input,
+            cache_read=self.cache_read + other.cache_read,
+            cache_write=self.cache_write + other.cache_write,
+            output=self.output + other.output,
+            reasoning=self.reasoning + other.reasoning,
+            calls=self.calls + other.calls,
+            cost_nano_usd=self.cost_nano_usd + other.cost_nano_usd,
+            priced=self.priced + other.priced,
+        )
+
+    @property
+    def total(self) -> int:
+        """All tokens. Cached input is input as well; reasoning is output already."""
+        return self.input + self.cache_read + self.cache_write + self.output
+
+    @property
+    def cost_usd(self) -> Decimal:
+        """What the priced calls cost, in dollars."""
+        from decimal import Decimal
+
+        return Decimal(self.cost_nano_usd) / NANO
+
+    @property
+    def cost_is_known(self) -> bool:
+        """Whether every call is priced."""
+        return self.priced >= self.calls
+
+
+class UsageEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One line of the ledger: who asked, which model answered, and how much that took."""
+
+    source: str
+    model: str
+    usage: Usage
+
+
+def add_to_ledger(ledger: tuple[UsageEntry, ...], entries: tuple[UsageEntry, ...]) -> tuple[UsageEntry, ...]:
+    """A ledger with *entries* added, one line for each source and model."""
+    lines = {(line.source, line.model): line.usage for line in ledger}
+    for entry in entries:
+        key = (entry.source, entry.model)
+        lines[key] = lines[key] + entry.usage if key in lines else entry.usage
+    return tuple(UsageEntry(source=key[0], model=key[1], usage=usage) for key, usage in lines.items())
+
+
+def dollars(nano_usd: int) -> str:
+    """An amount in words: `$0.0021`, `$1,200.00`."""
+    whole, rest = divmod(nano_usd, NANO)
+    return f"${whole:,}.{f'{rest:09d}'.rstrip('0'):0<2}"
+
+
+_MINIMA: Final = {
+    "max_iterations": 1,
+    "max_no_progress": 1,
+    "max_attempts": 1,
+    "max_output_retries": 0,
+    "max_retry_wait_ms": 0,
+}
+
+
+class UsageLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What one turn may use. None means no limit.
+
+    max_iterations: rounds of asking the model. max_no_progress: rounds in a row whose calls all failed or
+    only repeated earlier ones. max_tokens: over all model calls. max_calls: model calls, those that failed
+    and those of plugins, tools and code included. max_cost_usd: what the model calls cost; it needs a price
+    for the model. max_wall_ms: time the turn runs, waiting for people and timers not counted. max_attempts:
+    tries of one model call. max_retry_wait_ms: time between the tries of one model call, in all.
+    max_output_retries: times the model is told that its answer does not fit `output_type`.
+    """
+
+    max_iterations: int = 50
+    max_no_progress: int = 4
+    max_tokens: int | None = None
+    max_wall_ms: int | None = None
+    max_attempts: int = 3
+    max_output_retries: int = 2
+    max_calls: int | None = None
+    max_cost_usd: float | None = None
+    max_retry_wait_ms: int = 120_000
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value, least = getattr(self, name), _MINIMA.get(name, 1)
+            if value is None and name not in _MINIMA:
+                continue
+            if name == "max_cost_usd":
+                _require_amount(value)
+            elif not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise InvalidArgument(f"{name} must be a whole number from {least}, not {value!r}")
+
+    @property
+    def max_cost_nano_usd(self) -> int | None:
+        return None if self.max_cost_usd is None else round(self.max_cost_usd * NANO)
+
+
+def _require_amount(value: Any) -> None:
+    """Refuse what is no amount of money that a call could cost less than."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value * NANO < 1:
+        raise InvalidArgument(f"max_cost_usd must be an amount in dollars, more than 0, not {value!r}")

@@ -12,9 +12,9 @@ from __future__ import annotations
 import msgspec
 
 from standfast.errors import ErrorObject
-from standfast.model.call import ExternalCallRecord
 from standfast.model.canonical import Json
-from standfast.model.usage import Usage
+from standfast.model.capability import ExternalCallRecord
+from standfast.model.limits import Usage
 
 
 class TextPart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="text"):

@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from standfast.errors import InvalidArgument
-from standfast.model.bounds import check_bounds
-from standfast.model.canonical import Json, to_json
+from standfast.model.canonical import Json, check_bounds, to_json
 
 T = TypeVar("T")
 

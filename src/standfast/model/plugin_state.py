@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from standfast.model.canonical import Json
-from standfast.model.tool_state import ToolState
+from standfast.model.capability import ToolState
 
 
 class PluginSnapshotMeta(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,9 +9,9 @@ import msgspec
 
 from standfast.errors import ErrorObject
 from standfast.model.canonical import Json
+from standfast.model.limits import UsageEntry
 from standfast.model.message import UserMessage
-from standfast.model.node import PluginNode
-from standfast.model.usage import UsageEntry
+from standfast.model.session import PluginNode
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):

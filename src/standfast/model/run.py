@@ -9,12 +9,12 @@ from typing import Final
 import msgspec
 
 from standfast.errors import STATUS_OF_CODE, ErrorObject, InvalidArgument
-from standfast.model.call import ExternalCallRecord
 from standfast.model.canonical import Json
+from standfast.model.capability import ExternalCallRecord
 from standfast.model.diagnostic import Diagnostic
-from standfast.model.ids import SessionIdField, check_session_id
 from standfast.model.language import Language
 from standfast.model.limits import U32, U64, Positive32, SessionLimits
+from standfast.model.session import SessionIdField, check_session_id
 
 
 class RunStatus(enum.StrEnum):

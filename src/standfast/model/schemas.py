@@ -18,15 +18,23 @@ import msgspec
 
 from standfast.errors import ErrorObject, Span
 from standfast.model.approval import Approval, ApprovalState, Decision
-from standfast.model.call import CallStatus, ExternalCallRecord, ToolCallContext
-from standfast.model.capability import ApprovalPolicy, Capability, SideEffect
+from standfast.model.capability import (
+    ApprovalPolicy,
+    CallStatus,
+    Capability,
+    ExternalCallRecord,
+    SessionToolAccess,
+    SideEffect,
+    ToolAvailability,
+    ToolCallContext,
+    ToolManifest,
+    ToolState,
+    ToolStateEntry,
+)
 from standfast.model.cell import CallMade, CellReport
-from standfast.model.charter import SessionCharter
-from standfast.model.current_turn import CurrentTurn
 from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.model.directive import PluginDirective, RuntimeEvent, SessionRequest
 from standfast.model.events import Event
-from standfast.model.head import SessionHead
 from standfast.model.host_requests import (
     AppendSessionNodesRequest,
     AppendSessionNodesResult,
@@ -39,9 +47,8 @@ from standfast.model.host_requests import (
     SessionStart,
     TurnInput,
 )
-from standfast.model.ids import SessionIdField
 from standfast.model.language import Language
-from standfast.model.limits import CapabilityLimits, SessionLimits
+from standfast.model.limits import CapabilityLimits, SessionLimits, Usage, UsageEntry, UsageLimits
 from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
@@ -62,7 +69,6 @@ from standfast.model.monitor import (
     MonitorUpdateBatch,
     WakePolicy,
 )
-from standfast.model.node import Segment
 from standfast.model.outcome import Outcome, StopReason
 from standfast.model.plugin_options import PluginOptions
 from standfast.model.plugin_state import (
@@ -75,16 +81,22 @@ from standfast.model.plugin_state import (
 from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
 from standfast.model.ruling import CallRuling, Ruling
 from standfast.model.run import Metrics, RunRequest, RunResult, RunStatus
-from standfast.model.session import SessionInfo, SessionMeta
-from standfast.model.session_policy import SessionPolicy
+from standfast.model.session import (
+    CurrentTurn,
+    Segment,
+    SessionCharter,
+    SessionHead,
+    SessionIdField,
+    SessionInfo,
+    SessionMeta,
+    SessionPolicy,
+    TurnRecord,
+    TurnState,
+    TurnSummary,
+)
 from standfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
-from standfast.model.tool_access import SessionToolAccess
-from standfast.model.tool_manifest import ToolManifest
-from standfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
 from standfast.model.trace_record import TraceRecord
 from standfast.model.trigger import Occurrence, Schedule, Trigger
-from standfast.model.turn import TurnRecord, TurnState, TurnSummary
-from standfast.model.usage import Usage, UsageEntry, UsageLimits
 from standfast.model.wait import Wait, WaitOutcome
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"

@@ -1,17 +1,319 @@
-"""What is known about a sandbox session besides its variables."""
+"""Sessions as the store keeps them: ids, settings, turns, and the nodes of their history.
+
+A turn appends its nodes in one transaction, each the child of the one before. Such a chain is a *segment*:
+one record, one digest, one parent. A node's id is its segment's id and its place in it (`t_3f….2`), so ids
+need no table of their own and a branch can begin in the middle of a segment.
+"""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+import enum
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Final, Literal
 
 import msgspec
 
-from standfast.model.ids import SessionIdField, check_session_id
+from standfast.errors import ErrorObject, InvalidArgument, InvalidSessionId
+from standfast.model.canonical import Json, digest_bytes
+from standfast.model.capability import ExternalCallRecord, SessionToolAccess
+from standfast.model.frame import INITIAL, FrameSwitch
 from standfast.model.language import Language
-from standfast.model.limits import U32, U64, SessionLimits, none_means_defaults
+from standfast.model.limits import (
+    U32,
+    U64,
+    SessionLimits,
+    Usage,
+    UsageEntry,
+    UsageLimits,
+    none_means_defaults,
+)
+from standfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
+from standfast.model.outcome import Outcome, Stopped
+from standfast.model.plugin_options import PluginOptions
+from standfast.model.wait import Wait
+
+SESSION_ID_PATTERN: Final = "^[a-zA-Z0-9_-]{1,64}$"
+_session_id = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
+_readable = re.compile(r"[a-zA-Z0-9_]+", re.ASCII)
+_DIGEST_CHARS: Final = 32
+# What `session_id_from` makes. A text of this form is digested like any other, or it could be another's id.
+_derived = re.compile(rf"[a-zA-Z0-9_-]+-[0-9a-f]{{{_DIGEST_CHARS}}}", re.ASCII)
+
+
+class SessionId(str):
+    """The name of a session. Checked on construction; `default` if nothing is said.
+
+    A new type for the type checker alone: what comes back is a plain string, which every codec can write.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, value: str = "default") -> SessionId:
+        if not isinstance(value, str) or _session_id.fullmatch(value) is None:
+            raise InvalidSessionId(value)
+        return str(value)  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=1024)
+def check_session_id(value: str) -> None:
+    """Raise `InvalidSessionId` if *value* is no session id.
+
+    The same few ids are decoded over and over, so those that passed are remembered.
+    """
+    SessionId(value)
+
+
+def session_id_from(text: str) -> SessionId:
+    """A valid session id made from any *text*: the same id for the same text, another one for any other.
+
+    A text that is a valid id is its own id. Otherwise the id is what can be kept of the text, for people to
+    read, and a digest of the text: `user@example.com/42` becomes
+    `user-example-com-42-335485f5ac733fe37b0ae52f594f0654`.
+    """
+    if not isinstance(text, str):
+        raise InvalidArgument(f"a session id is made from text, not from {type(text).__name__}")
+    if _session_id.fullmatch(text) is not None and _derived.fullmatch(text) is None:
+        return SessionId(text)
+    digest = digest_bytes(text.encode("utf-8", "surrogatepass"))[:_DIGEST_CHARS]
+    readable = "-".join(_readable.findall(text))[: 63 - _DIGEST_CHARS].strip("-")
+    return SessionId(f"{readable or 'id'}-{digest}")
+
+
+SessionIdField = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": SESSION_ID_PATTERN})]
+"""How a struct declares a session id. Its `__post_init__` calls `check_session_id`: decoding checks too."""
+
+
+class SessionPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent's settings as they hold for one session. Plugins may change them when it is configured."""
+
+    model: str = ""
+    instructions: str = ""
+    limits: UsageLimits = UsageLimits()
+    settings: dict[str, Json] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        none_means_defaults(self, UsageLimits())
+
+
+def same_provider(model_id: str, other_id: str) -> bool:
+    """Whether two models are of one provider: the part of their names before the colon."""
+    return model_id.partition(":")[0] == other_id.partition(":")[0]
+
+
+class SessionCharter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`depth` counts the sessions above: 0 for a root. `task` is what the session is for.
+
+    `tool_access` is already within what the parent had. Without a `policy` it is the agent's. `request` is
+    the digest of what was asked for, so that asking again is known.
+    """
+
+    parent_session_id: SessionIdField | None = None
+    depth: int = 0
+    task: str = ""
+    subagent: bool = False
+    tool_access: SessionToolAccess = SessionToolAccess()
+    plugin_options: PluginOptions = PluginOptions()
+    policy: SessionPolicy | None = None
+    request: str = ""
+
+    def __post_init__(self) -> None:
+        if self.parent_session_id is not None:
+            check_session_id(self.parent_session_id)
+
+
+SANDBOX_AGENT: Final = "(sandbox)"
+"""The agent's name in the records of turns without a model. No agent can have it."""
+
+
+class CodeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Language and engine are fixed when the session is made. Past `expires_at` the session is deleted."""
+
+    language: Language
+    engine: str
+    limits: SessionLimits
+    expires_at: U64 | None = None
+
+
+class Blocked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The turn or the queued input that cannot run, and the reason.
+
+    It is a note: it holds as long as that turn stands still, or that input is queued.
+    """
+
+    error: ErrorObject
+    at_ms: U64
+    turn_id: str = ""
+    input_id: str = ""
+
+
+class SessionHead(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a session stands.
+
+    `leaf` is the last node of the active path and `depth` the number of nodes on it. `revision` rises by one
+    whenever the leaf moves. `host` describes the agent to whoever goes on with the session elsewhere. `state`
+    names the state of plugins and tools that holds at the leaf. A session that another one made has a
+    `charter`. `metadata` is what the session was opened with; its forks and children have it too. `blocked`
+    says why the next turn could not run when a process last tried. A session without a model has `code`.
+    """
+
+    session_id: SessionIdField
+    created_at: U64
+    updated_at: U64
+    leaf: str | None = None
+    depth: int = 0
+    frame: str = INITIAL
+    revision: int = 0
+    model_calls: int = 0
+    agent: str = ""
+    model: str = ""
+    forked_from: SessionIdField | None = None
+    usage: tuple[UsageEntry, ...] = ()
+    host: dict[str, Json] = msgspec.field(default_factory=dict)
+    state: str | None = None
+    charter: SessionCharter | None = None
+    metadata: dict[str, Json] = msgspec.field(default_factory=dict)
+    blocked: Blocked | None = None
+    code: CodeSettings | None = None
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+        if self.forked_from is not None:
+            check_session_id(self.forked_from)
+
+
+class TurnState(enum.StrEnum):
+    RUNNING = "running"
+    WAITING = "waiting"
+    ENDED = "ended"
+
+
+class TurnSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is kept of a turn once it waits or has ended; its messages are in the graph."""
+
+    outcome: Outcome
+    usage: Usage = Usage()
+    calls: tuple[ExternalCallRecord, ...] = ()
+
+
+class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn at rest. `summary` is there when it waits or has ended."""
+
+    turn_id: str
+    session_id: SessionIdField
+    state: TurnState
+    created_at: U64
+    agent: str = ""
+    ended_at: U64 | None = None
+    idempotency_key: str | None = None
+    input_digest: str = ""
+    cancel_requested: bool = False
+    summary: TurnSummary | None = None
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+
+
+CurrentState = Literal["running", "waiting", "interrupted"]
+
+
+class CurrentTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that has not ended, as far as it is on disk; if it runs in this process, as far as it is known.
+
+    `state` is "interrupted" if its process has gone and no other has taken it over yet. The last calls in
+    `messages` may have no results yet.
+    """
+
+    turn_id: str
+    state: CurrentState
+    messages: tuple[Message, ...]
+    waits: tuple[Wait, ...] = ()
+
+
+class TurnEnded(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="turn_ended", omit_defaults=True):
+    """An event: the turn stopped without an answer."""
+
+    outcome: Stopped
+    usage: Usage = Usage()
+
+
+class FrameOpened(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="frame_opened"):
+    """An event: from here on the model sees this frame."""
+
+    switch: FrameSwitch
+
+
+class PluginNode(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="plugin"):
+    """What a plugin or the host keeps in the history; opaque to everyone else."""
+
+    plugin_id: str
+    kind: str
+    body: Json = None
+
+
+Payload = UserMessage | AssistantMessage | ToolMessage | TurnEnded | FrameOpened | PluginNode
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A node as its segment holds it."""
+
+    at_ms: int
+    payload: Payload
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A chain of nodes that was appended in one go. `depth` is the place of its first node on its path.
+
+    `frame` is the frame of its last node; `opens_frame` tells that a `FrameOpened` is among its nodes.
+    `session_id` is the session that appended it; others may share
+    it. `model_calls` counts the calls of the model on the path up to the segment's end.
+    """
+
+    segment_id: str
+    session_id: SessionIdField
+    parent: str | None
+    caused_by: str
+    depth: int
+    frame: str
+    entries: tuple[Entry, ...]
+    opens_frame: bool = False
+    model_calls: int = 0
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+
+    @property
+    def leaf(self) -> str:
+        """The id of the last node."""
+        return node_id(self.segment_id, len(self.entries) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One entry of a session's graph."""
+
+    id: str
+    parent: str | None
+    frame: str
+    caused_by: str
+    at_ms: int
+    payload: Payload
+
+
+def node_id(segment_id: str, index: int) -> str:
+    return f"{segment_id}.{index}"
+
+
+def split_node_id(value: str) -> tuple[str, int]:
+    """The segment and the place that a node id names."""
+    segment_id, dot, index = value.rpartition(".")
+    if not dot or not segment_id or not index.isascii() or not index.isdigit():
+        raise InvalidArgument(f"{value[:80]!r} is not a node id", hint="node ids look like t_3f2a….2")
+    return segment_id, int(index)
+
 
 SNAPSHOT_VERSION: Final = 2
-_DEFAULT_LIMITS: Final = SessionLimits()
 
 
 class SessionMeta(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +328,7 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_session_id(self.id)
-        none_means_defaults(self, _DEFAULT_LIMITS)
+        none_means_defaults(self, SessionLimits())
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):

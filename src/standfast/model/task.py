@@ -16,8 +16,8 @@ import msgspec
 
 from standfast.errors import ErrorObject
 from standfast.model.canonical import Json
-from standfast.model.ids import SessionIdField, check_session_id
 from standfast.model.limits import U64
+from standfast.model.session import SessionIdField, check_session_id
 
 TaskId = Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
 

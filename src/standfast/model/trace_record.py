@@ -19,8 +19,8 @@ from typing import Literal
 import msgspec
 
 from standfast.model.canonical import Json
-from standfast.model.ids import check_session_id
 from standfast.model.limits import U64
+from standfast.model.session import check_session_id
 
 TraceKind = Literal[
     "turn", "model_call", "tool_call", "cell", "hook", "wait", "task", "usage", "event"

@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from standfast.model.canonical import Json
-from standfast.model.ids import SessionIdField, check_session_id
 from standfast.model.limits import U64
+from standfast.model.session import SessionIdField, check_session_id
 
 SourceName = Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}$")]
 OccurrenceKey = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]

@@ -26,7 +26,7 @@ _HOMES = {
     ),
     "standfast.model.plugin_options": ("PluginOptions",),
     "standfast.model.prompt": ("PromptContribution", "PromptLayer", "PromptSlot"),
-    "standfast.model.session_policy": ("SessionPolicy",),
+    "standfast.model.session": ("SessionPolicy",),
     "standfast.plugins.actions": ("PluginActionContext", "PluginActionDef", "action"),
     "standfast.plugins.contexts": (
         "AssistantResponseHookContext",
@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     from standfast.model.prompt import PromptContribution as PromptContribution
     from standfast.model.prompt import PromptLayer as PromptLayer
     from standfast.model.prompt import PromptSlot as PromptSlot
-    from standfast.model.session_policy import SessionPolicy as SessionPolicy
+    from standfast.model.session import SessionPolicy as SessionPolicy
     from standfast.plugins.actions import PluginActionContext as PluginActionContext
     from standfast.plugins.actions import PluginActionDef as PluginActionDef
     from standfast.plugins.actions import action as action

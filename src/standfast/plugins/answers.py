@@ -11,13 +11,12 @@ from typing import TypeVar
 import msgspec
 
 from standfast.errors import PluginFailed, StandfastError
-from standfast.model.bounds import check_bounds
-from standfast.model.canonical import Json, to_json
+from standfast.model.canonical import Json, check_bounds, to_json
+from standfast.model.capability import checked_availability
 from standfast.model.frame import FrameSwitch
 from standfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
 from standfast.model.prompt import PromptContribution, PromptSlot
-from standfast.model.session_policy import SessionPolicy
-from standfast.model.tool_state import checked_availability
+from standfast.model.session import SessionPolicy
 from standfast.plugins.contexts import (
     AssistantResponseTransform,
     AssistantStreamTransform,

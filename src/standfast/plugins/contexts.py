@@ -13,15 +13,12 @@ import msgspec
 
 from standfast.errors import ErrorObject
 from standfast.machine.inputs import CheckpointKind
-from standfast.model.call import ExternalCallRecord
 from standfast.model.canonical import Json
-from standfast.model.capability import SideEffect
+from standfast.model.capability import ExternalCallRecord, SessionToolAccess, SideEffect, ToolManifest
+from standfast.model.limits import Usage
 from standfast.model.message import Message, UserMessage
 from standfast.model.outcome import Ended
-from standfast.model.session_policy import SessionPolicy
-from standfast.model.tool_access import SessionToolAccess
-from standfast.model.tool_manifest import ToolManifest
-from standfast.model.usage import Usage
+from standfast.model.session import SessionPolicy
 from standfast.ports.host import (
     CheckpointHookHost,
     DirectCompletionHost,

@@ -33,8 +33,7 @@ from standfast.errors import (
     TurnCode,
     ValueTooLarge,
 )
-from standfast.model.bounds import check_bounds
-from standfast.model.canonical import Json
+from standfast.model.canonical import Json, check_bounds
 from standfast.model.directive import (
     AbortTurn,
     CreateSession,
@@ -47,8 +46,8 @@ from standfast.model.directive import (
     ShortCircuitTool,
 )
 from standfast.model.message import UserMessage
-from standfast.model.node import PluginNode
 from standfast.model.ruling import NOTHING_SAID, CallRuling, Ruling
+from standfast.model.session import PluginNode
 from standfast.plugins.contexts import ToolCallHookContext, ToolResultHookContext
 from standfast.plugins.running import RegisteredHook
 

@@ -20,14 +20,13 @@ from standfast.model.capability import Capability
 from standfast.model.cell import CellReport
 from standfast.model.frame import FrameSwitch
 from standfast.model.language import EngineName
+from standfast.model.limits import Usage
 from standfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall
-from standfast.model.node import Payload
 from standfast.model.plugin_options import PluginOptions
 from standfast.model.plugin_state import ProtocolTurnOptions, SessionState
 from standfast.model.prompt import PromptContribution
-from standfast.model.session_policy import SessionPolicy
+from standfast.model.session import Payload, SessionPolicy
 from standfast.model.task import TaskKind, TaskRecord, TaskSpec
-from standfast.model.usage import Usage
 from standfast.plugins.contexts import Completer, PluginExtensions, SwitchAgentFrame
 from standfast.plugins.triggers import TriggerEventCatalog
 from standfast.ports.code_engine import CallAnswer, CellCall, CellFunctions, CodeEngine

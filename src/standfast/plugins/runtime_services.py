@@ -18,9 +18,9 @@ from standfast.durable.journal import LeaseKeeper
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json
 from standfast.model.language import EngineName
+from standfast.model.limits import Usage
 from standfast.model.prompt import PromptLayer
 from standfast.model.task import TaskRecord
-from standfast.model.usage import Usage
 from standfast.plugins.running import DEFAULT_TIMEOUT_S
 from standfast.ports.clock import Clock
 from standfast.ports.code_engine import CodeEngine

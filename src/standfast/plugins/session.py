@@ -17,16 +17,14 @@ import msgspec
 
 from standfast.errors import PluginFailed, StandfastError, UnknownAction
 from standfast.machine.inputs import Stage
-from standfast.model.bounds import check_bounds
-from standfast.model.canonical import Json
+from standfast.model.canonical import Json, check_bounds
+from standfast.model.capability import SessionToolAccess, ToolState
 from standfast.model.directive import ReplaceToolArgs
 from standfast.model.message import Message
 from standfast.model.plugin_options import NO_OPTIONS, PluginOptions
 from standfast.model.plugin_state import PluginSessionSnapshot
 from standfast.model.prompt import PromptContribution, ordered
-from standfast.model.session_policy import SessionPolicy, same_provider
-from standfast.model.tool_access import SessionToolAccess
-from standfast.model.tool_state import ToolState
+from standfast.model.session import SessionPolicy, same_provider
 from standfast.plugins.actions import PluginActionContext, PluginActionDef, RegisteredAction
 from standfast.plugins.answers import (
     read_catalog,

@@ -24,6 +24,7 @@ import msgspec
 
 from standfast.durable.effects import Kept
 from standfast.errors import UnknownTool
+from standfast.model.capability import SessionToolAccess, ToolState
 from standfast.model.plugin_state import (
     PluginSessionSnapshot,
     PluginSnapshotEntry,
@@ -32,9 +33,7 @@ from standfast.model.plugin_state import (
     encode_state,
 )
 from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot, layered, rendered
-from standfast.model.session_policy import SessionPolicy
-from standfast.model.tool_access import SessionToolAccess
-from standfast.model.tool_state import ToolState
+from standfast.model.session import SessionPolicy
 from standfast.plugins.contexts import ToolCatalogContext
 from standfast.plugins.plugin_states import ExecutionMemory, StoredEntry
 from standfast.plugins.protocol import (

@@ -35,19 +35,18 @@ from standfast.errors import (
 from standfast.machine.commands import PrepareCall, RunHooks
 from standfast.machine.inputs import CallPrepared, CallRuled, HooksRan, Input, ToolSettled
 from standfast.machine.turn_machine import TurnMachine
-from standfast.model.call import CallStatus, ExternalCallRecord
 from standfast.model.canonical import Json, digest_bytes, encode_sorted
-from standfast.model.capability import SideEffect
+from standfast.model.capability import CallStatus, ExternalCallRecord, SideEffect
 from standfast.model.directive import SessionRequest
 from standfast.model.events import Event
 from standfast.model.frame import FrameSwitch
-from standfast.model.head import SessionHead
+from standfast.model.limits import Usage, UsageEntry
 from standfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall, UserMessage
 from standfast.model.outcome import Ended
 from standfast.model.plugin_state import encode_entry, encode_state
 from standfast.model.prompt import PromptContribution
 from standfast.model.ruling import NOTHING_SAID, CallRuling, Ruling
-from standfast.model.usage import Usage, UsageEntry
+from standfast.model.session import SessionHead
 from standfast.plugins.answers import read_switch
 from standfast.plugins.contexts import (
     AssistantResponseHookContext,

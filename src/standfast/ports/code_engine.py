@@ -22,9 +22,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from standfast.errors import ErrorObject, Span
-from standfast.model.call import GuestException
 from standfast.model.canonical import Json
-from standfast.model.capability import Capability
+from standfast.model.capability import Capability, GuestException
 from standfast.model.diagnostic import Diagnostic
 from standfast.model.language import Language
 from standfast.model.limits import SessionLimits

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from standfast.model.canonical import Json
+from standfast.model.capability import ToolAvailability, ToolState
 from standfast.model.events import Event
 from standfast.model.host_requests import (
     AppendSessionNodesRequest,
@@ -32,11 +33,10 @@ from standfast.model.host_requests import (
     SessionSnapshot,
     TurnInput,
 )
+from standfast.model.limits import Usage
 from standfast.model.message import InjectedTurnInput, UserMessage
 from standfast.model.monitor import MonitorSnapshot, MonitorSpec, MonitorUpdateBatch
 from standfast.model.task import TaskRecord, TaskSpec, TaskState
-from standfast.model.tool_state import ToolAvailability, ToolState
-from standfast.model.usage import Usage
 from standfast.ports.model_provider import ModelRequest, ReplyEnded
 
 SessionTask = Callable[[], Awaitable[Json]]

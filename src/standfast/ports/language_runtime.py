@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from standfast.model.ids import SessionId
 from standfast.model.language import Language
 from standfast.model.limits import SessionLimits
 from standfast.model.run import RunRequest, RunResult
+from standfast.model.session import SessionId
 
 
 class LanguageRuntime(Protocol):

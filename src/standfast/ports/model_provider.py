@@ -21,8 +21,8 @@ from typing import Any, Protocol
 import msgspec
 
 from standfast.model.capability import Capability
+from standfast.model.limits import Usage
 from standfast.model.message import Message, Reasoning, RequestedCall
-from standfast.model.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,18 +33,23 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from standfast.model.approval import Approval, Decision
-from standfast.model.blocked import Blocked
 from standfast.model.canonical import Json
-from standfast.model.charter import SessionCharter
-from standfast.model.code_settings import CodeSettings
-from standfast.model.head import SessionHead
-from standfast.model.ids import SessionIdField, check_session_id
+from standfast.model.limits import UsageEntry
 from standfast.model.message import UserMessage
-from standfast.model.node import Entry, Segment
+from standfast.model.session import (
+    Blocked,
+    CodeSettings,
+    Entry,
+    Segment,
+    SessionCharter,
+    SessionHead,
+    SessionIdField,
+    TurnRecord,
+    TurnSummary,
+    check_session_id,
+)
 from standfast.model.task import TaskRecord
 from standfast.model.trigger import Occurrence, Trigger
-from standfast.model.turn import TurnRecord, TurnSummary
-from standfast.model.usage import UsageEntry
 from standfast.model.wait import Wait, WaitOutcome
 
 

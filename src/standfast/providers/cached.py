@@ -22,7 +22,7 @@ import msgspec
 
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import digest_bytes
-from standfast.model.usage import Usage
+from standfast.model.limits import Usage
 from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
 from standfast.providers.request_digest import request_digest
 from standfast.providers.resolve import resolve_model

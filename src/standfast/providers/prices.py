@@ -25,7 +25,7 @@ from typing import Any, Final
 import msgspec
 
 from standfast.errors import InvalidArgument, NotConfigured
-from standfast.model.usage import NANO, Usage
+from standfast.model.limits import NANO, Usage
 
 PriceTable = Mapping[str, "Mapping[str, float | str | Decimal] | Price"]
 """Prices by the name of a model, with its provider (`openai:gpt-5`) or without."""

@@ -19,9 +19,8 @@ import msgspec
 
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json
-from standfast.model.limits import U32
+from standfast.model.limits import U32, Usage
 from standfast.model.message import Reasoning
-from standfast.model.usage import Usage
 
 
 class ScriptedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from standfast.errors import StandfastError
-from standfast.model.usage import Usage
+from standfast.model.limits import Usage
 from standfast.ports.model_provider import (
     ModelDelta,
     ReasoningArrived,

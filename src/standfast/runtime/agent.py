@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, overload
 
 from standfast.errors import InvalidArgument
+from standfast.model.limits import UsageLimits
 from standfast.model.prompt import PromptContribution, PromptLayer
-from standfast.model.usage import UsageLimits
 from standfast.runtime.agent_definition import AgentDefinition, Deps, Instructions, Model, Output
 from standfast.runtime.dependencies import DepsFactory
 from standfast.runtime.result import FinishedTurn

@@ -6,10 +6,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from standfast.errors import InvalidArgument, InvalidSessionId
-from standfast.model.ids import SessionId
+from standfast.model.limits import UsageLimits
 from standfast.model.prompt import PromptContribution, PromptLayer
-from standfast.model.session_policy import SessionPolicy
-from standfast.model.usage import UsageLimits
+from standfast.model.session import SessionId, SessionPolicy
 from standfast.plugins.discovery import resolve_plugin
 from standfast.plugins.plugin import PluginFactory, as_factory
 from standfast.plugins.session_context import as_layer

@@ -18,10 +18,9 @@ from standfast.durable.journal import LeaseKeeper
 from standfast.errors import InvalidArgument, StandfastError
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json, to_json
-from standfast.model.head import SessionHead
-from standfast.model.ids import SessionId
 from standfast.model.plugin_options import PluginOptions
 from standfast.model.prompt import PromptContribution, PromptLayer
+from standfast.model.session import SessionHead, SessionId
 from standfast.model.trigger import Schedule, Trigger
 from standfast.model.wait import Completed, Failed
 from standfast.plugins.running import DEFAULT_TIMEOUT_S

@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from standfast.errors import ApprovalNotFound, InvalidArgument, SessionNotFound
 from standfast.graph import messages_of, nodes_of
 from standfast.model.approval import Approval, Decision
-from standfast.model.blocked import Blocked
 from standfast.model.canonical import Json, to_json
-from standfast.model.current_turn import CurrentTurn
 from standfast.model.frame import FrameSwitch
-from standfast.model.head import SessionHead
+from standfast.model.limits import UsageEntry, UsageLimits
 from standfast.model.message import InjectedTurnInput, UserMessage
-from standfast.model.node import FrameOpened, Node, Payload
 from standfast.model.prompt import PromptContribution, PromptLayer
-from standfast.model.turn import TurnRecord
-from standfast.model.usage import UsageEntry, UsageLimits
+from standfast.model.session import Blocked, CurrentTurn, FrameOpened, Node, Payload, SessionHead, TurnRecord
 from standfast.plugins.session_context import Overlay, as_layer
 from standfast.ports.session_store import Blob, QueuedInput, SessionStore
 from standfast.runtime.agent_definition import checked_limits

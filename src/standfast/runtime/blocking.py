@@ -13,10 +13,9 @@ from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json
 from standfast.model.capability import Capability
 from standfast.model.diagnostic import Diagnostic
-from standfast.model.ids import SessionId
 from standfast.model.limits import SessionLimits
 from standfast.model.run import RunRequest, RunResult, RunStatus
-from standfast.model.session import SessionInfo
+from standfast.model.session import SessionId, SessionInfo
 from standfast.runtime.code_sessions import CodeSessions, RunControl
 from standfast.runtime.sandbox import (
     SandboxOptions,

@@ -27,9 +27,9 @@ import msgspec
 
 from standfast.errors import Code, EngineFailed, ErrorObject, PluginStateLost
 from standfast.model.cell import RUN_CODE, CellReport, CodeInput
-from standfast.model.code_settings import CodeSettings
 from standfast.model.language import Language
 from standfast.model.message import AssistantMessage, Message
+from standfast.model.session import CodeSettings
 from standfast.plugins.protocol import CodeExecutionContext, CodeFunctions, ExecRequest, ExecResponse
 from standfast.ports.code_engine import (
     SLEEP,

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from standfast.model.approval import Decision
-from standfast.model.ids import SessionId
 from standfast.model.language import Language
 from standfast.model.limits import SessionLimits
 from standfast.model.run import RunRequest, RunResult
+from standfast.model.session import SessionId
 from standfast.runtime.code_sessions import CodeSessions, RunControl
 
 T = TypeVar("T")

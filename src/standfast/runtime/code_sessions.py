@@ -46,21 +46,26 @@ from standfast.errors import (
 )
 from standfast.machine.inputs import TurnStarted, WaitOpened, decode_input, encode_input
 from standfast.model.approval import Approval, ApprovalState, Decision, bind_approval
-from standfast.model.call import CallStatus, ExternalCallRecord, SettledCall
 from standfast.model.canonical import Json, digest_bytes, to_json
+from standfast.model.capability import CallStatus, ExternalCallRecord, SettledCall
 from standfast.model.cell import CellReport, CodeInput
-from standfast.model.code_settings import SANDBOX_AGENT, CodeSettings
 from standfast.model.diagnostic import Diagnostic, Severity
-from standfast.model.head import SessionHead
-from standfast.model.ids import SessionId
 from standfast.model.language import Language
 from standfast.model.limits import SessionLimits
 from standfast.model.message import AssistantMessage, ToolMessage
 from standfast.model.outcome import Stopped, Waiting
 from standfast.model.plugin_state import PluginSnapshotEntry, SessionState, encode_state
 from standfast.model.run import Metrics, RunRequest, RunResult, RunStatus, status_of_code
-from standfast.model.session import SessionInfo, SessionMeta
-from standfast.model.turn import TurnRecord, TurnState
+from standfast.model.session import (
+    SANDBOX_AGENT,
+    CodeSettings,
+    SessionHead,
+    SessionId,
+    SessionInfo,
+    SessionMeta,
+    TurnRecord,
+    TurnState,
+)
 from standfast.plugins.plugin_states import ExecutionMemory, read_execution
 from standfast.ports.code_engine import SLEEP
 from standfast.ports.session_store import (

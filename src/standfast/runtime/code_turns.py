@@ -26,12 +26,11 @@ from standfast.machine.turn_machine import TurnMachine
 from standfast.model.canonical import digest_bytes
 from standfast.model.capability import Capability
 from standfast.model.cell import RUN_CODE
-from standfast.model.code_settings import SANDBOX_AGENT
-from standfast.model.head import SessionHead
 from standfast.model.limits import CapabilityLimits
 from standfast.model.message import Message
 from standfast.model.outcome import Ended, Waiting
 from standfast.model.plugin_state import SessionState, encode_entry, encode_state
+from standfast.model.session import SANDBOX_AGENT, SessionHead
 from standfast.plugins.plugin_states import ExecutionMemory
 from standfast.plugins.protocol import TurnDriverPreamble
 from standfast.plugins.runtime_services import RuntimeSettings

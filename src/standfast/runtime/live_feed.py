@@ -43,7 +43,7 @@ from standfast.model.events import (
     WaitBegan,
     WaitOver,
 )
-from standfast.model.node import PluginNode
+from standfast.model.session import PluginNode
 from standfast.model.wait import Approved
 
 if TYPE_CHECKING:

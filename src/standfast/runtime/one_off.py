@@ -15,9 +15,9 @@ import msgspec
 
 from standfast.durable.journal import task_input_id
 from standfast.errors import ErrorObject, InvalidArgument, NobodyWaits, TurnCode
+from standfast.model.limits import NANO, Usage, UsageLimits
 from standfast.model.message import UserMessage
 from standfast.model.outcome import Stopped, StopReason
-from standfast.model.usage import NANO, Usage, UsageLimits
 from standfast.runtime.agent_definition import AgentDefinition, checked_limits
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.attachments import Prompt, read_prompt, with_inputs

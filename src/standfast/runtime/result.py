@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Generic, Literal, TypeVar, Union
 
 from standfast.errors import ErrorObject, StandfastError
-from standfast.model.call import ExternalCallRecord
+from standfast.model.capability import ExternalCallRecord
+from standfast.model.limits import Usage
 from standfast.model.message import Message
 from standfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
-from standfast.model.usage import Usage
 from standfast.model.wait import Wait
 
 Output = TypeVar("Output")

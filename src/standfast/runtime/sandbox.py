@@ -19,11 +19,10 @@ from standfast.errors import InvalidArgument, NotConfigured, StandfastError
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json, to_json
 from standfast.model.capability import Capability
-from standfast.model.ids import SessionId
 from standfast.model.language import Language
 from standfast.model.limits import SessionLimits
 from standfast.model.run import RunRequest, RunResult
-from standfast.model.session import SessionInfo
+from standfast.model.session import SessionId, SessionInfo
 from standfast.ports.clock import Clock, SystemClock
 from standfast.ports.session_store import SessionStore
 from standfast.ports.trace import TraceSink

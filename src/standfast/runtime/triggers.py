@@ -31,10 +31,9 @@ from typing import TYPE_CHECKING, Final, TypeVar, assert_never
 import msgspec
 
 from standfast.errors import CallerError, Code, InvalidArgument
-from standfast.model.bounds import check_bounds
-from standfast.model.canonical import Json, canonical_json, digest_bytes, encode_sorted, to_json
-from standfast.model.ids import SessionId
+from standfast.model.canonical import Json, canonical_json, check_bounds, digest_bytes, encode_sorted, to_json
 from standfast.model.message import UserMessage
+from standfast.model.session import SessionId
 from standfast.model.trigger import Occurrence, Schedule, Trigger
 from standfast.ports.session_store import QueuedInput
 

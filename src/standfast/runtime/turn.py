@@ -12,9 +12,9 @@ import msgspec
 from standfast.errors import RuntimeClosed
 from standfast.model.canonical import Json
 from standfast.model.events import Event
+from standfast.model.limits import UsageLimits
 from standfast.model.message import UserMessage
 from standfast.model.prompt import PromptLayer
-from standfast.model.usage import UsageLimits
 from standfast.ports.session_store import Blob
 from standfast.runtime.live_feed import Subscription
 from standfast.runtime.result import AwaitedResult, StoppedTurn, TurnResult, TurnStopped

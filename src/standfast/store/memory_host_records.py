@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from standfast.model.head import SessionHead
+from standfast.model.session import SessionHead
 from standfast.model.task import TaskRecord
 from standfast.model.trigger import Occurrence, Trigger
 from standfast.ports.session_store import QueuedInput

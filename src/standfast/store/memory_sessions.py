@@ -22,16 +22,20 @@ from standfast.errors import (
 )
 from standfast.graph import Branch, frame_path, path
 from standfast.model.approval import Approval, Decision
-from standfast.model.blocked import Blocked
 from standfast.model.canonical import Json
-from standfast.model.charter import SessionCharter
-from standfast.model.code_settings import CodeSettings
-from standfast.model.head import SessionHead
-from standfast.model.ids import SessionId
-from standfast.model.node import Entry, Segment
+from standfast.model.limits import UsageEntry
 from standfast.model.outcome import Waiting
-from standfast.model.turn import TurnRecord, TurnSummary
-from standfast.model.usage import UsageEntry
+from standfast.model.session import (
+    Blocked,
+    CodeSettings,
+    Entry,
+    Segment,
+    SessionCharter,
+    SessionHead,
+    SessionId,
+    TurnRecord,
+    TurnSummary,
+)
 from standfast.model.wait import WaitOutcome
 from standfast.ports.session_store import (
     Begun,

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from standfast.graph import SessionGraph
-from standfast.model.head import SessionHead
-from standfast.model.node import split_node_id
+from standfast.model.session import SessionHead, split_node_id
 from standfast.ports.session_store import StateRecord
 from standfast.store.rules import (
     Spot,

@@ -18,8 +18,7 @@ import msgspec
 from standfast.errors import InputNotFound, SessionNotFound
 from standfast.graph import Branch, SessionGraph
 from standfast.model.approval import Approval
-from standfast.model.head import SessionHead
-from standfast.model.turn import TurnRecord
+from standfast.model.session import SessionHead, TurnRecord
 from standfast.model.wait import Wait, WaitOutcome
 from standfast.ports.session_store import Blob, JournalEntry, Lease, QueuedInput, StateRecord
 from standfast.store import rules

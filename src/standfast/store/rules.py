@@ -37,15 +37,19 @@ from standfast.errors import (
 from standfast.graph.history import Branch
 from standfast.model.approval import Approval, ApprovalState, Decision
 from standfast.model.canonical import Json
-from standfast.model.charter import SessionCharter
-from standfast.model.code_settings import CodeSettings
-from standfast.model.head import SessionHead
-from standfast.model.node import split_node_id
+from standfast.model.limits import UsageEntry, add_to_ledger
 from standfast.model.outcome import Finished, Waiting
+from standfast.model.session import (
+    CodeSettings,
+    SessionCharter,
+    SessionHead,
+    TurnRecord,
+    TurnState,
+    TurnSummary,
+    split_node_id,
+)
 from standfast.model.task import TaskRecord
 from standfast.model.trigger import Trigger
-from standfast.model.turn import TurnRecord, TurnState, TurnSummary
-from standfast.model.usage import UsageEntry, add_to_ledger
 from standfast.model.wait import Approved, Denied, Elapsed, Expired, Wait, WaitOutcome
 from standfast.ports.session_store import (
     CLOCK_TOLERANCE_MS,

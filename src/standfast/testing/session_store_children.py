@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from standfast.model.charter import SessionCharter
-from standfast.model.head import SessionHead
+from standfast.model.capability import SessionToolAccess
 from standfast.model.plugin_options import PluginOptions
-from standfast.model.session_policy import SessionPolicy
-from standfast.model.tool_access import SessionToolAccess
+from standfast.model.session import SessionCharter, SessionHead, SessionPolicy
 from standfast.ports.session_store import PruneRequest, SessionStore
 from standfast.testing.session_values import (
     NOW,

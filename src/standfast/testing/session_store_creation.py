@@ -10,8 +10,8 @@ import pytest
 
 from standfast.errors import NodeNotFound, SessionExists, SessionNotFound
 from standfast.graph import messages_of
-from standfast.model.charter import SessionCharter
-from standfast.model.usage import Usage, UsageEntry
+from standfast.model.limits import Usage, UsageEntry
+from standfast.model.session import SessionCharter
 from standfast.ports.session_store import NewSession, SessionStore, StateRecord
 from standfast.testing.session_values import (
     NOW,

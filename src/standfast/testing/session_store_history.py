@@ -18,8 +18,7 @@ from standfast.errors import (
     TurnNotFound,
 )
 from standfast.graph import messages_of
-from standfast.model.blocked import Blocked
-from standfast.model.head import SessionHead
+from standfast.model.session import Blocked, SessionHead
 from standfast.ports.session_store import SessionStore
 from standfast.testing.session_values import (
     NOW,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from standfast.errors import IdempotencyConflict, InputNotFound, SessionNotFound, StaleState
-from standfast.model.head import SessionHead
+from standfast.model.session import SessionHead
 from standfast.ports.session_store import Begun, CommitRefused, QueuedInput, Save, SessionStore
 from standfast.testing.session_values import (
     NOW,

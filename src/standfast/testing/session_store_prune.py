@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from standfast.model.approval import Decision
-from standfast.model.head import SessionHead
 from standfast.model.message import ToolMessage
-from standfast.model.node import Entry
+from standfast.model.session import Entry, SessionHead
 from standfast.ports.session_store import Begun, Blob, NewTurn, PruneRequest, QueuedInput, SessionStore
 from standfast.testing.session_values import (
     NOW,

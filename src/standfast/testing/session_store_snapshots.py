@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from standfast.model.code_settings import CodeSettings
-from standfast.model.head import SessionHead
 from standfast.model.language import Language
 from standfast.model.limits import SessionLimits
+from standfast.model.session import CodeSettings, SessionHead
 from standfast.ports.session_store import PruneRequest, SessionStore
 from standfast.testing.session_values import (
     NOW,

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from standfast.errors import IdempotencyConflict, LeaseLost, NodeNotFound, SessionBusy, SessionNotFound
-from standfast.model.head import SessionHead
+from standfast.model.session import SessionHead
 from standfast.ports.session_store import CommitRefused, PruneRequest, Save, SessionStore
 from standfast.testing.session_values import (
     NOW,

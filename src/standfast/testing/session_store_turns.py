@@ -17,10 +17,8 @@ from standfast.errors import (
     TurnNotFound,
     TurnUnfinished,
 )
-from standfast.model.head import SessionHead
 from standfast.model.message import AssistantMessage
-from standfast.model.node import Entry
-from standfast.model.turn import TurnState
+from standfast.model.session import Entry, SessionHead, TurnState
 from standfast.ports.session_store import Begun, CommitRefused, JournalEntry, Repeated, Save, SessionStore
 from standfast.testing.session_values import (
     LEASE_MS,

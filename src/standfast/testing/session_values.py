@@ -17,12 +17,10 @@ from standfast.errors import Code, ErrorObject
 from standfast.model.approval import Approval, ApprovalState
 from standfast.model.canonical import Json, digest_bytes
 from standfast.model.frame import FrameSwitch
-from standfast.model.head import SessionHead
+from standfast.model.limits import Usage, UsageEntry
 from standfast.model.message import AssistantMessage, AttachmentPart, UserMessage
-from standfast.model.node import Entry, FrameOpened
 from standfast.model.outcome import Finished, Outcome, Stopped, StopReason, Waiting
-from standfast.model.turn import TurnSummary
-from standfast.model.usage import Usage, UsageEntry
+from standfast.model.session import Entry, FrameOpened, SessionHead, TurnSummary
 from standfast.model.wait import Wait, WaitKind
 from standfast.ports.session_store import (
     Begun,

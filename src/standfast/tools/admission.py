@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from standfast.model.call import SettledCall, ToolCallContext
+from standfast.model.capability import SettledCall, ToolCallContext
 from standfast.model.limits import SANDBOX_TIMEOUT_MS
 from standfast.tools.context import RunContext
 from standfast.tools.registered_tool import Bound, RegisteredTool

@@ -22,10 +22,13 @@ from typing import Any, Final
 
 import msgspec
 
-from standfast.model.capability import Capability
-from standfast.model.tool_access import SessionToolAccess
-from standfast.model.tool_manifest import ToolManifest
-from standfast.model.tool_state import ToolAvailability, checked_availability
+from standfast.model.capability import (
+    Capability,
+    SessionToolAccess,
+    ToolAvailability,
+    ToolManifest,
+    checked_availability,
+)
 from standfast.tools.registered_tool import RegisteredTool
 
 

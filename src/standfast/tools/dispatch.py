@@ -33,8 +33,8 @@ from collections.abc import Callable
 from functools import partial
 
 from standfast.errors import Code, StandfastError, ValueTooLarge
-from standfast.model.call import SettledCall, ToolCallContext
 from standfast.model.canonical import Json, to_json
+from standfast.model.capability import SettledCall, ToolCallContext
 from standfast.model.limits import SANDBOX_TIMEOUT_MS
 from standfast.model.trace_record import span_id_of
 from standfast.ports.clock import Clock

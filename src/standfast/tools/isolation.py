@@ -36,9 +36,8 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from standfast.errors import Code, InvalidArgument, ToolError
-from standfast.model.call import ToolCallContext
 from standfast.model.canonical import Json
-from standfast.model.capability import Capability
+from standfast.model.capability import Capability, ToolCallContext
 from standfast.model.limits import SANDBOX_TIMEOUT_MS
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.tracebacks import with_traceback

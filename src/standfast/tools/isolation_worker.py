@@ -29,8 +29,7 @@ from typing import Any, Final
 import msgspec
 
 from standfast.errors import Code, InvalidArgument, StandfastError, ToolError, ValueTooLarge
-from standfast.model.bounds import check_bounds
-from standfast.model.canonical import Json, to_json
+from standfast.model.canonical import Json, check_bounds, to_json
 from standfast.tools.decorator import Tool
 from standfast.tools.isolation import HEADER, Answer, Failure, Request, Target
 from standfast.tools.module_file import load_file

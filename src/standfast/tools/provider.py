@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from standfast.errors import BadToolSource, InvalidArgument, StandfastError, ToolNameTaken
-from standfast.model.capability import SideEffect
-from standfast.model.tool_manifest import ToolManifest
-from standfast.model.tool_state import ToolAvailability
+from standfast.model.capability import SideEffect, ToolAvailability, ToolManifest
 from standfast.tools.registered_tool import RegisteredTool
 
 T = TypeVar("T")

@@ -15,9 +15,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from standfast.errors import InvalidArgument
-from standfast.model.call import ToolCallContext
 from standfast.model.canonical import Json
-from standfast.model.capability import Capability
+from standfast.model.capability import Capability, ToolCallContext
 from standfast.tools.schema import Signature
 
 Handler = Callable[..., Any]

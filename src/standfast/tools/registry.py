@@ -26,9 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from standfast.errors import GenerationMismatch, InvalidArgument, ToolNameTaken, ToolOrphaned, UnknownTool
-from standfast.model.capability import Capability
-from standfast.model.tool_manifest import ToolManifest
-from standfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
+from standfast.model.capability import Capability, ToolAvailability, ToolManifest, ToolState, ToolStateEntry
 from standfast.tools.provider import Binding, StaticTools, ToolProvider, bindings_of, resolve_binding
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.tool_table import ToolTable

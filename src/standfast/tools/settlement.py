@@ -11,9 +11,15 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from standfast.errors import Code, ErrorObject, InvalidArgument, StandfastError, ToolError, ValueTooLarge
-from standfast.model.bounds import check_bounds
-from standfast.model.call import CallStatus, ExternalCallRecord, GuestException, SettledCall
-from standfast.model.canonical import Json, digest_bytes, encode_sorted, nested_deeper_than, to_json
+from standfast.model.canonical import (
+    Json,
+    check_bounds,
+    digest_bytes,
+    encode_sorted,
+    nested_deeper_than,
+    to_json,
+)
+from standfast.model.capability import CallStatus, ExternalCallRecord, GuestException, SettledCall
 from standfast.tools.admission import Admitted
 from standfast.tools.context import Later
 from standfast.tools.registered_tool import RegisteredTool

@@ -26,8 +26,7 @@ from functools import cached_property
 import msgspec
 
 from standfast.errors import ToolConflict
-from standfast.model.tool_manifest import ToolManifest
-from standfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
+from standfast.model.capability import ToolAvailability, ToolManifest, ToolState, ToolStateEntry
 from standfast.tools.provider import Binding, StaticTools
 
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from standfast.errors import StandfastError, ValueTooLarge
-from standfast.model.bounds import check_bounds
+from standfast.model.canonical import check_bounds
 from standfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder
 
 if TYPE_CHECKING:

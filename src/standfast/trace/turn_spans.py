@@ -36,13 +36,13 @@ from standfast.machine.inputs import (
     decode_input,
 )
 from standfast.machine.turn_machine import TurnMachine
-from standfast.model.call import CallStatus
 from standfast.model.canonical import Json
+from standfast.model.capability import CallStatus
 from standfast.model.events import Event, ModelCallStarted
+from standfast.model.limits import Usage, UsageEntry
 from standfast.model.message import AssistantMessage, RequestedCall, ToolCall, text_of
 from standfast.model.outcome import Ended, Finished, FrameSwitched, Stopped, StopReason, Waiting
 from standfast.model.trace_record import TraceKind, TraceRecord, TraceStatus, span_id_of
-from standfast.model.usage import Usage, UsageEntry
 from standfast.model.wait import (
     Approved,
     Completed,

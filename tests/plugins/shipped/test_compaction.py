@@ -11,10 +11,10 @@ from stand_ins import Place, StagedModel, asks, results, said
 from standfast import Agent, Attachment, TurnStopped, tool
 from standfast.errors import InvalidArgument
 from standfast.graph.history import answered
+from standfast.model.limits import Usage
 from standfast.model.message import AssistantMessage, ToolMessage, UserMessage, text_of
-from standfast.model.node import FrameOpened
 from standfast.model.outcome import StopReason
-from standfast.model.usage import Usage
+from standfast.model.session import FrameOpened
 from standfast.plugins.shipped import Compaction, Redact
 from standfast.plugins.shipped.compaction import INSTRUCTIONS
 from standfast.providers.scripted import ScriptedModel

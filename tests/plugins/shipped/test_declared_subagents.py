@@ -11,8 +11,8 @@ from subagent_stage import Cast, calls, errors, spawn
 
 from standfast import Agent, tool
 from standfast.errors import InvalidArgument
+from standfast.model.capability import SessionToolAccess
 from standfast.model.host_requests import SessionCreateRequest
-from standfast.model.tool_access import SessionToolAccess
 from standfast.plugins.shipped import Subagents
 
 

@@ -10,7 +10,7 @@ from stand_ins import Place, agent_of, asks, results
 
 from standfast import Agent, tool
 from standfast.errors import Code, InvalidArgument, StandfastError
-from standfast.model.call import CallStatus
+from standfast.model.capability import CallStatus
 from standfast.plugins.contexts import PluginExtensions, ToolCallHookContext
 from standfast.plugins.shipped import Guard
 from standfast.plugins.shipped.guard import Rule

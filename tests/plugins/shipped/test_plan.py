@@ -11,7 +11,7 @@ from stand_ins import Place, agent_of, asks, events_of, of_kind, results
 from standfast import Agent, tool
 from standfast.errors import InvalidArgument, StandfastError
 from standfast.model.events import PluginEventEmitted
-from standfast.model.node import PluginNode
+from standfast.model.session import PluginNode
 from standfast.plugins.shipped import Plan
 from standfast.plugins.shipped.plan import PlanItem
 

@@ -12,6 +12,7 @@ from stand_ins import Place, StagedModel, asks, said
 from standfast import Agent, Attachment, TurnStopped
 from standfast.errors import ErrorObject, InvalidArgument
 from standfast.graph.history import answered
+from standfast.model.limits import Usage
 from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
@@ -22,7 +23,6 @@ from standfast.model.message import (
     UserMessage,
 )
 from standfast.model.outcome import StopReason
-from standfast.model.usage import Usage
 from standfast.plugins import PluginExtensions, TurnTransformContext
 from standfast.plugins.shipped import RollingHistory
 from standfast.providers.scripted import ScriptedModel

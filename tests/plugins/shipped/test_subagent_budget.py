@@ -9,9 +9,9 @@ import pytest
 from standfast.errors import ErrorObject
 from standfast.model.frame import FrameSwitch
 from standfast.model.host_requests import AssembledTurn
+from standfast.model.limits import Usage, UsageLimits
 from standfast.model.outcome import Finished, FrameSwitched, Outcome, Stopped, StopReason, Waiting
 from standfast.model.task import TaskState
-from standfast.model.usage import Usage, UsageLimits
 from standfast.model.wait import Wait
 from standfast.plugins.shipped.subagent_budget import Spent, allowance, is_shared, less, no_credit, used_up
 from standfast.plugins.shipped.subagent_reports import (

@@ -14,8 +14,8 @@ from standfast import Agent, Runtime, UsageLimits, tool
 from standfast.errors import InvalidArgument
 from standfast.model.message import UserMessage, text_of
 from standfast.model.outcome import Finished, Stopped, StopReason
+from standfast.model.session import TurnState
 from standfast.model.task import TaskState
-from standfast.model.turn import TurnState
 from standfast.plugins.shipped import Subagents
 from standfast.ports.model_provider import ModelRequest
 

@@ -12,8 +12,8 @@ from stand_ins import Place, of_kind
 
 from standfast import Agent, Plugin, hook, tool
 from standfast.model.events import Event, TextStreamed
+from standfast.model.limits import UsageLimits
 from standfast.model.message import Message, ToolMessage, UserMessage, text_of
-from standfast.model.usage import UsageLimits
 from standfast.plugins.contexts import ToolCallHookContext, ToolResultHookContext
 from standfast.providers.scripted import ScriptedModel
 from standfast.runtime.agent_session import Session

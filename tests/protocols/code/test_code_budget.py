@@ -10,9 +10,9 @@ from code_turns import Played, play
 from stand_ins import Place, asks
 
 from standfast import CodeMode, CodeProtocol
+from standfast.model.limits import UsageLimits
 from standfast.model.message import UserMessage
 from standfast.model.outcome import Finished, Stopped, StopReason
-from standfast.model.usage import UsageLimits
 
 
 def cells(count: int, first: int = 0) -> list[str]:

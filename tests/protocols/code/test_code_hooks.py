@@ -14,7 +14,7 @@ from stand_ins import Place, of_kind, said, until
 from standfast import CodeMode, CodeProtocol, Session, tool
 from standfast.errors import InvalidArgument
 from standfast.graph.history import answered
-from standfast.model.call import CallStatus
+from standfast.model.capability import CallStatus
 from standfast.model.directive import (
     AbortTurn,
     EnqueueMessages,
@@ -25,8 +25,8 @@ from standfast.model.directive import (
 )
 from standfast.model.events import PluginEventEmitted, ToolCallSettled, ToolCallStarted
 from standfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
-from standfast.model.node import FrameOpened
 from standfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
+from standfast.model.session import FrameOpened
 from standfast.plugins.shipped import Compaction, Guard, Redact, RollingHistory, ToolOutputBudget
 from standfast.testing.clock import FakeClock
 

@@ -15,8 +15,8 @@ from standfast import Session, tool
 from standfast.model.approval import ApprovalState
 from standfast.model.events import MessagesDelivered, TextStreamed
 from standfast.model.message import AssistantMessage
-from standfast.model.node import FrameOpened
 from standfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
+from standfast.model.session import FrameOpened
 
 pytestmark = pytest.mark.slow
 

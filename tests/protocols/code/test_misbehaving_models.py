@@ -12,7 +12,7 @@ from code_turns import Played, observations, play
 from stand_ins import Place, asks, results
 
 from standfast import CodeMode, CodeProtocol, SessionLimits
-from standfast.model.call import CallStatus
+from standfast.model.capability import CallStatus
 from standfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
 from standfast.model.outcome import Finished, Stopped, StopReason
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standfast.errors import ErrorObject, Span
-from standfast.model.call import CallStatus
+from standfast.model.capability import CallStatus
 from standfast.model.cell import CallMade, CellReport
 from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.model.language import Language

@@ -16,7 +16,7 @@ from typescript_cells import Shop, cell, coder, typing, value_of
 
 from standfast import Agent, Attachment, CodeMode, CodeProtocol, SessionLimits
 from standfast.errors import Code, InvalidArgument, PluginStateLost
-from standfast.model.call import CallStatus
+from standfast.model.capability import CallStatus
 from standfast.model.outcome import FrameSwitched
 from standfast.providers.scripted import ScriptedModel
 from standfast.runtime.agent_session import Session

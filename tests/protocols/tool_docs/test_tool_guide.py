@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from standfast import Capability, RegisteredTool, tool
 from standfast.model import auto_approval
-from standfast.model.tool_manifest import ToolManifest
-from standfast.model.tool_state import ToolAvailability
+from standfast.model.capability import ToolAvailability, ToolManifest
 from standfast.protocols.tool_docs.stub_writer import StubWriter
 from standfast.protocols.tool_docs.tool_guide import group_names, guide, signature_of
 from standfast.tools.catalog import CatalogTool, ToolCatalog

@@ -12,9 +12,7 @@ import pytest
 from standfast import RegisteredTool, RunContext, tool
 from standfast.errors import StandfastError, ToolOrphaned, UnknownTool
 from standfast.model import ToolCallContext, auto_approval
-from standfast.model.capability import SideEffect
-from standfast.model.tool_manifest import ToolManifest
-from standfast.model.tool_state import ToolAvailability
+from standfast.model.capability import SideEffect, ToolAvailability, ToolManifest
 from standfast.protocols.tool_docs.tool_search import MAX_RESULTS, ToolIndex, discovery, search
 from standfast.tools.catalog import CatalogTool, ToolCatalog
 

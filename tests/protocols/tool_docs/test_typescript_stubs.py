@@ -17,8 +17,8 @@ from tree_sitter import Node, Parser
 
 from standfast import RunContext, tool
 from standfast.model import auto_approval
+from standfast.model.capability import ToolAvailability
 from standfast.model.language import Language
-from standfast.model.tool_state import ToolAvailability
 from standfast.protocols.tool_docs.tool_guide import guide, signature_of
 from standfast.protocols.tool_docs.tool_search import discovery
 from standfast.protocols.tool_docs.typescript_writer import TypeScriptWriter

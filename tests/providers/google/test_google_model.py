@@ -14,8 +14,8 @@ import pytest
 
 from standfast import Agent, Attachment, Runtime, TurnStopped, tool
 from standfast.errors import Code, ModelError, NotConfigured, TurnCode
+from standfast.model.limits import Usage
 from standfast.model.message import AssistantMessage, UserMessage
-from standfast.model.usage import Usage
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReasoningArrived, ReplyEnded, TextArrived
 from standfast.providers.google import GoogleModel
 from standfast.providers.script import Reply, ScriptedCall

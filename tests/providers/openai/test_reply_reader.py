@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from standfast.errors import ModelError
+from standfast.model.limits import Usage
 from standfast.model.message import RequestedCall
-from standfast.model.usage import Usage
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReasoningArrived, ReplyEnded, TextArrived
 from standfast.providers.http.dialect import PreparedRequest, ServerEvent
 from standfast.providers.openai.reply_reader import OpenAIReplyReader

@@ -13,8 +13,8 @@ import pytest
 
 from standfast import Agent, Runtime, tool
 from standfast.errors import ModelError, TurnCode
+from standfast.model.limits import Usage, UsageLimits
 from standfast.model.message import AssistantMessage, UserMessage
-from standfast.model.usage import Usage, UsageLimits
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReasoningArrived, ReplyEnded, TextArrived
 from standfast.providers.http.deadlines import Deadlines
 from standfast.providers.openai_compatible import OpenAICompatibleModel

@@ -8,8 +8,8 @@ import pytest
 from chat_values import DONE, ORIGIN, asked, call_chunk, chunk, event, read, usage_chunk
 
 from standfast.errors import ModelError, TurnCode
+from standfast.model.limits import Usage
 from standfast.model.message import Reasoning, RequestedCall
-from standfast.model.usage import Usage
 from standfast.ports.model_provider import ReasoningArrived, ReplyEnded, TextArrived
 from standfast.providers.http.dialect import ServerEvent
 from standfast.providers.openai_compatible.reply_reader import OpenAICompatibleReplyReader, ReplyFinished

@@ -12,7 +12,7 @@ from scenarios import Forgetful, ToldModel
 
 from standfast.model.diagnostic import Diagnostic
 from standfast.model.language import EngineName
-from standfast.model.turn import TurnSummary
+from standfast.model.session import TurnSummary
 from standfast.ports.code_engine import (
     CallAnswer,
     CellFunctions,

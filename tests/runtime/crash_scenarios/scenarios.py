@@ -31,7 +31,7 @@ from standfast import (
     tool,
 )
 from standfast.errors import ApprovalAlreadyDecided, StoreUnavailable, TokenAlreadyUsed, TokenNotFound
-from standfast.model.usage import UsageLimits
+from standfast.model.limits import UsageLimits
 from standfast.ports.model_provider import ModelDelta, ModelRequest
 from standfast.ports.session_store import Lease, Save, Saved, SessionStore
 from standfast.providers.scripted import Rule, ScriptedModel

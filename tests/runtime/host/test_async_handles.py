@@ -16,8 +16,8 @@ from standfast import Plugin, RunContext, action, tool
 from standfast.errors import PluginStateLost
 from standfast.model.frame import FrameSwitch
 from standfast.model.message import InjectedTurnInput, UserMessage
-from standfast.model.node import FrameOpened
 from standfast.model.outcome import FrameSwitched
+from standfast.model.session import FrameOpened
 from standfast.model.task import TaskSpec, TaskState
 from standfast.protocols.code.plugin import CodeProtocol
 from standfast.runtime.agent_runtime import Runtime

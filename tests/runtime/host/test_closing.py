@@ -15,8 +15,8 @@ from standfast import Agent, Plugin, RunContext, tool
 from standfast.errors import SessionNotFound
 from standfast.model.host_requests import SessionCreateRequest
 from standfast.model.outcome import Stopped, StopReason
+from standfast.model.session import TurnState
 from standfast.model.task import TaskSpec, TaskState
-from standfast.model.turn import TurnState
 from standfast.providers.scripted import ScriptedModel
 
 

@@ -14,9 +14,9 @@ from stand_ins import EchoModel, Place
 from standfast import Plugin, RunContext, action, hook, tool
 from standfast.errors import InvalidArgument, ModelError, ServiceUnavailable
 from standfast.model.host_requests import DirectRequest
+from standfast.model.limits import Usage, UsageEntry, UsageLimits
 from standfast.model.message import UserMessage
 from standfast.model.outcome import Stopped
-from standfast.model.usage import Usage, UsageEntry, UsageLimits
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
 
 

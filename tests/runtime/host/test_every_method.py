@@ -24,6 +24,7 @@ from standfast.errors import (
     TurnNotFound,
     UnknownTool,
 )
+from standfast.model.capability import ToolAvailability
 from standfast.model.host_requests import (
     Appended,
     AppendSessionNodesRequest,
@@ -34,9 +35,8 @@ from standfast.model.host_requests import (
 )
 from standfast.model.message import InjectedTurnInput, UserMessage
 from standfast.model.monitor import MonitorSpec, MonitorState
-from standfast.model.node import PluginNode
+from standfast.model.session import PluginNode
 from standfast.model.task import TaskSpec, TaskState
-from standfast.model.tool_state import ToolAvailability
 from standfast.ports.host import RuntimeSessionHost
 from standfast.ports.model_provider import ModelRequest
 from standfast.runtime.host.views import methods_of

@@ -14,10 +14,10 @@ from stand_ins import said as words
 
 from standfast import Plugin, RunContext, hook, tool
 from standfast.errors import GenerationMismatch, InvalidArgument, UnknownTool
+from standfast.model.capability import ToolAvailability
 from standfast.model.host_requests import Appended, AppendSessionNodesRequest, BranchIsStale
 from standfast.model.message import UserMessage
-from standfast.model.node import PluginNode
-from standfast.model.tool_state import ToolAvailability
+from standfast.model.session import PluginNode
 from standfast.model.trace_record import TraceRecord
 
 

@@ -22,9 +22,9 @@ from standfast.errors import (
 )
 from standfast.model.events import Gap, TurnBegan, TurnCommitted
 from standfast.model.host_requests import SessionCreateRequest
+from standfast.model.limits import UsageLimits
 from standfast.model.outcome import Finished, Stopped, StopReason, Waiting
-from standfast.model.turn import TurnState
-from standfast.model.usage import UsageLimits
+from standfast.model.session import TurnState
 from standfast.providers.scripted import ScriptedModel
 from standfast.runtime.host import turns as turns_module
 

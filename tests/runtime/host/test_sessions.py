@@ -22,6 +22,7 @@ from standfast.errors import (
     SessionExists,
     SessionNotFound,
 )
+from standfast.model.capability import SessionToolAccess
 from standfast.model.directive import CreateSession, SessionRequest
 from standfast.model.host_requests import (
     FromCurrent,
@@ -32,12 +33,11 @@ from standfast.model.host_requests import (
     SessionHandle,
     SessionSnapshot,
 )
+from standfast.model.limits import UsageLimits
 from standfast.model.message import UserMessage
 from standfast.model.plugin_options import PluginOptions
 from standfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta
-from standfast.model.session_policy import SessionPolicy
-from standfast.model.tool_access import SessionToolAccess
-from standfast.model.usage import UsageLimits
+from standfast.model.session import SessionPolicy
 from standfast.plugins.session import FULL, PluginSession, SessionAuthority
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from standfast.model.head import SessionHead
 from standfast.model.message import UserMessage
 from standfast.model.monitor import MonitorSpec, MonitorState, MonitorStatus, MonitorUpdate
+from standfast.model.session import SessionHead
 from standfast.model.task import TaskRecord
 from standfast.ports.clock import Clock, SystemClock
 from standfast.ports.session_store import QueuedInput, SessionStore

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from standfast.errors import Code, ErrorObject, InvalidArgument, SnapshotRefused
-from standfast.model.call import GuestException
+from standfast.model.capability import GuestException
 from standfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
 from standfast.sandbox.cell_lifecycle import SteppedCell
 from standfast.sandbox.cpython.cell_engine import CPythonCells

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from standfast.errors import Code, EngineFailed, ErrorObject, InvalidArgument
-from standfast.model.call import GuestException
+from standfast.model.capability import GuestException
 from standfast.ports.code_engine import CallAnswer, CellCall, CellPause, CodeEngine
 from standfast.sandbox.run_errors import argument_not_json
 

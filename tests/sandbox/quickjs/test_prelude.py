@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from standfast.errors import Code
-from standfast.model.call import GuestException
+from standfast.model.capability import GuestException
 from standfast.ports.code_engine import CallAnswer, CellCall, CellPause
 
 Cells = Any

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from standfast.errors import Code, ErrorObject, SnapshotRefused, StandfastError
-from standfast.model.call import GuestException
+from standfast.model.capability import GuestException
 from standfast.ports.code_engine import CallAnswer, CellCall, CellPause
 from standfast.sandbox.paused_cell import decode_cell, encode_cell
 from standfast.sandbox.quickjs import state as stored

@@ -22,6 +22,7 @@ import msgspec
 
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json
+from standfast.model.limits import Usage
 from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
@@ -31,7 +32,6 @@ from standfast.model.message import (
     UserMessage,
     text_of,
 )
-from standfast.model.usage import Usage
 from standfast.plugins.contexts import CompactionContext, ContextCompaction
 from standfast.plugins.hook import hook
 from standfast.plugins.plugin import Plugin

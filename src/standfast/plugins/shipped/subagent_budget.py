@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from standfast.errors import ErrorObject, TurnCode
-from standfast.model.usage import NANO, Usage, UsageLimits, dollars
+from standfast.model.limits import NANO, Usage, UsageLimits, dollars
 
 KEPT_CALLS: Final = 2
 """So many model calls are kept back from a subagent that begins: one to wait for it, one to answer."""

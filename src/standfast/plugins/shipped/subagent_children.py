@@ -26,14 +26,12 @@ from typing import Any, Final
 import msgspec
 
 from standfast.errors import InvalidArgument, InvalidSessionId
-from standfast.model.head import SessionHead
 from standfast.model.host_requests import AssembledTurn, TurnInput
-from standfast.model.ids import SessionIdField, check_session_id
+from standfast.model.limits import Usage, UsageLimits
 from standfast.model.message import UserMessage
-from standfast.model.node import split_node_id
 from standfast.model.outcome import FrameSwitched, Waiting
+from standfast.model.session import SessionHead, SessionIdField, check_session_id, split_node_id
 from standfast.model.task import TaskKind, TaskRecord, TaskSpec
-from standfast.model.usage import Usage, UsageLimits
 from standfast.plugins.shipped.subagent_reports import (
     SubagentReport,
     report_of,

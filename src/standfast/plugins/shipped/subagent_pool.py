@@ -23,7 +23,7 @@ import msgspec
 
 from standfast.errors import ErrorObject, ToolError
 from standfast.model.canonical import Json
-from standfast.model.usage import Usage, UsageLimits
+from standfast.model.limits import Usage, UsageLimits
 from standfast.plugins.contexts import Shelf
 from standfast.plugins.shipped.subagent_budget import (
     KEPT_CALLS,

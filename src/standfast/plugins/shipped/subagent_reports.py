@@ -10,9 +10,9 @@ import msgspec
 from standfast.errors import ErrorObject, TurnCode
 from standfast.model.canonical import Json
 from standfast.model.host_requests import AssembledTurn
+from standfast.model.limits import Usage
 from standfast.model.outcome import Finished, FrameSwitched, Outcome, Stopped, StopReason, Waiting
 from standfast.model.task import TaskState
-from standfast.model.usage import Usage
 from standfast.model.wait import Wait, WaitKind
 
 Status = Literal["finished", "failed", "cancelled", "waiting", "running"]

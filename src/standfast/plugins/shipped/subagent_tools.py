@@ -19,11 +19,10 @@ import msgspec
 
 from standfast.errors import InvalidArgument, SessionExists, StandfastError, TaskExists, ToolError
 from standfast.model.canonical import digest_bytes
+from standfast.model.capability import SessionToolAccess, ToolAvailability
 from standfast.model.host_requests import AssembledTurn, SessionCreateRequest, TurnInput
 from standfast.model.limits import CapabilityLimits
 from standfast.model.message import InjectedTurnInput, UserMessage
-from standfast.model.tool_access import SessionToolAccess
-from standfast.model.tool_state import ToolAvailability
 from standfast.plugins.shipped.subagent_children import Child, Children, Known, require_child
 from standfast.plugins.shipped.subagent_pool import Pool
 from standfast.plugins.shipped.subagent_reports import SubagentReport, is_schema, task_words

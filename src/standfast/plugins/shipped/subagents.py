@@ -33,11 +33,11 @@ from standfast.model.canonical import Json
 from standfast.model.directive import AbortTurn, EnqueueMessages
 from standfast.model.events import ReplyReceived
 from standfast.model.host_requests import AssembledTurn
+from standfast.model.limits import Usage, UsageLimits
 from standfast.model.message import UserMessage
 from standfast.model.outcome import Stopped, Waiting
 from standfast.model.prompt import PromptContribution, PromptSlot
-from standfast.model.session_policy import SessionPolicy
-from standfast.model.usage import Usage, UsageLimits
+from standfast.model.session import SessionPolicy
 from standfast.plugins.actions import PluginActionContext, action
 from standfast.plugins.contexts import (
     AssistantResponseHookContext,

@@ -31,8 +31,8 @@ from standfast.errors import (
     PluginStateLost,
 )
 from standfast.machine.inputs import ToolSettled
-from standfast.model.call import CallStatus
 from standfast.model.canonical import Json
+from standfast.model.capability import CallStatus
 from standfast.model.cell import RUN_CODE, CallMade, CellReport
 from standfast.model.diagnostic import Diagnostic
 from standfast.model.frame import FrameSwitch

@@ -34,8 +34,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from standfast.errors import ErrorObject, Span
-from standfast.model.call import CallStatus
 from standfast.model.canonical import Json
+from standfast.model.capability import CallStatus
 from standfast.model.cell import CallMade, CellReport
 from standfast.model.diagnostic import Diagnostic
 from standfast.model.language import Language

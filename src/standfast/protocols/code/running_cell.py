@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from standfast.errors import Code, ErrorObject
-from standfast.model.call import GuestException
 from standfast.model.canonical import Json
+from standfast.model.capability import GuestException
 from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.model.frame import FrameSwitch
 from standfast.model.limits import SessionLimits

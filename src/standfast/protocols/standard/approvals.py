@@ -15,8 +15,8 @@ from standfast.durable.effects import EffectWaits
 from standfast.errors import Code, ErrorObject
 from standfast.machine.commands import RunTool
 from standfast.model.approval import Approval, ApprovalState, bind_approval
-from standfast.model.call import SettledCall
 from standfast.model.canonical import Json
+from standfast.model.capability import SettledCall
 from standfast.model.wait import (
     Approved,
     Completed,

@@ -51,9 +51,8 @@ from standfast.machine.inputs import (
     FrameSwitchRequested,
     ToolSettled,
 )
-from standfast.model.bounds import is_light
-from standfast.model.call import GuestException
-from standfast.model.canonical import Json
+from standfast.model.canonical import Json, is_light
+from standfast.model.capability import GuestException
 from standfast.model.cell import CellReport
 from standfast.model.frame import FrameSwitch
 from standfast.model.language import EngineName

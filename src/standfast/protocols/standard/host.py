@@ -39,10 +39,8 @@ from standfast.machine.inputs import (
     decode_input,
     encode_input,
 )
-from standfast.model.bounds import check_bounds, is_light
-from standfast.model.call import CallStatus, SettledCall, ToolCallContext
-from standfast.model.canonical import Json, digest_bytes, to_json
-from standfast.model.capability import SideEffect
+from standfast.model.canonical import Json, check_bounds, digest_bytes, is_light, to_json
+from standfast.model.capability import CallStatus, SettledCall, SideEffect, ToolCallContext
 from standfast.model.frame import FrameSwitch
 from standfast.model.message import AssistantMessage, ToolCall
 from standfast.model.outcome import Ended

@@ -26,8 +26,8 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from standfast.errors import GenerationMismatch, ServiceUnavailable, StandfastError, UnknownTool
+from standfast.model.capability import ToolAvailability
 from standfast.model.language import Language
-from standfast.model.tool_state import ToolAvailability
 from standfast.protocols.tool_docs.tool_guide import Resolve, signature_of
 from standfast.tools.catalog import CatalogTool, ToolCatalog
 from standfast.tools.context import RunContext

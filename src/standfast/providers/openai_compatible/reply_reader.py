@@ -37,8 +37,8 @@ import msgspec
 
 from standfast.errors import ModelError
 from standfast.model.canonical import Json
+from standfast.model.limits import Usage
 from standfast.model.message import Reasoning, RequestedCall
-from standfast.model.usage import Usage
 from standfast.ports.model_provider import ModelDelta, ReasoningArrived, ReplyEnded, TextArrived
 from standfast.providers.http.content import json_text
 from standfast.providers.http.dialect import PreparedRequest, ServerEvent

@@ -32,8 +32,8 @@ import msgspec
 
 from standfast.errors import RecordCorrupt, StandfastError, TaskNotFound
 from standfast.graph import messages_of
-from standfast.model.head import SessionHead
 from standfast.model.plugin_state import encode_state
+from standfast.model.session import SessionHead
 from standfast.model.task import TaskRecord
 from standfast.plugins.plugin_states import STATE, read_execution
 from standfast.runtime.sessions.directory import SessionDirectory

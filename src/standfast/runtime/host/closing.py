@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from standfast.model.turn import TurnState
+from standfast.model.session import TurnState
 from standfast.runtime.host.turn_ends import turn_rests
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.sessions.running_turn import TurnWaits

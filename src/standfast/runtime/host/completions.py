@@ -15,11 +15,10 @@ import secrets
 import msgspec
 
 from standfast.errors import InvalidArgument, ServiceUnavailable
-from standfast.model.head import SessionHead
 from standfast.model.host_requests import DirectCompletion, DirectRequest
+from standfast.model.limits import UsageEntry
 from standfast.model.message import Message, UserMessage
-from standfast.model.session_policy import SessionPolicy
-from standfast.model.usage import UsageEntry
+from standfast.model.session import SessionHead, SessionPolicy
 from standfast.plugins.turn_hooks import ModelAccount, priced, whole_reply
 from standfast.ports.host import DirectLlmCompletion
 from standfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded

@@ -27,11 +27,9 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from standfast.errors import InvalidArgument
-from standfast.model.bounds import check_bounds
-from standfast.model.canonical import Json, digest_bytes
-from standfast.model.charter import SessionCharter
+from standfast.model.canonical import Json, check_bounds, digest_bytes
+from standfast.model.capability import SessionToolAccess
 from standfast.model.frame import FrameSwitch
-from standfast.model.head import SessionHead
 from standfast.model.host_requests import (
     FromCurrent,
     FromNothing,
@@ -40,10 +38,8 @@ from standfast.model.host_requests import (
     SessionCreateRequest,
     SessionSnapshot,
 )
-from standfast.model.ids import SessionId
-from standfast.model.node import Entry, FrameOpened
 from standfast.model.plugin_state import PluginSessionSnapshot, SessionState, decode_state, encode_state
-from standfast.model.tool_access import SessionToolAccess
+from standfast.model.session import Entry, FrameOpened, SessionCharter, SessionHead, SessionId
 from standfast.plugins.running import BuildStep
 from standfast.plugins.session import PluginSession
 from standfast.ports.session_store import Blob, NewSession, QueuedInput, StateRecord

@@ -11,7 +11,7 @@ Rules
 from __future__ import annotations
 
 from standfast.errors import ServiceUnavailable, SessionNotFound
-from standfast.model.head import SessionHead
+from standfast.model.session import SessionHead
 from standfast.runtime.host.background import BackgroundServices
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.sessions.live_session import LiveSession

@@ -13,7 +13,7 @@ import msgspec
 
 from standfast.errors import StaleBranch
 from standfast.graph import messages_of
-from standfast.model.head import SessionHead
+from standfast.model.capability import ToolAvailability, ToolState
 from standfast.model.host_requests import (
     Appended,
     AppendSessionNodesRequest,
@@ -21,9 +21,8 @@ from standfast.model.host_requests import (
     BranchIsStale,
     SessionSnapshot,
 )
-from standfast.model.node import node_id, split_node_id
 from standfast.model.plugin_state import PluginSessionSnapshot, decode_state, encode_state
-from standfast.model.tool_state import ToolAvailability, ToolState
+from standfast.model.session import SessionHead, node_id, split_node_id
 from standfast.ports.session_store import SessionStore
 from standfast.runtime.host.service import HostService
 from standfast.runtime.sessions.materialize import durable_state

@@ -13,10 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 from standfast.errors import InvalidArgument, ServiceUnavailable
-from standfast.model.charter import SessionCharter
-from standfast.model.head import SessionHead
 from standfast.model.host_requests import FromNothing, FromSession, SessionCreateRequest, SessionHandle
 from standfast.model.message import UserMessage
+from standfast.model.session import SessionCharter, SessionHead
 from standfast.plugins.running import BuildStep
 from standfast.plugins.session import PluginSession
 from standfast.runtime.agent_definition import AgentDefinition

@@ -8,8 +8,7 @@ from typing import Final
 import msgspec
 
 from standfast.errors import Code, ErrorObject, InvalidArgument, StandfastError
-from standfast.model.bounds import check_bounds
-from standfast.model.canonical import Json, to_json
+from standfast.model.canonical import Json, check_bounds, to_json
 from standfast.model.task import TaskRecord, TaskSpec, TaskState
 from standfast.plugins.running import described
 

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 
 from standfast.errors import StandfastError, StoreError, TaskNotFound
 from standfast.model.outcome import Finished, Stopped, StopReason
+from standfast.model.session import TurnRecord, TurnState
 from standfast.model.task import TaskKind, TaskRecord, TaskState
-from standfast.model.turn import TurnRecord, TurnState
 from standfast.runtime.host import task_changes as changes
 from standfast.runtime.host.tasks import Tasks, child_of
 from standfast.runtime.process_identity import owner_is_dead

@@ -11,7 +11,7 @@ from standfast.model.events import Event, TurnCommitted, TurnParked
 from standfast.model.host_requests import AssembledTurn
 from standfast.model.message import Message
 from standfast.model.outcome import Finished
-from standfast.model.turn import TurnRecord, TurnState
+from standfast.model.session import TurnRecord, TurnState
 from standfast.ports.session_store import SessionStore
 from standfast.runtime.live_feed import EventSignal
 from standfast.runtime.sessions.directory import SessionDirectory

@@ -17,7 +17,7 @@ from typing import Any, Final
 from standfast.errors import TurnNotFound
 from standfast.model.events import Event, Gap
 from standfast.model.host_requests import AssembledTurn, TurnInput
-from standfast.model.turn import TurnRecord
+from standfast.model.session import TurnRecord
 from standfast.ports.host import SessionTurnHandle
 from standfast.runtime.agent_definition import checked_limits
 from standfast.runtime.dependencies import fits

@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 
 from standfast.errors import CallerError, InvalidArgument, MonitorNotFound, TaskExists
-from standfast.model.bounds import check_bounds
+from standfast.model.canonical import check_bounds
 from standfast.model.monitor import (
     MonitorSnapshot,
     MonitorSpec,

@@ -8,8 +8,8 @@ import msgspec
 
 from standfast.errors import ApprovalNotFound, InvalidArgument
 from standfast.model.approval import Approval, ApprovalState, Decision
-from standfast.model.call import SettledCall
 from standfast.model.canonical import Json
+from standfast.model.capability import SettledCall
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.tools.registered_tool import ARGS, from_native, is_positional
 from standfast.tools.settlement import request_digest

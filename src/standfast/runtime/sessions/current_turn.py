@@ -10,12 +10,9 @@ from collections.abc import Iterable
 
 from standfast.durable.driver import TurnDriver
 from standfast.durable.journal import replay
-from standfast.model.blocked import Blocked
-from standfast.model.current_turn import CurrentState, CurrentTurn
-from standfast.model.head import SessionHead
 from standfast.model.message import Message
 from standfast.model.outcome import Waiting
-from standfast.model.turn import TurnState
+from standfast.model.session import Blocked, CurrentState, CurrentTurn, SessionHead, TurnState
 from standfast.ports.session_store import SessionStore, TurnInProgress
 
 

@@ -22,15 +22,13 @@ import msgspec
 
 from standfast.errors import InvalidArgument, NotConfigured, SessionNotFound, StandfastError
 from standfast.model.canonical import Json, digest_bytes, to_json
-from standfast.model.charter import SessionCharter
+from standfast.model.capability import SessionToolAccess
 from standfast.model.directive import SessionRequest
 from standfast.model.events import Event
-from standfast.model.head import SessionHead
-from standfast.model.ids import SessionId
 from standfast.model.message import UserMessage
 from standfast.model.plugin_options import PluginOptions
+from standfast.model.session import SessionCharter, SessionHead, SessionId
 from standfast.model.task import TaskRecord, TaskSpec
-from standfast.model.tool_access import SessionToolAccess
 from standfast.model.trigger import Occurrence
 from standfast.plugins.contexts import NoHosts, SessionHosts
 from standfast.plugins.runtime_services import RuntimeServices, runtime_not_open

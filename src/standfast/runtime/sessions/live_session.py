@@ -26,14 +26,11 @@ from standfast.errors import (
 )
 from standfast.graph import messages_of
 from standfast.machine.turn_machine import TurnMachine
-from standfast.model.blocked import Blocked
 from standfast.model.events import Event, TurnBlocked
-from standfast.model.head import SessionHead
 from standfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
-from standfast.model.node import Segment
 from standfast.model.outcome import Finished, FrameSwitched
 from standfast.model.plugin_options import PluginOptions
-from standfast.model.turn import TurnRecord, TurnState, TurnSummary
+from standfast.model.session import Blocked, Segment, SessionHead, TurnRecord, TurnState, TurnSummary
 from standfast.plugins.running import BuildStep
 from standfast.plugins.runtime_services import RuntimeServices
 from standfast.plugins.session import PluginSession

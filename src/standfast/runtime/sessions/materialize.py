@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from standfast.errors import ProviderMismatch, RecordCorrupt, StandfastError
-from standfast.model.charter import SessionCharter
-from standfast.model.head import SessionHead
+from standfast.model.capability import ToolState
 from standfast.model.plugin_state import (
     PluginSessionSnapshot,
     PluginSnapshotEntry,
@@ -20,8 +19,7 @@ from standfast.model.plugin_state import (
     decode_entry,
     decode_state,
 )
-from standfast.model.session_policy import SessionPolicy, same_provider
-from standfast.model.tool_state import ToolState
+from standfast.model.session import SessionCharter, SessionHead, SessionPolicy, same_provider
 from standfast.plugins.contexts import SessionConfigChanged, SessionRestored, SubagentContext
 from standfast.plugins.plugin_states import STATE
 from standfast.plugins.protocol import ProtocolSessionContext, ProtocolSessionMaterialization

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from standfast.model.limits import AGENT_TIMEOUT_MS
-from standfast.model.session_policy import SessionPolicy
+from standfast.model.session import SessionPolicy
 from standfast.plugins.contexts import SessionHosts
 from standfast.plugins.host import PluginHost
 from standfast.plugins.running import HookRunner

@@ -18,8 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from standfast.errors import StandfastError, StoreError
-from standfast.model.code_settings import SANDBOX_AGENT
-from standfast.model.turn import TurnRecord
+from standfast.model.session import SANDBOX_AGENT, TurnRecord
 from standfast.ports.session_store import CLOCK_TOLERANCE_MS
 from standfast.runtime.process_identity import boot_id
 from standfast.runtime.sessions.directory import SessionDirectory

@@ -15,14 +15,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from standfast.errors import InvalidArgument, PluginFailed, SessionBusy, UnknownSession
-from standfast.model.bounds import check_bounds
-from standfast.model.canonical import Json, to_json
-from standfast.model.head import SessionHead
-from standfast.model.node import Entry, Payload
+from standfast.model.canonical import Json, check_bounds, to_json
+from standfast.model.capability import ToolAvailability, ToolState
 from standfast.model.plugin_options import PluginOptions
-from standfast.model.session_policy import SessionPolicy
+from standfast.model.session import Entry, Payload, SessionHead, SessionPolicy
 from standfast.model.task import TaskRecord, TaskSpec
-from standfast.model.tool_state import ToolAvailability, ToolState
 from standfast.plugins.actions import PluginActionDef
 from standfast.plugins.contexts import SessionConfigChanged
 from standfast.plugins.protocol import ProtocolSessionContext

@@ -54,11 +54,10 @@ from standfast.machine.inputs import (
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.canonical import digest_bytes
 from standfast.model.events import Event, TurnBegan, TurnCommitted, TurnParked
-from standfast.model.head import SessionHead
+from standfast.model.limits import UsageLimits
 from standfast.model.message import Message
 from standfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
-from standfast.model.turn import TurnRecord, TurnState, TurnSummary
-from standfast.model.usage import UsageLimits
+from standfast.model.session import SessionHead, TurnRecord, TurnState, TurnSummary
 from standfast.model.wait import Approved, WaitOutcome
 from standfast.plugins.contexts import TurnPersisted
 from standfast.plugins.protocol import ProtocolSessionContext

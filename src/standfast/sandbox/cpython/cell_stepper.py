@@ -19,8 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from standfast.errors import Code, EngineFailed, ErrorObject, InvalidArgument, ValueTooLarge
-from standfast.model.bounds import MAX_VALUE_BYTES, count_json_nodes
-from standfast.model.canonical import Json, encode_json
+from standfast.model.canonical import MAX_VALUE_BYTES, Json, count_json_nodes, encode_json
 from standfast.ports.cell_stepper import (
     CellFailed,
     CellStopped,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from standfast.errors import Code, ErrorObject, Span
-from standfast.model.call import GuestException
+from standfast.model.capability import GuestException
 from standfast.model.limits import SessionLimits
 from standfast.ports.cell_stepper import CellFailed
 from standfast.ports.code_engine import CellFunctions

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from standfast.errors import InvalidArgument, ValueTooLarge
-from standfast.model.bounds import check_bounds, check_json_bounds
-from standfast.model.canonical import Json, encode_json, read_json
+from standfast.model.canonical import Json, check_bounds, check_json_bounds, encode_json, read_json
 
 MAX_TEXT: Final = 20 << 20
 """The largest message without its binary part: decoded JSON takes much more memory than its text."""

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
 from standfast.errors import EngineFailed, ValueTooLarge
-from standfast.model.bounds import MAX_VALUE_BYTES, MAX_VALUE_NODES
+from standfast.model.canonical import MAX_VALUE_BYTES, MAX_VALUE_NODES
 from standfast.model.limits import SessionLimits
 
 P = ParamSpec("P")

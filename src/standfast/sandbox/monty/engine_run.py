@@ -26,8 +26,7 @@ from typing import Any, Final, get_args
 import msgspec
 
 from standfast.errors import Code, ErrorObject, InvalidArgument, ValueTooLarge
-from standfast.model.bounds import MAX_VALUE_BYTES, check_bounds
-from standfast.model.canonical import Json, to_json
+from standfast.model.canonical import MAX_VALUE_BYTES, Json, check_bounds, to_json
 from standfast.ports.cell_stepper import EngineCall, StepBlocked, StepperHost
 from standfast.ports.code_engine import SLEEP, CallAnswer
 from standfast.sandbox.monty import engine

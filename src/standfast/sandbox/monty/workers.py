@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from standfast.errors import Code, EngineFailed, ValueTooLarge
-from standfast.model.bounds import MAX_VALUE_BYTES
-from standfast.model.canonical import Json
+from standfast.model.canonical import MAX_VALUE_BYTES, Json
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.dump import MAX_SUSPENSIONS, check_arguments, with_limits

@@ -20,9 +20,8 @@ from typing import Final
 import msgspec
 
 from standfast.errors import Code, EngineFailed, ErrorObject, ValueTooLarge
-from standfast.model.bounds import check_json_bounds
-from standfast.model.call import GuestException
-from standfast.model.canonical import Json, encode_json, read_json
+from standfast.model.canonical import Json, check_json_bounds, encode_json, read_json
+from standfast.model.capability import GuestException
 from standfast.ports.cell_stepper import (
     CellFailed,
     CellStopped,

@@ -9,8 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from standfast.errors import EngineFailed, InvalidArgument, StandfastError
-from standfast.model.bounds import check_bounds
-from standfast.model.canonical import encode_json, to_json
+from standfast.model.canonical import check_bounds, encode_json, to_json
 from standfast.model.capability import Capability
 from standfast.sandbox.typescript.checks import STANDARD_FUNCTIONS, touched_names
 from standfast.sandbox.typescript.script import Script

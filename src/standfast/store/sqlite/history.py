@@ -23,10 +23,8 @@ import msgspec
 
 from standfast.errors import InvalidArgument, RecordCorrupt, SessionExists, StaleBranch
 from standfast.graph import Branch, branch_at, frame_path, grown, holds, moved, path
-from standfast.model.charter import SessionCharter
-from standfast.model.head import SessionHead
-from standfast.model.node import Entry, Segment, node_id, split_node_id
-from standfast.model.usage import UsageEntry
+from standfast.model.limits import UsageEntry
+from standfast.model.session import Entry, Segment, SessionCharter, SessionHead, node_id, split_node_id
 from standfast.ports.session_store import Blob, NewSession, StateRecord
 from standfast.store import rules
 from standfast.store.rules import Spot, StatePlace, state_id, state_key

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, cast
 
 import apsw
 
-from standfast.model.node import split_node_id
+from standfast.model.session import split_node_id
 from standfast.ports.session_store import Pruned, PruneRequest
 from standfast.store import rules
 from standfast.store.sqlite import history, records, rows, waits

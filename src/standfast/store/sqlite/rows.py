@@ -23,13 +23,19 @@ import apsw
 import msgspec
 
 from standfast.errors import IdempotencyConflict, InvalidSessionId, RecordCorrupt, SessionNotFound
-from standfast.model.call import ExternalCallRecord
 from standfast.model.canonical import digest_bytes
-from standfast.model.head import SessionHead
+from standfast.model.capability import ExternalCallRecord
 from standfast.model.message import AssistantMessage, ToolMessage
-from standfast.model.node import Entry, FrameOpened, Segment
 from standfast.model.outcome import Finished
-from standfast.model.turn import TurnRecord, TurnState, TurnSummary
+from standfast.model.session import (
+    Entry,
+    FrameOpened,
+    Segment,
+    SessionHead,
+    TurnRecord,
+    TurnState,
+    TurnSummary,
+)
 from standfast.ports.session_store import Blob, JournalEntry
 from standfast.store import rules
 

@@ -24,15 +24,13 @@ import msgspec
 
 from standfast.errors import RecordCorrupt, StoreError
 from standfast.model.canonical import digest_bytes
-from standfast.model.code_settings import CodeSettings
-from standfast.model.head import SessionHead
 from standfast.model.plugin_state import (
     PluginSnapshotEntry,
     PluginSnapshotMeta,
     SessionState,
     encode_state,
 )
-from standfast.model.session import SessionMeta
+from standfast.model.session import CodeSettings, SessionHead, SessionMeta
 from standfast.ports.session_store import Blob, StateRecord
 from standfast.store.sqlite import history, inputs, records, rows, schema, waits
 from standfast.store.sqlite.schema import Components

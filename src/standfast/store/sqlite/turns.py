@@ -19,8 +19,7 @@ import apsw
 import msgspec
 
 from standfast.errors import LeaseLost, SessionNotFound, TurnNotFound
-from standfast.model.head import SessionHead
-from standfast.model.turn import TurnRecord, TurnState, TurnSummary
+from standfast.model.session import SessionHead, TurnRecord, TurnState, TurnSummary
 from standfast.ports.session_store import (
     Begun,
     Claimant,

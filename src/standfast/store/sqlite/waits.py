@@ -21,7 +21,7 @@ import msgspec
 from standfast.errors import ApprovalNotFound, RecordCorrupt, TokenNotFound
 from standfast.model.approval import Approval, ApprovalState, Decision
 from standfast.model.outcome import Outcome, Waiting
-from standfast.model.turn import TurnRecord, TurnState
+from standfast.model.session import TurnRecord, TurnState
 from standfast.model.wait import Wait, WaitOutcome
 from standfast.ports.session_store import Save
 from standfast.store import rules

@@ -1,0 +1,202 @@
+"""The events that an observer of a session receives."""
+
+from __future__ import annotations
+
+import msgspec
+
+from standfast.errors import ErrorObject
+from standfast.model.canonical import Json
+from standfast.model.capability import ExternalCallRecord
+from standfast.model.limits import Usage
+from standfast.model.message import RequestedCall, ToolCall, UserMessage
+from standfast.model.outcome import Ended
+from standfast.model.session import Payload, SessionIdField, check_session_id
+from standfast.model.task import TaskRecord
+from standfast.model.wait import Wait, WaitOutcome
+
+
+class TurnBegan(msgspec.Struct, frozen=True, kw_only=True, tag="turn_began"):
+    """A turn runs, for the first time or again after a crash or a wait."""
+
+    turn_id: str
+    session_id: SessionIdField
+    resumed: bool = False
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+
+
+class ModelCallStarted(msgspec.Struct, frozen=True, kw_only=True, tag="model_call_started"):
+    """The model is being asked."""
+
+    turn_id: str
+    number: int
+    attempt: int = 1
+
+
+class TextStreamed(msgspec.Struct, frozen=True, kw_only=True, tag="text_streamed"):
+    """A piece of the reply that is under way."""
+
+    turn_id: str
+    text: str
+
+
+class ReasoningStreamed(msgspec.Struct, frozen=True, kw_only=True, tag="reasoning_streamed"):
+    """A piece of the model's reasoning."""
+
+    turn_id: str
+    text: str
+
+
+class TextRetracted(msgspec.Struct, frozen=True, kw_only=True, tag="text_retracted"):
+    """What this model call has streamed is void: it failed, or was cancelled."""
+
+    turn_id: str
+    number: int
+    chars: int
+
+
+class ReplyReceived(msgspec.Struct, frozen=True, kw_only=True, tag="reply_received"):
+    """The model has replied."""
+
+    turn_id: str
+    text: str
+    calls: tuple[RequestedCall, ...] = ()
+    usage: Usage = Usage()
+    model: str = ""
+
+
+class ModelCallFailed(msgspec.Struct, frozen=True, kw_only=True, tag="model_call_failed"):
+    """A model call failed. `attempt` is which try of it, from 1.
+
+    `retryable` tells that such a failure may pass, `retry_in_ms` that the call is tried again and when. None:
+    it is not, for the reason that the end of the turn gives.
+    """
+
+    turn_id: str
+    error: ErrorObject
+    retryable: bool
+    attempt: int = 1
+    retry_in_ms: int | None = None
+
+
+class ToolCallStarted(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call_started"):
+    """A tool call is being executed."""
+
+    turn_id: str
+    call: ToolCall
+
+
+class ToolCallSettled(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call_settled"):
+    """A tool call has its result, good or bad."""
+
+    turn_id: str
+    call_id: int
+    value: Json = None
+    error: ErrorObject | None = None
+    record: ExternalCallRecord | None = None
+
+
+class WaitBegan(msgspec.Struct, frozen=True, kw_only=True, tag="wait_began"):
+    """A call waits for a person, a time or somebody outside."""
+
+    turn_id: str
+    wait: Wait
+
+
+class WaitOver(msgspec.Struct, frozen=True, kw_only=True, tag="wait_over"):
+    """What a call waited for has happened, or its time is over."""
+
+    turn_id: str
+    wait_id: str
+    outcome: WaitOutcome
+
+
+class MessagesDelivered(msgspec.Struct, frozen=True, kw_only=True, tag="messages_delivered"):
+    """Injected messages reached the turn."""
+
+    turn_id: str
+    messages: tuple[UserMessage, ...]
+
+
+class PluginEventEmitted(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="plugin_event_emitted"):
+    """A plugin had something to tell. It is a node of the history once the turn is committed."""
+
+    turn_id: str
+    plugin_id: str
+    kind: str
+    body: Json = None
+
+
+class TaskChanged(msgspec.Struct, frozen=True, kw_only=True, tag="task_changed"):
+    """A task that goes on beside the session's turns was registered, has changed, or is over."""
+
+    record: TaskRecord
+
+
+class TurnParked(msgspec.Struct, frozen=True, kw_only=True, tag="turn_parked"):
+    """The turn waits, and no worker with it."""
+
+    turn_id: str
+    waits: tuple[Wait, ...]
+
+
+class TurnBlocked(msgspec.Struct, frozen=True, kw_only=True, tag="turn_blocked"):
+    """A turn, or a queued input, cannot run in this process: `error` says what is missing.
+
+    The turn stays as it is, and the runtime tries again. For a queued input `turn_id` is empty.
+    """
+
+    error: ErrorObject
+    turn_id: str = ""
+    input_id: str = ""
+
+
+class TurnCommitted(msgspec.Struct, frozen=True, kw_only=True, tag="turn_committed"):
+    """The turn is over and on disk. It added `nodes` nodes; the path now has `depth`."""
+
+    turn_id: str
+    outcome: Ended
+    usage: Usage
+    depth: int
+    nodes: int = 0
+
+
+class NodeCommitted(msgspec.Struct, frozen=True, kw_only=True, tag="node_committed"):
+    """A node of the history, read back."""
+
+    node_id: str
+    depth: int
+    frame: str
+    caused_by: str
+    at_ms: int
+    payload: Payload
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True, tag="gap"):
+    """Live events were missed: too many came, or too long ago. What was committed follows as nodes."""
+
+    missed: int | None = None
+
+
+Event = (
+    TurnBegan
+    | ModelCallStarted
+    | TextStreamed
+    | ReasoningStreamed
+    | TextRetracted
+    | ReplyReceived
+    | ModelCallFailed
+    | ToolCallStarted
+    | ToolCallSettled
+    | WaitBegan
+    | WaitOver
+    | MessagesDelivered
+    | PluginEventEmitted
+    | TaskChanged
+    | TurnParked
+    | TurnBlocked
+    | TurnCommitted
+    | NodeCommitted
+    | Gap
+)
