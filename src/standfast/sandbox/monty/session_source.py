@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from standfast.errors import InvalidArgument, ValueTooLarge
-from standfast.model.bounds import MAX_VALUE_BYTES, check_bounds
+from standfast.model.canonical import MAX_VALUE_BYTES, check_bounds
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.dump import check_arguments, stand_ins
 from standfast.sandbox.monty.state import EngineState
