@@ -217,7 +217,7 @@ async def measure_reopen(home: Path, agent: Agent[None, str]) -> None:
             session = await runtime.session("bench", agent=agent)
             opened = time.perf_counter()
             live, head = runtime.live("bench"), await session.head()
-            await live.history(head)
+            await live.frame.messages_at(head)
             loads.append((time.perf_counter() - opened) * 1000)
             await session.turn(USER)
             turns.append((time.perf_counter() - started) * 1000)

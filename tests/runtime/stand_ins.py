@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from standfast.durable.journal import owner_is_dead
 from standfast.model.events import Event
 from standfast.model.message import Message, RequestedCall, ToolMessage, UserMessage, text_of
 from standfast.model.session import Payload
@@ -15,7 +16,6 @@ from standfast.providers.scripted import ScriptedModel
 from standfast.runtime.agent import Agent
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.agent_session import Session
-from standfast.runtime.process_identity import owner_is_dead
 from standfast.runtime.result import TurnResult
 from standfast.runtime.sessions.observation import Observed
 from standfast.runtime.turn import Turn

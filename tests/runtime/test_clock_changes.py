@@ -9,14 +9,14 @@ import pytest
 from stand_ins import Place
 
 from standfast import Agent, CompleteAfter, Runtime, tool
+from standfast.durable import process_identity
+from standfast.durable.journal import owner_is_dead
 from standfast.errors import SessionBusy
 from standfast.model.trigger import Schedule
 from standfast.ports.clock import SystemClock
 from standfast.ports.session_store import SessionStore
 from standfast.providers.scripted import ScriptedModel
-from standfast.runtime import process_identity
 from standfast.runtime.agent_runtime import open_store
-from standfast.runtime.process_identity import owner_is_dead
 
 DAY_S = 86_400.0
 
@@ -60,7 +60,7 @@ def test_a_clock_that_is_set_takes_no_turn_from_a_living_owner(place: Place, set
             lease_now = runtime._open.services.leases.now_ms()
             assert await store.unfinished(place.clock.now_ms(), lease_now_ms=lease_now) == []
             with pytest.raises(SessionBusy):
-                await store.take_over(turn.turn_id, runtime._open.services.claimant("another"))
+                await store.take_over(turn.turn_id, runtime._open.services.leases.claimant("another"))
             place.clock.advance(31)
             lease_now = runtime._open.services.leases.now_ms()
             (left,) = await store.unfinished(place.clock.now_ms(), lease_now_ms=lease_now)

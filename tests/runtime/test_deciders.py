@@ -13,7 +13,7 @@ from standfast.errors import InvalidArgument
 from standfast.model.approval import Decision
 from standfast.model.events import WaitOver
 from standfast.model.wait import Approved, Denied
-from standfast.runtime.live_feed import Subscription
+from standfast.runtime.turn import Subscription
 
 REPLIES = (asks(("pay", {})), "end")
 

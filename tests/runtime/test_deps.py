@@ -24,7 +24,7 @@ from standfast.plugins.shipped import Subagents
 from standfast.runtime.agent import Agent
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.dependencies import DepsContext
-from standfast.runtime.live_feed import Subscription
+from standfast.runtime.turn import Subscription
 
 
 @dataclass

@@ -22,8 +22,8 @@ from standfast.model.events import (
     TurnCommitted,
 )
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
-from standfast.runtime.live_feed import MAX_AGE_S, MAX_EVENTS, EventSignal, LiveFeed
 from standfast.runtime.sessions.observation import Cursor, Observed
+from standfast.runtime.turn import MAX_AGE_S, MAX_EVENTS, EventSignal, LiveFeed
 
 WHOLE_TURN = [TurnBegan, ModelCallStarted, ReplyReceived, TurnCommitted]
 

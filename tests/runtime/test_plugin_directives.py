@@ -28,7 +28,7 @@ from standfast.model.message import AssistantMessage, ToolMessage, UserMessage
 from standfast.model.outcome import Stopped, StopReason
 from standfast.model.session import PluginNode, TurnState
 from standfast.model.trace_record import TraceRecord, span_id_of
-from standfast.runtime.sessions.live_session import LiveSession
+from standfast.runtime.sessions.input_queue import InputQueue
 
 STAGES = (
     "before_turn",
@@ -196,7 +196,7 @@ def test_what_is_to_be_said_after_a_turn_is_said_by_whoever_opens_the_session_ne
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=clerk(At("after_turn", enqueue("one", "two"))))
             with monkeypatch.context() as patched:
-                patched.setattr(LiveSession, "drain", lambda self: None)  # it dies before that
+                patched.setattr(InputQueue, "drain", lambda self: None)  # it dies before that
                 await session.turn("hello")
             assert await transcript(session) == ["hello", "ok"]
         async with place.runtime() as runtime:

@@ -18,7 +18,7 @@ def test_a_session_that_was_let_go_of_is_read_again(tmp_path: Path, monkeypatch:
     with BlockingSandbox(data_dir=tmp_path / "data", workers=2) as box:
         for n in range(10):
             box.run(f"x = {n}", session=f"s{n}")
-        assert len(box._sessions._sessions) <= 3
+        assert len(box._runs.sessions.all_cached()) <= 3
         assert [box.run("x + 1", session=f"s{n}").result for n in range(10)] == list(range(1, 11))
         assert box.validate("x + 1", session="s0").status == "ok"
         assert box.fork("s1", "copy") == "copy"

@@ -25,8 +25,8 @@ from standfast.cli.agent_host import AgentHost
 from standfast.cli.turn_report import TurnReport, report_turn
 from standfast.errors import TurnNotFound
 from standfast.model.events import Event, TurnBegan
-from standfast.runtime.live_feed import Subscription
 from standfast.runtime.sessions.live_session import LiveSession
+from standfast.runtime.turn import Subscription
 from standfast.tools.loop_thread import LoopThread
 
 T = TypeVar("T")

@@ -26,14 +26,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Protocol, TypeVar, assert_never
 
 import msgspec
 
 from standfast.durable.effects import EffectHost
-from standfast.errors import LeaseLost, RecordCorrupt, StoreError, StoreUnavailable
+from standfast.durable.process_identity import is_dead, process_name
+from standfast.errors import (
+    LeaseLost,
+    RecordCorrupt,
+    SessionBusy,
+    StoreError,
+    StoreUnavailable,
+    TurnUnfinished,
+)
 from standfast.machine.inputs import (
     Aborted,
     CallPrepared,
@@ -62,7 +72,18 @@ from standfast.model.approval import Approval
 from standfast.model.ruling import NOTHING_SAID
 from standfast.model.wait import Wait
 from standfast.ports.clock import Clock
-from standfast.ports.session_store import Blob, JournalEntry, Lease, QueuedInput, Save, SessionStore
+from standfast.ports.session_store import (
+    Begun,
+    Blob,
+    Claimant,
+    JournalEntry,
+    Lease,
+    NewTurn,
+    QueuedInput,
+    Repeated,
+    Save,
+    SessionStore,
+)
 
 T = TypeVar("T")
 log: Final = logging.getLogger("standfast")
@@ -72,6 +93,11 @@ _LONGEST_RETRY_S: Final = 2.0
 
 _FLUSH_S: Final = 0.005
 """How long an input from which nothing follows may wait to be written."""
+
+_FIRST_PAUSE_S: Final = 0.005
+_LONGEST_PAUSE_S: Final = 0.25
+_owners: Final[set[str]] = set()
+_numbers: Final = itertools.count(1)
 
 
 def task_input_id(turn_id: str) -> str:
@@ -326,6 +352,46 @@ class TurnJournal:
 # Leases
 
 
+def new_owner(epoch: str) -> str:
+    """Return a name for a turn that is about to run. It ends with the turn (`retire`).
+
+    A lease that could not be given back, because the disk was full for instance, then blocks no later turn.
+    """
+    owner = f"{process_name(os.getpid())}/{epoch}.{next(_numbers)}"
+    _owners.add(owner)
+    return owner
+
+
+def retire(owner: str) -> None:
+    """Note that the turn of this name no longer runs here."""
+    _owners.discard(owner)
+
+
+def owner_is_dead(owner: str) -> bool:
+    """Return whether the turn of this name provably no longer runs."""
+    process = owner.rpartition("/")[0]
+    return owner not in _owners if process == process_name(os.getpid()) else is_dead(process)
+
+
+class Patience:
+    """Pauses for longer each time, up to `limit_s` seconds in all."""
+
+    __slots__ = ("_left_s", "_pause_s")
+
+    def __init__(self, limit_s: float) -> None:
+        self._left_s = limit_s
+        self._pause_s = _FIRST_PAUSE_S
+
+    async def pause(self) -> bool:
+        """Wait a little; return False, without waiting, if the limit is reached."""
+        if self._left_s <= 0:
+            return False
+        await asyncio.sleep(self._pause_s)
+        self._left_s -= self._pause_s
+        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+        return True
+
+
 class Holder(Protocol):
     """A turn that runs under the lease of its journal."""
 
@@ -340,15 +406,16 @@ class Holder(Protocol):
 
 
 class LeaseKeeper:
-    """Renews the leases of the turns that run here, and notices their cancellation in other processes.
+    """Claims and renews the leases of turns that run here, and notices cancellations by other processes.
 
     One task renews all of them, three times as often as they would end. A lost lease stops its turn: the
     store would refuse what it still wants to write.
     """
 
-    def __init__(self, store: SessionStore, clock: Clock, lease_ms: int) -> None:
+    def __init__(self, store: SessionStore, clock: Clock, lease_ms: int, epoch: str = "") -> None:
         self._store = store
         self._clock = clock
+        self._epoch = epoch
         self.lease_ms = lease_ms
         self.offset_ms = clock.now_ms() - clock.boot_ms()
         self._holders: dict[str, Holder] = {}
@@ -357,6 +424,56 @@ class LeaseKeeper:
     def now_ms(self) -> int:
         """Return the time that leases go by. Setting the time of day does not change it."""
         return self._clock.boot_ms() + self.offset_ms
+
+    @contextlib.contextmanager
+    def owner(self) -> Iterator[str]:
+        """Give the name of a lease's owner, valid while a turn runs here."""
+        owner = new_owner(self._epoch)
+        try:
+            yield owner
+        finally:
+            retire(owner)
+
+    def claimant(self, owner: str) -> Claimant:
+        """Return the claim that *owner* makes now."""
+        return Claimant(
+            owner=owner,
+            now_ms=self._clock.now_ms(),
+            lease_ms=self.lease_ms,
+            lease_now_ms=self._clock.boot_ms() + self.offset_ms,
+        )
+
+    async def begin(
+        self,
+        new: NewTurn,
+        owner: str,
+        patience: Patience,
+        withdrawn: Callable[[], bool],
+        take_up: Callable[[str], Awaitable[object]],
+    ) -> Begun | Repeated | None:
+        """Begin a turn as soon as its session is free; return None if it is *withdrawn* before.
+
+        An unfinished turn of the session comes first: *take_up* continues it, and `TurnUnfinished` is raised
+        if it still waits. `SessionBusy` is raised when *patience* runs out.
+        """
+        while not withdrawn():
+            try:
+                return await self._store.begin(new, self.claimant(owner))
+            except TurnUnfinished as unfinished:
+                if unfinished.waits and not await self.can_continue(unfinished.turn_id):
+                    raise
+                await take_up(unfinished.turn_id)
+            except SessionBusy:
+                if not await patience.pause():
+                    raise
+        return None
+
+    async def can_continue(self, turn_id: str) -> bool:
+        """Return whether a waiting turn was cancelled, or one of its waits has ended."""
+        record = await self._store.turn(turn_id)
+        if record is not None and record.cancel_requested:
+            return True
+        return bool(await self._store.ended_waits(turn_id, self._clock.now_ms()))
 
     def hold(self, holder: Holder) -> None:
         """Renew the holder's lease until `let_go`."""
@@ -373,10 +490,11 @@ class LeaseKeeper:
     def let_go(self, holder: Holder) -> None:
         self._holders.pop(holder.journal.turn_id, None)
 
-    async def give_back(self, lease: Lease) -> None:
-        """End the lease of an unfinished turn, so that another process need not wait until it expires."""
-        with contextlib.suppress(StoreError):
-            await self._store.renew((lease,), self.now_ms(), 0)
+    async def give_back(self, lease: Lease, error: BaseException) -> None:
+        """End the lease of a turn that broke with *error*, so that another process can take over at once."""
+        if not isinstance(error, LeaseLost):
+            with contextlib.suppress(StoreError):
+                await self._store.renew((lease,), self.now_ms(), 0)
 
     async def close(self) -> None:
         if self._task is not None:

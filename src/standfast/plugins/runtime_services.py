@@ -25,7 +25,7 @@ from standfast.plugins.running import DEFAULT_TIMEOUT_S
 from standfast.ports.clock import Clock
 from standfast.ports.code_engine import CodeEngine
 from standfast.ports.model_provider import ModelProvider
-from standfast.ports.session_store import Claimant, SessionStore
+from standfast.ports.session_store import SessionStore
 from standfast.ports.trace import HookWatch, PhaseProbe
 from standfast.tools.loop_threads import LoopThreads
 from standfast.tools.stalls import StallWatch
@@ -131,15 +131,6 @@ class RuntimeServices:
     """Where coroutines of tools and plugins run."""
     stalls: StallWatch = field(default_factory=StallWatch)
     home: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-
-    def claimant(self, owner: str) -> Claimant:
-        """Return who claims a session now, under the name *owner*."""
-        return Claimant(
-            owner=owner,
-            now_ms=self.clock.now_ms(),
-            lease_ms=self.settings.lease_ms,
-            lease_now_ms=self.leases.now_ms(),
-        )
 
     def require_home(self) -> None:
         """Raise `InvalidArgument` if the caller, a tool or a hook, runs on another loop than the runtime."""

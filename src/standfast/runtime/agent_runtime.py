@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from standfast.durable.journal import LeaseKeeper
+from standfast.durable.journal import LeaseKeeper, owner_is_dead
 from standfast.errors import InvalidArgument, StandfastError
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json, to_json
@@ -32,7 +32,7 @@ from standfast.ports.model_provider import ModelProvider
 from standfast.ports.session_store import Pruned, PruneRequest, SessionStore
 from standfast.ports.trace import PhaseProbe, TraceSink
 from standfast.runtime.agent_definition import AgentDefinition
-from standfast.runtime.agent_session import Session
+from standfast.runtime.agent_session import Session, decide_call
 from standfast.runtime.dependencies import DepsFactory, checked_factory
 from standfast.runtime.engines import LazyRules
 from standfast.runtime.host.background import BackgroundServices
@@ -40,8 +40,7 @@ from standfast.runtime.host.runtime_host import RuntimeHost
 from standfast.runtime.host.tasks import Tasks
 from standfast.runtime.host.views import session_views
 from standfast.runtime.models import OpenModels, open_prices, shared_limits
-from standfast.runtime.process_identity import owner_is_dead
-from standfast.runtime.sessions.approvals import decide, list_approvals
+from standfast.runtime.sessions.approvals import list_approvals
 from standfast.runtime.sessions.directory import SessionDirectory, agents_by_name
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.sessions.recovery import RecoveryLoop
@@ -154,7 +153,7 @@ class Runtime:
             store=store,
             clock=self._clock,
             settings=self._settings,
-            leases=LeaseKeeper(store, self._clock, self._settings.lease_ms),
+            leases=LeaseKeeper(store, self._clock, self._settings.lease_ms, self.epoch),
             models=OpenModels(self._models, self._limited),
             prices=self._prices,
             engines=CodeEngines(),
@@ -314,7 +313,7 @@ class Runtime:
 
     async def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
         """Requests to people, oldest first."""
-        return await list_approvals(self._open, session=session, pending=pending)
+        return await list_approvals(self.store, self.now_ms(), session=session, pending=pending)
 
     async def approve(
         self,
@@ -330,14 +329,14 @@ class Runtime:
         """
         kwargs = None if arguments is None else to_json(dict(arguments))[0]
         decision = Decision(approved=True, reason=reason, kwargs=kwargs, decided_by=decided_by)
-        return await decide(self._open, approval_id, decision)
+        return await decide_call(self._open, approval_id, decision)
 
     async def deny(
         self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
     ) -> Approval:
         """Refuse a call. Its turn goes on, and the model is told."""
         decision = Decision(approved=False, reason=reason, decided_by=decided_by)
-        return await decide(self._open, approval_id, decision)
+        return await decide_call(self._open, approval_id, decision)
 
     async def complete(self, token: str, value: Json = None) -> None:
         """Deliver the result of a call that a tool left to somebody outside."""

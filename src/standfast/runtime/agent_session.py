@@ -14,13 +14,28 @@ from standfast.model.frame import FrameSwitch
 from standfast.model.limits import UsageEntry, UsageLimits
 from standfast.model.message import InjectedTurnInput, UserMessage
 from standfast.model.prompt import PromptContribution, PromptLayer
-from standfast.model.session import Blocked, CurrentTurn, FrameOpened, Node, Payload, SessionHead, TurnRecord
+from standfast.model.session import (
+    Blocked,
+    CurrentTurn,
+    FrameOpened,
+    Node,
+    Payload,
+    SessionHead,
+    TurnRecord,
+    TurnState,
+)
 from standfast.plugins.session_context import Overlay, as_layer
 from standfast.ports.session_store import Blob, QueuedInput, SessionStore
 from standfast.runtime.agent_definition import checked_limits
 from standfast.runtime.attachments import Prompt, read_prompt, with_inputs
 from standfast.runtime.result import AwaitedResult
-from standfast.runtime.sessions.approvals import decide, list_approvals
+from standfast.runtime.sessions.approvals import (
+    Arguments,
+    checked_arguments,
+    decide,
+    get_approval,
+    list_approvals,
+)
 from standfast.runtime.sessions.current_turn import SessionMessages, blocked_in, current_turn
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.sessions.live_session import LiveSession
@@ -28,6 +43,7 @@ from standfast.runtime.sessions.observation import Cursor, Observed, Observer
 from standfast.runtime.sessions.session_plugins import SessionPlugins, SessionTools, append_nodes
 from standfast.runtime.turn import Turn, TurnRequest, new_input_id, new_turn_id
 from standfast.tools.provider import ToolProvider
+from standfast.tools.registered_tool import ARGS, from_native, is_positional
 
 Output = TypeVar("Output")
 if TYPE_CHECKING:
@@ -159,7 +175,8 @@ class Session(Generic[Output, Deps]):
     # Approvals
 
     async def approvals(self, *, pending: bool = False) -> list[Approval]:
-        return await list_approvals(self._directory, session=self.session_id, pending=pending)
+        now = self._directory.now_ms()
+        return await list_approvals(self._store, now, session=self.session_id, pending=pending)
 
     async def approve(
         self,
@@ -191,8 +208,10 @@ class Session(Generic[Output, Deps]):
         asked = await self._store.approval(approval_id)
         if asked is None or asked.session_id != self.session_id:
             raise ApprovalNotFound(approval_id)
-        await self._live.require_runnable(asked.run_id)
-        approval = await decide(self._directory, approval_id, decision)
+        record = await self._store.turn(asked.run_id)
+        if record is not None and record.state is not TurnState.ENDED:
+            self._directory.runner_of(self._live).require_runnable(record)
+        approval = await decide_call(self._directory, approval_id, decision)
         while True:
             result: AwaitedResult[Output] = await self._live.turn_of(approval.run_id)
             if all(wait.wait_id != approval.approval_id for wait in result.waits):
@@ -211,7 +230,7 @@ class Session(Generic[Output, Deps]):
         """A message that starts a turn of its own once the session is free."""
         content, blobs = read_prompt(prompt)
         input_id = await self._put("queue", UserMessage(content=content), blobs, id)
-        self._live.drain()
+        self._live.queue.drain()
         return input_id
 
     async def withdraw(self, input_id: str) -> bool:
@@ -321,3 +340,28 @@ class Session(Generic[Output, Deps]):
 
     def __repr__(self) -> str:
         return f"<Session {self.session_id}>"
+
+
+async def decide_call(directory: SessionDirectory, approval_id: str, decision: Decision) -> Approval:
+    """Decide a request, once, and let its turn be resumed."""
+    now = directory.now_ms()
+    approval = await get_approval(directory.store, now, approval_id)
+
+    async def edited(approval: Approval, decision: Decision) -> Arguments:
+        """Split a person's arguments by position and by name."""
+        given = decision.kwargs or {}
+        live = await directory.put_to_work(approval.session_id)
+        if live is None or live.prepared is None:  # the tool is unknown here: go by the form of the call
+            if approval.args and len(given) == 1 and isinstance(listed := given.get(ARGS), list):
+                return listed, {}
+            return [], given
+        context, threads = await live.context(), directory.services.threads
+        await context.prepare(approval.capability)
+        tool = context.called_tool(approval.capability)
+        args = from_native(tool.capability, given) if is_positional(tool.capability) else []
+        arguments = (args, {} if is_positional(tool.capability) else given)
+        return await checked_arguments(tool, approval, arguments, live.prepared.dispatcher, threads)
+
+    decided = await decide(directory.store, now, approval, decision, edited)
+    directory.changed.set()
+    return decided

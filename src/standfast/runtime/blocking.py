@@ -16,17 +16,18 @@ from standfast.model.diagnostic import Diagnostic
 from standfast.model.limits import SessionLimits
 from standfast.model.run import RunRequest, RunResult, RunStatus
 from standfast.model.session import SessionId, SessionInfo
-from standfast.runtime.code_sessions import CodeSessions, RunControl
+from standfast.runtime.code_runs import CodeRuns, RunControl
 from standfast.runtime.sandbox import (
     SandboxOptions,
     SandboxSettings,
     approving,
     make_registry,
-    open_sessions,
+    open_runs,
     options_from,
-    to_ms,
 )
+from standfast.runtime.sessions.approvals import get_approval, list_approvals
 from standfast.sandbox.run_errors import cancelled_error
+from standfast.tools.blocking_loop import run_blocking
 
 
 class BlockingSandbox:
@@ -48,18 +49,18 @@ class BlockingSandbox:
         self.options = options or options_from(settings)
         self.registry = make_registry(self.options)
         self._interruptible = interruptible
-        self._opened: CodeSessions | None = None
+        self._opened: CodeRuns | None = None
 
     def __enter__(self) -> Self:
         if self._opened is not None:
             raise InvalidArgument("this sandbox is open already")
-        self._opened = open_sessions(self.options, self.registry)
+        self._opened = open_runs(self.options, self.registry)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        sessions, self._opened = self._opened, None
-        if sessions is not None:
-            sessions.close()
+        runs, self._opened = self._opened, None
+        if runs is not None:
+            runs.close()
 
     def run(
         self,
@@ -97,34 +98,37 @@ class BlockingSandbox:
     def execute(self, request: RunRequest) -> RunResult:
         """Run, or check, what a `RunRequest` asks for."""
         if not self._interruptible:
-            return self._sessions.run(request)
-        return self._interruptibly(lambda control: self._sessions.run(request, control))
+            return self._runs.run(request)
+        return self._interruptibly(lambda control: self._runs.run(request, control))
 
     def cancel(self, session: str) -> bool:
         """End the session's run, running or waiting; false if there is none."""
-        return self._sessions.cancel(SessionId(session))
+        return run_blocking(self._runs.cancel(SessionId(session)))
 
     def resume(self, session: str) -> RunResult:
         """Continue the session's waiting run as far as decisions allow."""
         name = SessionId(session)
-        return self._interruptibly(lambda control: self._sessions.resume(name, control))
+        return self._interruptibly(lambda control: run_blocking(self._runs.resume(name, control)))
 
     def recover(self, session: str | None = None) -> dict[str, RunResult]:
         """Continue the runs that dead processes left and those whose waits are over; results by session."""
-        return self._sessions.recover(session)
+        return run_blocking(self._runs.recover(session))
 
     def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
         """Approval requests, oldest first; with *pending* only those that can still be decided."""
-        listed = self._sessions.approvals(session)
-        return [item for item in listed if item.state == "pending"] if pending else listed
+        store, now = self._runs.services.store, self.options.clock.now_ms()
+        return run_blocking(list_approvals(store, now, session=session, pending=pending))
 
     def approval(self, approval_id: str) -> Approval:
         """One approval request."""
-        return self._sessions.approval(approval_id)
+        store, now = self._runs.services.store, self.options.clock.now_ms()
+        return run_blocking(get_approval(store, now, approval_id))
 
     def approval_host(self, approval_id: str) -> dict[str, Json]:
-        """What the process that asked said about its tools (`BlockingSandbox(host=...)`)."""
-        return self._sessions.host_of(approval_id)
+        """Return how the process that asked described its tools (`BlockingSandbox(host=...)`)."""
+        session_id = self.approval(approval_id).session_id
+        head = run_blocking(self._runs.services.store.head(session_id))
+        return {} if head is None else head.host
 
     def approve(
         self,
@@ -156,50 +160,50 @@ class BlockingSandbox:
         ttl_s: float | None = None,
         language: str | None = None,
     ) -> SessionInfo:
-        """Make an empty session with limits of its own; after `ttl_s` it is gone."""
-        given = self.options.complete_limits(limits)
-        spoken = self.options.language_of(language)
-        self._sessions.create_session(SessionId(session), given, language=spoken, ttl_ms=to_ms(ttl_s))
+        """Make an empty session with limits of its own; after `ttl_s` it is deleted."""
+        sessions = self._runs.sessions
+        settings = self.options.session_settings(sessions, limits, ttl_s, language)
+        run_blocking(sessions.create(SessionId(session), settings))
         return self.session(session)
 
     def sessions(self) -> list[SessionInfo]:
         """All sessions, oldest first."""
-        return self._sessions.sessions()
+        return run_blocking(self._runs.sessions.infos())
 
     def session(self, session: str) -> SessionInfo:
-        return self._sessions.session(SessionId(session))
+        return run_blocking(self._runs.sessions.info(SessionId(session)))
 
     def snapshot(self, session: str) -> str:
         """Store a snapshot of the session and return its id."""
-        return self._sessions.snapshot(SessionId(session))
+        return run_blocking(self._runs.snapshot(SessionId(session)))
 
     def export_snapshot(self, session_or_id: str) -> bytes:
-        """The signed bytes of a stored snapshot (`snap_…`) or of a session as it is."""
-        return self._sessions.export_snapshot(session_or_id)
+        """Return the signed bytes of a stored snapshot (`snap_…`) or of a session as it is."""
+        return run_blocking(self._runs.export_snapshot(session_or_id))
 
     def restore(self, snapshot: str | bytes, *, session: str | None = None) -> str:
         """Put a snapshot, by id or as bytes, into its own session or another."""
-        return self._sessions.restore(snapshot, session)
+        return run_blocking(self._runs.restore(snapshot, session))
 
     def snapshot_host(self, snapshot: str | bytes) -> dict[str, Json]:
-        """What the process that made a snapshot said about its tools (`BlockingSandbox(host=...)`)."""
-        return self._sessions.snapshot_host(snapshot)
+        """Return how the process that made a snapshot described its tools (`BlockingSandbox(host=...)`)."""
+        return run_blocking(self._runs.snapshots.host_of(snapshot))
 
     def can_restore(self, snapshot: bytes) -> bool:
         """Whether `restore` would accept these bytes."""
-        return self._sessions.can_restore_snapshot(snapshot)
+        return self._runs.snapshots.can_open(snapshot)
 
     def fork(self, session: str, new_session: str) -> str:
         """A new session with the same variables."""
-        return self._sessions.fork_session(SessionId(session), SessionId(new_session))
+        return run_blocking(self._runs.sessions.fork(SessionId(session), SessionId(new_session)))
 
     def reset(self, session: str) -> None:
-        """Forget the session's variables."""
-        self._sessions.reset_session(SessionId(session))
+        """Delete the session's variables and its waiting run."""
+        run_blocking(self._runs.reset(SessionId(session)))
 
     def destroy(self, session: str) -> bool:
-        """Forget the session; false if there was none."""
-        return self._sessions.destroy_session(SessionId(session))
+        """Delete the session; return False if there was none."""
+        return run_blocking(self._runs.sessions.destroy(SessionId(session)))
 
     def capabilities(self) -> list[Capability]:
         """What guest code may call."""
@@ -210,13 +214,15 @@ class BlockingSandbox:
         return self.options.policy()
 
     @property
-    def _sessions(self) -> CodeSessions:
+    def _runs(self) -> CodeRuns:
         if self._opened is None:
             raise InvalidArgument("this sandbox is not open", hint="use `with BlockingSandbox(...) as box:`")
         return self._opened
 
     def _decide(self, approval_id: str, decision: Decision) -> RunResult:
-        return self._interruptibly(lambda control: self._sessions.decide(approval_id, decision, control))
+        return self._interruptibly(
+            lambda control: run_blocking(self._runs.decide(approval_id, decision, control))
+        )
 
     def _interruptibly(self, work: Callable[[RunControl], RunResult]) -> RunResult:
         """Do *work* on another thread and wait; Ctrl-C cancels the run and gives its result."""
@@ -229,7 +235,7 @@ class BlockingSandbox:
             except BaseException as error:
                 future.set_exception(error)
 
-        self._sessions.services.threads.start(job)
+        self._runs.services.jobs.start(job)
         try:
             return future.result()
         except KeyboardInterrupt:

@@ -1,31 +1,31 @@
-"""One turn whose input is code, from its beginning or from where it was left to its end or its next wait.
+"""A turn whose input is code, and the services that the turns of one sandbox share.
 
 Theory of operation
 -------------------
-The turn is an ordinary one: the same machine, driver, host and journal as an agent's, without plugins and a
-model (`_NoPlugins`). Nothing here needs an event loop of the caller's: `run_blocking` drives the turn on the
-calling thread, and the cell computes there as well (`InlineThreads`).
+The turn has the same machine, driver, host and journal as an agent's, but no plugins and no model
+(`_NoPlugins`). It needs no event loop of the caller's: `run_blocking` drives the turn on the calling thread,
+and the cell computes there as well (`InlineThreads`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import msgspec
-
 from standfast.durable.driver import Driven, TurnDriver
 from standfast.durable.effects import Kept
-from standfast.durable.journal import replay
-from standfast.errors import ErrorObject
+from standfast.durable.journal import LeaseKeeper, replay
 from standfast.machine.commands import Command, RunTool
 from standfast.machine.inputs import Input, TurnStarted
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.canonical import digest_bytes
 from standfast.model.capability import Capability
 from standfast.model.cell import RUN_CODE
+from standfast.model.language import Language
 from standfast.model.limits import CapabilityLimits
 from standfast.model.message import Message
 from standfast.model.outcome import Ended, Waiting
@@ -34,15 +34,18 @@ from standfast.model.session import SANDBOX_AGENT, SessionHead
 from standfast.plugins.plugin_states import ExecutionMemory
 from standfast.plugins.protocol import TurnDriverPreamble
 from standfast.plugins.runtime_services import RuntimeSettings
-from standfast.ports.clock import Clock
 from standfast.ports.code_engine import SLEEP
 from standfast.ports.session_store import Begun, Blob, JournalEntry, SessionStore, StateRecord, Takeover
 from standfast.ports.trace import UNDER
 from standfast.protocols.code.own_functions import run_code
 from standfast.protocols.standard.host import StandardHost
 from standfast.runtime.code_executor import SandboxExecutor
+from standfast.sandbox.config import SandboxConfig
+from standfast.sandbox.engine_kinds import CodeEngines, kind_of, usual_engine
+from standfast.sandbox.monty.rules import RuleEvaluator
+from standfast.sandbox.monty.workers import MontyWorkers
 from standfast.sandbox.run_errors import cancelled_error
-from standfast.tools.blocking_loop import BlockingLoop
+from standfast.tools.blocking_loop import BlockingLoop, run_blocking
 from standfast.tools.context import NO_TURN, Attachments, Triggers
 from standfast.tools.decorator import tool
 from standfast.tools.dispatch import Dispatcher
@@ -59,7 +62,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LONGEST_S: Final = 366 * 86_400.0
-"""No sleep is longer: no run lives as long."""
+_LEASE_MS: Final = 30_000
 
 
 @tool(side_effect="none", limits=CapabilityLimits(timeout_ms=2**32 - 1))
@@ -193,39 +196,89 @@ class _TraceObserver:
     def running(self, command: RunTool) -> None: ...
 
 
-class CodeTurnServices(msgspec.Struct, frozen=True):
-    """What turns without a model need of the `RuntimeServices`."""
+class RunLeases(LeaseKeeper):
+    """The leases of runs. A thread renews them, since the runs' own threads compute."""
 
-    store: SessionStore
-    clock: Clock
-    settings: RuntimeSettings
-    threads: DaemonThreads = msgspec.field(default_factory=InlineThreads)
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    tracer: Tracer | None = None
+    _thread: threading.Thread | None = None
+
+    def start_renewing(self) -> None:
+        if self._thread is None and self._store.durable:
+            self._closed = threading.Event()
+            self._thread = threading.Thread(target=self._renew, name="standfast-leases", daemon=True)
+            self._thread.start()
+
+    def stop_renewing(self) -> None:
+        if self._thread is not None:
+            self._closed.set()
+
+    def _renew(self) -> None:
+        rounds = 0
+        while not self._closed.wait(1.0):
+            if self._holders:
+                rounds += 1
+                run_blocking(self.renew_all() if rounds % (self.lease_ms // 3000) == 0 else self.look())
 
 
-class _CodeSession:
-    """What turns without a model need of the `SessionContext`. All tools are known from the beginning."""
+class SandboxServices:
+    """What the sessions of one sandbox share.
+
+    To a turn it is what `RuntimeServices` and `SessionContext` are to an agent's turn: all tools are known
+    from the beginning, and no source of tools has to be asked.
+    """
 
     executor_id = "sandbox"
 
-    def __init__(self, registry: ToolRegistry) -> None:
+    def __init__(self, registry: ToolRegistry, store: SessionStore, config: SandboxConfig) -> None:
+        self.registry = registry
+        self.store = store
+        self.config = config
+        self.clock = config.clock
+        self.settings = RuntimeSettings(secrets.token_hex(4), approval_ttl_ms=config.approval_ttl_ms)
+        self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self.threads = InlineThreads()
+        self.jobs = DaemonThreads("standfast-sandbox")
+        self.workers = MontyWorkers(config.workers)
+        self.dispatcher = Dispatcher(
+            registry, threads=self.jobs, clock=config.clock, evaluate_rule=RuleEvaluator(self.workers)
+        )
+        self.engines = CodeEngines(self.workers, config.workers, config.packages)
+        self.engine_names = {kind_of(config.engine).language: config.engine} if config.engine else {}
+        """The engine that the sandbox was made with, by its language."""
+        self.leases = RunLeases(store, config.clock, _LEASE_MS, self.settings.epoch)
         self.functions = SandboxFunctions(registry)
         self.find_tool = registry.require
+        self.tracer: Tracer | None = None
+        if config.trace is not None:
+            from standfast.trace.tracer import Tracer  # only a sandbox that keeps a trace needs it
+
+            self.tracer = Tracer(config.trace, config.clock)
+
+    def engine_for(self, language: Language) -> str:
+        """Return the name of the engine of a new session."""
+        return self.engine_names.get(language) or usual_engine(language)
 
     def code_functions(self) -> SandboxFunctions:
         return self.functions
 
     async def prepare(self, name: str | None = None) -> None:
-        """There is no source of tools to ask."""
+        """Do nothing: there is no source of tools to ask."""
+
+    def close(self) -> None:
+        """End processes and threads. What is stored stays."""
+        self.leases.stop_renewing()
+        self.engines.close()
+        self.workers.close()
+        self.dispatcher.close()
+        run_blocking(self.store.close())
+        self.jobs.close()
 
 
 @dataclass(slots=True, kw_only=True)
 class _CodeTurnContext:
     """The `TurnContext` of a turn without a model."""
 
-    services: CodeTurnServices
-    session: _CodeSession
+    services: SandboxServices
+    session: SandboxServices
     head: SessionHead
     machine: TurnMachine
     dispatcher: Dispatcher
@@ -239,120 +292,62 @@ class _CodeTurnContext:
     deps: None = None
 
 
-class CodeTurns:
-    """Opens the turns of sessions without a model, over what they share."""
+class CodeTurn:
+    """One turn while it runs on this thread. It holds its lease; other threads may call its methods."""
 
-    def __init__(self, services: CodeTurnServices, dispatcher: Dispatcher, registry: ToolRegistry) -> None:
-        self._services = services
-        self._dispatcher = dispatcher
-        self._session = _CodeSession(registry)
-
-    @property
-    def functions(self) -> SandboxFunctions:
-        return self._session.functions
-
-    def open(
+    def __init__(
         self,
+        services: SandboxServices,
         begun: Begun | Takeover,
         started: TurnStarted | None,
         executor: SandboxExecutor,
         memory: ExecutionMemory,
-    ) -> CodeTurn:
-        """The turn that was begun, with what it *started* with, or that was taken over."""
+    ) -> None:
+        """Open a turn that has begun, with what it *started* with, or that was taken over."""
+        self.first: list[Command] = []
+        """The commands that a new turn begins with."""
+        keys: set[str] | None = None
+        intents = frozenset[str]()
         if isinstance(begun, Takeover):
             replayed = replay(begun.record.turn_id, begun.input, begun.journal)
             machine, keys, intents = replayed.machine, replayed.keys, replayed.intents
-            commands: list[Command] = []
         else:
             assert started is not None
-            machine, keys, intents = TurnMachine(), set[str](), frozenset[str]()
-            commands = machine.feed(started)
+            machine = TurnMachine()
+            self.first = machine.feed(started)
         context: Any = _CodeTurnContext(
-            services=self._services,
-            session=self._session,
+            services=services,
+            session=services,
             head=begun.head,
             machine=machine,
-            dispatcher=self._dispatcher,
+            dispatcher=services.dispatcher,
             executor=executor,
-            hooks=_NoPlugins(memory, self._services.store),
+            hooks=_NoPlugins(memory, services.store),
             session_id=begun.head.session_id,
             turn_id=machine.turn_id,
         )
-        spans = self._spans(begun, started, machine, commands) if self._services.tracer is not None else None
-        driver = TurnDriver(
+        self.machine = machine
+        self._spans = None
+        if services.tracer is not None:
+            self._spans = _open_spans(services.tracer, begun, started, machine, self.first)
+        self.driver = TurnDriver(
             machine,
             begun.lease,
             StandardHost(context),
-            _TraceObserver(spans),
-            self._services,
+            _TraceObserver(self._spans),
+            services,
             journaled=keys,
             intents=intents,
         )
-        return CodeTurn(machine, driver, executor, commands, spans)
-
-    def _spans(
-        self,
-        begun: Begun | Takeover,
-        started: TurnStarted | None,
-        machine: TurnMachine,
-        commands: list[Command],
-    ) -> TurnSpans:
-        """Open the spans of a new turn, or those of one taken over, whose journal tells what is open."""
-        from standfast.trace.turn_spans import (  # only a sandbox that keeps a trace needs it
-            TurnAbout,
-            TurnSpans,
-        )
-
-        tracer = self._services.tracer
-        assert tracer is not None
-        about = TurnAbout(begun.head.session_id, SANDBOX_AGENT, "", RUN_CODE)
-        spans = TurnSpans(tracer, about, machine)
-        if started is None:
-            assert isinstance(begun, Takeover)
-            spans.taken_up(begun.input, begun.journal)
-        else:
-            spans.began(started, UNDER.get())
-            spans.fed(started, commands)
-        return spans
-
-
-class CodeTurn:
-    """One turn while it runs on this thread. It is a `Holder` of its lease; others may call its methods."""
-
-    def __init__(
-        self,
-        machine: TurnMachine,
-        driver: TurnDriver,
-        executor: SandboxExecutor,
-        commands: list[Command],
-        spans: TurnSpans | None = None,
-    ) -> None:
-        self.machine = machine
-        self.commands = commands
-        """What a new turn begins with."""
-        self.driver = driver
-        self.journal = driver.journal
+        self.journal = self.driver.journal
         self.turn_id = machine.turn_id
         self._executor = executor
-        self._spans = spans
         self._loop = asyncio.get_running_loop()
-
-    def stop(self, error: ErrorObject) -> None:
-        """End the turn's cell with *error*, whether it computes or stands still."""
-        cell = self._executor.running
-        if cell is not None:
-            cell.stop(error)
-
-    def lose(self) -> None:
-        self._loop.call_soon_threadsafe(self.driver.lose)
-        self.stop(cancelled_error())
-
-    def request_cancel(self) -> None:
-        self.stop(cancelled_error())
+        assert machine.code is not None
+        executor.begin(machine.code)
 
     async def drive(self, commands: list[Command]) -> Driven:
-        assert self.machine.code is not None
-        self._executor.begin(self.machine.code)
+        """Execute *commands* and what follows from them, until the turn ends or waits."""
         if self._spans is None:
             return await self.driver.drive(commands)
         try:
@@ -365,3 +360,32 @@ class CodeTurn:
         else:
             self._spans.ended(driven.summary.outcome, driven.summary.usage, ())
         return driven
+
+    def lose(self) -> None:
+        self._loop.call_soon_threadsafe(self.driver.lose)
+        self.request_cancel()
+
+    def request_cancel(self) -> None:
+        """End the turn's cell, whether it computes or waits for a call."""
+        if (cell := self._executor.running) is not None:
+            cell.stop(cancelled_error())
+
+
+def _open_spans(
+    tracer: Tracer,
+    begun: Begun | Takeover,
+    started: TurnStarted | None,
+    machine: TurnMachine,
+    commands: list[Command],
+) -> TurnSpans:
+    """Open the spans of a new turn, or those of one taken over, whose journal tells which are open."""
+    from standfast.trace.turn_spans import TurnAbout, TurnSpans  # only a sandbox that keeps a trace needs it
+
+    spans = TurnSpans(tracer, TurnAbout(begun.head.session_id, SANDBOX_AGENT, "", RUN_CODE), machine)
+    if started is None:
+        assert isinstance(begun, Takeover)
+        spans.taken_up(begun.input, begun.journal)
+    else:
+        spans.began(started, UNDER.get())
+        spans.fed(started, commands)
+    return spans

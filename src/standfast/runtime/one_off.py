@@ -69,7 +69,7 @@ async def _run_frames(live: LiveSession, turn: Turn[Any], limits: UsageLimits) -
     """Run a turn, and under what is left of its limits the turns that continue its work in new frames."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    live.draining = asyncio.current_task()  # the task of a new frame is claimed here, not in the background
+    live.queue.draining = asyncio.current_task()  # the task of a new frame is claimed below
     try:
         result = await live.run(turn)
         while isinstance(result, FrameSwitchedTurn) and result.outcome.switch.task is not None:
@@ -87,7 +87,7 @@ async def _run_frames(live: LiveSession, turn: Turn[Any], limits: UsageLimits) -
             result = _after(result, await live.run(turn))
         return result
     finally:
-        live.draining = None
+        live.queue.draining = None
 
 
 def _left(limits: UsageLimits, used: Usage, wall_ms: int) -> UsageLimits | None:

@@ -1,4 +1,4 @@
-"""`Sandbox`: run code that somebody else wrote, with what you granted and nothing more.
+"""`Sandbox`: run code that you do not trust, with the tools that you grant and nothing more.
 
 async with Sandbox(tools=[order, refund], data_dir="data") as box:
     result = await box.run("order('A1')['total'] + 1", session="s1")
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import msgspec
 
+from standfast.durable.journal import owner_is_dead
 from standfast.errors import InvalidArgument, NotConfigured, StandfastError
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json, to_json
@@ -22,12 +23,12 @@ from standfast.model.capability import Capability
 from standfast.model.language import Language
 from standfast.model.limits import SessionLimits
 from standfast.model.run import RunRequest, RunResult
-from standfast.model.session import SessionId, SessionInfo
+from standfast.model.session import CodeSettings, SessionId, SessionInfo
 from standfast.ports.clock import Clock, SystemClock
 from standfast.ports.session_store import SessionStore
 from standfast.ports.trace import TraceSink
 from standfast.runtime.data_dir import KEY_VARIABLE, DataDir, key_from_text
-from standfast.runtime.process_identity import owner_is_dead
+from standfast.runtime.sessions.approvals import get_approval, list_approvals
 from standfast.sandbox.config import SandboxConfig
 from standfast.sandbox.engine_kinds import kind_of, usual_engine
 from standfast.tools.builtin.discovery import discovery_tools
@@ -37,10 +38,10 @@ from standfast.tools.decorator import AnyTool, as_registered
 from standfast.tools.registry import ToolRegistry
 
 if TYPE_CHECKING:
-    from standfast.runtime.code_runtime import CodeRuntime
+    from standfast.runtime.code_runs import CodeRuns, CodeRuntime
     from standfast.runtime.code_sessions import CodeSessions
+    from standfast.runtime.code_turns import SandboxServices
 
-T = TypeVar("T")
 Mounts = Mapping[str, Mount | str | os.PathLike[str]]
 
 
@@ -140,6 +141,17 @@ class SandboxOptions:
             return given
         return limits_over(self.limits, given)
 
+    def session_settings(
+        self,
+        sessions: CodeSessions,
+        limits: SessionLimits | Mapping[str, int] | None,
+        ttl_s: float | None,
+        language: str | None,
+    ) -> CodeSettings:
+        """Return the settings of a new session."""
+        ttl_ms = None if ttl_s is None else int(ttl_s * 1000)
+        return sessions.new_settings(self.language_of(language), self.complete_limits(limits), ttl_ms)
+
     def policy(self, run: RunContext[Any] | None = None) -> dict[str, Json]:
         """What guest code is told about its limits and grants: those of *run*, or of any run by default."""
         mounts = MountTable(self.mounts).mounts
@@ -169,11 +181,11 @@ def limits_over(base: SessionLimits, given: Mapping[str, int]) -> SessionLimits:
         raise InvalidArgument(f"limits: {error}") from None
 
 
-def open_sessions(options: SandboxOptions, registry: ToolRegistry) -> CodeSessions:
-    """The sessions that *options* describe, in memory or in a data directory."""
+def open_runs(options: SandboxOptions, registry: ToolRegistry) -> CodeRuns:
+    """Open the sandbox that *options* describe, in memory or in a data directory."""
     store, key = _open_store(options.data_dir)
-    from standfast.runtime.code_sessions import CodeSessions
-    from standfast.runtime.sandbox_services import SandboxServices
+    from standfast.runtime.code_runs import CodeRuns
+    from standfast.runtime.code_turns import SandboxServices
 
     config = SandboxConfig(
         snapshot_key=key,
@@ -186,7 +198,7 @@ def open_sessions(options: SandboxOptions, registry: ToolRegistry) -> CodeSessio
         host=dict(options.host),
         trace=options.trace,
     )
-    return CodeSessions(SandboxServices(registry, store, config))
+    return CodeRuns(SandboxServices(registry, store, config))
 
 
 class Sandbox:
@@ -204,13 +216,13 @@ class Sandbox:
     async def __aenter__(self) -> Self:
         import asyncio
 
-        from standfast.runtime.code_runtime import CodeRuntime
+        from standfast.runtime.code_runs import CodeRuntime
 
         if self._runtime is not None:
             raise InvalidArgument("this sandbox is open already")
-        sessions = open_sessions(self.options, self.registry)
-        sessions.services.dispatcher.home = asyncio.get_running_loop()
-        self._runtime = CodeRuntime(sessions, self.options.language_of(None))
+        runs = open_runs(self.options, self.registry)
+        runs.services.dispatcher.home = asyncio.get_running_loop()
+        self._runtime = CodeRuntime(runs, self.options.language_of(None))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -267,22 +279,25 @@ class Sandbox:
 
     async def recover(self, session: str | None = None) -> dict[str, RunResult]:
         """Continue the runs that dead processes left and those whose waits are over; results by session."""
-        return await self._call(lambda: self._sessions.recover(session))
+        return await self._open.do(self._open.runs.recover(session))
 
     # ── approvals ────────────────────────────────────────────────────────────────────────────────
 
     async def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
         """Approval requests, oldest first; with *pending* only those that can still be decided."""
-        listed = await self._call(lambda: self._sessions.approvals(session))
-        return [item for item in listed if item.state == "pending"] if pending else listed
+        store, now = self._services.store, self.options.clock.now_ms()
+        return await self._open.do(list_approvals(store, now, session=session, pending=pending))
 
     async def approval(self, approval_id: str) -> Approval:
         """One approval request."""
-        return await self._call(lambda: self._sessions.approval(approval_id))
+        store, now = self._services.store, self.options.clock.now_ms()
+        return await self._open.do(get_approval(store, now, approval_id))
 
     async def approval_host(self, approval_id: str) -> dict[str, Json]:
-        """What the process that asked said about its tools (`Sandbox(host=...)`)."""
-        return await self._call(lambda: self._sessions.host_of(approval_id))
+        """Return how the process that asked described its tools (`Sandbox(host=...)`)."""
+        approval = await self.approval(approval_id)
+        head = await self._open.do(self._services.store.head(approval.session_id))
+        return {} if head is None else head.host
 
     async def approve(
         self,
@@ -316,38 +331,34 @@ class Sandbox:
         ttl_s: float | None = None,
         language: str | None = None,
     ) -> SessionInfo:
-        """Make an empty session with limits of its own; after `ttl_s` it is gone."""
-        given = self.options.complete_limits(limits)
-        spoken = self.options.language_of(language)
-        await self._call(
-            lambda: self._sessions.create_session(
-                SessionId(session), given, language=spoken, ttl_ms=to_ms(ttl_s)
-            )
-        )
+        """Make an empty session with limits of its own; after `ttl_s` it is deleted."""
+        sessions = self._open.runs.sessions
+        settings = self.options.session_settings(sessions, limits, ttl_s, language)
+        await self._open.do(sessions.create(SessionId(session), settings))
         return await self.session(session)
 
     async def sessions(self) -> list[SessionInfo]:
         """All sessions, oldest first."""
-        return await self._call(self._sessions.sessions)
+        return await self._open.do(self._open.runs.sessions.infos())
 
     async def session(self, session: str) -> SessionInfo:
-        return await self._call(lambda: self._sessions.session(SessionId(session)))
+        return await self._open.do(self._open.runs.sessions.info(SessionId(session)))
 
     async def snapshot(self, session: str) -> str:
         """Store a snapshot of the session and return its id."""
-        return await self._call(lambda: self._sessions.snapshot(SessionId(session)))
+        return await self._open.do(self._open.runs.snapshot(SessionId(session)))
 
     async def export_snapshot(self, session_or_id: str) -> bytes:
-        """The signed bytes of a stored snapshot (`snap_…`) or of a session as it is."""
-        return await self._call(lambda: self._sessions.export_snapshot(session_or_id))
+        """Return the signed bytes of a stored snapshot (`snap_…`) or of a session as it is."""
+        return await self._open.do(self._open.runs.export_snapshot(session_or_id))
 
     async def restore(self, snapshot: str | bytes, *, session: str | None = None) -> str:
         """Put a snapshot, by id or as bytes, into its own session or another."""
-        return await self._call(lambda: self._sessions.restore(snapshot, session))
+        return await self._open.do(self._open.runs.restore(snapshot, session))
 
     async def snapshot_host(self, snapshot: str | bytes) -> dict[str, Json]:
-        """What the process that made a snapshot said about its tools (`Sandbox(host=...)`)."""
-        return await self._call(lambda: self._sessions.snapshot_host(snapshot))
+        """Return how the process that made a snapshot described its tools (`Sandbox(host=...)`)."""
+        return await self._open.do(self._open.runs.snapshots.host_of(snapshot))
 
     def can_restore(self, snapshot: bytes) -> bool:
         """Whether `restore` would accept these bytes."""
@@ -358,8 +369,8 @@ class Sandbox:
         return await self._open.fork_session(SessionId(session), SessionId(new_session))
 
     async def reset(self, session: str) -> None:
-        """Forget the session's variables."""
-        await self._call(lambda: self._sessions.reset_session(SessionId(session)))
+        """Delete the session's variables and its waiting run."""
+        await self._open.do(self._open.runs.reset(SessionId(session)))
 
     async def destroy(self, session: str) -> bool:
         """Forget the session; false if there was none."""
@@ -382,11 +393,8 @@ class Sandbox:
         return self._runtime
 
     @property
-    def _sessions(self) -> CodeSessions:
-        return self._open.sessions
-
-    async def _call(self, job: Callable[[], T]) -> T:
-        return await self._open.call(job)
+    def _services(self) -> SandboxServices:
+        return self._open.runs.services
 
 
 def options_from(settings: SandboxSettings) -> SandboxOptions:
@@ -410,10 +418,6 @@ def approving(
         kwargs=to_json(dict(kwargs))[0] if kwargs is not None else None,
         decided_by=decided_by,
     )
-
-
-def to_ms(seconds: float | None) -> int | None:
-    return int(seconds * 1000) if seconds is not None else None
 
 
 def make_registry(options: SandboxOptions) -> ToolRegistry:

@@ -1,33 +1,204 @@
-"""A turn as its caller holds it: something to iterate over, to await, to cancel."""
+"""A turn as its caller holds it, and the live events of its session.
+
+Theory of operation
+-------------------
+A `Turn` can be iterated over, awaited and cancelled. What happens in it is published as events: to the
+readers of the turn, and to the `LiveFeed` of its session, which keeps recent ones for later observers.
+
+Rules
+-----
+1. A feed keeps an event until 2,048 newer ones exist, or for 120 s.
+2. Reading from a position that is no longer kept raises `Missed`; it never yields a wrong continuation.
+3. A reader of one turn misses nothing: what it has not read yet is kept for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from typing import Any, Generic, TypeVar
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
 from standfast.errors import RuntimeClosed
+from standfast.machine.commands import CallModel, Command, RunTool
+from standfast.machine.inputs import (
+    CallPrepared,
+    CallRuled,
+    CheckpointPassed,
+    FinishRequested,
+    HooksRan,
+    Input,
+    ModelFailed,
+    ModelReplied,
+    ToolSettled,
+    WaitEnded,
+    WaitOpened,
+)
 from standfast.model.canonical import Json
-from standfast.model.events import Event
+from standfast.model.events import (
+    Event,
+    MessagesDelivered,
+    ModelCallFailed,
+    PluginEventEmitted,
+    ReplyReceived,
+    TextStreamed,
+    ToolCallSettled,
+    ToolCallStarted,
+    WaitBegan,
+    WaitOver,
+)
 from standfast.model.limits import UsageLimits
 from standfast.model.message import UserMessage
 from standfast.model.prompt import PromptLayer
+from standfast.model.session import PluginNode
+from standfast.model.wait import Approved
+from standfast.plugins.running import HOOK
+from standfast.plugins.turn_hooks import TurnContext
 from standfast.ports.session_store import Blob
-from standfast.runtime.live_feed import Subscription
 from standfast.runtime.result import AwaitedResult, StoppedTurn, TurnResult, TurnStopped
 
+if TYPE_CHECKING:
+    from standfast.trace.turn_spans import TurnSpans
+
 Output = TypeVar("Output")
+RUNNING_TURN: Final[contextvars.ContextVar[TurnContext | None]] = contextvars.ContextVar(
+    "standfast_running_turn", default=None
+)
+"""The turn that the running code is a part of: its tools, hooks and cells."""
 
 
-_NOBODY: list[asyncio.Future[None]] = []
+def detached() -> contextvars.Context:
+    """Copy the current context for work that is not a part of the running turn."""
+    context = contextvars.copy_context()
+    context.run(RUNNING_TURN.set, None)
+    context.run(HOOK.set, "")
+    return context
+
+
+MAX_EVENTS: Final = 2048
+MAX_AGE_S: Final = 120.0
+
+
+class Missed(Exception):
+    """The events after this place are gone."""
+
+
+class EventSignal:
+    """Wakes one reader when an event is published. It keeps no events."""
+
+    __slots__ = ("_waiter",)
+
+    def __init__(self) -> None:
+        self._waiter: asyncio.Future[None] | None = None
+
+    def receive(self, event: Event) -> None:
+        """Take an event that was published."""
+        self.ring()
+
+    def ring(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until it rings, or for *timeout_s*."""
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None if timeout_s is None else loop.call_later(timeout_s, self.ring)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+
+SignalKind = TypeVar("SignalKind", bound=EventSignal)
+
+
+class Subscription(EventSignal):
+    """All events for one reader, in order."""
+
+    __slots__ = ("_events",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._events: deque[Event] = deque()
+
+    def receive(self, event: Event) -> None:
+        self._events.append(event)
+        self.ring()
+
+    async def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until there may be an event to take."""
+        if not self._events:
+            await super().wait(timeout_s)
+
+    def take(self) -> Event | None:
+        return self._events.popleft() if self._events else None
+
+
+class LiveFeed:
+    """Publishes the events of a session to its listeners, and keeps the recent ones."""
+
+    __slots__ = ("_bells", "_clock", "_ring", "last_seq")
+
+    def __init__(self, clock: Callable[[], float] = monotonic, last_seq: int = 0) -> None:
+        self._clock = clock
+        self._ring: deque[tuple[int, float, Event]] = deque(maxlen=MAX_EVENTS)
+        self._bells: list[EventSignal] = []
+        self.last_seq = last_seq
+
+    def publish(self, event: Event) -> None:
+        self.last_seq += 1
+        self._ring.append((self.last_seq, self._clock(), event))
+        for bell in self._bells:
+            bell.receive(event)
+
+    def listen(self, bell: SignalKind) -> SignalKind:
+        """Pass events to *bell* until it leaves."""
+        self._bells.append(bell)
+        return bell
+
+    def leave(self, bell: EventSignal) -> None:
+        if bell in self._bells:
+            self._bells.remove(bell)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there are no listeners."""
+        return not self._bells
+
+    def since(self, seq: int) -> list[tuple[int, Event]]:
+        """Return the events after *seq*, oldest first; raise `Missed` if some of them are gone."""
+        self._forget_old()
+        first = self._ring[0][0] if self._ring else self.last_seq + 1
+        if not first - 1 <= seq <= self.last_seq:
+            raise Missed
+        return [(number, event) for number, _, event in self._ring if number > seq]
+
+    def oldest(self) -> int:
+        """Return the position before the oldest event that is kept."""
+        self._forget_old()
+        return self._ring[0][0] - 1 if self._ring else self.last_seq
+
+    def _forget_old(self) -> None:
+        horizon = self._clock() - MAX_AGE_S
+        while self._ring and self._ring[0][1] < horizon:
+            self._ring.popleft()
+
+
+_OVER: list[asyncio.Future[None]] = []
 """The waiters of a turn that is over; compared by identity."""
 
 
 class TurnRequest(msgspec.Struct, frozen=True):
-    """What a turn is asked to do."""
+    """The input and settings of a new turn."""
 
     message: UserMessage
     blobs: tuple[Blob, ...] = ()
@@ -40,10 +211,10 @@ class TurnRequest(msgspec.Struct, frozen=True):
 
 
 class Turn(Generic[Output]):
-    """Starts when it is first awaited or iterated over, and goes on whether or not anybody listens.
+    """Starts when it is first awaited or iterated over, and runs whether or not its events are read.
 
-    `async for event in turn` yields what happens; `await turn` gives the result and raises `TurnStopped` if
-    the turn ended without an answer. Giving up the wait does not end the turn: `cancel` does.
+    `async for event in turn` yields its events; `await turn` gives the result and raises `TurnStopped` if the
+    turn ended without an answer. Cancelling the await does not end the turn: `cancel` does.
     """
 
     __slots__ = (
@@ -75,17 +246,17 @@ class Turn(Generic[Output]):
         """Begin now, without waiting for anything."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._main())
-            self._task.add_done_callback(_heard)
+            self._task.add_done_callback(_retrieve_exception)
 
     async def begun(self) -> None:
-        """Until the turn is on disk, or is over without having come so far. For one at a time."""
+        """Wait until the turn is on disk, or has failed before that. Only one caller may wait."""
         self.start()
         if not self.began and not self.done:
             self._begin_waiter = asyncio.get_running_loop().create_future()
             await self._begin_waiter
 
     def has_begun(self, turn_id: str) -> None:
-        """The turn is on disk: this one, or an earlier one that it repeats."""
+        """Note that the turn is on disk: this one, or an earlier one that it repeats."""
         self.turn_id, self.began = turn_id, True
         self._tell_begin_waiter()
 
@@ -98,7 +269,7 @@ class Turn(Generic[Output]):
             self._begin_waiter.set_result(None)
 
     async def settled(self) -> TurnResult[Output]:
-        """The result, whatever it is: `await turn` without the `TurnStopped`."""
+        """Return the result of any kind: `await turn` without the `TurnStopped`."""
         self.start()
         task = self._task
         assert task is not None
@@ -108,10 +279,10 @@ class Turn(Generic[Output]):
             await waiter
         if task.cancelled():
             raise RuntimeClosed(self.turn_id)
-        return await task  # it has ended, or does so without waiting for anything
+        return await task  # it has ended, or ends without waiting for anything
 
     async def cancel(self) -> bool:
-        """End the turn. False if it had ended before: then the cancellation changed nothing."""
+        """End the turn; return False if it had ended before."""
         if not self.began and not self.done:
             self.withdrawn = True  # nothing of it is on disk yet, and nothing will be
             return True
@@ -120,18 +291,18 @@ class Turn(Generic[Output]):
     @property
     def done(self) -> bool:
         """Whether the turn has ended, or waits."""
-        return self._task is not None and (self._task.done() or self._waiters is _NOBODY)
+        return self._task is not None and (self._task.done() or self._waiters is _OVER)
 
     def publish(self, event: Event) -> None:
-        """Show an event to whoever iterates over the turn."""
+        """Pass an event to the readers of the turn."""
         for subscription in self._subscriptions:
-            subscription.hear(event)
+            subscription.receive(event)
 
     def __await__(self) -> Generator[Any, None, AwaitedResult[Output]]:
         return self._result().__await__()
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Let a reader of its own hear every event from here on."""
+        """Pass every event from now on to *subscription*."""
         self._subscriptions.append(subscription)
 
     def __aiter__(self) -> AsyncIterator[Event]:
@@ -156,14 +327,14 @@ class Turn(Generic[Output]):
                 await subscription.wait()
         finally:
             self._subscriptions.remove(subscription)
-        await self.settled()  # what broke the turn is raised here as well
+        await self.settled()  # raises the error that broke the turn
 
     async def _main(self) -> TurnResult[Any]:
-        """Run, and tell whoever waits from within: a callback of the task would come a loop later."""
+        """Run, and wake the waiters from within: a callback of the task would run one loop cycle later."""
         try:
             return await self._run(self)
         finally:
-            waiters, self._waiters = self._waiters, _NOBODY
+            waiters, self._waiters = self._waiters, _OVER
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
@@ -175,8 +346,8 @@ class Turn(Generic[Output]):
         return f"<Turn {self.turn_id} of {self.session_id}>"
 
 
-def _heard(task: asyncio.Task[Any]) -> None:
-    """Whoever awaits a turn hears what broke it; nobody has to."""
+def _retrieve_exception(task: asyncio.Task[Any]) -> None:
+    """Keep asyncio from logging the exception of a turn that is not awaited."""
     if not task.cancelled():
         task.exception()
 
@@ -186,9 +357,75 @@ def new_turn_id() -> str:
 
 
 def is_turn_id(value: str) -> bool:
-    """Whether this is the name of a turn, and not of nodes that the host has appended."""
+    """Return whether this is the id of a turn, not of nodes that the host has appended."""
     return value.startswith("t_")
 
 
 def new_input_id() -> str:
     return f"in_{secrets.token_hex(8)}"
+
+
+class TurnEventPublisher:
+    """The `TurnObserver` of one turn: publishes its events, and feeds the trace's `spans`, if any."""
+
+    __slots__ = ("_show", "_spans", "_turn_id")
+
+    def __init__(self, turn_id: str, show: Callable[[Event], None], spans: TurnSpans | None = None) -> None:
+        self._turn_id = turn_id
+        self._show = show
+        self._spans = spans
+
+    def running(self, command: RunTool) -> None:
+        call, granted, arguments = command.call, command.granted, command.arguments
+        if isinstance(granted, Approved) and granted.arguments is not None:
+            arguments = granted.arguments
+        if arguments is not None:
+            call = msgspec.structs.replace(call, arguments=arguments)
+        self._show(ToolCallStarted(turn_id=self._turn_id, call=call))
+
+    def fed(self, given: Input, following: Sequence[Command]) -> None:
+        if self._spans is not None:
+            self._spans.fed(given, following)
+        event = self._event_of(given, following)
+        if event is not None:
+            self._show(event)
+        emitted: tuple[PluginNode, ...] = ()
+        if isinstance(given, (HooksRan, CallPrepared, CallRuled, ToolSettled)):
+            emitted = given.ruling.events
+        elif isinstance(given, ModelReplied):
+            emitted = given.events
+        for node in emitted:
+            self._show(
+                PluginEventEmitted(
+                    turn_id=self._turn_id, plugin_id=node.plugin_id, kind=node.kind, body=node.body
+                )
+            )
+
+    def _event_of(self, given: Input, following: Sequence[Command]) -> Event | None:
+        turn_id = self._turn_id
+        match given:
+            case ModelReplied(text=text, calls=calls, usage=usage, model=model):
+                return ReplyReceived(turn_id=turn_id, text=text, calls=calls, usage=usage, model=model)
+            case ToolSettled(call_id=call_id, value=value, error=error, record=record):
+                shown = None if record is None else record.without_traceback()
+                return ToolCallSettled(
+                    turn_id=turn_id, call_id=call_id, value=value, error=error, record=shown
+                )
+            case ModelFailed(error=error, retryable=retryable, attempt=attempt):
+                return ModelCallFailed(
+                    turn_id=turn_id,
+                    error=error,
+                    retryable=retryable,
+                    attempt=attempt,
+                    retry_in_ms=next((one.delay_ms for one in following if isinstance(one, CallModel)), None),
+                )
+            case FinishRequested(text=text):
+                return TextStreamed(turn_id=turn_id, text=text)
+            case WaitOpened(wait=wait):
+                return WaitBegan(turn_id=turn_id, wait=wait)
+            case WaitEnded(wait_id=wait_id, outcome=outcome):
+                return WaitOver(turn_id=turn_id, wait_id=wait_id, outcome=outcome)
+            case CheckpointPassed(messages=messages) if messages:
+                return MessagesDelivered(turn_id=turn_id, messages=messages)
+            case _:
+                return None

@@ -7,12 +7,18 @@ on the runtime's loop, where the log names it if it blocks.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from standfast.errors import InvalidArgument
+import msgspec
+
+from standfast.errors import InstructionsFailed, InvalidArgument
+from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
+from standfast.plugins.running import described
 from standfast.plugins.runtime_services import RuntimeServices
+from standfast.tools.context import RunContext
 from standfast.tools.stalls import watched
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,6 +48,35 @@ async def call_user_function(
         return await services.loops.run(lambda: function(given))
     made = await services.threads.run(lambda: function(given))
     return await services.loops.run(lambda: made) if inspect.isawaitable(made) else made
+
+
+async def with_instructions(
+    prompt: PromptLayer | None,
+    function: Callable[[RunContext[Any]], Any],
+    ctx: RunContext[Any],
+    services: RuntimeServices,
+) -> PromptLayer:
+    """Return the turn's own layer of the prompt, with the text that *function* returns in front.
+
+    The text is journaled with the turn's input: a turn that is resumed keeps the instructions it began with.
+    """
+    layer = prompt or PromptLayer()
+    if PromptSlot.INTRO in layer.replaces:  # the turn replaces all instructions
+        return layer
+    timeout_s = services.settings.hook_timeout_s
+    what = f"the function of the agent's instructions, for session {ctx.session_id},"
+    try:
+        async with asyncio.timeout(timeout_s) as limit:
+            text = await call_user_function(function, ctx, what, services)
+    except (Exception, SystemExit) as error:
+        problem = f"it did not return within {timeout_s:g} s" if limit.expired() else described(error)
+        raise InstructionsFailed(f"the function of the agent's instructions failed: {problem}") from error
+    if not isinstance(text, str):
+        raise InstructionsFailed(
+            f"the function of the agent's instructions returned {type(text).__name__}, not a text"
+        )
+    said = PromptContribution(content=text, slot=PromptSlot.INTRO)
+    return msgspec.structs.replace(layer, contributions=(said, *layer.contributions))
 
 
 def on_runtime_loop(function: object) -> bool:

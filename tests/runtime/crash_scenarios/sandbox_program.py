@@ -16,14 +16,16 @@ from pathlib import Path
 import msgspec
 
 from standfast import tool
+from standfast.durable.journal import owner_is_dead
 from standfast.model.approval import Decision
 from standfast.model.run import RunRequest
-from standfast.runtime.code_sessions import CodeSessions
-from standfast.runtime.process_identity import owner_is_dead
-from standfast.runtime.sandbox_services import SandboxServices
+from standfast.runtime.code_runs import CodeRuns, RunControl
+from standfast.runtime.code_turns import SandboxServices
+from standfast.runtime.sessions.approvals import list_approvals
 from standfast.sandbox.config import SandboxConfig
 from standfast.store.sqlite.sessions import SqliteSessionStore
 from standfast.testing.crash_points import CrashPoints
+from standfast.tools.blocking_loop import run_blocking
 from standfast.tools.registry import ToolRegistry
 
 HOME = Path(sys.argv[1])
@@ -82,28 +84,30 @@ def refund(key: str) -> str:
     return note(f"refund {key}")
 
 
-def sessions(*, crashes: bool) -> CodeSessions:
+def runs(*, crashes: bool) -> CodeRuns:
     registry = ToolRegistry()
     for one in (look, look_soon, pay, refund):
         registry.register(one.registered)
     store = SqliteSessionStore(HOME / "standfast.db", owner_is_dead=owner_is_dead)
     kept = POINTS.store(store) if crashes else store
-    return CodeSessions(SandboxServices(registry, kept, SandboxConfig(snapshot_key=b"k" * 32)))
+    return CodeRuns(SandboxServices(registry, kept, SandboxConfig(snapshot_key=b"k" * 32)))
 
 
 def run() -> None:
-    box = sessions(crashes=True)
+    box = runs(crashes=True)
     print(msgspec.json.encode(box.run(RunRequest(session_id="s", code=CODE))).decode())
     box.close()
 
 
 def finish() -> None:
-    box = sessions(crashes=True)
-    results = list(box.recover().values())
-    for approval in box.approvals():
-        if approval.state == "pending":
-            results.append(box.decide(approval.approval_id, Decision(approved=True)))
-    turns = len(box.sessions())
+    box = runs(crashes=True)
+    results = list(run_blocking(box.recover()).values())
+    for approval in run_blocking(
+        list_approvals(box.services.store, box.services.clock.now_ms(), pending=True)
+    ):
+        decided = box.decide(approval.approval_id, Decision(approved=True), RunControl())
+        results.append(run_blocking(decided))
+    turns = len(run_blocking(box.sessions.infos()))
     variables = box.run(RunRequest(session_id="s", code="[seen, first, pair, last] if 'x' else 0"))
     print(json.dumps({
         "results": [msgspec.to_builtins(result) for result in results],

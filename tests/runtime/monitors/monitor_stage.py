@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from standfast.durable.journal import new_owner, retire
 from standfast.model.message import UserMessage
 from standfast.model.monitor import MonitorSpec, MonitorState, MonitorStatus, MonitorUpdate
 from standfast.model.session import SessionHead
@@ -22,7 +23,6 @@ from standfast.runtime.agent_runtime import open_store
 from standfast.runtime.monitors import Monitors
 from standfast.runtime.monitors.orphans import marked
 from standfast.runtime.monitors.record import MonitorRecord
-from standfast.runtime.process_identity import new_owner, retire
 
 SESSION = "s"
 LONG_S = 20.0

@@ -138,7 +138,7 @@ class AsyncHandles:
         yield msgspec.json.encode([item.message for item in await store.inputs(head.session_id)])
         live = await self._directory.at_work(head)
         if live is not None:
-            yield msgspec.json.encode(await live.history(head))
+            yield msgspec.json.encode(await live.frame.messages_at(head))
         elif head.leaf is not None:
             yield msgspec.json.encode(messages_of(await store.frame(head.leaf)))
         context = None if live is None else live.made_at(head)

@@ -10,10 +10,10 @@ from standfast.errors import StandfastError, StoreError
 from standfast.model.message import UserMessage
 from standfast.model.task import TaskKind, TaskRecord, TaskState
 from standfast.ports.session_store import SessionStore
+from standfast.runtime.host.closing import TurnWaits
 from standfast.runtime.host.task_recovery import recover_tasks
 from standfast.runtime.host.tasks import Tasks
 from standfast.runtime.sessions.directory import SessionDirectory
-from standfast.runtime.sessions.running_turn import TurnWaits
 
 _LOOK_S: Final = 1.0
 """So often are tasks and monitors looked after, however often the keeper is woken."""

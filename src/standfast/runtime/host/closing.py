@@ -1,28 +1,111 @@
-"""Ends what runs in a session and in everything that it made.
+"""Waiting for turns, and closing a session with everything that it made.
 
 Theory of operation
 -------------------
-First, from the top, what waits to become a turn is withdrawn and every turn is asked to end, so that nobody
-makes anything new. Then, from the deepest session up, each turn's end is waited for, and the session's tasks
-and monitors are ended. What was made in between is found by looking again.
+Closing works in two passes. From the top down, queued inputs are withdrawn and every turn is cancelled, so
+that nothing new is made. Then, from the deepest session up, each turn's end is awaited, and the session's
+tasks and monitors are ended. Sessions that were made in between are found by another round.
 
-Rule: a turn that cannot end before the one that asks goes on is not waited for: it ends after that.
+Rule: a turn that cannot end before the calling turn does is not awaited.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
-from standfast.model.session import TurnState
-from standfast.runtime.host.turn_ends import turn_rests
+from standfast.errors import ServiceUnavailable, TurnNotFound, TurnWaitsForItself
+from standfast.model.events import Event, TurnCommitted, TurnParked
+from standfast.model.session import TurnRecord, TurnState
 from standfast.runtime.sessions.directory import SessionDirectory
-from standfast.runtime.sessions.running_turn import TurnWaits
+from standfast.runtime.turn import RUNNING_TURN, EventSignal
 
 END_S: Final = 10.0
-"""So long may a turn take to end once it was told to; after that it is left to end by itself."""
+"""How long closing waits for a cancelled turn to end."""
+
+
+class TurnWaits:
+    """Which sessions wait, within a turn, for turns of which other sessions.
+
+    A wait that would close a cycle is refused: it would never end.
+    """
+
+    __slots__ = ("_edges",)
+
+    def __init__(self) -> None:
+        self._edges: dict[str, Counter[str]] = {}
+
+    @contextlib.contextmanager
+    def waiting_for(self, session_id: str) -> Iterator[None]:
+        """Wait for a turn of a session; `TurnWaitsForItself` if that waits for the calling turn."""
+        here = RUNNING_TURN.get()
+        if here is None:
+            yield
+            return
+        if self._reaches(session_id, here.session_id):
+            raise TurnWaitsForItself(here.session_id, session_id)
+        edges = self._edges.setdefault(here.session_id, Counter())
+        edges[session_id] += 1
+        try:
+            yield
+        finally:
+            edges[session_id] -= 1
+            if not edges[session_id]:
+                del edges[session_id]
+            if not edges:
+                del self._edges[here.session_id]
+
+    def waits_for_asker(self, session_id: str) -> bool:
+        """Return whether a turn of the session cannot end before the calling turn does."""
+        here = RUNNING_TURN.get()
+        return here is not None and self._reaches(session_id, here.session_id)
+
+    def _reaches(self, start: str, goal: str) -> bool:
+        """Return whether *start* is *goal*, or waits for it, directly or not."""
+        seen, todo = {start}, [start]
+        while todo:
+            at = todo.pop()
+            if at == goal:
+                return True
+            new = set(self._edges.get(at, ())) - seen
+            seen |= new
+            todo += new
+        return False
+
+
+class _EndOf(EventSignal):
+    """Rings when a turn has ended, or waits."""
+
+    __slots__ = ("_turn_id",)
+
+    def __init__(self, turn_id: str) -> None:
+        super().__init__()
+        self._turn_id = turn_id
+
+    def receive(self, event: Event) -> None:
+        if isinstance(event, TurnCommitted | TurnParked) and event.turn_id == self._turn_id:
+            self.ring()
+
+
+async def turn_rests(directory: SessionDirectory, record: TurnRecord, *, ended: bool = False) -> TurnRecord:
+    """Wait until the turn has ended or waits, in any process; with *ended*, until it has ended."""
+    turn_id, feed = record.turn_id, directory.live(record.session_id).feed
+    bell = feed.listen(_EndOf(turn_id))
+    try:
+        while True:
+            if not directory.is_open:
+                raise ServiceUnavailable("awaiting turns", "the runtime is closed")
+            found = await directory.store.turn(turn_id)
+            if found is None:
+                raise TurnNotFound(turn_id)
+            if found.state is TurnState.ENDED or (found.state is TurnState.WAITING and not ended):
+                return found
+            await bell.wait(directory.poll_s)
+    finally:
+        feed.leave(bell)
 
 
 async def close_tree(
@@ -31,9 +114,15 @@ async def close_tree(
     session_id: str,
     end_beside: Callable[[str], Awaitable[None]],
 ) -> None:
-    """Close a session and all below it; *end_beside* ends the tasks and monitors of one."""
+    """Close a session and all below it; *end_beside* ends the tasks and monitors of one session."""
     closed: set[str] = set()
-    while new := [one for one in await _tree(directory, session_id) if one not in closed]:
+    while True:
+        tree = [session_id]
+        for one in tree:  # each after the session that made it
+            tree += [head.session_id for head in await directory.store.children(one)]
+        new = [one for one in tree if one not in closed]
+        if not new:
+            return
         for one in new:
             await _withdraw_inputs(directory, one)
             if (record := await directory.store.open_turn(one)) is not None:
@@ -46,28 +135,20 @@ async def close_tree(
         closed.update(new)
 
 
-async def _tree(directory: SessionDirectory, session_id: str) -> list[str]:
-    """The session and all below it, each after the one that made it."""
-    found = [session_id]
-    for one in found:
-        found += [head.session_id for head in await directory.store.children(one)]
-    return found
-
-
 async def _withdraw_inputs(directory: SessionDirectory, session_id: str) -> None:
-    """Take back what would start a turn by itself."""
+    """Withdraw the inputs that would start a turn."""
     for item in await directory.store.inputs(session_id):
         if item.kind != "first":
             await directory.store.withdraw_input(item.input_id)
 
 
 async def _await_end(directory: SessionDirectory, waits: TurnWaits, session_id: str) -> None:
-    """Wait for a turn that was told to end, if it is somebody's to end it."""
+    """Wait for a cancelled turn to end, unless no process here can end it."""
     record = await directory.store.open_turn(session_id)
     if record is None or waits.waits_for_asker(session_id):
         return
     if record.state is not TurnState.RUNNING and directory.live(session_id).prepared is None:
-        return  # whoever knows its agent ends it
+        return  # a process that knows its agent ends it
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(END_S):
             await turn_rests(directory, record, ended=True)

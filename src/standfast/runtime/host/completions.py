@@ -23,7 +23,7 @@ from standfast.plugins.turn_hooks import ModelAccount, priced, whole_reply
 from standfast.ports.host import DirectLlmCompletion
 from standfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded
 from standfast.runtime.host.service import HostService
-from standfast.runtime.sessions.running_turn import RUNNING_TURN
+from standfast.runtime.turn import RUNNING_TURN
 from standfast.tools.no_host import SERVICES
 
 

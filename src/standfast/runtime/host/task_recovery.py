@@ -19,13 +19,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from standfast.durable.journal import owner_is_dead
 from standfast.errors import StandfastError, StoreError, TaskNotFound
 from standfast.model.outcome import Finished, Stopped, StopReason
 from standfast.model.session import TurnRecord, TurnState
 from standfast.model.task import TaskKind, TaskRecord, TaskState
 from standfast.runtime.host import task_changes as changes
 from standfast.runtime.host.tasks import Tasks, child_of
-from standfast.runtime.process_identity import owner_is_dead
 from standfast.runtime.sessions.directory import SessionDirectory
 
 _GONE = "the process that ran the task is gone"

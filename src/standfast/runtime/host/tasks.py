@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
+from standfast.durable.journal import new_owner, owner_is_dead, retire
 from standfast.errors import InvalidArgument, MonitorNotFound, StandfastError, StoreError, TaskNotFound
 from standfast.model.events import TaskChanged
 from standfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
@@ -31,10 +32,9 @@ from standfast.plugins.running import described
 from standfast.ports.host import SessionTask, TaskCancel
 from standfast.runtime.host import task_changes as changes
 from standfast.runtime.host.async_handles import AsyncHandles
-from standfast.runtime.host.closing import close_tree
-from standfast.runtime.process_identity import new_owner, owner_is_dead, retire
+from standfast.runtime.host.closing import TurnWaits, close_tree
 from standfast.runtime.sessions.directory import SessionDirectory
-from standfast.runtime.sessions.running_turn import TurnWaits, detached
+from standfast.runtime.turn import detached
 
 if TYPE_CHECKING:
     from standfast.runtime.monitors.monitors import Monitors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from standfast.errors import StandfastError
 from standfast.model.canonical import Json, to_json
 from standfast.runtime.host.service import HostService
-from standfast.runtime.sessions.running_turn import RUNNING_TURN
+from standfast.runtime.turn import RUNNING_TURN
 
 _MAX_NAME = 128
 

@@ -2,9 +2,9 @@
 
 Rules
 -----
-1. A turn that was started is on disk. It goes on whether or not anybody reads its events or waits for it, and
-   whatever becomes of the one that started it.
-2. Events that nobody reads are forgotten from the oldest on; whoever reads is told how many.
+1. A turn that was started is on disk. It runs whether or not its events are read or its end is awaited, and
+   also if the turn that started it ends.
+2. Unread events are dropped from the oldest on; the reader gets a `Gap` with their number.
 3. A wait that could never end is refused: `TurnWaitsForItself`.
 """
 
@@ -17,16 +17,17 @@ from typing import Any, Final
 from standfast.errors import TurnNotFound
 from standfast.model.events import Event, Gap
 from standfast.model.host_requests import AssembledTurn, TurnInput
+from standfast.model.outcome import Finished
 from standfast.model.session import TurnRecord
 from standfast.ports.host import SessionTurnHandle
+from standfast.ports.session_store import SessionStore
 from standfast.runtime.agent_definition import checked_limits
 from standfast.runtime.dependencies import fits
+from standfast.runtime.host.closing import turn_rests
 from standfast.runtime.host.service import HostService
-from standfast.runtime.host.turn_ends import assembled, turn_rests
-from standfast.runtime.live_feed import Subscription
+from standfast.runtime.sessions.current_turn import messages_of_turn
 from standfast.runtime.sessions.live_session import LiveSession
-from standfast.runtime.sessions.running_turn import detached
-from standfast.runtime.turn import Turn, TurnRequest
+from standfast.runtime.turn import Subscription, Turn, TurnRequest, detached
 
 MAX_UNREAD: Final = 2_048
 
@@ -53,7 +54,7 @@ class TurnService(HostService):
             try:
                 await turn.begun()
             except asyncio.CancelledError:
-                turn.withdrawn = not turn.began  # nobody will know of it
+                turn.withdrawn = not turn.began  # its caller is gone
                 raise
         if not turn.began:
             await turn.settled()  # raises what kept it from beginning
@@ -74,7 +75,7 @@ class TurnService(HostService):
         return passed if below else live.deps
 
     async def await_turn(self, turn_id: str) -> AssembledTurn:
-        """The turn once it has ended, or waits; whoever runs it."""
+        """Return a turn of any process once it has ended or waits."""
         record = await self._turn("await_turn", turn_id)
         with self._background.waits.waiting_for(record.session_id):
             rests = await turn_rests(self._directory, record)
@@ -102,6 +103,20 @@ class TurnService(HostService):
         return record
 
 
+async def assembled(store: SessionStore, record: TurnRecord) -> AssembledTurn:
+    """Return a turn that has ended or waits, with its messages."""
+    assert record.summary is not None
+    outcome = record.summary.outcome
+    return AssembledTurn(
+        turn_id=record.turn_id,
+        session_id=record.session_id,
+        outcome=outcome,
+        text=outcome.text if isinstance(outcome, Finished) else "",
+        usage=record.summary.usage,
+        messages=await messages_of_turn(store, record),
+    )
+
+
 class TurnEvents(Subscription):
     """The events of one turn for one reader, from its beginning. It ends with the turn."""
 
@@ -113,8 +128,8 @@ class TurnEvents(Subscription):
         self._lost = 0
         turn.subscribe(self)
 
-    def hear(self, event: Event) -> None:
-        super().hear(event)
+    def receive(self, event: Event) -> None:
+        super().receive(event)
         if len(self._events) > MAX_UNREAD:
             self._events.popleft()
             self._lost += 1

@@ -64,7 +64,7 @@ class Monitors:
     """All monitors that one runtime looks after. Used on its loop.
 
     Args:
-        owner: who looks after them, as `process_identity.new_owner` makes it; to be retired after `close`.
+        owner: who looks after them, as `durable.journal.new_owner` makes it; to be retired after `close`.
         queue_turn: queues an input for a session and has its turn started.
         notify: hears every update that is kept.
         takes_up: whether monitors of a session may be started again here, which others have left.

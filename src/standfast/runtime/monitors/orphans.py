@@ -20,9 +20,9 @@ from typing import Final
 
 import msgspec
 
+from standfast.durable.process_identity import machine
 from standfast.model.limits import U64
 from standfast.runtime.monitors.command import MARK
-from standfast.runtime.process_identity import machine
 
 _ROUNDS: Final = 200
 _PAUSE_S: Final = 0.005

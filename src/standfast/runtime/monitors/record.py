@@ -15,13 +15,14 @@ from typing import Final
 
 import msgspec
 
+from standfast.durable.journal import owner_is_dead
+from standfast.durable.process_identity import machine
 from standfast.errors import Code, ErrorObject
 from standfast.model.canonical import Json
 from standfast.model.limits import U64
 from standfast.model.monitor import MonitorSpec, MonitorState, MonitorStatus, MonitorUpdate
 from standfast.model.task import TaskKind, TaskRecord, TaskState
 from standfast.runtime.monitors.orphans import ProcessMark
-from standfast.runtime.process_identity import machine, owner_is_dead
 
 HEARTBEAT_MS: Final = 20_000
 """So often a monitor that runs is written anew, whether something happened or not."""

@@ -1,8 +1,9 @@
-"""Decisions about calls that wait for a person."""
+"""Decisions about calls that wait for a person: of an agent's turn and of a sandbox run alike."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -10,55 +11,67 @@ from standfast.errors import ApprovalNotFound, InvalidArgument
 from standfast.model.approval import Approval, ApprovalState, Decision
 from standfast.model.canonical import Json
 from standfast.model.capability import SettledCall
-from standfast.runtime.sessions.directory import SessionDirectory
-from standfast.tools.registered_tool import ARGS, from_native, is_positional
+from standfast.ports.session_store import SessionStore
+from standfast.tools.dispatch import Dispatcher
+from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.settlement import request_digest
+from standfast.tools.threads import DaemonThreads
+
+Arguments = tuple[list[Json], dict[str, Json]]
 
 
 async def list_approvals(
-    directory: SessionDirectory, *, session: str | None, pending: bool
+    store: SessionStore,
+    now_ms: int,
+    *,
+    session: str | None = None,
+    turn: str | None = None,
+    pending: bool = False,
 ) -> list[Approval]:
-    """The requests to people, oldest first; with *pending*, those that can still be decided."""
-    found, now = await directory.store.approvals(session_id=session), directory.now_ms()
-    return [
-        one for one in found if not pending or (one.state is ApprovalState.PENDING and now < one.expires_at)
-    ]
+    """Return the requests, oldest first; with *pending*, those that can still be decided."""
+    found = [as_of(one, now_ms) for one in await store.approvals(session_id=session, turn_id=turn)]
+    return [one for one in found if one.state is ApprovalState.PENDING] if pending else found
 
 
-async def decide(directory: SessionDirectory, approval_id: str, decision: Decision) -> Approval:
-    """Decide a request once. Edited arguments that the tool would refuse are refused before that."""
-    approval = await directory.store.approval(approval_id)
-    if approval is None:
+async def get_approval(store: SessionStore, now_ms: int, approval_id: str) -> Approval:
+    found = await store.approval(approval_id)
+    if found is None:
         raise ApprovalNotFound(approval_id)
-    edited = None
-    if decision.kwargs is not None:
-        args, kwargs = await _edited_arguments(directory, approval, decision.kwargs)
+    return as_of(found, now_ms)
+
+
+def as_of(approval: Approval, now_ms: int) -> Approval:
+    """Return the request as it counts now: expired past its time, even if that is not stored yet."""
+    if approval.state is ApprovalState.PENDING and now_ms >= approval.expires_at:
+        return msgspec.structs.replace(approval, state=ApprovalState.EXPIRED)
+    return approval
+
+
+async def decide(
+    store: SessionStore,
+    now_ms: int,
+    approval: Approval,
+    decision: Decision,
+    edited: Callable[[Approval, Decision], Awaitable[Arguments]],
+) -> Approval:
+    """Decide a request, once. *edited* returns arguments that a person edited, or refuses them first."""
+    digest = None
+    if decision.args is not None or decision.kwargs is not None:
+        args, kwargs = await edited(approval, decision)
         decision = msgspec.structs.replace(decision, args=args, kwargs=kwargs)
-        edited = request_digest(approval.capability, args, kwargs)
-    now = directory.now_ms()
-    decided = await directory.store.decide(approval_id, decision, now_ms=now, edited_digest=edited)
-    directory.changed.set()
-    return decided
+        digest = request_digest(approval.capability, args, kwargs)
+    return await store.decide(approval.approval_id, decision, now_ms=now_ms, edited_digest=digest)
 
 
-async def _edited_arguments(
-    directory: SessionDirectory, approval: Approval, edited: dict[str, Json]
-) -> tuple[list[Json], dict[str, Json]]:
-    """Split a person's arguments by position and by name, refusing those that the tool would refuse."""
-    live = await directory.put_to_work(approval.session_id)
-    if live is None or live.prepared is None:  # the tool is not known here: the call has to tell its form
-        if approval.args and len(edited) == 1 and isinstance(listed := edited.get(ARGS), list):
-            return listed, {}
-        return [], edited
-    context, dispatcher = await live.context(), live.prepared.dispatcher
-    await context.prepare(approval.capability)
-    tool = context.called_tool(approval.capability)
-    positional = is_positional(tool.capability)
-    args, kwargs = (from_native(tool.capability, edited), {}) if positional else ([], edited)
+async def checked_arguments(
+    tool: RegisteredTool, approval: Approval, given: Arguments, dispatcher: Dispatcher, threads: DaemonThreads
+) -> Arguments:
+    """Return edited arguments; raise `InvalidArgument` if the tool would refuse them."""
+    args, kwargs = given
     check = functools.partial(
         dispatcher.check, tool, args, kwargs, session_id=approval.session_id, call_id=approval.call_id
     )
-    checked = await directory.services.threads.run(check) if tool.runs_code else check()
+    checked = await threads.run(check) if tool.runs_code else check()
     if isinstance(checked, SettledCall) and checked.record.error is not None:
         raise InvalidArgument(f"the edited arguments do not fit: {checked.record.error.message}")
     return args, kwargs

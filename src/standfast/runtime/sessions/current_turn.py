@@ -7,13 +7,16 @@ conversation reads them from there: while the turn runs or waits, in any process
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from standfast.durable.driver import TurnDriver
 from standfast.durable.journal import replay
 from standfast.model.message import Message
 from standfast.model.outcome import Waiting
-from standfast.model.session import Blocked, CurrentState, CurrentTurn, SessionHead, TurnState
+from standfast.model.session import Blocked, CurrentState, CurrentTurn, SessionHead, TurnRecord, TurnState
 from standfast.ports.session_store import SessionStore, TurnInProgress
+
+_FIRST_NODES: Final = 256
 
 
 class SessionMessages(list[Message]):
@@ -71,3 +74,20 @@ async def blocked_in(store: SessionStore, head: SessionHead) -> Blocked | None:
         return note if turn is not None and turn.state is not TurnState.ENDED else None
     queued = await store.inputs(head.session_id)
     return note if any(item.input_id == note.input_id for item in queued) else None
+
+
+async def messages_of_turn(store: SessionStore, record: TurnRecord) -> tuple[Message, ...]:
+    """Return the messages of a turn that has ended, searching from the end of the history."""
+    head = await store.head(record.session_id)
+    if record.state is not TurnState.ENDED or head is None or head.leaf is None:
+        return ()
+    window = _FIRST_NODES
+    while True:
+        after = max(0, head.depth - window)
+        for segment in await store.path(head.leaf, after_depth=after):
+            if segment.segment_id == record.turn_id:
+                said = (entry.payload for entry in segment.entries)
+                return tuple(one for one in said if isinstance(one, Message))
+        if after == 0:
+            return ()
+        window *= 4

@@ -146,11 +146,6 @@ class SessionDirectory:
             raise runtime_not_open()
         return self._runner(live, self, live.require_agent())
 
-    async def moved(self, session_id: str) -> None:
-        """Note that a session's leaf has moved."""
-        if session_id in self.background.watched:
-            await self.background.session_moved(session_id)
-
     # Opening, forking, deleting
 
     async def open(
@@ -176,11 +171,13 @@ class SessionDirectory:
         head = await self._describe(session_id, chosen, metadata=_checked_metadata(metadata))
         before, live.prepared = live.prepared, prepared
         live.deps = deps if deps is not None else live.deps
-        live.try_again()
+        live.queue.retry_now()
         if options is not None:
             given = as_options(options)
             check_options(prepared, given)
-            live.configure_plugins(given)
+            authority = msgspec.structs.replace(live.setup.authority, plugin_options=given)
+            if authority != live.setup.authority:
+                live.setup = msgspec.structs.replace(live.setup, authority=authority)
         try:
             await live.build_plugins(head)
         except BaseException:
@@ -188,7 +185,7 @@ class SessionDirectory:
             raise
         self.changed.set()
         if await self.store.inputs(session_id):
-            live.drain()
+            live.queue.drain()
         if before is None:
             await self.background.session_opened(session_id)
         return live
@@ -208,7 +205,8 @@ class SessionDirectory:
         if to is None:
             to = await self._before_last(session_id, turns)
         head = await self.store.rewind(session_id, to, self.now_ms())
-        await self.moved(session_id)
+        if session_id in self.background.watched:
+            await self.background.session_moved(session_id)
         return head
 
     async def _before_last(self, session_id: str, turns: int) -> str:
@@ -269,7 +267,7 @@ class SessionDirectory:
         )
         live = await self.put_to_work(session_id)
         if live is not None:
-            live.drain()
+            live.queue.drain()
 
     async def occur(self, source: str, key: str, payload: Json) -> int:
         """Deliver what occurred at a source to its triggers; return how many turns it becomes."""
@@ -286,7 +284,7 @@ class SessionDirectory:
         for session_id in woken:
             live = await self.put_to_work(session_id)
             if live is not None:
-                live.drain()
+                live.queue.drain()
         return len(woken)
 
     # Agents
@@ -430,8 +428,9 @@ class SessionDirectory:
             self.changed.set()  # what the turn waits for may have come while it was parked
         self.cached[live.session_id] = live
         self.cached.move_to_end(live.session_id)
-        self._cached_messages += live.frame_size - live.held
-        live.held = live.frame_size
+        size = len(live.frame.messages)
+        self._cached_messages += size - live.held
+        live.held = size
         max_messages = self.services.settings.cached_messages
         while len(self.cached) > self.max_cached or (
             len(self.cached) > 1 and self._cached_messages > max_messages

@@ -16,8 +16,8 @@ from standfast.graph import frame_at, nodes_of
 from standfast.model.events import Event, Gap, NodeCommitted, TurnCommitted
 from standfast.model.session import Segment
 from standfast.ports.session_store import SessionStore
-from standfast.runtime.live_feed import EventSignal, Missed
 from standfast.runtime.sessions.live_session import LiveSession
+from standfast.runtime.turn import EventSignal, Missed
 
 
 class Cursor(msgspec.Struct, frozen=True):

@@ -17,10 +17,10 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from standfast.durable.process_identity import boot_id
 from standfast.errors import StandfastError, StoreError
 from standfast.model.session import SANDBOX_AGENT, TurnRecord
 from standfast.ports.session_store import CLOCK_TOLERANCE_MS
-from standfast.runtime.process_identity import boot_id
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.triggers import fire_due, reschedule
@@ -86,15 +86,15 @@ class RecoveryLoop:
         for session_id in await store.with_queued():
             live = await self._directory.put_to_work(session_id)
             if live is not None:
-                live.drain_if_due()
+                live.queue.drain_if_due()
 
     async def _take_up(self, record: TurnRecord) -> Turn[Any] | None:
         live = await self._live_for(record)
-        if live is None or live.busy or (live.is_blocked and not record.cancel_requested):
+        if live is None or live.busy or (live.queue.is_blocked and not record.cancel_requested):
             return None
         turn = live.turn_of(record.turn_id)
         turn.start()
-        live.drain()  # what was queued behind it
+        live.queue.drain()  # what was queued behind it
         return turn
 
     async def _live_for(self, record: TurnRecord) -> LiveSession | None:

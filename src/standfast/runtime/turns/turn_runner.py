@@ -3,45 +3,42 @@
 Theory of operation
 -------------------
 A turn begins with one transaction (its input, the lease) and ends with one (its nodes, the head). Between
-them the driver does the work. The frame that the model sees is kept from turn to turn and read again only if
-somebody else has moved the session's leaf in between.
+them the driver does the work. The frame that the model sees is cached from turn to turn and read again only
+if another process has moved the session's leaf.
 
 Rules
 -----
-1. One turn of a session at a time, in this process by a lock, among processes by the lease.
-2. A turn that was left unfinished comes first, whoever left it. Only the agent that it belongs to resumes it.
+1. A session runs one turn at a time: within this process by a lock, among processes by the lease.
+2. An unfinished turn comes first. Only the agent that it belongs to resumes it.
 3. A turn that breaks with an error of ours or of the store stays unfinished: its lease is given back, and it
    can be resumed.
-4. Whether a turn can run here (its agent, its deps, the tools of approved calls) is known before anything of
-   it is journaled: `TurnNotRunnable` leaves it as it was.
+4. Whether a turn can run here (its agent, its deps, the tools of approved calls) is checked before anything
+   of it is journaled: `TurnNotRunnable` leaves it as it was.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 
 from standfast.durable.driver import Committed, Driven, Parked, TurnDriver
-from standfast.durable.journal import Replayed, replay
+from standfast.durable.journal import Patience, Replayed, replay
 from standfast.errors import (
     Code,
     CodeExecutionUnavailable,
     ErrorObject,
-    LeaseLost,
     NotConfigured,
     ProviderMismatch,
     SessionBusy,
     SessionNotFound,
     TurnNotFound,
     TurnNotRunnable,
-    TurnUnfinished,
     UnknownTool,
     WrongAgent,
 )
@@ -56,7 +53,7 @@ from standfast.model.canonical import digest_bytes
 from standfast.model.events import Event, TurnBegan, TurnCommitted, TurnParked
 from standfast.model.limits import UsageLimits
 from standfast.model.message import Message
-from standfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
+from standfast.model.outcome import Ended, Finished, FrameSwitched, Stopped, StopReason, Waiting
 from standfast.model.session import SessionHead, TurnRecord, TurnState, TurnSummary
 from standfast.model.wait import Approved, WaitOutcome
 from standfast.plugins.contexts import TurnPersisted
@@ -65,7 +62,7 @@ from standfast.plugins.running import HOOK
 from standfast.plugins.session_context import SessionContext
 from standfast.plugins.turn_hooks import TurnContext
 from standfast.ports.model_provider import ModelProvider
-from standfast.ports.session_store import Begun, Lease, NewTurn, QueuedInput, Save, Takeover
+from standfast.ports.session_store import Begun, Lease, NewTurn, QueuedInput, Repeated, Save, Takeover
 from standfast.ports.trace import UNDER
 from standfast.runtime.dependencies import (
     NO_DEPS,
@@ -75,8 +72,6 @@ from standfast.runtime.dependencies import (
     OwnedFactory,
     deps_missing,
 )
-from standfast.runtime.live_feed import TurnEventPublisher
-from standfast.runtime.process_identity import new_owner, retire
 from standfast.runtime.result import (
     FinishedTurn,
     FrameSwitchedTurn,
@@ -84,22 +79,19 @@ from standfast.runtime.result import (
     TurnResult,
     WaitingTurn,
 )
+from standfast.runtime.sessions.current_turn import messages_of_turn
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.sessions.prepared_agent import PreparedAgent
-from standfast.runtime.sessions.running_turn import RUNNING_TURN
-from standfast.runtime.turn import Turn, TurnRequest
-from standfast.runtime.turns.turn_instructions import with_instructions
+from standfast.runtime.turn import RUNNING_TURN, Turn, TurnEventPublisher, TurnRequest
+from standfast.runtime.user_functions import with_instructions
 from standfast.tools.context import RunContext
 
 if TYPE_CHECKING:
     from standfast.trace.turn_spans import TurnSpans
 
-Ended = Sequence[tuple[str, WaitOutcome]]
-"""Waits that are over, and how."""
-
-_FIRST_PAUSE_S = 0.01
-_LONGEST_PAUSE_S = 0.25
+EndedWaits = Sequence[tuple[str, WaitOutcome]]
+"""Waits that have ended, with their outcomes."""
 
 
 class TurnRunner:
@@ -115,7 +107,7 @@ class TurnRunner:
         self._agent = prepared.agent
         self._spans: TurnSpans | None = None
         self._context: TurnContext | None = None
-        """The turn that is driven, or was driven last."""
+        """The turn that is driven, or the last one that was."""
 
     async def run(self, turn: Turn[Any]) -> TurnResult[Any]:
         """Run a new turn from its input to its end, or to where it waits."""
@@ -123,30 +115,31 @@ class TurnRunner:
         async with self._live.lock:
             held = await self._dependencies(turn.turn_id, turn.request.deps)
             try:
-                with self._owner() as owner:
-                    begun = await self._begin(turn, turn.request, owner, held.value)
+                with self._services.leases.owner() as owner:
+                    begun, started = await self._begin(turn, turn.request, owner, held.value)
                     if begun is None:
                         error = ErrorObject(
                             code=Code.CANCELLED, message="the turn was cancelled before it began"
                         )
                         outcome = Stopped(reason=StopReason.CANCELLED, error=error)
                         return await self._result(turn, TurnSummary(outcome=outcome), ())
-                    turn.has_begun(begun.turn_id if isinstance(begun, TurnRecord) else turn.turn_id)
-                    if not isinstance(begun, TurnRecord):
-                        work = self._first(turn, turn.request, *begun, held.value)
-                        return await self._conclude(turn, await self._under(begun[0].lease, work))
+                    turn.has_begun(begun.record.turn_id)
+                    if isinstance(begun, Begun):
+                        work = self._first(turn, turn.request, begun, started[-1], held.value)
+                        return await self._conclude(turn, await self._under(begun.lease, work))
             finally:
                 await self._release(held)
-            if begun.state is TurnState.RUNNING:  # a turn under the same idempotency key
-                return await self._take_up(turn, _Patience(math.inf))
-            assert begun.summary is not None
-            said = await self._live.messages_of_turn(begun.turn_id)
-            return await self._result(turn, begun.summary, said)
+            record = begun.record
+            if record.state is TurnState.RUNNING:  # a turn under the same idempotency key
+                return await self._take_up(turn, Patience(math.inf))
+            assert record.summary is not None
+            said = await messages_of_turn(self._services.store, record)
+            return await self._result(turn, record.summary, said)
 
     async def resume(self, turn: Turn[Any]) -> TurnResult[Any]:
-        """Go on with a turn that waits or was left."""
+        """Continue a turn that waits or was interrupted."""
         async with self._live.lock:
-            return await self._take_up(turn, _Patience(self._services.settings.busy_timeout_ms / 1000))
+            return await self._take_up(turn, Patience(self._services.settings.busy_timeout_ms / 1000))
 
     def require_runnable(self, record: TurnRecord) -> None:
         """Raise `TurnNotRunnable` if the turn's agent is unknown here, or has no source of deps it needs."""
@@ -218,10 +211,16 @@ class TurnRunner:
             return self
         owner = self._directory.known_agent(record.agent)
         if owner is None:
-            raise _of_another_agent(record, here.name)
+            raise WrongAgent(
+                f"turn {record.turn_id} belongs to agent {record.agent!r}, and this is agent {here.name!r}",
+                turn_id=record.turn_id,
+                owner=record.agent,
+                hint=f"open the session with agent {record.agent!r} or pass it to Runtime(agents=[...]); "
+                "or cancel the turn",
+            )
         return TurnRunner(self._live, self._directory, self._directory.prepared(owner))
 
-    async def _own_context(self, taken: Takeover, replayed: Replayed, ended: Ended) -> SessionContext:
+    async def _own_context(self, taken: Takeover, replayed: Replayed, ended: EndedWaits) -> SessionContext:
         """The session in the middle of the turn; `WrongAgent` if another agent of the same name began it.
 
         That is one on another provider, or one that has a tool whose call was approved or is under way.
@@ -243,17 +242,8 @@ class TurnRunner:
                 raise _other_agent_of_name(turn_id, agent.name, problem) from None
         return context
 
-    @contextlib.contextmanager
-    def _owner(self) -> Iterator[str]:
-        """A name to hold the lease under while a turn runs here."""
-        owner = new_owner(self._services.settings.epoch)
-        try:
-            yield owner
-        finally:
-            retire(owner)
-
     async def _under(self, lease: Lease, work: Awaitable[Driven], waited: TurnRecord | None = None) -> Driven:
-        """Do *work* under a lease. If it breaks, the turn stays unfinished and the lease is given back.
+        """Do *work* under a lease. If it fails, give the lease back and leave the turn unfinished.
 
         A turn that *waited* and cannot run here waits again.
         """
@@ -267,61 +257,45 @@ class TurnRunner:
             if isinstance(error, TurnNotRunnable) and waited is not None and waited.summary is not None:
                 nothing = Save(turn_id=waited.turn_id, entries=())
                 await asyncio.shield(self._services.store.park(lease, nothing, waited.summary))
-            elif not isinstance(error, LeaseLost):
-                await asyncio.shield(self._services.leases.give_back(lease))
+            else:
+                await asyncio.shield(self._services.leases.give_back(lease, error))
             raise
 
     # Beginning
 
     async def _begin(
         self, turn: Turn[Any], request: TurnRequest, owner: str, deps: Any
-    ) -> tuple[Begun, TurnStarted] | TurnRecord | None:
-        """Make the turn durable; None if it was given up before that."""
+    ) -> tuple[Begun | Repeated | None, list[TurnStarted]]:
+        """Make the turn durable, and return its first input as well; None if it was withdrawn before that."""
         context = await self._live.context(prepared=self._prepared)
         if request.extension is not None:
             await context.plugins.ask_protocol("validate_turn_extension", request.extension)
         await self._require_price(request.limits or context.policy.limits, context)
         if not isinstance(self._agent.instructions, str):
-            request = await self._instructed(turn.turn_id, request, deps, context)
+            ctx: RunContext[Any] = RunContext(
+                deps=deps,
+                session_id=self._live.session_id,
+                turn_id=turn.turn_id,
+                host=context.plugins.hosts.tool,
+            )
+            layer = await with_instructions(request.prompt, self._agent.instructions, ctx, self._services)
+            request = msgspec.structs.replace(request, prompt=layer)
         await context.prepare()  # a catalog that cannot be made fails before there is a turn
         new, started = self._new_turn(turn.turn_id, request, context)
-        patience = _Patience(self._services.settings.busy_timeout_ms / 1000)
-        while not turn.withdrawn:
-            try:
-                begun = await self._services.store.begin(new, self._services.claimant(owner))
-            except TurnUnfinished as unfinished:
-                if unfinished.waits:
-                    record = await self._services.store.turn(unfinished.turn_id)
-                    ended = await self._services.store.ended_waits(unfinished.turn_id, self._now())
-                    if not ended and (record is None or not record.cancel_requested):
-                        raise
-                await self._take_up(self._live.turn_of(unfinished.turn_id), patience)
-            except SessionBusy:
-                if not await patience.pause():
-                    raise
-            else:
-                return (begun, started[-1]) if isinstance(begun, Begun) else begun.record
-        return None
-
-    async def _instructed(
-        self, turn_id: str, request: TurnRequest, deps: Any, context: SessionContext
-    ) -> TurnRequest:
-        """The request with what the function of the agent's instructions returns for this turn."""
-        ctx: RunContext[Any] = RunContext(
-            deps=deps, session_id=self._live.session_id, turn_id=turn_id, host=context.plugins.hosts.tool
+        patience = Patience(self._services.settings.busy_timeout_ms / 1000)
+        begun = await self._services.leases.begin(
+            new,
+            owner,
+            patience,
+            lambda: turn.withdrawn,
+            lambda turn_id: self._take_up(self._live.turn_of(turn_id), patience),
         )
-        layer = await with_instructions(
-            request.prompt,
-            self._agent.instructions,
-            ctx,
-            self._services,
-        )
-        return msgspec.structs.replace(request, prompt=layer)
+        return begun, started
 
     def _new_turn(
         self, turn_id: str, request: TurnRequest, context: SessionContext
     ) -> tuple[NewTurn, list[TurnStarted]]:
-        """A turn to begin; its first input is the last of the list once it has begun."""
+        """Return a turn to begin; once it has begun, the last item of the list is its first input."""
         made: list[TurnStarted] = []
         now = self._services.clock.now_ms()
         limits = request.limits or context.policy.limits
@@ -368,7 +342,7 @@ class TurnRunner:
         self._live.keep_deps(turn.turn_id, request.deps)
         self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id))
         if begun.head.blocked is not None:
-            await self._live.unblock(begun.head)
+            await self._live.queue.unblock(begun.head)
         if begun.head.agent != self._agent.name:
             await self._directory.note_agent(self._live.session_id, self._agent)
         context = await self._live.context(begun.head, prepared=self._prepared)
@@ -380,10 +354,10 @@ class TurnRunner:
             commands = driver.feed(CancelRequested(at_ms=self._services.clock.now_ms()))
         return await self._drive(driver, commands)
 
-    # Going on
+    # Resuming
 
-    async def _take_up(self, turn: Turn[Any], patience: _Patience) -> TurnResult[Any]:
-        """Resume a turn, or give its result if another process ends it meanwhile."""
+    async def _take_up(self, turn: Turn[Any], patience: Patience) -> TurnResult[Any]:
+        """Resume a turn; return its result if another process has ended it."""
         ready: tuple[TurnRunner, HeldDeps] | None = None
         try:
             while True:
@@ -396,11 +370,9 @@ class TurnRunner:
                 except TurnNotFound:
                     return await self._ended_elsewhere(turn)
                 except TurnNotRunnable as error:
-                    left = await self._services.store.unfinished(self._now())
-                    if any(
-                        one.turn_id == turn.turn_id for one in left
-                    ):  # it could continue, and nobody runs it
-                        await self._live.block(turn.turn_id, error)
+                    left = await self._services.store.unfinished(self._services.clock.now_ms())
+                    if any(one.turn_id == turn.turn_id for one in left):  # it could continue now
+                        await self._live.queue.block(turn.turn_id, error)
                         raise
                     if record.summary is not None:  # nothing that it waits for has happened yet
                         return await self._result(turn, record.summary, ())
@@ -414,30 +386,37 @@ class TurnRunner:
                 await self._release(ready[1])
 
     async def _ended_elsewhere(self, turn: Turn[Any]) -> TurnResult[Any]:
-        """The result of a turn that somebody else has ended in the meantime."""
+        """Return the result of a turn that another process has ended."""
         record = await self._services.store.turn(turn.turn_id)
         if record is None or record.summary is None:
             raise TurnNotFound(turn.turn_id)
-        return await self._result(turn, record.summary, await self._live.messages_of_turn(turn.turn_id))
+        return await self._result(turn, record.summary, await messages_of_turn(self._services.store, record))
 
     async def _take_over(self, turn: Turn[Any], record: TurnRecord, deps: Any) -> TurnResult[Any]:
-        """Go on with a turn now; `SessionBusy` if somebody else has it."""
-        with self._owner() as owner:
-            taken = await self._services.store.take_over(turn.turn_id, self._services.claimant(owner))
+        """Resume a turn now; `SessionBusy` if another worker holds its lease."""
+        leases = self._services.leases
+        with leases.owner() as owner:
+            taken = await self._services.store.take_over(turn.turn_id, leases.claimant(owner))
             waited = record if record.state is TurnState.WAITING else None
-            driven = await self._under(taken.lease, self._go_on(turn, taken, deps), waited)
+            driven = await self._under(taken.lease, self._resume(turn, taken, deps), waited)
             return await self._conclude(turn, driven)
 
-    async def _go_on(self, turn: Turn[Any], taken: Takeover, deps: Any) -> Driven:
-        ended = await self._services.store.ended_waits(turn.turn_id, self._now())
+    async def _resume(self, turn: Turn[Any], taken: Takeover, deps: Any) -> Driven:
+        """Replay a turn's journal, apply the waits that have ended, and drive it on."""
+        ended = await self._services.store.ended_waits(turn.turn_id, self._services.clock.now_ms())
         replayed = replay(turn.turn_id, taken.input, taken.journal)
         machine = replayed.machine
         context = await self._own_context(taken, replayed, ended)
         self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id, resumed=True))
-        await self._live.unblock(taken.head)
+        await self._live.queue.unblock(taken.head)
         if not taken.record.cancel_requested:
             if machine.any_cells() and context.plugins.code_executor is None:
-                raise _cannot_run_code(self._agent.name, turn.turn_id)
+                raise CodeExecutionUnavailable(
+                    f"turn {turn.turn_id} is in the middle of a cell, and agent {self._agent.name!r} "
+                    "does not run code",
+                    hint='open the session with an agent that does (protocol="code", or CodeMode()), or '
+                    "cancel the turn",
+                )
             await self._require_price(machine.limits, context)
         driver = await self._driver(turn, machine, taken, deps, context, replayed.keys, replayed.intents)
         if self._spans is not None:
@@ -455,14 +434,24 @@ class TurnRunner:
         journaled: set[str] | None = None,
         intents: frozenset[str] = frozenset(),
     ) -> TurnDriver:
-        history = await self._live.history(begun.head)
+        history = await self._live.frame.messages_at(begun.head)
         model = self._model(context)
         show: Callable[[Event], None] = functools.partial(self._live.show, turn)
         beside = model
-        if self._services.tracer is not None:
-            from standfast.trace.traced_model import TracedModel  # only a runtime that keeps a trace needs it
+        if self._services.tracer is not None:  # only a runtime that keeps a trace needs these modules
+            from standfast.trace.traced_model import TracedModel
+            from standfast.trace.tracer import Tracer
+            from standfast.trace.turn_spans import TurnAbout, TurnSpans
 
-            self._spans = self._new_spans(machine, context)
+            assert isinstance(self._services.tracer, Tracer)
+            executor = context.plugins.code_executor
+            about = TurnAbout(
+                session_id=self._live.session_id,
+                agent=self._agent.name,
+                model_id=model.model_id,
+                cell_tool="" if executor is None else executor.cell_tool,
+            )
+            self._spans = TurnSpans(self._services.tracer, about, machine)
             show, beside = self._spans.showing(show), TracedModel(model, self._spans)
         await context.prepare()
         self._context = turn_context = TurnContext(
@@ -488,42 +477,27 @@ class TurnRunner:
             machine, begun.lease, host, observer, self._services, journaled=journaled, intents=intents
         )
 
-    def _new_spans(self, machine: TurnMachine, context: SessionContext) -> TurnSpans:
-        """What becomes of the turn in the trace."""
-        from standfast.trace.tracer import Tracer
-        from standfast.trace.turn_spans import TurnAbout, TurnSpans
-
-        tracer = self._services.tracer
-        assert isinstance(tracer, Tracer)
-        executor = context.plugins.code_executor
-        about = TurnAbout(
-            session_id=self._live.session_id,
-            agent=self._agent.name,
-            model_id=self._model(context).model_id,
-            cell_tool="" if executor is None else executor.cell_tool,
-        )
-        return TurnSpans(tracer, about, machine)
-
     def _model(self, context: SessionContext) -> ModelProvider:
-        """The agent's model, or the one that the session was configured with."""
+        """Return the agent's model, or the one that the session was configured with."""
         chosen = context.policy.model
         if chosen == self._prepared.policy.model:
             return self._prepared.model
         return self._services.models.named(chosen)
 
     async def _require_price(self, limits: UsageLimits, context: SessionContext) -> None:
-        """Refuse a limit on what a turn costs, if that will not be known."""
+        """Raise `NotConfigured` for a limit in dollars on a model whose price is unknown."""
         if limits.max_cost_usd is None:
             return
         model_id, services = self._model(context).model_id, self._services
         if not await services.threads.run(lambda: services.prices.knows(model_id)):
-            raise _price_unknown(model_id)
-
-    def _now(self) -> int:
-        return self._services.clock.now_ms()
+            raise NotConfigured(
+                f"max_cost_usd needs a price, and no price is known for {model_id}",
+                hint=f"pass Runtime(prices={{{model_id!r}: {{'input': ..., 'output': ...}}}}), in dollars "
+                "per million tokens; `pip install standfast[prices]` knows those of most models",
+            )
 
     async def _drive(self, driver: TurnDriver, commands: list[Command]) -> Driven:
-        """Carry out *commands* to the end, or to where the turn waits; what runs in here is part of it."""
+        """Execute *commands* and what follows from them, until the turn ends or waits."""
         live, turn, leases = self._live, self._context, self._services.leases
         assert turn is not None
         live.driver, live.in_turn = driver, turn.session
@@ -540,58 +514,50 @@ class TurnRunner:
             leases.let_go(driver)
         spent, calls = turn.account.end()
         if calls:  # asked of models beside the turn, too late for its account
-            await self._services.store.add_usage(live.session_id, spent, calls, self._now())
+            await self._services.store.add_usage(live.session_id, spent, calls, self._services.clock.now_ms())
         return driven
 
     # Ending
-
-    def _tell_trace(self, summary: TurnSummary, machine: TurnMachine) -> None:
-        """Tell the trace how the turn ended, or that it waits."""
-        if self._spans is None:
-            return
-        if isinstance(summary.outcome, Waiting):
-            self._spans.parked(summary.outcome)
-        else:
-            self._spans.ended(summary.outcome, summary.usage, machine.ledger("turn"))
 
     async def _conclude(self, turn: Turn[Any], driven: Driven) -> TurnResult[Any]:
         assert self._context is not None
         live, machine, summary = self._live, self._context.machine, driven.summary
         if isinstance(driven, Committed):
-            live.remember(self._context.head, driven.head, machine)
-            await self._persisted(turn, driven, self._context.session)
-            await self._directory.moved(live.session_id)
             assert not isinstance(summary.outcome, Waiting)
-            live.show(
-                turn,
-                TurnCommitted(
-                    turn_id=turn.turn_id,
-                    outcome=summary.outcome,
-                    usage=summary.usage,
-                    depth=driven.head.depth,
-                    nodes=len(machine.entries),
-                ),
+            live.frame.append(self._context.head, driven.head, machine)
+            await self._persisted(turn.turn_id, summary.outcome, driven.head, self._context.session)
+            if live.session_id in self._directory.background.watched:
+                await self._directory.background.session_moved(live.session_id)
+            event: Event = TurnCommitted(
+                turn_id=turn.turn_id,
+                outcome=summary.outcome,
+                usage=summary.usage,
+                depth=driven.head.depth,
+                nodes=len(machine.entries),
             )
+            if self._spans is not None:
+                self._spans.ended(summary.outcome, summary.usage, machine.ledger("turn"))
         else:
             assert isinstance(summary.outcome, Waiting)
-            live.show(turn, TurnParked(turn_id=turn.turn_id, waits=summary.outcome.waits))
-        self._tell_trace(summary, machine)
-        said = isinstance(driven, Committed) and bool(machine.next_messages())
-        goes_on = said or isinstance(summary.outcome, FrameSwitched)
-        live.turn_over(isinstance(driven, Parked), summary, goes_on=goes_on)
-        if said:
-            live.drain()
+            event = TurnParked(turn_id=turn.turn_id, waits=summary.outcome.waits)
+            if self._spans is not None:
+                self._spans.parked(summary.outcome)
+        live.show(turn, event)
+        made_inputs = isinstance(driven, Committed) and bool(machine.next_messages())
+        follows = made_inputs or isinstance(summary.outcome, FrameSwitched)
+        live.turn_over(isinstance(driven, Parked), summary, follows=follows)
+        if made_inputs:
+            live.queue.drain()
         return await self._result(turn, summary, tuple(machine.messages))
 
-    async def _persisted(self, turn: Turn[Any], committed: Committed, context: SessionContext) -> None:
+    async def _persisted(
+        self, turn_id: str, outcome: Ended, head: SessionHead, context: SessionContext
+    ) -> None:
         """Tell plugins that the turn is on disk, and the protocol of a new frame."""
-        head, outcome = committed.head, committed.summary.outcome
-        if isinstance(outcome, Waiting):
-            return
         if head.state != context.state_id:
             context.stored(head.state)
         context.options.frame = head.frame
-        self._live.stands(head)
+        self._live.stood = msgspec.structs.replace(head, host={}, usage=())
         plugins = context.plugins
         if isinstance(outcome, FrameSwitched):
             here = ProtocolSessionContext(self._live.session_id)
@@ -600,7 +566,7 @@ class TurnRunner:
             await plugins.emit_runtime_event(
                 TurnPersisted(
                     session_id=self._live.session_id,
-                    turn_id=turn.turn_id,
+                    turn_id=turn_id,
                     outcome=outcome,
                     leaf=head.leaf,
                 )
@@ -633,52 +599,10 @@ class TurnRunner:
                 assert_never(summary.outcome)
 
 
-class _Patience:
-    """Waits a little longer each time, up to a limit in all."""
-
-    def __init__(self, limit_s: float) -> None:
-        self._left_s = limit_s
-        self._pause_s = _FIRST_PAUSE_S
-
-    async def pause(self) -> bool:
-        """Wait; false if there is no patience left."""
-        if self._left_s <= 0:
-            return False
-        await asyncio.sleep(self._pause_s)
-        self._left_s -= self._pause_s
-        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
-        return True
-
-
-def _of_another_agent(record: TurnRecord, here: str) -> WrongAgent:
-    return WrongAgent(
-        f"turn {record.turn_id} belongs to agent {record.agent!r}, and this is agent {here!r}",
-        turn_id=record.turn_id,
-        owner=record.agent,
-        hint=f"open the session with agent {record.agent!r} or pass it to Runtime(agents=[...]); "
-        "or cancel the turn",
-    )
-
-
 def _other_agent_of_name(turn_id: str, name: str, problem: str) -> WrongAgent:
     return WrongAgent(
         f"turn {turn_id} belongs to another agent of the name {name!r}: {problem}",
         turn_id=turn_id,
         owner=name,
         hint="resume it with the agent that began it, or cancel the turn",
-    )
-
-
-def _cannot_run_code(agent: str, turn_id: str) -> CodeExecutionUnavailable:
-    return CodeExecutionUnavailable(
-        f"turn {turn_id} is in the middle of a cell, and agent {agent!r} does not run code",
-        hint='open the session with an agent that does (protocol="code", or CodeMode()), or cancel the turn',
-    )
-
-
-def _price_unknown(model_id: str) -> NotConfigured:
-    return NotConfigured(
-        f"no price is known for {model_id}, so that max_cost_usd cannot be kept",
-        hint=f"give it: Runtime(prices={{{model_id!r}: {{'input': ..., 'output': ...}}}}), in dollars for a "
-        "million tokens; `pip install standfast[prices]` brings those of most models",
     )
