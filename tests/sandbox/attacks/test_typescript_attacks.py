@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from standfast.errors import Code
-from standfast.sandbox.typescript import tsc
+from standfast.sandbox.typescript import types as tsc
 from standfast.sandbox.typescript.script import ScriptRefused, read_script
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from standfast.sandbox.cpython.guest import seccomp, syscalls
+from standfast.sandbox.cpython.guest import seccomp
 
 ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 COLUMN = {"x86_64": 0, "aarch64": 1}
@@ -46,7 +46,7 @@ def test_every_named_call_is_refused(machine: str) -> None:
     """Ours: the table is the rule."""
     for owners in (False, True):
         program = seccomp.filter_for(machine, PID, owners=owners)
-        tables = {**syscalls.NEVER, **(syscalls.OWNERS if owners else {})}
+        tables = {**seccomp.NEVER, **(seccomp.OWNERS if owners else {})}
         for name, numbers in tables.items():
             if (number := numbers[COLUMN[machine]]) >= 0:
                 assert verdict(program, ARCH[machine], number) == REFUSED, name
@@ -62,25 +62,25 @@ def test_ordinary_calls_are_allowed(machine: str) -> None:
     }
     for number in ordinary[machine]:
         assert verdict(program, ARCH[machine], number) == seccomp.ALLOW, number
-    chmod = syscalls.OWNERS["fchmod"][COLUMN[machine]]
+    chmod = seccomp.OWNERS["fchmod"][COLUMN[machine]]
     assert verdict(program, ARCH[machine], chmod) == seccomp.ALLOW
 
 
 def test_threads_are_allowed_and_processes_are_not(machine: str) -> None:
     """Seed: threads may be, new processes and namespaces not."""
     program = seccomp.filter_for(machine, PID, owners=False)
-    clone = syscalls.CLONE[COLUMN[machine]]
+    clone = seccomp.CLONE[COLUMN[machine]]
     thread = 0x3D0F00
     assert verdict(program, ARCH[machine], clone, thread) == seccomp.ALLOW
     for flags in (17, 0, 0x4111, thread | 0x10000000, thread | 0x40000000, thread | 0x20000):
         assert verdict(program, ARCH[machine], clone, flags) == REFUSED, hex(flags)
-    assert verdict(program, ARCH[machine], syscalls.CLONE3[COLUMN[machine]]) == ABSENT
+    assert verdict(program, ARCH[machine], seccomp.CLONE3[COLUMN[machine]]) == ABSENT
 
 
 def test_a_process_may_signal_itself_alone(machine: str) -> None:
     """Ours: `raise_signal` works, `kill` of others does not."""
     program = seccomp.filter_for(machine, PID, owners=False)
-    for call in (syscalls.KILL, syscalls.TGKILL):
+    for call in (seccomp.KILL, seccomp.TGKILL):
         assert verdict(program, ARCH[machine], call[COLUMN[machine]], PID) == seccomp.ALLOW
         for other in (1, 0, PID + 1, 0xFFFFFFFF):
             assert verdict(program, ARCH[machine], call[COLUMN[machine]], other) == REFUSED
@@ -89,11 +89,11 @@ def test_a_process_may_signal_itself_alone(machine: str) -> None:
 def test_limits_may_be_read_and_not_set(machine: str) -> None:
     """Ours: the host sets them from outside."""
     program = seccomp.filter_for(machine, PID, owners=False)
-    call = syscalls.PRLIMIT64[COLUMN[machine]]
+    call = seccomp.PRLIMIT64[COLUMN[machine]]
     assert verdict(program, ARCH[machine], call, 0, 9, 0, 0x7FFF00001000) == seccomp.ALLOW
     for args in ((0, 9, 0x7FFF00001000), (0, 9, 0x7F << 32), (PID, 9, 0)):
         assert verdict(program, ARCH[machine], call, *args) == REFUSED
-    prctl = syscalls.PRCTL[COLUMN[machine]]
+    prctl = seccomp.PRCTL[COLUMN[machine]]
     assert [verdict(program, ARCH[machine], prctl, option) for option in (15, 16, 1, 4, 22, 38)] == [
         seccomp.ALLOW, seccomp.ALLOW, REFUSED, REFUSED, REFUSED, REFUSED,
     ]  # fmt: skip
@@ -102,7 +102,7 @@ def test_limits_may_be_read_and_not_set(machine: str) -> None:
 def test_what_came_later_does_not_exist(machine: str) -> None:
     """Ours: a newer kernel opens nothing."""
     program = seccomp.filter_for(machine, PID, owners=False)
-    for number in (syscalls.LAST_KNOWN + 1, 500, 10_000):
+    for number in (seccomp.LAST_KNOWN + 1, 500, 10_000):
         assert verdict(program, ARCH[machine], number) == ABSENT
 
 

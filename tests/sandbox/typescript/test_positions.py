@@ -81,13 +81,6 @@ def test_the_first_line_counts_like_the_others(guest: Any) -> None:
     assert guest.failure("\n  nope()")[1] == (2, 3)
 
 
-def test_a_name_that_is_missing_is_found_in_the_code() -> None:
-    """Ours: for a name in a declaration the engine tells the place of something before it."""
-    script = read_script("const a = 'nope';\nconst b = a.nope;\nconst c = nope + 1;")
-    assert script.use_of("nope", 3) == (3, 11)
-    assert script.use_of("missing") is None
-
-
 def test_places_behind_the_end_are_the_end() -> None:
     """Ours: whatever the engine says, a place is a place in the code."""
     script = read_script("const x: number = a.b\nx")

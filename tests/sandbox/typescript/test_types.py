@@ -10,7 +10,7 @@ import pytest
 
 from standfast.errors import Code
 from standfast.model.diagnostic import Diagnostic, Severity
-from standfast.sandbox.typescript import tsc
+from standfast.sandbox.typescript import types as tsc
 from standfast.sandbox.typescript.types import check_types
 
 Found = Callable[..., list[Diagnostic]]

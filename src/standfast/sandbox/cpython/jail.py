@@ -9,9 +9,9 @@ There are two kinds::
     landlock     where the system forbids namespaces or bubblewrap is missing: the same processes and network
                  as the host's, but only listed files can be opened, and no process can be reached
 
-In both, before any code runs, the guest installs a filter of system calls (no sockets, no new processes, no
-signals, no administration of the kernel), drops every capability and limits its resources (`guest.confine`).
-A supervisor kills it when the host's end of the socket is closed (`guest.boot`).
+In both, before any code runs, the guest drops every capability, limits its resources and installs a filter of
+system calls: no sockets, no new processes, no signals, no administration of the kernel (`guest.confine`). A
+supervisor kills it when the host's end of the socket is closed (`guest.boot`).
 
 Rules
 -----
@@ -39,8 +39,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from standfast.errors import CodeExecutionUnavailable, EngineFailed
-from standfast.sandbox.cpython.guest import landlock, seccomp
+from standfast.sandbox.cpython.guest import seccomp
 from standfast.sandbox.cpython.guest.clearing import remove
+from standfast.sandbox.cpython.guest.confine import landlock_version
 from standfast.sandbox.cpython.messages import (
     NO_RUN,
     GuestReady,
@@ -84,7 +85,7 @@ _CREDENTIALS: Final = struct.Struct("iII")
 
 @dataclass(frozen=True, slots=True)
 class JailReport:
-    """Which kind of jail is used here, and why; None if there can be none."""
+    """Which kind of jail this machine allows, None if no kind, and why."""
 
     kind: JailKind | None
     reason: str
@@ -103,10 +104,10 @@ class JailReport:
 
 @functools.lru_cache(maxsize=4)
 def jail_report(kind: JailKind | None = None) -> JailReport:
-    """Find out what this machine allows. `kind` asks for one kind and no other."""
+    """Find out which jails this machine allows; `kind` restricts the choice to one."""
     problems = {"bubblewrap": _try_bubblewrap(), "landlock": _try_landlock()}
     wrapped, locked = problems.values()
-    shown = {"bubblewrap": wrapped or "works", "landlock": locked or f"version {landlock.version()}"}
+    shown = {"bubblewrap": wrapped or "works", "landlock": locked or f"version {landlock_version()}"}
     if sys.platform != "linux":
         return JailReport(None, "it is made for Linux", **shown)
     if not seccomp.knows(machine := os.uname().machine):
@@ -136,11 +137,11 @@ def _try_bubblewrap() -> str | None:
 def _try_landlock() -> str | None:
     if sys.platform != "linux":
         return "the system is not Linux"
-    return None if landlock.version() else "the kernel has no landlock"
+    return None if landlock_version() else "the kernel has no landlock"
 
 
 class JailProcess(WorkerProcess):
-    """A jailed process. `guest_pid` is the guest's own, as the host sees it, once it is ready."""
+    """A jailed process. `guest_pid` is the guest's process id in the host, once it is ready."""
 
     def __init__(self, command: Sequence[str], home: str | None) -> None:
         line, self._socket = socket_line(MAX_FRAME)
@@ -160,13 +161,12 @@ class JailProcess(WorkerProcess):
             self._socket.settimeout(None)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
             message, _ = read_message(frame, NO_RUN)
-            problem = message.message if isinstance(message, GuestUnready) else "it did not say who it is"
+            problem = message.message if isinstance(message, GuestUnready) else "it sent no process id"
         except (OSError, WorkerDied, UnreadableMessage) as error:
             message, pids, problem = None, [], str(error) or "its process ended"
         if not isinstance(message, GuestReady) or not pids or pids[0] <= 0:
             self.close()
-            hint = "`standfast doctor` looks for the reason"
-            raise EngineFailed(f"a jail cannot be started: {problem}", hint=hint)
+            raise EngineFailed(f"a jail cannot be started: {problem}", hint="run `standfast doctor`")
         self.guest_pid = pids[0]
         with contextlib.suppress(OSError), self._killing:
             self._inside = [os.pidfd_open(self.guest_pid)]
@@ -175,9 +175,9 @@ class JailProcess(WorkerProcess):
             self._inside.append(os.pidfd_open(supervisor))
 
     def _kill(self) -> None:
-        """Kill every process of the jail, also if the one that was started is gone, and hang up.
+        """Kill every process of the jail, also if the one that was started is gone, and close the socket.
 
-        A thread that listens to the guest gets the end of the line, however long the processes take to end.
+        A thread that reads from the guest is released, however long the processes take to end.
         """
         super()._kill()
         for handle in self._inside:
@@ -228,8 +228,17 @@ class Jail:
         """Start a process without waiting until it is ready."""
         if self.kind == "bubblewrap":
             return JailProcess(self._bubblewrap, None)
-        home = tempfile.mkdtemp(prefix="standfast-jail-")
-        return JailProcess(self._landlock(home), home)
+        python, home = interpreter(), tempfile.mkdtemp(prefix="standfast-jail-")
+        paths = [path for package in self._packages for path in package.paths]
+        config = {
+            "kind": self.kind,
+            "home": home,
+            "packages": {package.name: package.file for package in self._packages},
+            "listable": [python.library],
+            "readable": [*python.shared, *python.parts(), GUEST, *paths],
+            "writable": [home, "/dev/null"],
+        }
+        return JailProcess(_python(python.executable, GUEST, config), home)
 
     @functools.cached_property
     def _bubblewrap(self) -> list[str]:
@@ -254,19 +263,6 @@ class Jail:
         command += ["--size", str(MAX_FILES_BYTES), "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/"]  # noqa: S108
         config = {"kind": self.kind, "home": "/tmp", "packages": files}  # noqa: S108
         return [*command, "--", *_python(python.executable, "/standfast_guest", config)]
-
-    def _landlock(self, home: str) -> list[str]:
-        python = interpreter()
-        paths = [path for package in self._packages for path in package.paths]
-        config = {
-            "kind": self.kind,
-            "home": home,
-            "packages": {package.name: package.file for package in self._packages},
-            "listable": [python.library],
-            "readable": [*python.shared, *python.parts(), GUEST, *paths],
-            "writable": [home, "/dev/null"],
-        }
-        return _python(python.executable, GUEST, config)
 
 
 def _python(executable: str, guest: str, config: dict[str, Any]) -> list[str]:

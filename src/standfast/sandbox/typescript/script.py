@@ -18,18 +18,45 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
-from standfast.errors import CallerError
+from standfast.errors import CallerError, Code
 from standfast.model.diagnostic import Diagnostic
 from standfast.sandbox.typescript.edits import Edits, Moves
-from standfast.sandbox.typescript.source import Source, Unreadable, line_starts, parse, place_of
+from standfast.sandbox.typescript.source import (
+    Source,
+    UnreadableSource,
+    error,
+    line_starts,
+    parse,
+    parse_jsx,
+    place_of,
+)
 from standfast.sandbox.typescript.stripper import Stripper
-from standfast.sandbox.typescript.syntax import syntax_errors
 from standfast.sandbox.typescript.top_level import RESULT, TopLevel, assigns_result
 
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
 _SHORT_CHARS: Final = 20_000
+_CLOSES: Final = {")": "(", "]": "[", "}": "{"}
+_OPENS: Final = {"(": "(", "[": "[", "{": "{", "${": "{"}
+_WHOLE: Final = frozenset({"string", "regex", "comment"})
+_QUOTES: Final = ('"', "'", "`")
+_HEADS: Final = frozenset({
+    "const", "let", "var", "function", "if", "for", "while", "switch", "class", "case", "import",
+})  # fmt: skip
+"""Words that are right themselves; the mistake is in the token after them."""
+_OPERANDS: Final = frozenset({"identifier", "number", "string", "type_identifier", "property_identifier"})
+_PYTHON: Final = re.compile(
+    r"^\s*(?:def |elif |except\b|from \w+ import |(?:for|if|while|class|with|try|else)\b[^{}]*:\s*(?:#.*)?$)",
+    re.M,
+)
+_MAX_SHOWN_CHARS: Final = 30
+_MAX_JSX_BYTES: Final = 50_000
 
 
 class ScriptRefused(CallerError):
@@ -70,20 +97,6 @@ class Script:
             column = 0
         return self.source.place(self.moves.origin(min(starts[line - 1] + column, end)))
 
-    def use_of(self, name: str, line: int = 1) -> tuple[int, int] | None:
-        """Return the first place, from `line` on if there is one, at which the code uses `name`.
-
-        The engine does not always report where it did not find a name.
-        """
-        found: tuple[int, int] | None = None
-        wanted = re.compile(rf"(?<![\w$.]){re.escape(name)}(?![\w$])")
-        for match in wanted.finditer(self.code):
-            place = self.source.place(len(self.code[: match.start()].encode()))
-            found = found or place
-            if place[0] >= line:
-                return place
-        return found
-
 
 def read_script(code: str) -> Script:
     """Return `code` as JavaScript; raise `ScriptRefused` with everything in it that cannot be run."""
@@ -93,7 +106,7 @@ def read_script(code: str) -> Script:
 def _read(code: str) -> Script:
     try:
         source = parse(code)
-    except Unreadable as problem:
+    except UnreadableSource as problem:
         raise ScriptRefused([problem.diagnostic]) from None
     if not source.is_sound:
         raise ScriptRefused(syntax_errors(source))
@@ -118,3 +131,92 @@ def _read(code: str) -> Script:
 
 _read_short: Final = functools.lru_cache(maxsize=64)(_read)
 """The same code is checked and then run."""
+
+
+def syntax_errors(source: Source) -> list[Diagnostic]:
+    """Return the first mistake, as one diagnostic: after it the parser guesses.
+
+    Brackets and quotes that do not match explain most mistakes, and are looked for first.
+    """
+    if source.gave_up_at is not None:
+        at = source.between(source.gave_up_at, source.gave_up_at)
+        return [error(Code.SYNTAX_ERROR, "the code has too many mistakes to be read", at)]
+    wrong: Node | None = source.root
+    while wrong is not None:  # down to the innermost node that the parser could not read, or had to invent
+        first_wrong = wrong
+        wrong = next((part for part in wrong.children if part.has_error or part.is_missing), None)
+    has_tags = b"</" in source.data or b"/>" in source.data
+    if has_tags and len(source.data) <= _MAX_JSX_BYTES and not parse_jsx(source).has_error:
+        hint = "build strings or objects instead"
+        return [error(Code.UNSUPPORTED_FEATURE, "JSX is not supported", source.span(first_wrong), hint)]
+    return [
+        _unmatched_bracket(source) or _unclosed_quote(source, first_wrong) or _misplaced(source, first_wrong)
+    ]
+
+
+def _unmatched_bracket(source: Source) -> Diagnostic | None:
+    """Report the first bracket that closes nothing, or the innermost one that is never closed."""
+    opened: list[Node] = []
+    for token in _tokens(source.root):
+        kind = token.type
+        if kind in _OPENS:
+            opened.append(token)
+        elif kind in _CLOSES:
+            if not opened:
+                return error(Code.SYNTAX_ERROR, f"unexpected {kind!r}", source.span(token))
+            last = opened.pop()
+            if _OPENS[last.type] != _CLOSES[kind]:
+                line = source.place(last.start_byte)[0]
+                hint = f"the {last.type!r} of line {line} is not closed before it"
+                return error(Code.SYNTAX_ERROR, f"unexpected {kind!r}", source.span(token), hint)
+    if opened:
+        return error(Code.SYNTAX_ERROR, f"{opened[-1].type!r} is never closed", source.span(opened[-1]))
+    return None
+
+
+def _tokens(root: Node) -> Iterator[Node]:
+    """Yield the brackets and words of the code in order, but nothing inside of strings."""
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if node.child_count == 0:
+            if not node.is_missing:
+                yield node
+        elif node.type not in _WHOLE:
+            pending.extend(reversed(node.children))
+
+
+def _unclosed_quote(source: Source, wrong: Node) -> Diagnostic | None:
+    text = source.data[wrong.start_byte : wrong.end_byte]
+    if text.startswith(b"/*"):
+        return error(Code.SYNTAX_ERROR, "the comment is never closed", source.span(wrong))
+    quotes = [part for part in (wrong, *wrong.children) if part.type in _QUOTES]
+    if len(quotes) % 2:
+        return error(Code.SYNTAX_ERROR, "the string is never closed", source.span(quotes[-1]))
+    if text[:1] in (b'"', b"'", b"`") and text.count(text[:1]) == 1:
+        at = source.between(wrong.start_byte, wrong.start_byte + 1)
+        return error(Code.SYNTAX_ERROR, "the string is never closed", at)
+    return None
+
+
+def _misplaced(source: Source, wrong: Node) -> Diagnostic:
+    hint = "the code is read as TypeScript" if _PYTHON.search(source.code) else None
+    if wrong.is_missing:
+        what = "an expression" if wrong.type == "identifier" else repr(wrong.type)
+        return error(Code.SYNTAX_ERROR, f"{what} is missing", source.span(wrong), hint)
+    tokens = list(islice(_tokens(wrong), 3))
+    token = tokens[0] if tokens else wrong
+    if len(tokens) > 1 and token.type in _HEADS:
+        token = tokens[1]
+    elif len(tokens) > 1 and not source.data[wrong.end_byte :].strip():
+        end = source.between(wrong.end_byte, wrong.end_byte)
+        return error(Code.SYNTAX_ERROR, "the code ends in the middle of a statement", end, hint)
+    elif len(tokens) == 1 and token.type in _OPERANDS:
+        following = next(
+            (later for later in _tokens(source.root) if later.start_byte >= wrong.end_byte), None
+        )
+        if following is not None and (following.type in _OPERANDS or following.type.isalpha()):
+            token = following  # the parser often leaves out the token before
+    text = source.text(token)
+    shown = text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
+    return error(Code.SYNTAX_ERROR, f"unexpected {shown!r}", source.span(token), hint)

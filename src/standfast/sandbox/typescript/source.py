@@ -65,7 +65,7 @@ _MAY_END_TYPE: Final = re.compile(rb"[\w$\])}\"'`]|(?<!=)>")
 _MAX_TRIES: Final = 4
 
 
-class Unreadable(Exception):
+class UnreadableSource(Exception):
     """Code that cannot be given to the parser."""
 
     def __init__(self, message: str, span: Span) -> None:
@@ -144,7 +144,7 @@ def place_of(item: Diagnostic) -> tuple[int, int]:
 
 
 def parse(code: str) -> Source:
-    """Parse `code`. Mistakes are in the tree; `Unreadable` is raised for text that cannot be parsed."""
+    """Parse `code`. Mistakes are in the tree; `UnreadableSource` is raised for text that cannot be parsed."""
     return _parse_short(code) if len(code) <= _SHORT_CHARS else _parse(code)
 
 
@@ -155,16 +155,16 @@ def parse_jsx(source: Source) -> Node:
 
 def _parse(code: str) -> Source:
     if len(code) > MAX_CODE_CHARS:
-        raise Unreadable(f"the code has more than {MAX_CODE_CHARS} characters", Span())
+        raise UnreadableSource(f"the code has more than {MAX_CODE_CHARS} characters", Span())
     if (at := code.find("\0")) >= 0:
-        raise Unreadable("the code holds a NUL character", _span_after(code[:at]))
+        raise UnreadableSource("the code holds a NUL character", _span_after(code[:at]))
     if code.count("<") > _MAX_ANGLES and sum(1 for _ in _ANGLE.finditer(code)) > _MAX_ANGLES:
-        raise Unreadable(f"the code has more than {_MAX_ANGLES} times the character '<'", Span())
+        raise UnreadableSource(f"the code has more than {_MAX_ANGLES} times the character '<'", Span())
     try:
         data = code.encode()
     except UnicodeEncodeError as problem:
         place = _span_after(code[: problem.start])
-        raise Unreadable("the code holds half of a surrogate pair", place) from None
+        raise UnreadableSource("the code holds half of a surrogate pair", place) from None
     parsed = _LONG_CAST.sub(lambda found: found[0].replace(b".", b"_"), data)
     source = _parsed(code, data, parsed)
     if _CAST.search(parsed) and (gaps := _late_brackets(parsed)):

@@ -11,14 +11,26 @@ Rules
 1. Lenient: the compiler's strict options are off, and messages about types of earlier programs, of which a
    session keeps nothing, are left out.
 2. If the compiler did not run, one diagnostic says so.
+3. The compiler is a foreign program: it runs in a temporary directory of its own, without our environment,
+   and for a limited time. Versions 5 (on Node) and 7 (native) are called alike.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Final
 
 from standfast.errors import Code, Span
@@ -26,16 +38,39 @@ from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.ports.code_engine import CellFunctions
 from standfast.sandbox.typescript.checks import check_script
 from standfast.sandbox.typescript.source import Source, error, parse, place_of
-from standfast.sandbox.typescript.tsc import VARIABLE, CompilerFailed, Message, compile_messages, find_tsc
 from standfast.tools.typescript_stubs import overloads_of
 
+VARIABLE: Final = "STANDFAST_TSC"
+_TIMEOUT_S: Final = 30.0
+_MAX_OUTPUT_CHARS: Final = 1_000_000
+_MAX_REPORTED: Final = 30
+_CELL: Final = "cell.ts"
+_OPTIONS: Final = {
+    "noEmit": True, "strict": False, "noImplicitAny": False, "target": "es2022", "lib": ["es2023"],
+    "module": "esnext", "moduleResolution": "bundler", "moduleDetection": "force", "types": [],
+    "skipLibCheck": True, "allowUnreachableCode": True, "allowUnusedLabels": True,
+}  # fmt: skip
+_MESSAGE: Final = re.compile(rf"^{re.escape(_CELL)}\((\d+),(\d+)\): error TS(\d+): (.*)(?:\n +(.*))*", re.M)
 _NAME: Final = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 _DECLARED: Final = re.compile(r"^declare (?:var|function|class) (\w+)", re.M)
 _TYPE_MESSAGES: Final = frozenset({2304, 2315, 2503, 2552, 2694, 2709, 2749})
 """Messages about a type that the compiler does not know, or knows only as a value."""
 _HARMLESS: Final = frozenset({1108, 1148, 2300, 2393, 2451, 2528, 2580, 2584, 2588, 2669, 7016})
 """Messages about code that is right here: names declared again, constants of the top level that change."""
-_MAX_REPORTED: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerMessage:
+    """One message about the code. Lines count from 1, columns from 1 in UTF-16 units."""
+
+    line: int
+    column: int
+    number: int
+    text: str
+
+
+class CompilerFailed(Exception):
+    """The compiler could not be run, or did not answer in time."""
 
 
 def check_types(
@@ -50,7 +85,7 @@ def check_types(
         hint = f"install it with `npm install typescript`, or name it in {VARIABLE}"
         return [*found, _unchecked("the TypeScript compiler is not installed", hint)]
     try:
-        messages = compile_messages(tsc, code, _ambient({*bound, *inputs}, functions))
+        messages = compile_messages([tsc], code, _ambient({*bound, *inputs}, functions))
     except CompilerFailed as problem:
         return [*found, _unchecked(str(problem), None)]
     spans = [item.span for item in found if item.span]
@@ -89,27 +124,80 @@ def _guest_declarations() -> tuple[str, frozenset[str]]:
     return text, frozenset(_DECLARED.findall(text))
 
 
-def _diagnostics(source: Source, messages: list[Message]) -> Iterator[Diagnostic]:
+def _diagnostics(source: Source, messages: list[CompilerMessage]) -> Iterator[Diagnostic]:
+    starts = source.starts
     for message in messages:
         if message.number in _HARMLESS:
             continue
-        start = _offset(source, message)
+        line = max(1, min(message.line, len(starts)))
+        text = source.data[starts[line - 1] : starts[line] if line < len(starts) else None]
+        utf16 = text.decode("utf-8", "replace").encode("utf-16-le")[: 2 * (message.column - 1)]
+        start = starts[line - 1] + len(utf16.decode("utf-16-le", "ignore").encode())
         node = source.root.named_descendant_for_byte_range(start, start)
         if message.number in _TYPE_MESSAGES and node is not None and node.type != "identifier":
             continue
-        end = node.end_byte if node is not None and node.start_byte == start else start
-        span = source.between(start, end)
-        if end == start:
+        span = source.between(start, start)
+        if node is not None and start == node.start_byte < node.end_byte:
+            span = source.span(node)
+        else:
             span = Span(line=span.line, column=span.column)
         yield error(Code.TYPE_ERROR, f"{message.text} (TS{message.number})", span)
 
 
-def _offset(source: Source, message: Message) -> int:
-    """Return the byte offset of a place that the compiler counts in UTF-16 units."""
-    starts = source.starts
-    line = max(1, min(message.line, len(starts)))
-    start = starts[line - 1]
-    end = starts[line] if line < len(starts) else len(source.data)
-    text = source.data[start:end].decode("utf-8", "replace")
-    before = text.encode("utf-16-le")[: 2 * (message.column - 1)].decode("utf-16-le", "ignore")
-    return start + len(before.encode())
+# ── the compiler ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def find_tsc() -> str | None:
+    """Find the compiler: STANDFAST_TSC, or `tsc` among npm packages and programs."""
+    if chosen := os.environ.get(VARIABLE):
+        return shutil.which(chosen)
+    places = [str(place / "node_modules" / ".bin" / "tsc") for place in (Path.cwd(), Path(sys.prefix))]
+    return next(filter(None, map(shutil.which, [*places, "tsc"])), None)
+
+
+def compile_messages(tsc: list[str], code: str, ambient: str) -> list[CompilerMessage]:
+    """Return the compiler's messages about `code`, given declarations of everything around it.
+
+    A message of several lines keeps its first and its last, which says why.
+    """
+    with tempfile.TemporaryDirectory(prefix="standfast-tsc-") as name:
+        directory = Path(name)
+        project = {"compilerOptions": _OPTIONS, "files": [_CELL, "ambient.d.ts"]}
+        (directory / "tsconfig.json").write_text(json.dumps(project), encoding="utf-8")
+        (directory / "ambient.d.ts").write_text(ambient, encoding="utf-8")
+        (directory / _CELL).write_bytes(code.encode())
+        output = _run([*tsc, "--pretty", "false", "-p", "."], directory)
+    return [
+        CompilerMessage(
+            int(found[1]), int(found[2]), int(found[3]), " ".join(filter(None, found.groups()[3:]))
+        )
+        for found in _MESSAGE.finditer(output)
+    ]
+
+
+def _run(command: list[str], directory: Path) -> str:
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(directory)}
+    try:
+        compiler = subprocess.Popen(  # noqa: S603 - the compiler that the user installed
+            command,
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as problem:
+        raise CompilerFailed(f"the TypeScript compiler cannot be run: {problem}") from None
+    with compiler:
+        try:
+            said, _ = compiler.communicate(timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise CompilerFailed(f"the TypeScript compiler took more than {_TIMEOUT_S:.0f} s") from None
+        finally:
+            with contextlib.suppress(OSError):
+                os.killpg(compiler.pid, signal.SIGKILL)  # npm's tsc is a program that starts the compiler
+    output = said.decode("utf-8", "replace")[:_MAX_OUTPUT_CHARS]
+    if compiler.returncode and "error TS" not in output:
+        raise CompilerFailed(f"the TypeScript compiler failed: {output.strip()[:200]}")
+    return output

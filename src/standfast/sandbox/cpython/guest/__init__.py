@@ -2,14 +2,14 @@
 
 Theory of operation
 -------------------
-`boot` shuts the process in and splits it: a supervisor that watches the socket, and the guest proper, which
-reads a run from the socket, runs it in the session's namespace and answers with its end. Whatever code wants
-of the world (a call, the time, chance, a value by name) it asks the host for, and waits.
+`boot` confines the process and splits it: a supervisor that watches the socket, and the guest proper, which
+reads a run from the socket, runs it in the session's namespace and answers with its end. For everything
+outside (a call, the time, chance, a value by name) the code asks the host, and waits.
 
 Rules
 -----
 1. Nothing here imports Standfast: the jail does not show it. Modules import each other relatively.
-2. Nothing here is trusted by the host once guest code has run: code can rewrite every object of this process.
+2. The host trusts nothing here once guest code has run: code can rewrite every object of this process.
 """
 
 from typing import Final

@@ -35,34 +35,45 @@ def main() -> None:
         if code is None and config["kind"] == "landlock":
             from .clearing import remove
 
-            remove(config["home"])  # since the host cannot any more
+            remove(config["home"])  # since the host no longer can
         os._exit(code or 0)
     handle = os.dup(0)
     os.dup2(1, 0)
     try:
         _serve(config, handle)
     except BaseException as error:
-        told = json.dumps({"t": "failed", "message": f"{type(error).__name__}: {error}"}).encode()
-        os.write(handle, (16 + len(told)).to_bytes(4, "big") + bytes(16) + told)  # of no run
+        text = json.dumps({"t": "failed", "message": f"{type(error).__name__}: {error}"}).encode()
+        os.write(handle, (16 + len(text)).to_bytes(4, "big") + bytes(16) + text)  # of no run
         os._exit(70)
 
 
 def _serve(config: dict[str, Any], handle: int) -> None:
     """Be the guest: import everything that is needed, then confine the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from . import confine, packages
+    from . import confine
 
     confine.confine_files(config)
-    packages.install(config["packages"])
+    import importlib.util
     import threading
 
+    files = config["packages"]
+
+    class ChosenPackages:
+        """Finds the chosen packages, which lie outside of the interpreter's own directories."""
+
+        @staticmethod
+        def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+            file = files.get(name)
+            return None if file is None else importlib.util.spec_from_file_location(name, file)
+
+    sys.meta_path.append(ChosenPackages)
     threading.stack_size(1 << 20)
     for name in _PRELOADED:
         __import__(name)
-    from .session import Session
+    from .session import GuestSession
 
     os.environ._data.clear()  # type: ignore[attr-defined]
-    session = Session(handle, config["home"])
+    session = GuestSession(handle, config["home"])
     confine.confine_guest(config)
     session.serve()
 

@@ -1,32 +1,39 @@
-"""Calls of what the host offers.
+"""Calls of what the host offers, and the event loop that waits for their answers and for nothing else.
 
 Theory of operation
 -------------------
-A plain call is sent, and the code stands until its answer comes. A call that the code awaits gives a `Later`
-at once; when every task waits, the event loop says so, and the host answers one call at a time. Which of the
-two a call is, its place tells: code is compiled so that a call whose value ends up awaited asks for a `Later`
-(`program`), and a call that is directly awaited in other code shows it in the byte code.
+A plain call is sent, and the code stands until its answer comes. A call that the code awaits returns a
+`Later` immediately; when every task waits, the event loop says so, and the host answers one call at a time.
+Its place decides which of the two a call is: code is compiled so that a call whose value ends up awaited asks
+for a `Later` (`program`), and the byte code shows a call that is directly awaited in other code. Tasks that
+wait for a moment wait for a call like any other, `sleep`, so that the time that passes is the host's.
 
 Rules
 -----
 1. The order of calls and answers is all that the host records; nothing here depends on anything else.
-2. Only the main thread calls: two threads would make no order.
+2. Only the main thread calls: with two threads there would be no order.
+3. The loop takes one answer at a time, and runs everything that it unblocks before the next one.
+4. What code hands to another thread with `run_in_executor` is run immediately, in this one: the order of
+   things stays what the code says.
 """
 
 from __future__ import annotations
 
+import asyncio
 import builtins
+import contextlib
 import opcode
 import sys
-from collections.abc import Coroutine, Generator
+import threading
+import time
+from collections.abc import Callable, Coroutine, Generator
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, Final, NoReturn
 
-from .clock import Surroundings
+from .channel import HostChannel, NotJson, encode, to_json
+from .clock import RunClock
 from .printing import Printer
-from .values import Foreign, to_json
-from .wire import Wire, encode
 
 SLEEP: Final = "sleep"
 _MAX_CALL: Final = 16 << 20
@@ -34,14 +41,18 @@ _ROOM: Final = 400
 """How many frames deeper than guest code this file may go."""
 _GET_AWAITABLE: Final = opcode.opmap["GET_AWAITABLE"]
 _CACHE: Final = opcode.opmap["CACHE"]
+_THREAD_PATIENCE_S: Final = 0.05
+_TICK_S: Final = 0.001
+"""The host's clock counts milliseconds: a moment that is nearer has come."""
+_real_monotonic: Final = time.monotonic
 
 
 class Bridge:
     """The guest's side of its calls."""
 
-    def __init__(self, wire: Wire, around: Surroundings, printer: Printer) -> None:
-        self._wire = wire
-        self._around = around
+    def __init__(self, channel: HostChannel, clock: RunClock, printer: Printer) -> None:
+        self._channel = channel
+        self._clock = clock
         self._printer = printer
         self._main = get_ident()
         self._awaited: dict[int, Later] = {}
@@ -50,7 +61,7 @@ class Bridge:
         self.names: frozenset[str] = frozenset()
 
     def begin(self, names: frozenset[str]) -> None:
-        """A new run, which may call these."""
+        """Start a run, which may call these."""
         self.names = names
         self._last = 0
         self._awaited.clear()
@@ -60,11 +71,11 @@ class Bridge:
         """Make a call and stand until it is answered."""
         depth = self._enter(name)
         try:
-            text = self._told(name, args, kwargs, "false")
+            text = self._message(name, args, kwargs, "false")
             if self._printer.holds:
                 self._printer.post()
-            answer = self._wire.ask(text)
-            self._around.pass_to(answer["now"])
+            answer = self._channel.ask(text)
+            self._clock.move_to(answer["now"])
             if "v" in answer:
                 return answer["v"]
             raise _exception(*answer["x"])
@@ -75,16 +86,16 @@ class Bridge:
         """Make a call whose answer is awaited."""
         depth = self._enter(name)
         try:
-            text = self._told(name, args, kwargs, "true")
+            text = self._message(name, args, kwargs, "true")
             self._printer.post()
-            self._wire.post(text)
+            self._channel.post(text)
             made = self._awaited[self._last] = Later(self._last)
             return made
         finally:
             sys.setrecursionlimit(depth)
 
     def settle_one(self) -> None:
-        """Every task waits: have one call answered."""
+        """Have the host answer one call, because every task waits."""
         answer = self._ask('{"t":"blocked"}')
         made = self._awaited.pop(answer["id"], None)
         if made is not None:
@@ -100,21 +111,24 @@ class Bridge:
 
     def _ask(self, text: str) -> dict[str, Any]:
         self._printer.post()
-        answer = self._wire.ask(text)
-        self._around.pass_to(answer["now"])
+        answer = self._channel.ask(text)
+        self._clock.move_to(answer["now"])
         return answer
 
     def is_awaited(self, frame: FrameType) -> bool:
-        """Whether the value of the call that *frame* is making is awaited right there."""
-        code = frame.f_code
-        key = (id(code), frame.f_lasti)
-        known = self._places.get(key)
+        """Return whether the value of the call that *frame* is making is awaited right there."""
+        code, at = frame.f_code, frame.f_lasti
+        known = self._places.get((id(code), at))
         if known is None:
-            known = self._places[key] = (code, _awaits_next(code.co_code, frame.f_lasti))
+            byte_code, after = code.co_code, at + 2
+            while after < len(byte_code) and byte_code[after] == _CACHE:
+                after += 2
+            awaits = after < len(byte_code) and byte_code[after] == _GET_AWAITABLE
+            known = self._places[id(code), at] = (code, awaits)
         return known[1]
 
     def _enter(self, name: str | None) -> int:
-        """Check that a call can be made here, and make room on the stack for making it."""
+        """Check that a call can be made here, make room on the stack, and return the limit before."""
         if get_ident() != self._main:
             raise RuntimeError("only the main thread can call the host; call it there and pass the value on")
         if name is not None and name not in self.names and name != SLEEP:
@@ -123,8 +137,8 @@ class Bridge:
         sys.setrecursionlimit(depth + _ROOM)
         return depth
 
-    def _told(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], later: str) -> str:
-        """A call as a message. What cannot be sent is told in its place."""
+    def _message(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], later: str) -> str:
+        """Return a call as a message, or what is wrong with its arguments."""
         self._last += 1
         head = f'{{"t":"call","id":{self._last},"name":{encode(name)},"later":{later}'
         try:
@@ -133,11 +147,11 @@ class Bridge:
                 return text
             limit = f"the limit is {_MAX_CALL} bytes as JSON"
             return f'{head},"problem":{encode(limit)},"too_large":true}}'
-        except Foreign as foreign:
-            return f'{head},"problem":{encode(str(foreign))}}}'
+        except NotJson as problem:
+            return f'{head},"problem":{encode(str(problem))}}}'
 
 
-class Tool:
+class GuestTool:
     """A function of the host, as code sees it."""
 
     __slots__ = ("__name__", "__qualname__", "_bridge")
@@ -162,7 +176,7 @@ class Tool:
 
 
 class Later(Coroutine[Any, Any, Any]):
-    """The answer to a call, to be awaited, as often as one likes."""
+    """The answer to a call, which may be awaited any number of times."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -182,13 +196,13 @@ class Later(Coroutine[Any, Any, Any]):
 
     def __await__(self) -> Generator[Any, Any, Any]:
         if self._answer is None:
-            from asyncio import get_running_loop
-
-            future = get_running_loop().create_future()
+            future = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
             yield from future
         assert self._answer is not None
-        return _value_of(self._answer)
+        if "x" in self._answer:
+            raise _exception(*self._answer["x"])
+        return self._answer.get("v")
 
     def send(self, value: Any, /) -> Any:
         if self._steps is None:
@@ -211,43 +225,118 @@ class Later(Coroutine[Any, Any, Any]):
 _bridges: list[Bridge] = []
 
 
-def share(bridge: Bridge) -> None:
-    """Make this the bridge of tools that come out of a state."""
-    _bridges[:] = [bridge]
-
-
-def tool_named(name: str) -> Tool:
-    return Tool(name, _bridges[0])
+def tool_named(name: str) -> GuestTool:
+    """Return a tool for a state that is loaded. Stored states name this function."""
+    return GuestTool(name, _bridges[0])
 
 
 def later_of(function: Any) -> Any:
-    """What to call in the place of *function* where the value is awaited."""
-    if type(function) is Tool:
+    """Return what to call in the place of *function* where the value is awaited."""
+    if type(function) is GuestTool:
         return function.later
     if function is map:
         return lambda mapped, *sources: map(later_of(mapped), *sources)
     return function
 
 
-def _value_of(answer: dict[str, Any]) -> Any:
-    if "x" in answer:
-        raise _exception(*answer["x"])
-    return answer.get("v")
-
-
 def _exception(kind: str, message: str) -> BaseException:
-    """The exception that a call failed with; one that Python does not have is a RuntimeError."""
+    """Return the exception that a call failed with; a type that Python lacks becomes a RuntimeError."""
     found = getattr(builtins, kind, None)
     if isinstance(found, type) and issubclass(found, BaseException):
-        try:
+        with contextlib.suppress(TypeError):  # some want more than a message
             return found(message)
-        except TypeError:  # some want more than a message
-            pass
     return RuntimeError(message)
 
 
-def _awaits_next(code: bytes, at: int) -> bool:
-    at += 2
-    while at < len(code) and code[at] == _CACHE:
-        at += 2
-    return at < len(code) and code[at] == _GET_AWAITABLE
+# ── the event loop ───────────────────────────────────────────────────────────────────────────────────
+
+
+class HostLoop(asyncio.BaseEventLoop):
+    """An event loop without a selector of its own."""
+
+    def __init__(self, bridge: Bridge, clock: RunClock) -> None:
+        super().__init__()
+        self._bridge = bridge
+        self._clock = clock
+        self._reached = 0.0
+        self._alarms: dict[int, tuple[float, Later]] = {}
+        self._woken = threading.Event()
+        self._selector = self
+        self._clock_resolution = _TICK_S  # seconds since 1970 are too large for a float to hold less
+
+    def time(self) -> float:
+        return max(self._clock.seconds(), self._reached)
+
+    def select(self, timeout: float | None) -> list[Any]:
+        """Wait until something is ready. Called whenever the loop has run what was."""
+        if timeout is not None and timeout <= 0:
+            return []
+        if threading.active_count() > 1 and self._wait_for_threads():
+            return []
+        depth = sys.getrecursionlimit()
+        sys.setrecursionlimit(depth + _ROOM)
+        try:
+            self._set_alarm()
+            self._bridge.settle_one()
+            for number, (when, alarm) in list(self._alarms.items()):
+                if alarm.is_settled():
+                    del self._alarms[number]
+                    self._reached = max(self._reached, when)
+        finally:
+            sys.setrecursionlimit(depth)
+        return []
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        future: asyncio.Future[Any] = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def _set_alarm(self) -> None:
+        """Have the host wait for the next moment that a task waits for."""
+        moments: list[Any] = self._scheduled  # type: ignore[attr-defined]
+        if moments and all(at != moments[0]._when for at, _ in self._alarms.values()):
+            when = moments[0]._when
+            alarm = self._bridge.call_later(SLEEP, (), {"seconds": max(0.0, when - self.time())})
+            self._alarms[alarm.number] = (when, alarm)
+
+    def _wait_for_threads(self) -> bool:
+        """Give other threads a moment; return whether one made something ready."""
+        end = _real_monotonic() + _THREAD_PATIENCE_S
+        while threading.active_count() > 1 and _real_monotonic() < end:
+            if self._woken.wait(0.005):
+                break
+        woken = self._woken.is_set()
+        self._woken.clear()
+        return woken
+
+    def _write_to_self(self) -> None:
+        self._woken.set()
+
+    def _process_events(self, events: list[Any]) -> None:
+        """Do nothing: answers are settled where they are awaited."""
+
+
+def install(bridge: Bridge, clock: RunClock) -> None:
+    """Make asyncio, and the tools of loaded states, wait for the host."""
+
+    class HostPolicy(asyncio.DefaultEventLoopPolicy):
+        def new_event_loop(self) -> asyncio.AbstractEventLoop:
+            return HostLoop(bridge, clock)
+
+    class YieldOnce:
+        def __await__(self) -> Generator[None]:
+            yield None
+
+    async def sleep(delay: float, result: Any = None) -> Any:
+        if delay <= 0:
+            await YieldOnce()
+        else:
+            await bridge.call_later(SLEEP, (), {"seconds": float(delay)})
+        return result
+
+    _bridges[:] = [bridge]
+    asyncio.sleep = asyncio.tasks.sleep = sleep
+    asyncio.set_event_loop_policy(HostPolicy())

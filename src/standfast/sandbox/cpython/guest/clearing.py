@@ -1,7 +1,7 @@
 """Removes what guest code wrote, however it was nested.
 
 Directories can be nested deeper than a path may be long, than functions may call each other and than handles
-may be open. So each one that is met is moved up to the top first: no path here is longer than two names.
+may be open. So each one that is found is first moved up to the top: no path here is longer than two names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 
 
 def clear(home: str) -> None:
-    """Remove everything below a directory that nobody else changes meanwhile. What cannot be is left."""
+    """Remove everything below a directory that no other process changes. What cannot be removed is left."""
     with contextlib.suppress(OSError):
         pending = _emptied(home, home)
         while pending:
@@ -29,8 +29,8 @@ def remove(home: str) -> None:
 
 
 def _emptied(path: str, home: str) -> list[str]:
-    """Remove the files of a directory and move its directories up; where those are now."""
-    _open_up(path)
+    """Remove the files of a directory, give its directories names at the top, and return those."""
+    _make_writable(path)
     try:
         with os.scandir(path) as found:
             entries = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in found]
@@ -41,20 +41,17 @@ def _emptied(path: str, home: str) -> list[str]:
         with contextlib.suppress(OSError):
             if not is_directory:
                 os.unlink(inner)
+            elif path == home:
+                moved.append(inner)
             else:
-                moved.append(inner if path == home else _moved_up(inner, home))
+                _make_writable(inner)
+                target = os.path.join(home, f".{os.urandom(16).hex()}")
+                os.rename(inner, target)
+                moved.append(target)
     return moved
 
 
-def _moved_up(path: str, home: str) -> str:
-    """Give a directory a name of its own at the top."""
-    _open_up(path)
-    target = os.path.join(home, f".{os.urandom(16).hex()}")
-    os.rename(path, target)
-    return target
-
-
-def _open_up(path: str) -> None:
-    """Have the rights to change a directory that its owner has taken from himself."""
+def _make_writable(path: str) -> None:
+    """Restore the rights to change a directory that its owner has given up."""
     with contextlib.suppress(OSError):
         os.chmod(path, 0o700)

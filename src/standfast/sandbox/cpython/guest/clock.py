@@ -3,8 +3,8 @@
 Rules
 -----
 1. The clock stands still while code computes; answers of the host move it, and never back.
-2. Whatever of the standard library reads a clock or draws random bytes is made to ask here. What is compiled
-   into an extension and asks the system itself is out of reach.
+2. Everything in the standard library that reads a clock or draws random bytes is made to ask here. Code that
+   is compiled into an extension and asks the system itself is out of reach.
 """
 
 from __future__ import annotations
@@ -27,19 +27,18 @@ _localtime, _gmtime, _strftime, _asctime = time.localtime, time.gmtime, time.str
 real_sleep: Final = time.sleep
 
 
-class Surroundings:
-    """What the run sees of the world."""
+class RunClock:
+    """The time that a run sees, and its random bytes."""
 
     def __init__(self) -> None:
         self.now_ms = 0
         self.seed = ""
         self.draws = 0
-        self.used_chance = False
 
     def begin(self, now_ms: int, seed: str) -> None:
         self.now_ms, self.seed, self.draws = now_ms, seed, 0
 
-    def pass_to(self, now_ms: int) -> None:
+    def move_to(self, now_ms: int) -> None:
         self.now_ms = max(self.now_ms, now_ms)
 
     def seconds(self) -> float:
@@ -49,7 +48,7 @@ class Surroundings:
         return self.now_ms * 1_000_000
 
     def random_bytes(self, count: int) -> bytes:
-        """The next so many bytes that nobody could guess without the seed."""
+        """Draw bytes that cannot be guessed without the seed."""
         if count < 0:
             raise ValueError("negative argument not allowed")
         if count > _MAX_DRAW:
@@ -57,31 +56,24 @@ class Surroundings:
         self.draws += 1
         return hashlib.shake_256(f"{self.draws}:{self.seed}".encode("utf-8", "replace")).digest(count)
 
-
-def install(around: Surroundings, sleep: Callable[[float], None]) -> None:
-    """Put these surroundings in the place of the system's."""
-    _install_clocks(around, sleep)
-    _install_dates(around)
-    _install_chance(around)
-
-
-def start_chance(around: Surroundings) -> object:
-    """Seed the generator that the module `random` shares; returns its state."""
-    _seed_any(random._inst, around.random_bytes(32))
-    around.draws = 0
-    return random.getstate()
+    def start_chance(self) -> object:
+        """Seed the generator that the module `random` shares, and return its state."""
+        _seed_any(random._inst, self.random_bytes(32))
+        self.draws = 0
+        return random.getstate()
 
 
-def _install_clocks(around: Surroundings, sleep: Callable[[float], None]) -> None:
+def install_clocks(clock: RunClock, sleep: Callable[[float], None]) -> None:
+    """Replace the functions of `time`."""
     for name in ("time", "monotonic", "perf_counter", "process_time", "thread_time"):
-        setattr(time, name, around.seconds)
-        setattr(time, f"{name}_ns", around.nanoseconds)
+        setattr(time, name, clock.seconds)
+        setattr(time, f"{name}_ns", clock.nanoseconds)
 
     def localtime(seconds: float | None = None, /) -> time.struct_time:
-        return _localtime(around.seconds() if seconds is None else seconds)
+        return _localtime(clock.seconds() if seconds is None else seconds)
 
     def gmtime(seconds: float | None = None, /) -> time.struct_time:
-        return _gmtime(around.seconds() if seconds is None else seconds)
+        return _gmtime(clock.seconds() if seconds is None else seconds)
 
     def ctime(seconds: float | None = None, /) -> str:
         return _asctime(localtime(seconds))
@@ -94,45 +86,46 @@ def _install_clocks(around: Surroundings, sleep: Callable[[float], None]) -> Non
 
     for replaced in (localtime, gmtime, ctime, asctime, strftime):
         setattr(time, replaced.__name__, replaced)
-    time.clock_gettime = lambda which, /: around.seconds()
-    time.clock_gettime_ns = lambda which, /: around.nanoseconds()
+    time.clock_gettime = lambda which, /: clock.seconds()
+    time.clock_gettime_ns = lambda which, /: clock.nanoseconds()
     time.sleep = sleep  # type: ignore[assignment]
 
 
-def _install_dates(around: Surroundings) -> None:
-    """Change the types themselves: they stay the types that everything else knows."""
+def install_dates(clock: RunClock) -> None:
+    """Change the types of `datetime` themselves: they stay the types that everything else knows."""
 
     def now(cls: type[datetime.datetime], tz: datetime.tzinfo | None = None) -> datetime.datetime:
-        return cls.fromtimestamp(around.seconds(), tz)
+        return cls.fromtimestamp(clock.seconds(), tz)
 
     def utcnow(cls: type[datetime.datetime]) -> datetime.datetime:
         return now(cls, datetime.UTC).replace(tzinfo=None)
 
     def today(cls: type[datetime.date]) -> datetime.date:
-        return cls.fromtimestamp(around.seconds())
+        return cls.fromtimestamp(clock.seconds())
 
-    _change(datetime.datetime, now=now, utcnow=utcnow)
-    _change(datetime.date, today=today)
-    around.now_ms = 86_400_000
+    changes: dict[type, tuple[Callable[..., Any], ...]] = {
+        datetime.datetime: (now, utcnow),
+        datetime.date: (today,),
+    }
+    for kind, methods in changes.items():
+        names = gc.get_referents(kind.__dict__)[0]
+        names.update({method.__name__: classmethod(method) for method in methods})
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+    clock.now_ms = 86_400_000
     if datetime.datetime.now().day != 2 or datetime.date.today().day != 2:
         raise RuntimeError("this Python's dates cannot be given another clock")
 
 
-def _change(kind: type, **methods: Callable[..., Any]) -> None:
-    names = gc.get_referents(kind.__dict__)[0]
-    for name, method in methods.items():
-        names[name] = classmethod(method)
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+def install_chance(clock: RunClock) -> None:
+    """Replace the sources of `os`, `random` and `uuid`."""
 
-
-def _install_chance(around: Surroundings) -> None:
     def seed(self: random.Random, a: Any = None, version: int = 2) -> None:
-        _seed_any(self, around.random_bytes(32) if a is None else a, version)
+        _seed_any(self, clock.random_bytes(32) if a is None else a, version)
 
     shared: Any = random
-    os.urandom = around.random_bytes
-    os.getrandom = lambda size, flags=0: around.random_bytes(size)
-    shared._urandom = around.random_bytes
+    os.urandom = clock.random_bytes
+    os.getrandom = lambda size, flags=0: clock.random_bytes(size)
+    shared._urandom = clock.random_bytes
     shared.Random.seed = seed
     shared.seed = shared._inst.seed
     ids: Any = uuid

@@ -7,10 +7,12 @@ Rules
 2. What cannot be kept (generators, open files, locks, objects that do not load) is dropped, here and in the
    process: a session is the same whether its process lives on or not.
 3. All names are in one pickle, so that what two names share stays shared.
+4. Stored pickles name the `make_` and `fill_` functions.
 """
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 import functools
 import io
@@ -18,6 +20,7 @@ import pickle
 import random
 import sys
 import types
+from collections.abc import Iterator
 from typing import IO, Any, Final
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -31,6 +34,11 @@ _HIDDEN: Final = frozenset({
 _DEPTH: Final = 6_000
 _SHOWN: Final = 60
 _EMPTY: Final = "empty"
+_INERT: Final = frozenset(
+    {types.ModuleType, types.CodeType, types.BuiltinFunctionType, type(None), type(...)}
+)
+_CACHED: Final = type(functools.lru_cache(len))
+_PLAIN_CONTEXT: Final = repr(decimal.DefaultContext)
 _parts._get_or_create_tracker_id = lambda cls: None
 """Ids for classes come of chance, which is the run's own; two classes must not get the same."""
 
@@ -39,14 +47,18 @@ _loading: dict[str, Any] = {}
 
 
 def pack(names: Names, chance: object) -> tuple[bytes, list[str], bool, list[str]]:
-    """The session as bytes, its names, whether all of it is plain data, and what was dropped and why."""
-    depth = sys.getrecursionlimit()
-    sys.setrecursionlimit(_DEPTH)
-    try:
+    """Return the session as bytes, its names, whether all of it is plain data, and what was dropped and why.
+
+    Modules remember what a session would miss: how decimals are rounded, and how *chance* continues.
+    """
+    with _deep_recursion():
         for name in [name for name in names if type(name) is not str or not name.isidentifier()]:
             del names[name]
         kept = {name: value for name, value in names.items() if name not in _HIDDEN}
-        extras = _extras(chance)
+        extras: Names = {} if chance is None else {"random": chance}
+        context = decimal.getcontext()
+        if repr(context) != _PLAIN_CONTEXT:
+            extras = {"decimal": context, **extras}
         notes: list[str] = []
         try:
             data, plain = _pack((kept, extras), names)
@@ -56,15 +68,11 @@ def pack(names: Names, chance: object) -> tuple[bytes, list[str], bool, list[str
             notes = _drop_what_cannot_stay(kept, names)
             data, plain = _pack((kept, extras), names)
         return data, sorted(kept), plain, notes
-    finally:
-        sys.setrecursionlimit(depth)
 
 
 def unpack(file: IO[bytes], names: Names) -> bool:
-    """Fill *names* with what was packed; tells whether chance goes on from there."""
-    depth = sys.getrecursionlimit()
-    sys.setrecursionlimit(_DEPTH)
-    try:
+    """Fill *names* with what was packed; return whether that had the state of chance."""
+    with _deep_recursion():
         kept, extras = _unpickled(file, names)
         names.update(kept)
         if "decimal" in extras:
@@ -72,12 +80,20 @@ def unpack(file: IO[bytes], names: Names) -> bool:
         if "random" in extras:
             random.setstate(extras["random"])
         return "random" in extras
+
+
+@contextlib.contextmanager
+def _deep_recursion() -> Iterator[None]:
+    depth = sys.getrecursionlimit()
+    sys.setrecursionlimit(_DEPTH)
+    try:
+        yield
     finally:
         sys.setrecursionlimit(depth)
 
 
 def _unpickled(file: IO[bytes], names: Names) -> Any:
-    """What was pickled; its functions see *names*."""
+    """Return what was pickled; its functions see *names*."""
     _loading.update(names=names, cells={})
     try:
         return pickle.load(file)  # noqa: S301 - this is the jail
@@ -85,22 +101,8 @@ def _unpickled(file: IO[bytes], names: Names) -> Any:
         _loading.clear()
 
 
-def _extras(chance: object) -> Names:
-    """What modules remember and a session would miss: how decimals are rounded, how chance goes on."""
-    extras: Names = {}
-    context = decimal.getcontext()
-    if repr(context) != _PLAIN_CONTEXT:
-        extras["decimal"] = context
-    if chance is not None:
-        extras["random"] = chance
-    return extras
-
-
-_PLAIN_CONTEXT: Final = repr(decimal.DefaultContext)
-
-
 def _pack(what: object, names: Names) -> tuple[bytes, bool]:
-    """Pickle, and see that what is no plain data can be had back, unless that takes too long."""
+    """Pickle, and try to load what is no plain data, unless that takes too long."""
     with io.BytesIO() as file:
         packer = _Packer(file, names)
         packer.dump(what)
@@ -120,15 +122,11 @@ def _drop_what_cannot_stay(kept: Names, names: Names) -> list[str]:
         except BaseException as error:
             del kept[name]
             names.pop(name, None)
-            notes.append(f"{name} ({type(value).__name__}) cannot be kept between runs: {_why(error)}")
+            why = type(error).__name__
+            with contextlib.suppress(Exception):
+                why = str(error)[:_SHOWN].encode("utf-8", "replace").decode() or why
+            notes.append(f"{name} ({type(value).__name__}) cannot be kept between runs: {why}")
     return notes
-
-
-def _why(error: BaseException) -> str:
-    try:
-        return str(error)[:_SHOWN].encode("utf-8", "replace").decode() or type(error).__name__
-    except Exception:
-        return type(error).__name__
 
 
 class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
@@ -151,8 +149,9 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
         if kind in _INERT:
             return NotImplemented
         self.plain = False
-        if isinstance(obj, BaseException):
-            return _reduce_exception(obj)
+        if isinstance(obj, BaseException):  # made without its `__init__`, whose arguments are unknown by now
+            state = (obj.args, obj.__dict__, obj.__cause__, obj.__suppress_context__)
+            return make_exception, (kind, obj.args), state, None, None, fill_exception
         if kind is _CACHED:
             return make_cached, (obj.__wrapped__, obj.cache_parameters())
         if isinstance(obj, io.IOBase) and not isinstance(obj, (io.StringIO, io.BytesIO)):
@@ -161,11 +160,16 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _reduce_function(self, function: types.FunctionType) -> Any:
         closure = function.__closure__ or ()
-        new = [cell for cell in closure if id(cell) not in self._cells]
-        for cell in new:
-            self._cells.setdefault(id(cell), (len(self._cells), cell))
+        contents: list[tuple[int, str, Any]] = []
+        for cell in closure:
+            if id(cell) not in self._cells:
+                key = len(self._cells)
+                self._cells[id(cell)] = (key, cell)
+                try:
+                    contents.append((key, "value", cell.cell_contents))
+                except ValueError:
+                    contents.append((key, _EMPTY, None))
         keys = tuple(self._cells[id(cell)][0] for cell in closure)
-        contents = [(self._cells[id(cell)][0], *_contents(cell)) for cell in new]
         state = {
             "defaults": function.__defaults__,
             "kwdefaults": function.__kwdefaults__,
@@ -180,28 +184,13 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
         return make_function, made, state, None, None, fill_function
 
 
-_INERT: Final = frozenset(
-    {types.ModuleType, types.CodeType, types.BuiltinFunctionType, type(None), type(...)}
-)
-
-
-_CACHED: Final = type(functools.lru_cache(len))
-
-
 def make_cached(function: Any, parameters: dict[str, Any]) -> Any:
-    """A function that remembers its results, and has forgotten them."""
+    """Return a function that caches its results, with an empty cache."""
     return functools.lru_cache(**parameters)(function)
 
 
-def _contents(cell: Any) -> tuple[str, Any]:
-    try:
-        return "value", cell.cell_contents
-    except ValueError:
-        return _EMPTY, None
-
-
 def make_function(code: types.CodeType, name: str, keys: tuple[int, ...]) -> types.FunctionType:
-    """A function of the session that is being loaded."""
+    """Return a function of the session that is being loaded."""
     cells = _loading["cells"]
     closure = tuple(cells.setdefault(key, types.CellType()) for key in keys)
     return types.FunctionType(code, _loading["names"], name, None, closure or None)
@@ -209,22 +198,12 @@ def make_function(code: types.CodeType, name: str, keys: tuple[int, ...]) -> typ
 
 def fill_function(function: Any, state: Names) -> None:
     """Give a function what may refer to it."""
-    function.__defaults__ = state["defaults"]
-    function.__kwdefaults__ = state["kwdefaults"]
-    function.__annotations__ = state["annotations"]
-    function.__doc__ = state["doc"]
-    function.__qualname__ = state["qualname"]
-    function.__module__ = state["module"]
     function.__dict__.update(state["dict"])
+    for name in ("defaults", "kwdefaults", "annotations", "doc", "qualname", "module"):
+        setattr(function, f"__{name}__", state[name])
     for key, filled, value in state["cells"]:
         if filled != _EMPTY:
             _loading["cells"][key].cell_contents = value
-
-
-def _reduce_exception(error: BaseException) -> Any:
-    """An exception is made without its `__init__`, whose arguments nobody knows any more."""
-    state = (error.args, error.__dict__, error.__cause__, error.__suppress_context__)
-    return make_exception, (type(error), error.args), state, None, None, fill_exception
 
 
 def make_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
@@ -232,7 +211,5 @@ def make_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseExce
 
 
 def fill_exception(error: BaseException, state: tuple[Any, ...]) -> None:
-    error.args = state[0]
-    error.__dict__.update(state[1])
-    error.__cause__ = state[2]
-    error.__suppress_context__ = state[3]
+    error.args, others, error.__cause__, error.__suppress_context__ = state
+    error.__dict__.update(others)

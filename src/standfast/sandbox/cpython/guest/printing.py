@@ -1,35 +1,37 @@
 """What code prints, on its way to the host.
 
-The first lines go out at once, so that they are known if the run is killed; later ones are gathered a little.
-What is far past the cap is not sent at all: the host has ended the run by then.
+The first lines are sent immediately, so that they are known if the run is killed; later ones are gathered a
+little. Text far past the cap is not sent at all: the host has ended the run by then.
 """
 
 from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from itertools import groupby
 from typing import Final
 
-from .wire import Wire, encode
+from .channel import HostChannel, encode
 
 _AT_ONCE: Final = 64
 _GATHER_BYTES: Final = 8 << 10
 _GATHER_S: Final = 0.01
 _PIECE: Final = 256 << 10
 _FLOOD_FACTOR: Final = 16
+_real_monotonic: Final = time.monotonic
+"""The real clock: code cannot see what it decides."""
 
 
 class Printer:
-    """Both streams of a run, under one cap. The clock is the real one: code cannot see what it decides."""
+    """Both streams of a run, under one cap."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-        self._clock: Callable[[], float] = time.monotonic
+    def __init__(self, channel: HostChannel) -> None:
+        self._channel = channel
         self.begin(0)
 
     def begin(self, cap: int) -> None:
-        """A new run; *cap* is how many bytes of its output are kept."""
+        """Start a run; *cap* is how many bytes of its output are kept."""
         self._room = _FLOOD_FACTOR * cap + 1
         self._at_once = _AT_ONCE
         self._parts: list[tuple[str, str]] = []
@@ -43,38 +45,28 @@ class Printer:
         self._room -= len(text)
         self._parts.append((stream, text))
         self._bytes += len(text)
-        if "\n" in text or self._bytes > _GATHER_BYTES or self._room <= 0:
-            self._maybe_send()
-
-    def _maybe_send(self) -> None:
-        now = self._clock()
         much = self._bytes > _GATHER_BYTES or self._room <= 0
+        if not much and "\n" not in text:
+            return
+        now = _real_monotonic()
         if self._at_once > 0 or much or now - self._sent_at > _GATHER_S:
             self._at_once -= 1
             self._sent_at = now
             self.post()
-            self._wire.flush()
+            self._channel.flush()
 
     @property
     def holds(self) -> bool:
         return bool(self._parts)
 
     def post(self) -> None:
-        """Hand what was gathered to the wire."""
+        """Hand what was gathered to the channel."""
         parts, self._parts, self._bytes = self._parts, [], 0
-        while parts:
-            stream = parts[0][0]
-            same = 1
-            while same < len(parts) and parts[same][0] == stream:
-                same += 1
-            self._post_text(stream, "".join(text for _, text in parts[:same]))
-            del parts[:same]
-
-    def _post_text(self, stream: str, text: str) -> None:
-        text = text.encode("utf-8", "backslashreplace").decode()
-        for start in range(0, len(text), _PIECE):
-            piece = encode(text[start : start + _PIECE])
-            self._wire.post(f'{{"t":"out","stream":"{stream}","text":{piece}}}')
+        for stream, same in groupby(parts, key=lambda part: part[0]):
+            text = "".join(part[1] for part in same).encode("utf-8", "backslashreplace").decode()
+            for start in range(0, len(text), _PIECE):
+                piece = encode(text[start : start + _PIECE])
+                self._channel.post(f'{{"t":"out","stream":"{stream}","text":{piece}}}')
 
 
 class Stream(io.TextIOBase):
@@ -103,11 +95,11 @@ class Stream(io.TextIOBase):
         return True
 
     def flush(self) -> None:
-        """Nothing is held back for long."""
+        """Do nothing: text is not held back for long."""
 
 
 class _Bytes(io.RawIOBase):
-    """The stream for those who write bytes."""
+    """The stream for code that writes bytes."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

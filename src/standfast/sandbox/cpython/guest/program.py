@@ -5,9 +5,9 @@ Theory of operation
 Code is changed in its tree, never in its text, so that every line and column stays what its author wrote:
 
 * the value of a last expression gets a name;
-* a call whose value ends up awaited (the host tells where) asks for a `Later`;
+* a call whose value ends up awaited (the host says where) asks for a `Later`;
 * a name that nothing known binds is looked up by a function, which asks the host for it;
-* a handler of exceptions first looks whether it caught the end of the memory, which ends the run.
+* a handler of exceptions first checks whether it caught the end of the memory, which ends the run.
 """
 
 from __future__ import annotations
@@ -35,34 +35,25 @@ _CHILDREN: Final = {
     if isinstance(kind, type) and issubclass(kind, ast.AST) and kind not in (ast.Constant, ast.MatchSingleton)
 }
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-_NAMED: Final = (
-    ast.FunctionDef,
-    ast.AsyncFunctionDef,
-    ast.ClassDef,
-    ast.ExceptHandler,
-    ast.MatchAs,
-    ast.MatchStar,
-)
+_NAMED: Final = (*_SCOPES[:2], ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
 
 
 def filename_of(code: str) -> str:
-    """The name under which code is compiled. The same code has the same lines, and may have the same name."""
+    """Return the name under which code is compiled: the same for the same code."""
     return f"<cell {zlib.crc32(code.encode()):08x}>"
 
 
 def compile_cell(
-    code: str, known: Container[str], inputs: Collection[str], later: Collection[Site] | None, loads: bool
+    code: str, known: Container[str], inputs: Collection[str], later: Collection[Site], loads: bool
 ) -> CodeType:
     """Compile a run. *known* are names that are bound, besides the *inputs*; *loads*: others may be, too."""
     tree = ast.parse(code, filename_of(code))
     if later or loads or "except" in code:
-        _change(tree, known, frozenset(inputs), frozenset(later or ()), loads)
+        _change(tree, known, frozenset(inputs), frozenset(later), loads)
     last = tree.body[-1] if tree.body else None
     if isinstance(last, ast.Expr):
-        named = ast.Name(id=VALUE, ctx=ast.Store())
-        tree.body[-1] = ast.copy_location(
-            ast.Assign(targets=[ast.copy_location(named, last)], value=last.value), last
-        )
+        named = ast.copy_location(ast.Name(id=VALUE, ctx=ast.Store()), last)
+        tree.body[-1] = ast.copy_location(ast.Assign(targets=[named], value=last.value), last)
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     return compile(tree, filename_of(code), "exec", flags=flags, dont_inherit=True)  # type: ignore[no-any-return]
 
@@ -111,32 +102,21 @@ def _change(
     tree: ast.Module, known: Container[str], inputs: frozenset[str], later: frozenset[Site], loads: bool
 ) -> None:
     scan = _Scan(tree)
-    if later:
-        for call in scan.calls:
-            if _site(call) in later:
-                call.func = _calling(LATER, call.func, call.func)
-    if loads:
-        asked = inputs if scan.has_scopes else frozenset()
-        for name in scan.read:
-            if name.id not in scan.bound and (name.id not in known or name.id in asked):
-                _look_up(name)
+    for call in scan.calls if later else ():
+        if (call.lineno, call.col_offset, call.end_lineno or 0, call.end_col_offset or 0) in later:
+            call.func = _calling(LATER, [call.func], call.func)
+    asked = inputs if scan.has_scopes else frozenset()
+    for name in scan.read if loads else ():
+        if name.id not in scan.bound and (name.id not in known or name.id in asked):
+            look_up = _calling(LOAD, [ast.copy_location(ast.Constant(value=name.id), name)], name)
+            node: Any = name  # becomes a call, where it is
+            node.__class__ = ast.Call
+            node.func, node.args, node.keywords = look_up.func, look_up.args, []
     for handler in scan.handlers:
-        handler.body.insert(0, ast.copy_location(ast.Expr(_calling(CAUGHT, None, handler)), handler.body[0]))
+        check = ast.Expr(_calling(CAUGHT, [], handler))
+        handler.body.insert(0, ast.copy_location(check, handler.body[0]))
 
 
-def _site(node: ast.expr) -> Site:
-    return (node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0)
-
-
-def _calling(function: str, argument: ast.expr | None, at: ast.AST) -> ast.Call:
+def _calling(function: str, arguments: list[ast.expr], at: ast.AST) -> ast.Call:
     called = ast.copy_location(ast.Name(id=function, ctx=ast.Load()), at)
-    return ast.copy_location(ast.Call(func=called, args=[argument] if argument else [], keywords=[]), at)
-
-
-def _look_up(name: ast.Name) -> None:
-    """Make the node a call that gives the value of the name."""
-    asked = ast.copy_location(ast.Constant(value=name.id), name)
-    function = ast.copy_location(ast.Name(id=LOAD, ctx=ast.Load()), name)
-    node: Any = name
-    node.__class__ = ast.Call
-    node.func, node.args, node.keywords = function, [asked], []
+    return ast.copy_location(ast.Call(func=called, args=arguments, keywords=[]), at)

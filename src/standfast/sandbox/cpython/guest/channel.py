@@ -1,16 +1,18 @@
-"""Frames on the socket to the host: a length (u32, big endian), JSON, and bytes after it if there are any.
+"""The socket to the host: frames of a length (u32, big endian), JSON, and a binary part if there is one.
 
 Frames to the host carry the nonce of their run between the length and the JSON. The host sends a new one with
-each run, so that it can tell a frame of this run from one that was written in an earlier run.
+each run, so that it can tell a frame of this run from one that was written in an earlier run. Values to the
+host are plain JSON; those from the host may hold bytes and tuples, and are *tagged* then (see `untag`).
 
 Rules
 -----
-1. Frames are kept until the code cannot go on by itself, and then sent at once: one wake-up of the host each.
+1. Frames are kept until the code cannot continue by itself, and then sent together: the host wakes up once.
 2. The host answers only where the guest waits, and with one frame.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -28,7 +30,7 @@ _decode: Final = json.JSONDecoder().decode
 encode: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 
 
-class Wire:
+class HostChannel:
     """The socket. Any thread may post; only the main thread waits."""
 
     def __init__(self, handle: int) -> None:
@@ -39,16 +41,15 @@ class Wire:
         self._sending = threading.RLock()
 
     def begin(self, nonce: bytes) -> None:
-        """Start a run: its frames carry *nonce*. Drop what an earlier run posted and did not flush."""
+        """Start a run whose frames carry *nonce*, and drop unsent frames of an earlier run."""
         self._nonce = nonce
         self._kept.clear()
 
     def framed(self, body: bytes) -> bytes:
-        """The bytes of a frame that holds *body*."""
         return _HEADER.pack(_NONCE_BYTES + len(body)) + self._nonce + body
 
     def post(self, text: str, data: bytes | None = None) -> None:
-        """Keep a frame for the next `flush`. What is no text raises UnicodeEncodeError and is not kept."""
+        """Keep a frame for the next `flush`. Raise UnicodeEncodeError, and keep nothing, for invalid text."""
         body = text.encode()
         if data is None:
             self._kept.append(self.framed(body))
@@ -73,7 +74,7 @@ class Wire:
         return self.receive()[0]
 
     def receive(self) -> tuple[dict[str, Any], Payload]:
-        """Wait for the host. Its frames are well formed. The bytes after the JSON are still to be read."""
+        """Wait for the host, whose frames are well formed. The binary part is still to be read."""
         frame = self._buffer or os.read(self._handle, _CHUNK)
         if len(frame) > 4 and frame[4] != _WITH_BYTES and 4 + _HEADER.unpack_from(frame)[0] == len(frame):
             self._buffer = b""
@@ -87,7 +88,7 @@ class Wire:
         return _decode(text.decode()), Payload(self, size - 5 - len(text))
 
     def read_into(self, room: memoryview) -> int:
-        """Fill *room*, or the beginning of it, with what comes next; how many bytes that is."""
+        """Fill *room*, or the beginning of it, with the next bytes; return how many."""
         if not self._buffer:
             return os.readv(self._handle, [room]) or os._exit(0)
         part, self._buffer = self._buffer[: len(room)], self._buffer[len(room) :]
@@ -114,10 +115,10 @@ class Wire:
 
 
 class Payload(io.RawIOBase):
-    """The bytes after the JSON of a frame. They are read when they are needed, never all at once."""
+    """The binary part of a frame. It is read when it is needed, never all at once."""
 
-    def __init__(self, wire: Wire, size: int) -> None:
-        self._wire = wire
+    def __init__(self, channel: HostChannel, size: int) -> None:
+        self._channel = channel
         self.left = size
 
     def readable(self) -> bool:
@@ -125,11 +126,72 @@ class Payload(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         room = memoryview(buffer).cast("B")[: self.left]
-        size = self._wire.read_into(room) if room else 0
+        size = self._channel.read_into(room) if room else 0
         self.left -= size
         return size
 
     def skip(self) -> None:
-        """Read the rest and forget it; takes no memory."""
+        """Read the rest and discard it; takes no memory."""
         while self.readinto(_scratch):
             pass
+
+
+class NotJson(Exception):
+    """A value has no JSON form; the argument names the part that has none."""
+
+
+def to_json(value: object) -> str:
+    """Return the value as JSON text."""
+    try:
+        text = encode(value)
+        if not text.isascii():
+            text.encode()
+        return text
+    except RecursionError:
+        raise NotJson("a value nested too deeply") from None
+    except UnicodeEncodeError:
+        raise NotJson("text with a lone surrogate") from None
+    except (TypeError, ValueError) as error:
+        if "Circular" in str(error):
+            raise NotJson("a value that holds itself") from None
+        raise NotJson(_first_foreign(value)) from None
+
+
+def _first_foreign(value: object) -> str:
+    """Return the type name of the first part that is not JSON. The value holds no cycle."""
+    pending: list[Any] = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, float) and item - item != 0:
+            return f"float {item}"
+        if isinstance(item, int) and item.bit_length() > 14_000:
+            return "int of more than 4300 digits"
+        if item is None or isinstance(item, (bool, int, float, str)):
+            continue
+        if isinstance(item, (list, tuple)):
+            pending.extend(reversed(item))
+        elif isinstance(item, dict):
+            foreign = [key for key in item if not isinstance(key, (str, int, float, bool, type(None)))]
+            if foreign:
+                return f"dict with {type(foreign[0]).__name__} keys"
+            pending.extend(item.values())
+        else:
+            return type(item).__name__
+    return "a value that is not JSON"
+
+
+def untag(value: Any) -> Any:
+    """Return the value that the host tagged: each list is `[tag, content]`."""
+    if not isinstance(value, list):
+        return value
+    tag, content = value
+    if tag == "list":
+        return [untag(item) for item in content]
+    if tag == "dict":
+        return {untag(key): untag(item) for key, item in content}
+    if tag == "bytes":
+        return base64.b64decode(content)
+    if tag == "float":
+        return float(content)
+    items = (untag(item) for item in content)
+    return {"tuple": tuple, "set": set, "frozenset": frozenset}[tag](items)
