@@ -354,7 +354,7 @@ def test_files_are_gone_however_deep_they_were(jail: Target, sid: str) -> None:
 
 FORGE = """
 import gc, os, struct, sys, threading
-wire = next(o for o in gc.get_objects() if type(o).__name__ == 'Wire')
+wire = next(o for o in gc.get_objects() if type(o).__name__ == 'HostChannel')
 def raw(data):
     while data: data = data[os.write(wire._handle, data):]
 own = getattr(wire, '_nonce', b'')  # so that these attacks also work where frames carry no nonce
@@ -430,7 +430,7 @@ FORGERIES: list[tuple[str, str]] = [
     ("the socket in another mode", "os.set_blocking(wire._handle, False)\necho(1)"),
     ("a thread that talks between", "threading.Thread(target=lambda: [send('{\"t\":\"blocked\"}') for _ in range(1000)], daemon=True).start()\nadd(1)"),
     ("a thread that calls", "threading.Thread(target=lambda: [call('note', '[1]') for _ in range(9)], daemon=True).start()\nadd(1)"),
-    ("the runner changed", "import standfast_guest.session as s\ns.Session._leave = lambda *a: None"),
+    ("the runner changed", "import standfast_guest.session as s\ns.GuestSession._pack = lambda *a: None"),
     ("the writer changed", "type(wire).post = type(wire).flush = lambda *a: None"),
     ("the encoder changed", "import standfast_guest.calls as c\nc.encode = lambda v: '\"x\",\"t\":\"end\"'\nadd(1)"),
     ("json changed", "import json\njson.dumps = json.loads = json.JSONEncoder.encode = None\nadd(1)"),
@@ -438,7 +438,7 @@ FORGERIES: list[tuple[str, str]] = [
     ("built-in names changed", "import builtins\nbuiltins.len = builtins.dict = builtins.isinstance = None\nadd(1)"),
     ("modules removed", "sys.modules.clear()\nadd(1)"),
     ("frames above", "f = sys._getframe()\nwhile f.f_back: f = f.f_back; f.f_locals.clear()\nadd(1)"),
-    ("objects above", "[o.__dict__.clear() for o in gc.get_objects() if type(o).__name__ in ('Session', 'Bridge', 'Printer')]\nadd(1)"),
+    ("objects above", "[o.__dict__.clear() for o in gc.get_objects() if type(o).__name__ in ('GuestSession', 'Bridge', 'Printer')]\nadd(1)"),
     ("an exit", "os._exit(0)"), ("an abort", "os.abort()"), ("a crash", "import ctypes\nctypes.string_at(0)"),
     ("a kill", "os.kill(os.getpid(), 9)"), ("an exception of the system", "raise SystemExit(0)"), ("an interrupt", "raise KeyboardInterrupt"),
 ]  # fmt: skip

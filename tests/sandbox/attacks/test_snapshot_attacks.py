@@ -259,7 +259,7 @@ PICKLES: dict[str, bytes] = {
     "exits": payload("__import__('os')._exit(0)"),
     "crashes": payload("import ctypes\nctypes.string_at(0)"),
     "forks": payload("__import__('os').fork()"),
-    "changes the runner": payload("import sys\nsys.modules['standfast_guest.wire'].Wire.post = lambda *a: None"),
+    "changes the runner": payload("import sys\nsys.modules['standfast_guest.channel'].HostChannel.post = lambda *a: None"),
     "speaks to the host": payload("import os\nfor n in range(3, 9):\n    try: os.write(n, b'\\xff' * 99)\n    except OSError: pass"),
     "something else": pickle.dumps(42), "nothing": b"", "cut": payload("1")[:-3], "rubbish": os.urandom(64),
     "an old opcode": b"(S'x'\nio\n.", "no end": b"\x80\x04" + b"N" * 1000,

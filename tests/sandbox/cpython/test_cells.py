@@ -386,7 +386,7 @@ def test_a_result_of_an_earlier_run_does_not_count(cell: Open) -> None:
     [
         ("lambda: 1", "function"),
         ("{1, 2}", "set"),
-        ("add", "Tool"),
+        ("add", "GuestTool"),
         ("[range(3)]", "range"),
         ("float('inf')", "float inf"),
         ("class A: pass\n[A()]", "A"),

@@ -117,7 +117,7 @@ def test_code_cannot_have_its_limits_counted_anew(
 ) -> None:
     """Ours: the guest says once that it has loaded the session, before the code runs."""
     code = (
-        "import gc, os\nwire = next(o for o in gc.get_objects() if type(o).__name__ == 'Wire')\n"
+        "import gc, os\nwire = next(o for o in gc.get_objects() if type(o).__name__ == 'HostChannel')\n"
         'os.write(wire._handle, wire.framed(b\'{"t":"loaded"}\'))\nwhile True: pass'
     )
     state = _run(engine, request_of("x = 1", key="anew")).state

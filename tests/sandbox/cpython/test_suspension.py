@@ -266,7 +266,7 @@ def test_a_cell_whose_process_died_while_it_stood_goes_on(cell: Open) -> None:
     worker = run._stepper._slot.worker
     assert worker is not None
     worker.close()
-    run._stepper._stood_at = 0.0
+    run._stepper._waiting_since = 0.0
     end = ended(run.answer(2, value(2)))
     assert (end.result, end.stdout, end.error) == ([1, 2], "once\n", None)
 

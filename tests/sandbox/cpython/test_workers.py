@@ -268,7 +268,7 @@ def test_the_wall_limit_holds_where_the_jail_was_killed_from_outside(
     run = jailed.open(request_of(SILENT, key="orphan", limits={"wall_ms": 3_000}))
     with ThreadPoolExecutor(1) as pool:
         step = pool.submit(run.start)
-        while not run.output.stdout:
+        while not run.printed().stdout:
             os.sched_yield()
         worker = run._stepper._slot.worker
         assert worker is not None

@@ -30,47 +30,14 @@ from standfast.ports.cell_stepper import (
     StepperHost,
 )
 from standfast.ports.code_engine import SLEEP, CallAnswer
-from standfast.sandbox.cpython import failures
+from standfast.sandbox import run_errors
+from standfast.sandbox.cpython import failures, messages, state
 from standfast.sandbox.cpython.analysis import awaited_sites, leaves_unchanged
 from standfast.sandbox.cpython.failures import ExceptionReader
 from standfast.sandbox.cpython.guest import TRIED_BYTES
 from standfast.sandbox.cpython.jail import JailProcess
-from standfast.sandbox.cpython.messages import (
-    CodeEnded,
-    GuestBlocked,
-    GuestCalled,
-    GuestPrinted,
-    OfAnotherRun,
-    OutOfMemory,
-    RunEnded,
-    SessionLoaded,
-    UnreadableMessage,
-    ValueRequested,
-    encode_tagged,
-    read_error,
-    read_message,
-    read_names,
-    read_value,
-    with_bytes,
-)
 from standfast.sandbox.cpython.meter import LOADING_MS
-from standfast.sandbox.cpython.state import (
-    CPythonDump,
-    CPythonState,
-    decode_dump,
-    decode_state,
-    encode_dump,
-    encode_state,
-)
 from standfast.sandbox.cpython.workers import CPythonWorker, CPythonWorkers
-from standfast.sandbox.run_errors import (
-    argument_not_json,
-    died_error,
-    memory_error,
-    not_serializable,
-    request_too_large,
-    result_too_large,
-)
 from standfast.sandbox.worker_process import WorkerDied
 from standfast.sandbox.workers import Watchdog, WorkerSlot
 
@@ -105,7 +72,7 @@ class CPythonStepper:
         dump: bytes,
     ) -> None:
         request = host.request
-        paused = decode_dump(dump) if dump else None
+        paused = state.decode_dump(dump) if dump else None
         self._host = host
         self._workers = workers
         self._watchdog = watchdog
@@ -113,7 +80,7 @@ class CPythonStepper:
         self._slot = WorkerSlot(workers, request.key)
         self._code = paused.code if paused else request.code
         self._state = paused.state if paused else request.state
-        self._before = decode_state(self._state)
+        self._before = state.decode_state(self._state)
         self._inputs: dict[str, bytes] | None = paused.inputs if paused else None
         self._loaded_values: dict[str, bytes | None] = dict(paused.loaded) if paused else {}
         self._seed = paused.seed if paused else request.seed
@@ -122,7 +89,7 @@ class CPythonStepper:
         self._loading = self._packing = False
         self._waiting_since = 0.0
         self._watch_key = object()
-        self._end: tuple[RunEnded, bytes] | None = None
+        self._end: tuple[messages.RunEnded, bytes] | None = None
 
     # ── stepping ─────────────────────────────────────────────────────────────────────────────────
 
@@ -134,7 +101,7 @@ class CPythonStepper:
         if self._inputs is None:
             try:
                 given = self._host.request.inputs.items()
-                self._inputs = {name: encode_tagged(value) for name, value in given}
+                self._inputs = {name: messages.encode_tagged(value) for name, value in given}
             except (InvalidArgument, OverflowError) as error:
                 message = f"an input cannot be passed: {error}"
                 raise CellFailed(ErrorObject(code=Code.INVALID_ARGUMENT, message=message)) from None
@@ -143,16 +110,16 @@ class CPythonStepper:
         try:
             self._send(self._run_message(worker, self._inputs))
             return self.proceed()
-        except (GuestDied, OfAnotherRun) as error:
+        except (GuestDied, messages.OfAnotherRun) as error:
             if not worker.warm or self._called:
-                raise failures.broken() if isinstance(error, OfAnotherRun) else error from None
+                raise failures.broken() if isinstance(error, messages.OfAnotherRun) else error from None
         self._slot.drop()  # an earlier run has spoiled it, or it died while idle; this run did nothing yet
         self._host.output.forget()
         return self.begin()
 
     def _run_message(self, worker: CPythonWorker, inputs: dict[str, bytes]) -> bytes:
         request, before = self._host.request, self._before
-        loads = before is not None and worker.version != self._state
+        loaded = before if worker.version != self._state else None
         message = {
             "nonce": worker.begin(),
             "code": self._code,
@@ -166,7 +133,8 @@ class CPythonStepper:
             "stdout_cap": self._limits.max_stdout_bytes,
             "pure": leaves_unchanged(self._code, before),
         }
-        return with_bytes(encode_json(message), before.payload) if loads and before else encode_json(message)
+        text = encode_json(message)
+        return text if loaded is None else messages.with_bytes(text, loaded.payload)
 
     def answer(self, call_id: int, answer: CallAnswer) -> Step:
         message: dict[str, Any] = {"id": call_id, "now": self._host.now_ms}
@@ -188,11 +156,11 @@ class CPythonStepper:
             while (step := self._take_message()) is None:
                 pass
             return step
-        except OfAnotherRun:
+        except messages.OfAnotherRun:
             if not self._called:
                 raise  # `begin` decides
             raise failures.broken() from None
-        except UnreadableMessage:
+        except messages.UnreadableMessage:
             raise failures.broken() from None
 
     def _take_message(self) -> Step | None:
@@ -202,66 +170,67 @@ class CPythonStepper:
             frame = worker.process.receive()
         except WorkerDied:
             raise self._death(worker) from None
-        message, data = read_message(frame, worker.nonce)
+        message, data = messages.read_message(frame, worker.nonce)
         match message:
-            case GuestCalled():
+            case messages.GuestCalled():
                 self._called = True
                 return self._engine_call(message)
-            case GuestBlocked():
+            case messages.GuestBlocked():
                 self._waiting_since = time.monotonic()
                 return StepBlocked()
-            case RunEnded():
+            case messages.RunEnded():
                 return self._ended(message, data)
-            case GuestPrinted():
+            case messages.GuestPrinted():
                 self._host.output(message.stream, message.text)
-            case SessionLoaded() if self._loading:
+            case messages.SessionLoaded() if self._loading:
                 self._allow_code(worker)
-            case ValueRequested():
+            case messages.ValueRequested():
                 self._send_value(message.name)
-            case CodeEnded():
+            case messages.CodeEnded():
                 self._packing = True  # storing the session may take more memory than the code had
                 if worker.meter.needs_more_than(limits, message.peak):
-                    raise CellFailed(memory_error(limits))
-            case OutOfMemory():
+                    raise CellFailed(run_errors.memory_error(limits))
+            case messages.OutOfMemory():
                 if self._loading:
                     raise CellFailed(failures.not_loaded_error(limits))
-                raise CellFailed(failures.not_kept_error(limits) if self._packing else memory_error(limits))
+                kept = failures.not_kept_error if self._packing else run_errors.memory_error
+                raise CellFailed(kept(limits))
             case _:
-                raise UnreadableMessage
+                raise messages.UnreadableMessage
         return None
 
-    def _engine_call(self, called: GuestCalled) -> EngineCall:
+    def _engine_call(self, called: messages.GuestCalled) -> EngineCall:
         """Convert a call. Its name and sizes are checked before its arguments are decoded."""
         request = self._host.request
         sleeps = called.name == SLEEP and SLEEP not in request.functions
         if self._loading or self._packing or not (sleeps or called.name in request.functions):
-            raise UnreadableMessage  # an honest guest knows what it may call
+            raise messages.UnreadableMessage  # an honest guest knows what it may call
         self._waiting_since = time.monotonic()
         size = len(memoryview(called.args)) + len(memoryview(called.kwargs))
         limit = 0 if sleeps else request.functions.capability(called.name).limits.max_request_bytes
         problem: ErrorObject | None = None
         if called.problem is not None:
-            explain = request_too_large if called.too_large else argument_not_json
+            explain = run_errors.request_too_large if called.too_large else run_errors.argument_not_json
             problem = explain(called.name, called.problem)
         elif size > limit + limit // 4 + _SLACK_BYTES:  # the guest writes some numbers longer than we do
-            problem = request_too_large(called.name, f"the limit is {limit} bytes as JSON")
+            problem = run_errors.request_too_large(called.name, f"the limit is {limit} bytes as JSON")
         args: Json = []
         kwargs: Json = {}
         values = 0
         if problem is None:
             values = count_json_nodes(called.args) + count_json_nodes(called.kwargs)
             try:
-                args, kwargs = read_value(called.args), read_value(called.kwargs)
+                args, kwargs = messages.read_value(called.args), messages.read_value(called.kwargs)
             except ValueTooLarge as error:
-                problem = request_too_large(called.name, error.limit)
+                problem = run_errors.request_too_large(called.name, error.limit)
         if not isinstance(args, list) or not isinstance(kwargs, dict):
-            raise UnreadableMessage
+            raise messages.UnreadableMessage
         if sleeps:
             seconds = kwargs.get("seconds")
             if args or len(kwargs) != 1 or not isinstance(seconds, (int, float)):
-                raise UnreadableMessage
+                raise messages.UnreadableMessage
             if not 0 <= seconds <= sys.float_info.max:
-                raise UnreadableMessage
+                raise messages.UnreadableMessage
         later, told = b"1" if called.later else b"0", (called.problem or "").encode()
         text = b"\0".join([called.name.encode(), later, called.args, called.kwargs, told])
         return EngineCall(
@@ -291,9 +260,9 @@ class CPythonStepper:
         """Send the guest a value by its name, the same one as before if it runs again."""
         if name not in self._loaded_values:
             if len(self._loaded_values) >= _MAX_LOADED:
-                raise UnreadableMessage
+                raise messages.UnreadableMessage
             try:
-                self._loaded_values[name] = encode_tagged(self._host.load(name))
+                self._loaded_values[name] = messages.encode_tagged(self._host.load(name))
             except LookupError:
                 self._loaded_values[name] = None
         data = self._loaded_values[name]
@@ -321,7 +290,7 @@ class CPythonStepper:
             return CellStopped()
         worker.meter.peak.bytes()  # remembered, for when the process is gone
         worker.end()
-        return GuestDied(died_error(worker.process.status))
+        return GuestDied(run_errors.died_error(worker.process.status))
 
     def _attached(self) -> CPythonWorker:
         """Return the cell's worker, which holds the session's state or an empty session."""
@@ -384,10 +353,14 @@ class CPythonStepper:
         """Do nothing: the record of the calls is all that a replayed cell needs."""
 
     def dump(self) -> bytes:
-        inputs, loaded = self._inputs or {}, self._loaded_values
-        return encode_dump(
-            CPythonDump(code=self._code, state=self._state, inputs=inputs, loaded=loaded, seed=self._seed)
+        dump = state.CPythonDump(
+            code=self._code,
+            state=self._state,
+            inputs=self._inputs or {},
+            loaded=self._loaded_values,
+            seed=self._seed,
         )
+        return state.encode_dump(dump)
 
     def load(self) -> Step:
         raise EngineFailed("a cell of CPython is replayed, and not loaded")
@@ -412,27 +385,27 @@ class CPythonStepper:
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
-    def _ended(self, ended: RunEnded, data: bytes) -> StepEnded:
+    def _ended(self, ended: messages.RunEnded, data: bytes) -> StepEnded:
         """Convert the end of the run: its value, or what is wrong with it."""
-        if (lost := read_error(ended.lost)) is not None:
+        if (lost := messages.read_error(ended.lost)) is not None:
             raise CellFailed(failures.lost_error(lost))
         if ended.too_large is not None:
             raise CellFailed(failures.too_large_error(ended.too_large))
         value: Json = None
         error: ErrorObject | None = None
         size = ended.size or len(memoryview(ended.result))
-        if (raised := read_error(ended.error)) is not None:
+        if (raised := messages.read_error(ended.error)) is not None:
             error = self._exceptions.convert(raised)
         elif ended.foreign is not None:
-            error = not_serializable(ended.foreign)
+            error = run_errors.not_serializable(ended.foreign)
         elif size > MAX_VALUE_BYTES:
-            error = result_too_large(f"it is {size} bytes as JSON, the limit is {MAX_VALUE_BYTES}")
+            error = run_errors.result_too_large(f"it is {size} bytes as JSON, the limit is {MAX_VALUE_BYTES}")
         else:
             try:
-                value = read_value(ended.result)
+                value = messages.read_value(ended.result)
             except ValueTooLarge as large:
-                error = result_too_large(large.limit)
-        notes = read_names(ended.notes) or []
+                error = run_errors.result_too_large(large.limit)
+        notes = messages.read_names(ended.notes) or []
         self._end = ended, data
         return StepEnded(result=value, error=error, notes=tuple(notes[:_MAX_NOTES]))
 
@@ -442,20 +415,20 @@ class CPythonStepper:
         ended, payload = self._end
         worker, before = self._worker(), self._before
         try:
-            names = read_names(ended.names)
-        except UnreadableMessage:
+            names = messages.read_names(ended.names)
+        except messages.UnreadableMessage:
             raise failures.broken() from None
-        state: bytes | None = None
+        new: bytes | None = None
         unchanged = before is not None and before.payload == payload and before.names == names
         if names is not None and not unchanged:
-            state = encode_state(CPythonState(payload=payload, names=names, plain=ended.plain))
+            new = state.encode_state(state.CPythonState(payload=payload, names=names, plain=ended.plain))
             most = _LOADED_BY_USED * worker.meter.used_bytes() + _LOADED_BY_PACKED * len(payload)
             untried = not ended.plain and len(payload) > TRIED_BYTES
             if untried or most > self._limits.memory_mb << 20:
                 self._try_loading(payload)
         busy = ended.threads or worker.process.has_unread()
-        worker.version = None if busy else self._state if state is None else state
-        return state
+        worker.version = None if busy else self._state if new is None else new
+        return new
 
     def _try_loading(self, payload: bytes) -> None:
         """Load *payload* in a process of its own; raise `CellFailed` if a later run could not. Blocking.
@@ -466,9 +439,9 @@ class CPythonStepper:
         try:
             with self._slot.beside(worker):
                 worker.meter.begin(limits)
-                worker.process.send(with_bytes(encode_json({"nonce": worker.begin()}), payload))
-                message, _ = read_message(worker.process.receive(), worker.nonce)
-                lost = read_error(message.lost) if isinstance(message, RunEnded) else None
+                worker.process.send(messages.with_bytes(encode_json({"nonce": worker.begin()}), payload))
+                message, _ = messages.read_message(worker.process.receive(), worker.nonce)
+                lost = messages.read_error(message.lost) if isinstance(message, messages.RunEnded) else None
                 computed_ms = worker.meter.computed_ms()
                 worker.meter.begin(limits)  # what remains in memory now that all copies are freed
                 used = worker.meter.used_bytes()
@@ -476,7 +449,7 @@ class CPythonStepper:
             if self._host.stopped is not None:
                 raise CellStopped from None
             raise CellFailed(failures.not_loadable_error("the process that loaded it died")) from None
-        except UnreadableMessage:
+        except messages.UnreadableMessage:
             raise failures.broken() from None
         finally:
             self._workers.drop(worker)
@@ -484,5 +457,5 @@ class CPythonStepper:
             raise CellFailed(failures.not_loadable_error(lost.message))
         if computed_ms > limits.cpu_ms + LOADING_MS // 2:
             raise CellFailed(failures.not_loadable_error(f"loading it takes {computed_ms:.0f} ms"))
-        if not isinstance(message, SessionLoaded) or used > (limits.memory_mb << 20) * 15 // 16:
+        if not isinstance(message, messages.SessionLoaded) or used > (limits.memory_mb << 20) * 15 // 16:
             raise CellFailed(failures.not_kept_error(limits))

@@ -32,51 +32,10 @@ from standfast.ports.cell_stepper import (
     StepperHost,
 )
 from standfast.ports.code_engine import SLEEP, CallAnswer
+from standfast.sandbox import run_errors
+from standfast.sandbox.quickjs import frames, inputs, state
 from standfast.sandbox.quickjs.failures import RunCode, stopped_error, syntax_error, thrown_error
-from standfast.sandbox.quickjs.frames import (
-    Bounds,
-    Call,
-    ClockAndSeed,
-    Dump,
-    Finish,
-    Given,
-    GuestReply,
-    Image,
-    Open,
-    Poll,
-    Question,
-    Run,
-    Settle,
-    Thrown,
-    Wanted,
-    decode_poll,
-)
-from standfast.sandbox.quickjs.inputs import (
-    MAX_FREE,
-    asked_names,
-    bridge_inputs,
-    free_names,
-    loaded,
-    named_arguments,
-)
-from standfast.sandbox.quickjs.state import (
-    QuickJsDump,
-    QuickJsState,
-    corrupt,
-    decode_dump,
-    decode_state,
-    encode_dump,
-    encode_state,
-    other_build,
-)
 from standfast.sandbox.quickjs.workers import QuickJsWorker, QuickJsWorkers
-from standfast.sandbox.run_errors import (
-    argument_not_json,
-    deadlock_error,
-    not_serializable,
-    request_too_large,
-    result_too_large,
-)
 from standfast.sandbox.typescript.script import Script, ScriptRefused, read_script
 from standfast.sandbox.worker_process import WorkerDied
 from standfast.sandbox.workers import WorkerSlot
@@ -84,7 +43,7 @@ from standfast.sandbox.workers import WorkerSlot
 EXIT: Final = "SystemExit"
 _MAX_LINES: Final = 10_000
 _MAX_MEMORY: Final = (1 << 32) - (1 << 20)
-_NO_POLL: Final = Poll([], "", "", 0, "stuck")
+_NO_POLL: Final = frames.Poll([], "", "", 0, "stuck")
 _read_arguments: Final = msgspec.json.Decoder(list).decode
 
 
@@ -97,12 +56,12 @@ class QuickJsStepper:
 
     def __init__(self, host: StepperHost, workers: QuickJsWorkers, dump: bytes) -> None:
         request = host.request
-        paused = decode_dump(dump) if dump else None
+        paused = state.decode_dump(dump) if dump else None
         self._host = host
         self._workers = workers
         self._limits = request.limits
         self._slot = WorkerSlot(workers, request.key)
-        self._before = decode_state(request.state)
+        self._before = state.decode_state(request.state)
         known = paused or self._before
         self._lines = known.lines
         self._free, self._asked = list(known.free), list(known.asked)
@@ -115,8 +74,8 @@ class QuickJsStepper:
         self._known_code: RunCode | None = None
         self._refused: ErrorObject | None = None
         self._is_open = False
-        self._new_calls: deque[Call] = deque()
-        self._left: tuple[GuestReply, list[str] | None] | None = None
+        self._new_calls: deque[frames.Call] = deque()
+        self._left: tuple[frames.GuestReply, list[str] | None] | None = None
 
     # ── stepping ─────────────────────────────────────────────────────────────────────────────────
 
@@ -131,7 +90,7 @@ class QuickJsStepper:
                 self._is_open = True
         try:
             script = self._code.script
-            self._given = bridge_inputs(request.inputs)
+            self._given = inputs.bridge_inputs(request.inputs)
             if request.load is not None or request.inputs:
                 self._find_outside_names(script)
         except ScriptRefused as refused:
@@ -142,7 +101,7 @@ class QuickJsStepper:
         if self._refused is not None:
             return StepEnded(error=self._refused, refused=True)
         script = self._code.script
-        run = Run(
+        run = frames.Run(
             code="\n" * self._lines + script.javascript,
             inputs=self._given,
             lazy=self._lazy,
@@ -174,20 +133,20 @@ class QuickJsStepper:
             settled = (call_id, 1, (seen.type, seen.message, code, error))
         early = self._host.request.through is not None
         image, self._image = self._image, None
-        question = Settle([encode_json(settled)], image, self._around(), self._bounds(), early)
+        question = frames.Settle([encode_json(settled)], image, self._around(), self._bounds(), early)
         return self._taken_in(self._ask(question))
 
     def raises_at_call(self, answer: CallAnswer) -> bool:
         return answer.exception is not None and answer.exception.type == EXIT
 
-    def _taken_in(self, reply: GuestReply) -> Step:
+    def _taken_in(self, reply: frames.GuestReply) -> Step:
         """Convert a reply of the worker: its first call, a wait, or an end."""
         self._count(reply)
         poll = self._polled(reply)
         if reply.stop == "version":
-            raise other_build()
+            raise state.other_build()
         if reply.stop == "corrupt":
-            raise corrupt("session's state", reply.detail[0])
+            raise state.corrupt("session's state", reply.detail[0])
         if reply.stop == "syntax":
             return StepEnded(error=syntax_error(reply.detail, self._code), refused=True)
         if reply.stop:
@@ -196,15 +155,15 @@ class QuickJsStepper:
             self._new_calls.extend(poll.calls)
             return self.proceed()
         if poll.outcome == "stuck":
-            raise CellFailed(deadlock_error())
+            raise CellFailed(run_errors.deadlock_error())
         self._left = reply, poll.names
         error, result = self._outcome(poll)
         return StepEnded(result=result, error=error)
 
-    def _polled(self, reply: GuestReply) -> Poll:
+    def _polled(self, reply: frames.GuestReply) -> frames.Poll:
         """Decode the report of the bridge, and take in what was printed."""
         try:
-            poll = decode_poll(reply.poll) if reply.poll else _NO_POLL
+            poll = frames.decode_poll(reply.poll) if reply.poll else _NO_POLL
         except msgspec.DecodeError as error:
             raise EngineFailed(f"the guest broke its protocol: {error}") from None
         if poll.stdout:
@@ -215,7 +174,7 @@ class QuickJsStepper:
             self._host.output.truncated = True
         return poll
 
-    def _engine_call(self, call: Call) -> EngineCall:
+    def _engine_call(self, call: frames.Call) -> EngineCall:
         call_id, name, raw, problem = call
         if name is None:
             seconds = max(0.0, float(msgspec.json.decode(raw)))
@@ -228,16 +187,16 @@ class QuickJsStepper:
                 id=call_id, name=name, stands=False, answer=CallAnswer(exception=seen, error=error)
             )
         if problem is not None:
-            error = argument_not_json(name, problem)
+            error = run_errors.argument_not_json(name, problem)
             return EngineCall(id=call_id, name=name, problem=error, stands=False)
         capability = functions.capability(name)
         try:
             check_json_bounds(raw, max_bytes=capability.limits.max_request_bytes)
         except ValueTooLarge as large:
-            error = request_too_large(name, large.limit)
+            error = run_errors.request_too_large(name, large.limit)
             return EngineCall(id=call_id, name=name, problem=error, stands=False)
         args = _read_arguments(raw)
-        if (named := named_arguments(args, capability)) is not None:
+        if (named := inputs.named_arguments(args, capability)) is not None:
             return EngineCall(id=call_id, name=name, kwargs=named, stands=False)
         return EngineCall(id=call_id, name=name, args=args, stands=False)
 
@@ -245,7 +204,7 @@ class QuickJsStepper:
         """End the code where it is."""
         self._new_calls.clear()
         image, self._image = self._image, None
-        reply = self._ask(Finish(image=image, bounds=self._bounds()))
+        reply = self._ask(frames.Finish(image=image, bounds=self._bounds()))
         self._count(reply)
         if reply.stop:
             raise CellFailed(stopped_error(reply, self._limits))
@@ -255,18 +214,18 @@ class QuickJsStepper:
 
     # ── the worker ───────────────────────────────────────────────────────────────────────────────
 
-    def _open(self, image: Image | None) -> None:
+    def _open(self, image: frames.Image | None) -> None:
         """Have the worker make a guest ready for a run; raise `WorkerDied` if it cannot."""
         functions = msgspec.json.encode(list(self._host.request.functions.names()))
         worker = self._worker()
         worker.runs += 1
         try:
-            worker.send(Open(image=image, functions=functions, around=self._around(), bounds=self._bounds()))
+            worker.send(frames.Open(image, functions, self._around(), self._bounds()))
         except WorkerDied:
             self._slot.drop()
             raise
 
-    def _ask(self, question: Question, *, last: bool = False) -> GuestReply:
+    def _ask(self, question: frames.Question, *, last: bool = False) -> frames.GuestReply:
         """Ask the worker, and give it the values that it wants before it answers.
 
         A worker that dies while it runs the code ends the cell. One that dies before may have been dead all
@@ -276,16 +235,16 @@ class QuickJsStepper:
         worker.version = None
         try:
             got = worker.ask(question)
-            while isinstance(got, Wanted):
+            while isinstance(got, frames.Wanted):
                 try:
-                    value = loaded(self._host.load, got.name)
+                    value = inputs.loaded(self._host.load, got.name)
                 except BaseException:
                     self._slot.drop()  # it is in the middle of an entry
                     raise
-                got = worker.ask(Given(value))
+                got = worker.ask(frames.Given(value))
         except WorkerDied:
             self._slot.drop()
-            if self._host.stopped is None and isinstance(question, Run) and not last:
+            if self._host.stopped is None and isinstance(question, frames.Run) and not last:
                 raise
             raise CellStopped from None
         if self._host.stopped is not None:
@@ -303,17 +262,17 @@ class QuickJsStepper:
         if self._image is not None or worker is None:
             return
         try:
-            reply = worker.ask(Dump())
+            reply = worker.ask(frames.Dump())
         except WorkerDied:
             raise EngineFailed("the cell cannot be suspended: its worker died") from None
-        if not isinstance(reply, GuestReply) or reply.image is None:
+        if not isinstance(reply, frames.GuestReply) or reply.image is None:
             raise EngineFailed("the cell cannot be suspended: its worker does not hold it")
         self._image = reply.image
 
     def dump(self) -> bytes:
         if self._image is None:
             raise EngineFailed("the cell cannot be suspended: its worker is gone")
-        dump = QuickJsDump(
+        dump = state.QuickJsDump(
             image=self._image,
             lines=self._lines,
             free=self._free,
@@ -321,7 +280,7 @@ class QuickJsStepper:
             cpu_used_us=self._cpu_us,
             instructions=self.instructions or 0,
         )
-        return encode_dump(dump)
+        return state.encode_dump(dump)
 
     def load(self) -> Step:
         """Do nothing yet: the guest is sent with the next answer."""
@@ -341,19 +300,19 @@ class QuickJsStepper:
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
-    def _outcome(self, poll: Poll) -> tuple[ErrorObject | None, Json]:
+    def _outcome(self, poll: frames.Poll) -> tuple[ErrorObject | None, Json]:
         """Return what the code ended with: an error, or a value."""
         if poll.outcome == "error":
-            thrown = Thrown("Error", "the code threw something that cannot be shown", "")
+            thrown = frames.Thrown("Error", "the code threw something that cannot be shown", "")
             with contextlib.suppress(msgspec.DecodeError):
-                thrown = msgspec.json.decode(poll.detail, type=Thrown)
+                thrown = msgspec.json.decode(poll.detail, type=frames.Thrown)
             return thrown_error(thrown, self._code), None
         if poll.outcome == "foreign":
-            return not_serializable(msgspec.json.decode(poll.detail, type=str)), None
+            return run_errors.not_serializable(msgspec.json.decode(poll.detail, type=str)), None
         try:
             check_json_bounds(poll.detail)
         except ValueTooLarge as error:
-            return result_too_large(error.limit), None
+            return run_errors.result_too_large(error.limit), None
         return None, read_json(poll.detail)
 
     def keep(self) -> bytes:
@@ -367,7 +326,7 @@ class QuickJsStepper:
             except WorkerDied:
                 self._slot.drop()
                 raise CellStopped from None
-            if self._host.stopped is not None or not isinstance(received, GuestReply):
+            if self._host.stopped is not None or not isinstance(received, frames.GuestReply):
                 raise CellStopped
             reply = received
             self._count(reply)
@@ -376,10 +335,11 @@ class QuickJsStepper:
         assert reply.image is not None
         bound = set(msgspec.json.decode(reply.names, type=list[str]) if names is None else names)
         lines = self._lines + self._code.script.javascript.count("\n") + 2
-        free = [name for name in self._free if name not in bound][-MAX_FREE:]
-        asked = [name for name in self._asked if name not in bound][-MAX_FREE:]
+        free = [name for name in self._free if name not in bound][-inputs.MAX_FREE :]
+        asked = [name for name in self._asked if name not in bound][-inputs.MAX_FREE :]
         next_line = lines if lines < _MAX_LINES else 1
-        worker.version = data = encode_state(QuickJsState(reply.image, sorted(bound), next_line, free, asked))
+        kept = state.QuickJsState(reply.image, sorted(bound), next_line, free, asked)
+        worker.version = data = state.encode_state(kept)
         return data
 
     # ── parts ────────────────────────────────────────────────────────────────────────────────────
@@ -399,28 +359,28 @@ class QuickJsStepper:
         """
         request = self._host.request
         known = {*self._before.names, *request.functions.names()}
-        new = free_names(script, known.union(self._free))
+        new = inputs.free_names(script, known.union(self._free))
         self._free = [name for name in [*self._free, *new] if name not in known]
-        new = asked_names(script, self._free)
+        new = inputs.asked_names(script, self._free)
         self._asked = [name for name in dict.fromkeys([*self._asked, *new]) if name not in known]
         if request.load is None:
             return
         self._lazy = [name for name in self._free if name not in {*self._given, *self._asked}]
         for name in self._asked:
-            if name not in self._given and (text := loaded(self._host.load, name)):
+            if name not in self._given and (text := inputs.loaded(self._host.load, name)):
                 self._given[name] = text
 
-    def _count(self, reply: GuestReply) -> None:
+    def _count(self, reply: frames.GuestReply) -> None:
         self._cpu_us += reply.cpu_us
         self.instructions = (self.instructions or 0) + reply.instructions
         self._memory_bytes = max(self._memory_bytes, reply.memory_bytes)
 
-    def _around(self) -> ClockAndSeed:
-        return ClockAndSeed(self._host.now_ms, self._host.request.seed)
+    def _around(self) -> frames.ClockAndSeed:
+        return frames.ClockAndSeed(self._host.now_ms, self._host.request.seed)
 
-    def _bounds(self) -> Bounds:
+    def _bounds(self) -> frames.Bounds:
         limits = self._limits
-        return Bounds(
+        return frames.Bounds(
             memory_bytes=min(limits.memory_mb << 20, _MAX_MEMORY),
             cpu_ms=max(1, limits.cpu_ms - self._cpu_us // 1000),
             wall_ms=max(1, limits.wall_ms - self._host.duration_ms()),

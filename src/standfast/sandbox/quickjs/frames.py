@@ -97,6 +97,7 @@ class Given(msgspec.Struct, frozen=True, array_like=True, tag="given"):
     text: str
 
 
+Entry = Run | Settle | Finish
 Question = Open | Run | Settle | Finish | Dump | Drop | Given
 
 

@@ -26,26 +26,9 @@ from typing import Final, Literal
 import msgspec
 
 from standfast.sandbox.frames_between import PipeFrames
-from standfast.sandbox.quickjs import image
+from standfast.sandbox.quickjs import frames, image
 from standfast.sandbox.quickjs.booting import Machine
 from standfast.sandbox.quickjs.build import GuestMissing
-from standfast.sandbox.quickjs.frames import (
-    Bounds,
-    ClockAndSeed,
-    Dump,
-    Finish,
-    Given,
-    GuestReply,
-    Image,
-    Open,
-    Run,
-    Settle,
-    Stop,
-    Wanted,
-    decode_poll,
-    decode_question,
-    encode,
-)
 from standfast.sandbox.quickjs.guest import Broken, Guest, Trapped
 
 _STDIN: Final = 0
@@ -96,7 +79,7 @@ class GuestClock:
         self._cpu_clock: int = make(threading.get_ident()) if make is not None else time.CLOCK_MONOTONIC
         threading.Thread(target=self._look, name="watch", daemon=True).start()
 
-    def begin(self, bounds: Bounds) -> None:
+    def begin(self, bounds: frames.Bounds) -> None:
         with self._lock:
             self._cpu_until = time.clock_gettime(self._cpu_clock) + bounds.cpu_ms / 1000
             self._wall_until = time.monotonic() + bounds.wall_ms / 1000
@@ -143,8 +126,8 @@ class WorkerProgram:
         self._arrivals.register(_STDIN, select.POLLIN)
         self._more_is_near = False
         self._guest: Guest | None = None
-        self._opened: Open | None = None
-        self._refusal: GuestReply | None = None
+        self._opened: frames.Open | None = None
+        self._refusal: frames.GuestReply | None = None
         self._snapshot: image.GuestSnapshot | None = None
         self._kept_bytes = 0
         self._opening_ns = 0
@@ -159,23 +142,23 @@ class WorkerProgram:
                 arrived, until = self._arrivals.poll, time.perf_counter() + _LINGER_S
                 while not arrived(0) and time.perf_counter() < until:
                     os.sched_yield()
-            question = decode_question(self._line.receive())
+            question = frames.decode_question(self._line.receive())
             self._more_is_near = False
             match question:
-                case Open():
+                case frames.Open():
                     self._open(question)
-                case Run() | Settle() | Finish():
+                case frames.Run() | frames.Settle() | frames.Finish():
                     self._enter_and_reply(question)
-                case Dump():
+                case frames.Dump():
                     self._send(self._dumped())
                     self._forget()
                 case _:
                     self._forget()
 
-    def _enter_and_reply(self, question: Run | Settle | Finish) -> None:
+    def _enter_and_reply(self, question: frames.Entry) -> None:
         """Send where the guest stands and, if it has ended, its state: in a second reply if `early`."""
         reply = self._entered(question)
-        if reply.more and not isinstance(question, Finish) and question.early:
+        if reply.more and not isinstance(question, frames.Finish) and question.early:
             self._send(reply)
             reply = self._left(question)
         elif reply.more and not (left := self._left(question)).stop:
@@ -187,14 +170,14 @@ class WorkerProgram:
             reply = left
         self._send(reply)
 
-    def _send(self, reply: GuestReply) -> None:
+    def _send(self, reply: frames.GuestReply) -> None:
         """Send a reply, and behind it the memory of the guest if that belongs to it."""
-        self._line.send(encode(reply))
+        self._line.send(frames.encode(reply))
         if reply.image is not None and self._snapshot is not None:
             self._line.send_raw(self._snapshot.parts())
         self._snapshot = None
 
-    def _open(self, question: Open) -> None:
+    def _open(self, question: frames.Open) -> None:
         """Make a guest ready for a run. A failure is the answer to the run."""
         started = time.thread_time_ns()
         self._more_is_near = True
@@ -211,26 +194,27 @@ class WorkerProgram:
             self._clock.end()
         self._opening_ns = time.thread_time_ns() - started
 
-    def _entered(self, question: Run | Settle | Finish) -> GuestReply:
+    def _entered(self, question: frames.Entry) -> frames.GuestReply:
         """Enter the guest under its bounds, and report what it used."""
         started = time.thread_time_ns()
-        if isinstance(question, Run):
+        if isinstance(question, frames.Run):
             if self._refusal is not None:
                 return self._refusal
             started -= self._opening_ns
         self._clock.begin(question.bounds)
         try:
-            guest = self._loaded(None if isinstance(question, Run) else question.image, question.bounds)
-            fuel = self._fuel if isinstance(question, Run) else self._fuelled(guest, question)
+            image = None if isinstance(question, frames.Run) else question.image
+            guest = self._loaded(image, question.bounds)
+            fuel = self._fuel if isinstance(question, frames.Run) else self._fuelled(guest, question)
             stop, detail, poll = self._advance(guest, question)
             self._fuel = guest.fuel
             self._more_is_near = poll.endswith(_WAITS)  # a run that has ended has its names last
             ended = not self._more_is_near
             # A script that cannot be read leaves nothing, and neither does one that hangs.
-            lost = ended and bool(stop or (poll and decode_poll(poll).outcome == "stuck"))
+            lost = ended and bool(stop or (poll and frames.decode_poll(poll).outcome == "stuck"))
             if lost:
                 self._forget()
-            return GuestReply(
+            return frames.GuestReply(
                 stop=stop,
                 detail=detail,
                 poll=poll,
@@ -244,17 +228,17 @@ class WorkerProgram:
         finally:
             self._clock.end()
 
-    def _fuelled(self, guest: Guest, question: Open | Settle | Finish) -> int:
+    def _fuelled(self, guest: Guest, question: frames.Open | frames.Settle | frames.Finish) -> int:
         """Set the guest's limits and return its fuel. A run that continues keeps what is left of it."""
         bounds = question.bounds
-        if isinstance(question, Settle) and question.image is None:
+        if isinstance(question, frames.Settle) and question.image is None:
             guest.limit_size(memory=bounds.memory_bytes, depth=bounds.depth)
         else:
             self._fuel = _FUEL_PER_MS * max(1, bounds.cpu_ms)
             guest.limit(memory=bounds.memory_bytes, depth=bounds.depth, fuel=self._fuel)
         return self._fuel
 
-    def _loaded(self, given: Image | None, bounds: Bounds) -> Guest:
+    def _loaded(self, given: frames.Image | None, bounds: frames.Bounds) -> Guest:
         """Return the guest that the worker holds, or one made of an image."""
         if given is None:
             if self._guest is None:
@@ -277,11 +261,11 @@ class WorkerProgram:
                 pass
         return guest
 
-    def _advance(self, guest: Guest, question: Run | Settle | Finish) -> tuple[Stop, list[str], bytes]:
+    def _advance(self, guest: Guest, question: frames.Entry) -> tuple[frames.Stop, list[str], bytes]:
         """Enter the guest as asked; return why it cannot, about what, and where it stands."""
-        if isinstance(question, Finish):
+        if isinstance(question, frames.Finish):
             return "", [], b""
-        if isinstance(question, Run):
+        if isinstance(question, frames.Run):
             opened = self._opened
             assert opened is not None
             if question.lazy or question.binds_result:  # few do; it is opened once more
@@ -303,48 +287,48 @@ class WorkerProgram:
         return "", [], poll
 
     @staticmethod
-    def _spec(opened: Open, lazy: list[str], binds_result: bool) -> bytes:
+    def _spec(opened: frames.Open, lazy: list[str], binds_result: bool) -> bytes:
         return msgspec.json.encode((lazy, binds_result, opened.bounds.stdout_chars, opened.around.now_ms))
 
-    def _surround(self, guest: Guest, around: ClockAndSeed) -> None:
+    def _surround(self, guest: Guest, around: frames.ClockAndSeed) -> None:
         guest.now_ms = around.now_ms
         self._seed = around.seed
 
-    def _left(self, question: Run | Settle | Finish) -> GuestReply:
+    def _left(self, question: frames.Entry) -> frames.GuestReply:
         """Return the state of a run that has ended, without garbage if it grew since the last time."""
         guest = self._guest
         assert guest is not None
         self._clock.begin(question.bounds)
         try:
-            names = guest.call("close") if isinstance(question, Finish) else b""
+            names = guest.call("close") if isinstance(question, frames.Finish) else b""
             snapshot = image.GuestSnapshot(guest)
             if snapshot.size > max(_SMALL_IMAGE, self._kept_bytes + self._kept_bytes // 4):
                 guest.calls["run_gc"]()
                 snapshot = image.GuestSnapshot(guest)
                 self._kept_bytes = snapshot.size
             self._snapshot = snapshot
-            kept = Image(self._machine.boot.digest, size=snapshot.size)
-            return GuestReply(names=names, image=kept, memory_bytes=guest.size)
+            kept = frames.Image(self._machine.boot.digest, size=snapshot.size)
+            return frames.GuestReply(names=names, image=kept, memory_bytes=guest.size)
         except Exception as error:
             return msgspec.structs.replace(self._stopped(error), instructions=0)
         finally:
             self._clock.end()
 
-    def _dumped(self) -> GuestReply:
+    def _dumped(self) -> frames.GuestReply:
         guest = self._guest
         if guest is None:
-            return GuestReply(stop="broken", detail=["the worker holds no guest"])
+            return frames.GuestReply(stop="broken", detail=["the worker holds no guest"])
         try:
             self._snapshot = image.GuestSnapshot(guest)
         except (Trapped, Broken) as error:
-            return GuestReply(stop="broken", detail=[str(error)])
-        kept = Image(self._machine.boot.digest, size=self._snapshot.size)
-        return GuestReply(image=kept, memory_bytes=guest.size)
+            return frames.GuestReply(stop="broken", detail=[str(error)])
+        kept = frames.Image(self._machine.boot.digest, size=self._snapshot.size)
+        return frames.GuestReply(image=kept, memory_bytes=guest.size)
 
-    def _stopped(self, error: Exception, cpu_us: int = 0) -> GuestReply:
+    def _stopped(self, error: Exception, cpu_us: int = 0) -> frames.GuestReply:
         """Report why the guest was stopped, what it had printed and computed, and forget it."""
         self._clock.end()
-        stop: Stop = "broken"
+        stop: frames.Stop = "broken"
         detail = ""
         match error:
             case Trapped(reason="interrupt"):
@@ -367,7 +351,7 @@ class WorkerProgram:
             poll = self._rescued(guest) if stop not in ("corrupt", "version") else b""
             memory = guest.size
         self._forget()
-        return GuestReply(
+        return frames.GuestReply(
             stop=stop, detail=[detail], poll=poll, memory_bytes=memory, instructions=used, cpu_us=cpu_us
         )
 
@@ -376,7 +360,7 @@ class WorkerProgram:
         try:
             guest.allow(guest.size + _RESCUE_BYTES, _RESCUE_FUEL)
             text = guest.call("rest")
-            decode_poll(text)
+            frames.decode_poll(text)
         except Exception:
             return b""
         return text
@@ -393,9 +377,9 @@ class WorkerProgram:
         if kind == "draw":
             return hashlib.shake_256(f"{about}:{self._seed}".encode()).hexdigest(_DRAW_BYTES)
         if kind == "load":
-            self._line.send(encode(Wanted(about)))
-            given = decode_question(self._line.receive())
-            return given.text if isinstance(given, Given) else ""
+            self._line.send(frames.encode(frames.Wanted(about)))
+            given = frames.decode_question(self._line.receive())
+            return given.text if isinstance(given, frames.Given) else ""
         raise Flooded
 
 
@@ -408,7 +392,7 @@ def main() -> None:
     try:
         machine = Machine()
     except (GuestMissing, Broken) as error:
-        line.send(encode(GuestReply(stop="broken", detail=[str(error)])))
+        line.send(frames.encode(frames.GuestReply(stop="broken", detail=[str(error)])))
         sys.exit(1)
     try:
         WorkerProgram(machine, line).serve()

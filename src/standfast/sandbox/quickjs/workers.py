@@ -19,19 +19,7 @@ from typing import Final
 import msgspec
 
 from standfast.errors import EngineFailed
-from standfast.sandbox.quickjs.frames import (
-    Drop,
-    Dump,
-    Finish,
-    GuestReply,
-    Image,
-    Open,
-    Question,
-    Settle,
-    Wanted,
-    decode_answer,
-    encode,
-)
+from standfast.sandbox.quickjs import frames
 from standfast.sandbox.worker_process import WorkerDied, WorkerProcess, pipe_line
 from standfast.sandbox.workers import WorkerSlots
 
@@ -62,34 +50,34 @@ class QuickJsWorker:
     def is_alive(self) -> bool:
         return self._process.is_alive()
 
-    def ask(self, question: Question) -> Wanted | GuestReply:
+    def ask(self, question: frames.Question) -> frames.Wanted | frames.GuestReply:
         """Ask, and wait for the answer; raise `WorkerDied` if there is none."""
         self._busy = True
         self.send(question)
         return self.receive()
 
-    def send(self, question: Question) -> None:
+    def send(self, question: frames.Question) -> None:
         """Send a question, and behind it its image; raise `WorkerDied` if the process is dead."""
-        image = question.image if isinstance(question, Open | Settle | Finish) else None
+        image = question.image if isinstance(question, frames.Open | frames.Settle | frames.Finish) else None
         if image is None or not image.data:
-            self._process.send(encode(question))
+            self._process.send(frames.encode(question))
             return
-        behind = Image(image.boot, size=len(image.data))
-        self._process.send(encode(msgspec.structs.replace(question, image=behind)))
+        behind = frames.Image(image.boot, size=len(image.data))
+        self._process.send(frames.encode(msgspec.structs.replace(question, image=behind)))
         self._process.send_raw(image.data)
 
-    def receive(self) -> Wanted | GuestReply:
+    def receive(self) -> frames.Wanted | frames.GuestReply:
         """Wait for the next answer."""
         data = self._process.receive()
         try:
-            answer: Wanted | GuestReply = decode_answer(data)
+            answer: frames.Wanted | frames.GuestReply = frames.decode_answer(data)
         except msgspec.DecodeError:
             self.kill()
             raise WorkerDied from None
-        if isinstance(answer, GuestReply) and answer.image is not None:
-            image = Image(answer.image.boot, self._process.receive_raw(answer.image.size))
+        if isinstance(answer, frames.GuestReply) and answer.image is not None:
+            image = frames.Image(answer.image.boot, self._process.receive_raw(answer.image.size))
             answer = msgspec.structs.replace(answer, image=image)
-        self._busy = isinstance(answer, GuestReply) and answer.more
+        self._busy = isinstance(answer, frames.GuestReply) and answer.more
         self._home.has_answered()
         return answer
 
@@ -105,7 +93,7 @@ class QuickJsWorker:
             self._home.end(self._process)
             return
         with contextlib.suppress(WorkerDied):
-            self._process.send(encode(Drop()))
+            self._process.send(frames.encode(frames.Drop()))
         self._home.put_by(self._process, self.runs)
 
 
@@ -142,7 +130,7 @@ class QuickJsWorkers(WorkerSlots[QuickJsWorker]):
             if not self._works:
                 worker = self.attach()
                 with contextlib.suppress(WorkerDied):  # a run reports why
-                    worker.ask(Dump())
+                    worker.ask(frames.Dump())
                 worker.close()
 
     def has_answered(self) -> None:
