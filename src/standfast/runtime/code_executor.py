@@ -41,10 +41,9 @@ from standfast.ports.code_engine import (
     CellStep,
     CodeEngine,
 )
-from standfast.protocols.code.cell_history import kept_report
 from standfast.protocols.code.executor import STATE_VERSION, CodeMemory
 from standfast.protocols.code.running_cell import Suspended
-from standfast.protocols.standard.cells import RunningCell
+from standfast.protocols.standard.cells import RunningCell, kept_report
 from standfast.sandbox.run_errors import calls_error, wall_error
 
 MAX_SLEEPS: Final = 10_000

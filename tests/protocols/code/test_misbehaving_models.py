@@ -284,7 +284,7 @@ def test_a_result_that_is_no_json_fails_the_cell_which_took_effect(
     played = misbehave(memory, cell(f"kept = 'in between'\n{code}"), "over")
     assert observations(played.first.messages)[1] == (
         f"[cell 1] failed\nerror:\nRESULT_NOT_SERIALIZABLE: the result is not JSON: it holds {kind}\n"
-        "hint: the rest of the cell took effect; end it with JSON or text: list(...), str(...), or print it"
+        "hint: the rest of the cell took effect; end it with JSON or text, list(...), str(...), or print"
     )
     assert played.last.output == "in between"
 

@@ -11,13 +11,8 @@ from standfast.model.capability import CallStatus
 from standfast.model.cell import CallMade, CellReport
 from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.model.language import Language
-from standfast.protocols.code.observation import (
-    NOT_EXECUTED,
-    cut_middle,
-    fair_shares,
-    observation,
-    short_arguments,
-)
+from standfast.protocols.code.observation import NOT_EXECUTED, fair_shares, observation, short_arguments
+from standfast.protocols.standard.cut_report import cut_middle
 
 CODE = "total = 5\ncount = 0\nshare = total / count\n"
 FAILURE = ErrorObject(

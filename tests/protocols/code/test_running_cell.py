@@ -14,9 +14,8 @@ from standfast.errors import EngineFailed, ErrorObject
 from standfast.model.limits import SessionLimits
 from standfast.plugins.protocol import ExecRequest
 from standfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
-from standfast.protocols.code.following import SessionReading
 from standfast.protocols.code.running_cell import ModelCell
-from standfast.protocols.code.values import ReadOnlyValues
+from standfast.protocols.code.values import ReadOnlyValues, SessionReading
 
 Job = Callable[[], Callable[[], object] | None]
 WAITS = CellPause((CellCall(number=1, name="pay"),))

@@ -216,7 +216,7 @@ def test_what_is_no_json_is_told_with_what_to_do() -> None:
     (told, _) = observed("const seen = new Map([[1, 2]]);\nseen", "[...seen]")
     assert "RESULT_NOT_SERIALIZABLE: the result is not JSON: it holds Map\n" in told
     assert (
-        "hint: the rest of the cell took effect; end it with JSON or text: [...x], String(x), or print it"
+        "hint: the rest of the cell took effect; end it with JSON or text, [...x], String(x), or print"
         in told
     )
     assert _ == "[cell 1] ok\nresult:\n[[1,2]]"

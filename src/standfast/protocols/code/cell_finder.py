@@ -1,22 +1,22 @@
-"""Finds the cells in a model's reply while it streams, and what is left of it to show.
+"""Finds the cells in a model's reply while it streams, and the prose to show.
 
 Theory of operation
 -------------------
 A reply is Markdown. A fence whose first word names a programming language is a *cell*; every other fence is
-prose and stays as it is, with whatever it contains. Text comes in pieces of any size. At the start of a line
-pieces are held back as long as the line may still become the opening of a cell; from then on the line is
-*shown* piece by piece, or *hidden* to its end. What ends a line is held until something visible follows, so
-that the blank lines around a cell that was cut out can become one paragraph break.
+prose. Text arrives in pieces of any size. At the start of a line, pieces are held back while the line may
+become the opening of a cell; from then on the line is *shown* piece by piece, or *hidden* to its end. Line
+ends are held until visible text follows, so that the blank lines around a removed cell can become one
+paragraph break.
 
 Rules
 -----
 1. What is shown depends on the text alone, never on how it was cut into pieces.
 2. No part of a cell or of its fences is ever shown.
 3. As in CommonMark, a fence ends at a line of at least as many of its characters and nothing else, indented
-   by at most three columns more than its opening. A block quote that ends takes its fence along: such a cell
-   is not closed. The end of a list item does not, because models often forget to indent.
-4. Each character is looked at a bounded number of times: an opening whose language does not
-   begin within `MAX_OPENING` characters is none.
+   by at most three columns more than its opening. A block quote that ends also ends its fence: such a cell is
+   not closed. The end of a list item does not, because models often forget to indent.
+4. Each character is read a bounded number of times: an opening whose language does not begin within
+   `MAX_OPENING` characters is none.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OTHERS: Final = (
     "csharp", "c#", "cs", "php", "perl", "r", "julia", "lua", "powershell", "swift", "kotlin",
 )  # fmt: skip
 _OWN: Final = ("cell", "run_code")
-"""Words that name no language and mean a cell in the session's own."""
+"""Words that mean a cell in the session's language."""
 
 _MARKERS: Final = r"(?:[ \t]*(?:>|(?:[-+*]|[0-9]{1,9}[.)])(?=[ \t]|\Z)))*[ \t]*"
 _OPENING: Final = re.compile(
@@ -68,7 +68,7 @@ class FoundCell(msgspec.Struct, frozen=True):
 
 
 class _Line(Enum):
-    """What becomes of the line that is being read."""
+    """How the line that is being read is treated."""
 
     UNDECIDED = auto()
     BLANK = auto()
@@ -89,7 +89,7 @@ class _Fence:
     dedent: int | None = None
 
     def unquoted(self, line: str) -> str | None:
-        """The line without the markers of the quotes that the fence is in; None if it is outside of them."""
+        """Return the line without the fence's quote markers; None if it is outside of the quotes."""
         at = 0
         for _ in range(self.quotes):
             marker = _QUOTE.match(line, at)
@@ -99,14 +99,14 @@ class _Fence:
         return line[at:]
 
     def is_closed_by(self, line: str) -> bool:
-        """Whether an unquoted line is the closing fence."""
+        """Return whether an unquoted line is the closing fence."""
         bare = line.strip(" \t\r")
         if len(bare) < self.size or bare.strip(self.character):
             return False
         return _indent_of(line) <= self.indent + 3
 
     def add(self, line: str) -> None:
-        """Take a line of code. If the first that is not blank is indented less than the fence, all may be."""
+        """Add a line of code. If the first that is not blank is indented less than the fence, all may be."""
         if self.dedent is None and line.strip():
             self.dedent = min(self.indent, _indent_of(line))
         self.code.append(_dedented(line, self.indent if self.dedent is None else self.dedent))
@@ -117,8 +117,7 @@ class CellFinder:
 
     def __init__(self, language: Language) -> None:
         self.cells: list[FoundCell] = []
-        self._tags = _tags_of(language)
-        self._beginnings = _beginnings_of(language)
+        self._tags, self._beginnings = _tags_of(language)
         self._fence: _Fence | None = None
         self._line = _Line.UNDECIDED
         self._start = ""  # the undecided beginning of a line
@@ -131,7 +130,11 @@ class CellFinder:
 
     def feed(self, chunk: str) -> str:
         """Take a piece of the reply; returns the prose that can be shown now."""
-        if "\n" not in chunk and self._passes(chunk):
+        # A piece inside of a line changes nothing if the line is hidden, or shown with nothing held back.
+        passes = self._line is _Line.HIDDEN or (
+            self._line is _Line.SHOWN and not self._gap and not self._returns and "\r" not in chunk
+        )
+        if "\n" not in chunk and passes:
             if self._parts is not None:
                 self._parts.append(chunk)
             return chunk if self._line is _Line.SHOWN else ""
@@ -152,12 +155,6 @@ class CellFinder:
             self._out += self._gap
         self._gap = []
         return self._drain()
-
-    def _passes(self, piece: str) -> bool:
-        """Whether a piece inside a line changes nothing: the line is hidden, or shown with nothing held."""
-        if self._line is _Line.SHOWN:
-            return not self._gap and not self._returns and "\r" not in piece
-        return self._line is _Line.HIDDEN
 
     def _drain(self) -> str:
         shown = "".join(self._out)
@@ -195,7 +192,7 @@ class CellFinder:
         self._returns, self._parts, self._line = [], None, _Line.UNDECIDED
 
     def _decide(self, line: str, *, ended: bool) -> _Line:
-        """What becomes of a line that begins like this. Decides the same however much of it there is."""
+        """Decide how a line that begins like this is treated, however much of it has arrived."""
         if self._fence is not None and self._fence.unquoted(line) is None:
             if not ended and len(line) <= MAX_OPENING and _BLANK.fullmatch(line):
                 return _Line.UNDECIDED
@@ -242,11 +239,13 @@ class CellFinder:
                 self._show(line)
             return
         language = self._tags.get(opening["word"].lower(), "")
+        _, quoted, after = opening["markers"].rpartition(">")  # a list marker is indentation
+        after = after.removeprefix(" ") if quoted else after
         self._fence = _Fence(
             character=opening["fence"][0],
             size=len(opening["fence"]),
             quotes=opening["markers"].count(">"),
-            indent=_indent_of_fence(opening["markers"]),
+            indent=len(after.expandtabs(4)),
             language=language,
         )
         if language:
@@ -263,24 +262,20 @@ class CellFinder:
         """Show a piece of a line, but hold what may be half of its end."""
         visible = piece.rstrip("\r")
         if visible:
-            self._close_gap()
+            if not self._cut:
+                self._out += self._gap
+            elif self._shown:  # a cell was removed: a paragraph break takes its place
+                self._out.append("\n\n")
+            self._gap, self._cut, self._shown = [], False, True
             self._out += self._returns
             self._out.append(visible)
             self._returns = []
         if len(visible) < len(piece):
             self._returns.append(piece[len(visible) :])
 
-    def _close_gap(self) -> None:
-        """Something visible follows. Where a cell was cut out of a text, there is a paragraph break."""
-        if not self._cut:
-            self._out += self._gap
-        elif self._shown:
-            self._out.append("\n\n")
-        self._gap, self._cut, self._shown = [], False, True
-
 
 def find_cells(text: str, language: Language) -> tuple[str, tuple[FoundCell, ...]]:
-    """The prose of a whole reply, and its cells. The same as what a `CellFinder` shows of it."""
+    """Return the prose and the cells of a whole reply, as a `CellFinder` finds them."""
     finder = CellFinder(language)
     prose = finder.feed(text)
     prose += finder.end()
@@ -288,34 +283,23 @@ def find_cells(text: str, language: Language) -> tuple[str, tuple[FoundCell, ...
 
 
 @functools.cache
-def _beginnings_of(language: Language) -> frozenset[str]:
-    """Whatever a tag may begin with, the whole of it and nothing included."""
-    return frozenset(tag[:end] for tag in _tags_of(language) for end in range(len(tag) + 1))
-
-
-@functools.cache
-def _tags_of(language: Language) -> dict[str, str]:
-    """What a fence may be tagged with to be a cell, and which language that is."""
+def _tags_of(language: Language) -> tuple[dict[str, str], frozenset[str]]:
+    """Return the language of each tag that makes a fence a cell, and all beginnings of the tags."""
     tags = {tag: tag for tag in _OTHERS}
     for family, names in _FAMILIES.items():
         tags.update((name, str(family)) for name in names)
-    return tags | {tag: str(language) for tag in _OWN}
+    tags |= {tag: str(language) for tag in _OWN}
+    return tags, frozenset(tag[:end] for tag in tags for end in range(len(tag) + 1))
 
 
 def _indent_of(line: str) -> int:
-    """The columns of white space that a line begins with."""
+    """Return the columns of white space at the start of a line."""
     blank = line[: len(line) - len(line.lstrip(" \t"))]
     return len(blank.expandtabs(4))
 
 
-def _indent_of_fence(markers: str) -> int:
-    """How far a fence is indented in its innermost block quote. A list marker is indentation."""
-    _, quoted, after = markers.rpartition(">")
-    return len((after.removeprefix(" ") if quoted else after).expandtabs(4))
-
-
 def _dedented(line: str, columns: int) -> str:
-    """The line without its first *columns* of white space, or as many as it has."""
+    """Return the line without its first *columns* of white space, or as many as it has."""
     if not columns or not line.startswith((" ", "\t")):
         return line
     column = at = 0

@@ -1,23 +1,20 @@
-"""Runs the cells of a session, and keeps what they leave behind.
+"""Runs the cells of a session and keeps their variables.
 
 Theory of operation
 -------------------
-A cell is checked, then run by the engine on a thread until it ends or stands still. Where it stands still,
-the turn is asked for the next result and the cell goes on with it (`running_cell`). What
-it leaves is the engine's state, opaque bytes, which travel with the session's commits.
-
-If the turn is parked, the cell is suspended: from then on it is bytes as well, and its worker is free.
+A cell is checked, then run by the engine on a thread until it ends or needs a result of the turn
+(`running_cell`). The variables are the engine's state, opaque bytes that are stored with the session. When
+the turn is parked, the cell is suspended: it becomes bytes as well, and its worker is free.
 
 Rules
 -----
 1. The state changes only when a cell has ended and its result is taken in. A cell that failed hard leaves it
-   as it was.
+   unchanged.
 2. A cell that fails its check has run nothing.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -40,18 +37,14 @@ from standfast.model.language import EngineName, Language
 from standfast.model.limits import SessionLimits
 from standfast.model.message import AssistantMessage, InputPart, Message, ToolCall
 from standfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse
-from standfast.ports.code_engine import (
-    CellEnd,
-    Check,
-)
+from standfast.ports.code_engine import CellEnd, Check
 from standfast.protocols.code.cell_finder import FoundCell, find_cells
-from standfast.protocols.code.cell_history import kept_report
-from standfast.protocols.code.following import SessionReading
-from standfast.protocols.code.functions import SessionFunctions
 from standfast.protocols.code.observation import AS_JSON, NOT_EXECUTED, observation, short_arguments
-from standfast.protocols.code.running_cell import CheckFailed, ModelCell, Suspended
-from standfast.protocols.code.values import ReadOnlyValues
+from standfast.protocols.code.own_functions import SessionFunctions
+from standfast.protocols.code.running_cell import CellCheckFailed, ModelCell, Suspended
+from standfast.protocols.code.values import ReadOnlyValues, SessionReading
 from standfast.protocols.code.written import WrittenMessages
+from standfast.protocols.standard.cells import kept_report
 from standfast.tools.catalog import ToolCatalog
 from standfast.tools.registered_tool import RegisteredTool
 
@@ -62,6 +55,7 @@ CELL_LIMITS: Final = SessionLimits(
     max_stdout_bytes=1 << 20,
     max_external_calls=1_000,
 )
+_NO_RESULT: Final = ErrorObject(code=Code.CANCELLED, message="the code ended before it had the result")
 _CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens"})
 STATE_VERSION: Final = 1
 
@@ -81,7 +75,7 @@ class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CodeMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a session's code."""
+    """The stored state of a session's code."""
 
     version: int = STATE_VERSION
     language: Language = Language.PYTHON
@@ -103,7 +97,7 @@ class CodeExecutor:
         self._functions: SessionFunctions | None = None
         self._reading = SessionReading()
         self.written = WrittenMessages(options.language)
-        """The messages as the model has written and reads them."""
+        """The messages as the model wrote and reads them."""
         self._running: ModelCell | None = None
 
     @property
@@ -111,11 +105,11 @@ class CodeExecutor:
         return str(self._options.language)
 
     def cell_language(self, reply: AssistantMessage, code: str) -> str:
-        """Tell what a cell's fence says. Code that was put in its place is in the session's language."""
+        """Return the language of a cell's fence; code that replaced it is in the session's language."""
         mine = self._options.language
         if reply.raw is None or (f"```{mine}\n" in reply.raw and _has_one_fence(reply.raw)):
             return mine
-        cells = _cells_in(reply, mine)
+        cells = find_cells(reply.raw, mine)[1]
         return cells[0].language if cells and cells[0].code == code else mine
 
     @property
@@ -123,7 +117,7 @@ class CodeExecutor:
         return self._options.finish
 
     def functions(self, catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool]) -> SessionFunctions:
-        """What code may call, made once for each catalog."""
+        """Return the functions that code may call, made once for each catalog."""
         if self._functions is None or self._functions.catalog is not catalog:
             options = self._options
             self._functions = SessionFunctions(catalog, resolve, options.language, options.limits)
@@ -132,18 +126,25 @@ class CodeExecutor:
     # Running
 
     async def execute_code(self, ctx: CodeExecutionContext, request: ExecRequest) -> ExecResponse:
-        values = ReadOnlyValues(ctx.messages, self._reading, self._memory.inputs, ctx.read_blob)
-        report = CellReport(index=values.cells, notes=_notes(ctx.reply, self._options.language))
-        refused = self._refused(ctx, request)
+        mine, memory = self._options.language, self._memory
+        values = ReadOnlyValues(ctx.messages, self._reading, memory.inputs, ctx.read_blob)
+        reply, cells = ctx.reply, tuple[FoundCell, ...]()
+        if reply.raw is not None and (reply.stop_reason in _CUT_OFF or not _has_one_fence(reply.raw)):
+            cells = find_cells(reply.raw, mine)[1]
+        report = CellReport(index=values.cells)
+        if len(cells) > 1:
+            note = f"only the first cell of a reply is run; {len(cells) - 1} more in this one did not run"
+            report = msgspec.structs.replace(report, notes=(note,))
+        refused = self._refused(ctx, request, cells)
         if refused is not None:
             return self._response(request, _failed(report, refused))
-        engine = ctx.engine(self._options.engine)
-        cell = self._running = ModelCell(ctx, request, values, engine)
+        suspended = memory.suspended
+        if suspended is not None and (suspended.turn_id, suspended.call_id) != (ctx.turn_id, ctx.call_id):
+            suspended = None
+        cell = self._running = ModelCell(ctx, request, values, ctx.engine(self._options.engine))
         try:
-            through = await cell.run(
-                self._memory.state, self._taken_up(ctx), self._options.limits, self._options.check
-            )
-        except CheckFailed as failed:
+            through = await cell.run(memory.state, suspended, self._options.limits, self._options.check)
+        except CellCheckFailed as failed:
             return self._response(request, _failed(report, failed.error, failed.diagnostics))
         except EngineFailed as error:
             raise CodeExecutionRuntimeStopped(error.message, hint=error.hint) from error
@@ -157,16 +158,22 @@ class CodeExecutor:
                 raise CodeExecutionRuntimeStopped(error.message, hint=error.hint) from error
             return responded(ended) if ended.hard and not through.hard else None
 
+        def adopt() -> None:
+            memory = self._memory
+            state = memory.state if (left := cell.left()) is None else left
+            changed = msgspec.structs.replace(memory, state=state, inputs=values.inputs, suspended=None)
+            if changed != memory:
+                self._memory = changed
+                self._dirty = True
+
         def responded(ended: CellEnd) -> ExecResponse:
             response = self._ended(ctx, request, report, cell, ended)
-            return msgspec.structs.replace(
-                response, stored=stored, adopt=functools.partial(self._remember, cell, values)
-            )
+            return msgspec.structs.replace(response, stored=stored, adopt=adopt)
 
         return responded(through)
 
     async def park(self) -> None:
-        """Suspend the cell that runs, if one does. If it cannot be, it is run again from its beginning."""
+        """Suspend the running cell, if there is one. If that fails, it is run again from its beginning."""
         cell = self._running
         if cell is None:
             return
@@ -190,8 +197,10 @@ class CodeExecutor:
         self._memory = msgspec.structs.replace(self._memory, state=b"")
         self._dirty = True
 
-    def _refused(self, ctx: CodeExecutionContext, request: ExecRequest) -> ErrorObject | None:
-        """Why a cell is not even checked, if so."""
+    def _refused(
+        self, ctx: CodeExecutionContext, request: ExecRequest, cells: tuple[FoundCell, ...]
+    ) -> ErrorObject | None:
+        """Return why a cell is not even checked; None if it is."""
         mine = self._options.language
         if request.language != mine:
             return ErrorObject(
@@ -199,31 +208,15 @@ class CodeExecutor:
                 message=f"the cell is {request.language}, this session runs {mine}",
                 hint=f"write the cell in {mine}; code that is only to be shown goes into finish(...)",
             )
-        if _was_cut_off(ctx.reply, mine):
+        if ctx.reply.stop_reason in _CUT_OFF and cells and not cells[0].closed:
             return ErrorObject(
                 code=Code.SYNTAX_ERROR,
                 message="the reply was cut off in the middle of the cell",
-                hint="write a shorter cell, and go on in the next one",
+                hint="write a shorter cell, and continue in the next one",
             )
         if not request.code.strip():
             return ErrorObject(code=Code.SYNTAX_ERROR, message="the cell is empty")
         return None
-
-    def _taken_up(self, ctx: CodeExecutionContext) -> Suspended | None:
-        suspended = self._memory.suspended
-        if suspended is None or (suspended.turn_id, suspended.call_id) != (ctx.turn_id, ctx.call_id):
-            return None
-        return suspended
-
-    def _remember(self, cell: ModelCell, values: ReadOnlyValues) -> None:
-        memory = self._memory
-        state = memory.state if (left := cell.left()) is None else left
-        changed = msgspec.structs.replace(memory, state=state, inputs=values.inputs, suspended=None)
-        if changed != memory:
-            self._memory = changed
-            self._dirty = True
-
-    # What came of it
 
     def _ended(
         self,
@@ -233,15 +226,22 @@ class CodeExecutor:
         cell: ModelCell,
         ended: CellEnd,
     ) -> ExecResponse:
-        ending = None if ended.hard else cell.ending
+        ending, language = None if ended.hard else cell.ending, self._options.language
+        error = ended.error if ending is None else None
+        if error is not None and error.code == Code.RESULT_NOT_SERIALIZABLE:
+            hint = (
+                f"the rest of the cell took effect; end it with JSON or text, {AS_JSON[language]}, or print"
+            )
+            error = msgspec.structs.replace(error, hint=hint)
+        rolled_back = ("the variables are as they were before this cell",) if ended.hard else ()
         report = msgspec.structs.replace(
             report,
             stdout=ended.stdout,
             stderr=ended.stderr,
             result=ended.result if ending is None else ending.value,
-            error=_told(ended.error, self._options.language) if ending is None else None,
-            calls=tuple(_made(call, settled, self._options.language) for call, settled in ctx.made()),
-            notes=(*report.notes, *ended.notes, *_rolled_back(ended)),
+            error=error,
+            calls=tuple(_made(call, settled, language) for call, settled in ctx.made()),
+            notes=(*report.notes, *ended.notes, *rolled_back),
             truncated=ended.truncated,
             finished=ending is not None,
         )
@@ -282,30 +282,26 @@ class CodeExecutor:
             memory = msgspec.msgpack.decode(data, type=CodeMemory)
         except msgspec.DecodeError as error:
             raise PluginStateLost(
-                "code", "restore", f"what its code has left cannot be read: {error}"
+                "code", "restore", f"the variables of its code cannot be read: {error}"
             ) from None
-        self._check_fits(memory)
-        self._memory, self._dirty = msgspec.structs.replace(memory, engine=self._options.engine), False
-
-    def _check_fits(self, memory: CodeMemory) -> None:
-        """Refuse what another engine has left; what Monty has left, `auto` goes on with."""
         mine = self._options.engine
+        # `auto` continues with the variables of Monty.
         engines = {memory.engine, EngineName.AUTO} if memory.engine == EngineName.MONTY else {memory.engine}
-        if memory.version == STATE_VERSION and memory.language is mine.language and mine in engines:
-            return
-        raise PluginStateLost(
-            "code",
-            "restore",
-            f"the session's code is {memory.language} on {memory.engine} (format {memory.version}), the "
-            f"agent's is {mine.language} on {mine} (format {STATE_VERSION})",
-            hint="language and engine of a session are fixed; open a new session for another one",
-        )
+        if memory.version != STATE_VERSION or memory.language is not mine.language or mine not in engines:
+            raise PluginStateLost(
+                "code",
+                "restore",
+                f"the session's code is {memory.language} on {memory.engine} (format {memory.version}), the "
+                f"agent's is {mine.language} on {mine} (format {STATE_VERSION})",
+                hint="language and engine of a session are fixed; open a new session for another one",
+            )
+        self._memory, self._dirty = msgspec.structs.replace(memory, engine=mine), False
 
 
 def _failed(
     report: CellReport, error: ErrorObject, diagnostics: list[Diagnostic] | None = None
 ) -> CellReport:
-    """The report of a cell that was not run."""
+    """Return the report of a cell that was not run."""
     return msgspec.structs.replace(
         report,
         error=error,
@@ -314,48 +310,12 @@ def _failed(
     )
 
 
-def _cells_in(reply: AssistantMessage, language: Language) -> tuple[FoundCell, ...]:
-    return () if reply.raw is None else find_cells(reply.raw, language)[1]
-
-
 def _has_one_fence(raw: str) -> bool:
     return raw.count("```") + raw.count("~~~") < 3
 
 
-def _notes(reply: AssistantMessage, language: Language) -> tuple[str, ...]:
-    if reply.raw is None or _has_one_fence(reply.raw):
-        return ()
-    others = len(_cells_in(reply, language)) - 1
-    if others < 1:
-        return ()
-    return (f"only the first cell of a reply is run; {others} more in this one did not run",)
-
-
-def _was_cut_off(reply: AssistantMessage, language: Language) -> bool:
-    if reply.stop_reason not in _CUT_OFF:
-        return False
-    cells = _cells_in(reply, language)
-    return bool(cells) and not cells[0].closed
-
-
-def _told(error: ErrorObject | None, language: Language) -> ErrorObject | None:
-    """The error of a cell, with a hint that helps whoever wrote it."""
-    if error is None or error.code != Code.RESULT_NOT_SERIALIZABLE:
-        return error
-    hint = f"the rest of the cell took effect; end it with JSON or text: {AS_JSON[language]}, or print it"
-    return msgspec.structs.replace(error, hint=hint)
-
-
-def _not_heard() -> ErrorObject:
-    return ErrorObject(code=Code.CANCELLED, message="the code ended before it had the result")
-
-
-def _rolled_back(ended: CellEnd) -> tuple[str, ...]:
-    return ("the variables are as they were before this cell",) if ended.hard else ()
-
-
 def _made(call: ToolCall, settled: ToolSettled | None, language: Language) -> CallMade:
-    error = _not_heard() if settled is None else settled.error
+    error = _NO_RESULT if settled is None else settled.error
     status = CallStatus.OK if error is None else CallStatus.ERROR
     if settled is not None and settled.record is not None:
         status = settled.record.status

@@ -1,4 +1,4 @@
-"""What a model is told about acting in code, in the language that it acts in."""
+"""The instructions of a model that acts in code, for each language."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ LANGUAGE_NAMES: Final[Mapping[Language, str]] = {
     Language.PYTHON: "Python",
     Language.TYPESCRIPT: "TypeScript",
 }
-"""What a language is called in words."""
 
 _FENCES: Final = """\
 You act by writing {language}. A reply may hold one cell, a fence like this:
@@ -37,7 +36,7 @@ _ANSWER: Final = """\
 
 
 class _Words(NamedTuple):
-    """What is said of one language: a cell for an example, and the rules."""
+    """The instructions of one language: a cell as an example, and the rules."""
 
     example: str
     rules: str
@@ -99,22 +98,19 @@ _WHAT_THERE_IS: Final = {
   `crypto.randomUUID`, `structuredClone`. There are no imports, no `require`, no `fetch`, no files and no
   `process`: whatever you want of the world is a tool.""",
 }
-"""What a language has or lacks on each engine, where that must be said."""
 
 
 def how_to_act(
     *, fences: bool, native: bool = False, engine: EngineName = EngineName.MONTY, finish: bool = True
 ) -> str:
-    """The rules of acting in code, for the system prompt; with *finish*, of how code ends the turn."""
+    """Return the rules of acting in code for the system prompt; with *finish*, code may end the turn."""
     words = _WORDS[engine.language]
     beginning = _NATIVE if native else _FENCES if fences else _TOOL_CALL
     told = beginning.format(
         language=LANGUAGE_NAMES[engine.language], tag=engine.language, example=words.example
     )
-    listed = words.rules if finish else "\n".join(_without_ends(words.rules))
-    rules = [listed, _WHAT_THERE_IS[engine], "" if native else _ANSWER]
+    lines = words.rules.splitlines()
+    if not finish:
+        lines = [line for line in lines if not line.startswith(("- `finish(", "- `continue_as("))]
+    rules = ["\n".join(lines), _WHAT_THERE_IS[engine], "" if native else _ANSWER]
     return f"{told}\n\n" + "\n".join(filter(None, rules))
-
-
-def _without_ends(rules: str) -> list[str]:
-    return [line for line in rules.splitlines() if not line.startswith(("- `finish(", "- `continue_as("))]

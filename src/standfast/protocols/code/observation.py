@@ -1,8 +1,6 @@
-"""What the model reads of a cell that ran.
+"""The text that the model reads of a cell that ran.
 
-Theory of operation
--------------------
-An observation is a head line and a few sections, each under its title and only if it has something to say::
+An observation is a head line and a few sections, each only if it is not empty::
 
     [cell 3] failed
     stdout:
@@ -14,13 +12,12 @@ An observation is a head line and a few sections, each under its title and only 
     calls:
     orders(customer="A1") -> ok
 
-Calls are written as the session's language writes them: in TypeScript, `orders({customer: "A1"})`.
+Calls are written in the session's language: in TypeScript, `orders({customer: "A1"})`.
 
 Rules
 -----
-1. It is never longer than its budget. Sections have equal shares; what short ones leave goes to long ones.
-2. A long text is cut in its middle, between lines where it can be, and says there how much is missing and how
-   the next cell reads the whole.
+1. It is never longer than its budget. Sections have equal shares; long ones get what short ones leave.
+2. A long text is cut in its middle and says there how the next cell reads the whole.
 3. The head line is never cut: it alone says whether the cell ran at all.
 """
 
@@ -28,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -39,29 +36,28 @@ from standfast.model.capability import CallStatus
 from standfast.model.cell import CallMade, CellReport
 from standfast.model.diagnostic import Diagnostic
 from standfast.model.language import Language
+from standfast.protocols.standard.cut_report import cut_end, cut_middle, json_text
 
 NOT_EXECUTED: Final = "nothing was executed"
-"""The note of a cell that was refused before it ran. It is said in the head line."""
+"""The note of a cell that was refused before it ran; it is part of the head line."""
 
 AS_JSON: Final = {
     Language.PYTHON: "list(...), str(...)",
     Language.TYPESCRIPT: "[...x], String(x)",
 }
-"""How code makes JSON of what is none."""
+"""How code makes JSON of other values."""
 
 _LINE_CHARS: Final = 100
-"""JSON that fits on a line is shown on one."""
-
 _INDENTED_CHARS: Final = 1_200
-"""JSON longer than that has no room for the beauty of an indent."""
+"""JSON is indented if it has more than `_LINE_CHARS` and at most `_INDENTED_CHARS`."""
 
 _SOURCE_CHARS: Final = 120
-"""So much of a line of code is shown, around the column that matters."""
+"""How much of a line of code is shown, around the column of the error."""
 
 _MESSAGE_CHARS: Final = 200
 _MOST_DIAGNOSTICS: Final = 8
 _MOST_CALLS: Final = 12
-"""More calls than that are counted; then the first few and the failed ones are shown."""
+"""More calls than this are counted; only the first few and the failed ones are shown."""
 
 _FIRST_CALLS: Final = 4
 _FAILED_CALLS: Final = 6
@@ -69,7 +65,7 @@ _MOST_NAMES: Final = 8
 
 
 class _Section(NamedTuple):
-    """A part of an observation. `key` is where `history` has the whole of it."""
+    """A part of an observation. `key` is where `history` has the whole text."""
 
     title: str
     text: str
@@ -77,20 +73,27 @@ class _Section(NamedTuple):
 
 
 def observation(report: CellReport, code: str, *, budget_chars: int = 8_000) -> str:
-    """What the model reads of a cell, in at most *budget_chars* characters."""
+    """Return the text that the model reads of a cell, at most *budget_chars* characters."""
     sections = _sections(report, code)
-    head = _head_line(report, is_empty=not sections)
+    head = f"[cell {report.index}] {'ok' if report.error is None else 'failed'}"
+    if NOT_EXECUTED in report.notes:
+        head = f"[cell {report.index}] failed, {NOT_EXECUTED}"
+    elif not sections:
+        head += f", {'finished' if report.finished else 'no output'}"
     titles = sum(len(section.title) + 1 for section in sections)
     room = max(0, budget_chars - len(head) - titles - len(sections))
     shares = fair_shares([len(section.text) for section in sections], room)
-    parts = [_rendered(section, share, report.index) for section, share in zip(sections, shares, strict=True)]
-    return "\n".join([head, *parts])[:budget_chars]
+    parts = [head]
+    for section, share in zip(sections, shares, strict=True):
+        where = None if section.key is None else f'history[{report.index}]["{section.key}"]'
+        parts.append(f"{section.title}\n{cut_middle(section.text, share, where)}")
+    return "\n".join(parts)[:budget_chars]
 
 
 def short_arguments(
     arguments: dict[str, Json] | None, limit: int = 120, language: Language = Language.PYTHON
 ) -> str:
-    """The arguments of a call as they would be written, each cut to its share of *limit*."""
+    """Return the arguments of a call as code, each cut to its share of *limit*."""
     if not arguments:
         return ""
     if language is Language.TYPESCRIPT:
@@ -100,7 +103,8 @@ def short_arguments(
 
 
 def _named(names: Sequence[str], arguments: dict[str, Json], limit: int) -> str:
-    values = [_value_text(value, limit) for value in arguments.values()]
+    # A long text is cut first, since most of its JSON would be thrown away.
+    values = [json_text(one[: limit + 1] if isinstance(one, str) else one) for one in arguments.values()]
     room = max(0, limit - sum(map(len, names)) - 2 * (len(names) - 1))
     shares = fair_shares([len(value) for value in values], room)
     pieces = map("".join, zip(names, map(cut_end, values, shares), strict=True))
@@ -108,7 +112,7 @@ def _named(names: Sequence[str], arguments: dict[str, Json], limit: int) -> str:
 
 
 def fair_shares(lengths: Sequence[int], room: int) -> list[int]:
-    """How much of *room* each gets: the same for all, but none gets more than it needs."""
+    """Share *room*: the same for all, but no part gets more than its length."""
     if sum(lengths) <= room:
         return list(lengths)
     shares = [0] * len(lengths)
@@ -119,41 +123,7 @@ def fair_shares(lengths: Sequence[int], room: int) -> list[int]:
     return shares
 
 
-def cut_end(text: str, room: int) -> str:
-    """The beginning of a text that is too long."""
-    return text if len(text) <= room else text[: max(0, room - 1)] + "…"[:room]
-
-
-def cut_middle(text: str, room: int, where: str | None = None) -> str:
-    """Head and tail of a text that is too long, and between them how much is missing and *where* it is."""
-    if len(text) <= room:
-        return text
-    keep = room - len(_marker(len(text), where)) - 2
-    if keep < 2:
-        return cut_end(text, room)
-    head, tail = _head(text, keep - keep // 2), _tail(text, keep // 2)
-    return f"{head}\n{_marker(len(text) - len(head) - len(tail), where)}\n{tail}"
-
-
-def json_text(value: Json) -> str:
-    """A value as JSON on one line."""
-    return msgspec.json.encode(value).decode()
-
-
-# Head and sections
-
-
-def _head_line(report: CellReport, *, is_empty: bool) -> str:
-    if NOT_EXECUTED in report.notes:
-        return f"[cell {report.index}] failed, {NOT_EXECUTED}"
-    head = f"[cell {report.index}] {'ok' if report.error is None else 'failed'}"
-    if not is_empty:
-        return head
-    return f"{head}, {'finished' if report.finished else 'no output'}"
-
-
 def _sections(report: CellReport, code: str) -> list[_Section]:
-    """The parts that have something to say."""
     found: list[_Section] = []
     if stdout := _trimmed(report.stdout):
         lost = ", the rest was too long and is lost" if report.truncated else ""
@@ -173,13 +143,8 @@ def _sections(report: CellReport, code: str) -> list[_Section]:
     return found
 
 
-def _rendered(section: _Section, share: int, index: int) -> str:
-    where = None if section.key is None else f'history[{index}]["{section.key}"]'
-    return f"{section.title}\n{cut_middle(section.text, share, where)}"
-
-
 def _trimmed(text: str) -> str:
-    """Without the line's end that every print leaves; output of nothing but blanks is none."""
+    """Return output without its last line end; empty if it is blank."""
     return text.removesuffix("\n") if text.strip() else ""
 
 
@@ -192,11 +157,8 @@ def _result_text(result: Json) -> str:
     return msgspec.json.format(text, indent=2)
 
 
-# Errors and diagnostics
-
-
 def _diagnostics_text(report: CellReport, code: str) -> str:
-    """All that was found in the code, but not again what the error says already."""
+    """Return the diagnostics that do not repeat the error."""
     error = report.error
     said = None if error is None else (error.code, error.message)
     found = [one for one in report.diagnostics if (one.code, one.message) != said]
@@ -207,7 +169,7 @@ def _diagnostics_text(report: CellReport, code: str) -> str:
 
 
 def _problem(problem: ErrorObject | Diagnostic, code: str) -> str:
-    """Code, message, the line that it is about, and what to do."""
+    """Return code, message, source line and hint of a problem."""
     lines = [f"{problem.code}: {problem.message}"]
     if problem.span is not None:
         lines += _source(code, problem.span)
@@ -217,7 +179,7 @@ def _problem(problem: ErrorObject | Diagnostic, code: str) -> str:
 
 
 def _source(code: str, span: Span) -> list[str]:
-    """The line that a span begins in, and a caret under its column; nothing if there is no such line."""
+    """Return the line where a span begins and a caret under its column; nothing if there is no such line."""
     lines = code.split("\n")
     if not 1 <= span.line <= len(lines):
         return []
@@ -232,34 +194,20 @@ def _source(code: str, span: Span) -> list[str]:
     ]
 
 
-# Calls
-
-
 def _calls_text(calls: Sequence[CallMade]) -> str:
     if len(calls) <= _MOST_CALLS:
         return "\n".join(map(_call_line, calls))
-    shown = _shown_calls(calls)
-    lines = [_calls_counted(calls)]
-    for before, at in itertools.pairwise([-1, *shown]):
-        lines += ["…"] * (at > before + 1) + [_call_line(calls[at])]
-    return "\n".join(lines if shown[-1] == len(calls) - 1 else [*lines, "…"])
-
-
-def _shown_calls(calls: Sequence[CallMade]) -> list[int]:
-    """The places of the first few calls and of the first failed ones."""
-    failed = (at for at, call in enumerate(calls) if call.status is not CallStatus.OK)
-    return sorted({*range(_FIRST_CALLS), *itertools.islice(failed, _FAILED_CALLS)})
-
-
-def _calls_counted(calls: Iterable[CallMade]) -> str:
-    """How many calls there were of each name, and how many were not ok."""
+    not_ok = [at for at, call in enumerate(calls) if call.status is not CallStatus.OK]
+    shown = sorted({*range(_FIRST_CALLS), *not_ok[:_FAILED_CALLS]})
     names = Counter(call.name for call in calls)
-    failed = sum(call.status is not CallStatus.OK for call in calls)
     counts = [f"{cut_end(name, 60)} × {count}" for name, count in names.most_common(_MOST_NAMES)]
     if len(names) > _MOST_NAMES:
         counts.append(f"{len(names) - _MOST_NAMES} others")
-    end = f"; {failed} not ok" if failed else "; all ok"
-    return f"{names.total()} calls: {', '.join(counts)}{end}"
+    end = f"{len(not_ok)} not ok" if not_ok else "all ok"
+    lines = [f"{len(calls)} calls: {', '.join(counts)}; {end}"]
+    for before, at in itertools.pairwise([-1, *shown]):
+        lines += ["…"] * (at > before + 1) + [_call_line(calls[at])]
+    return "\n".join(lines if shown[-1] == len(calls) - 1 else [*lines, "…"])
 
 
 def _call_line(call: CallMade) -> str:
@@ -267,31 +215,3 @@ def _call_line(call: CallMade) -> str:
     if call.error is None:
         return line
     return f"{line}: {cut_end(' '.join(call.error.message.split()), _MESSAGE_CHARS)}"
-
-
-def _value_text(value: Json, limit: int) -> str:
-    """A value as JSON. A long text is cut before, since most of it would be thrown away."""
-    return json_text(value[: limit + 1] if isinstance(value, str) else value)
-
-
-# Cutting
-
-
-def _marker(count: int, where: str | None) -> str:
-    whole = f"; the whole is {where}" if where else ""
-    return f"… {count:,} characters left out{whole} …"
-
-
-def _head(text: str, room: int) -> str:
-    """The beginning, to the end of a line if one is near."""
-    if text[room : room + 1] == "\n":
-        return text[:room]
-    end = text.rfind("\n", 0, room)
-    return text[: end if end > room // 2 else room]
-
-
-def _tail(text: str, room: int) -> str:
-    """The end, from the beginning of a line if one is near."""
-    start = len(text) - room
-    line = text.find("\n", start - 1) + 1
-    return text[line if start <= line <= start + room // 2 else start :]

@@ -1,16 +1,19 @@
-"""The functions that only code has: to wait, to ask a model, to end the turn, to look tools up."""
+"""The functions that code may call: the session's tools, and those that only code has."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from standfast.errors import InvalidArgument
+from standfast.errors import InvalidArgument, ToolNameTaken
 from standfast.model.canonical import Json
+from standfast.model.capability import Capability
+from standfast.model.cell import RUN_CODE
 from standfast.model.language import Language
 from standfast.model.limits import CapabilityLimits, SessionLimits
 from standfast.protocols.tool_docs.tool_search import discovery
@@ -24,7 +27,7 @@ FINISH: Final = "finish"
 CONTINUE_AS: Final = "continue_as"
 
 _SHORT_SLEEP_S: Final = 1.0
-"""So long a call waits by itself; longer ones are timers, for which the turn is parked."""
+"""Longer sleeps are timers, for which the turn is parked."""
 _A_MINUTE: Final = CapabilityLimits(timeout_ms=60_000)
 _TEN_MINUTES: Final = CapabilityLimits(
     timeout_ms=600_000, max_request_bytes=16 << 20, max_response_bytes=16 << 20
@@ -38,7 +41,7 @@ def run_code(code: Annotated[str, msgspec.Meta(description="one cell of Python")
 
 
 def cell_tool(language: Language) -> RegisteredTool:
-    """`run_code` as a model that writes *language* is offered it."""
+    """Return `run_code` as it is offered to a model that writes *language*."""
     return run_code.registered if language is Language.PYTHON else _RUN_TYPESCRIPT
 
 
@@ -63,9 +66,9 @@ async def llm(
     instructions: str = "",
 ) -> Json:
     """Ask a language model: *data* is added to the prompt, and with a JSON *schema* the answer is a value."""
-    text = await ctx.complete(
-        _prompt(prompt, data), instructions=instructions, source="llm", output_schema=schema
-    )
+    if data is not None:
+        prompt = f"{prompt}\n\n{data if isinstance(data, str) else msgspec.json.encode(data).decode()}"
+    text = await ctx.complete(prompt, instructions=instructions, source="llm", output_schema=schema)
     # The first check loads a library, which would keep the runtime's loop from other sessions.
     return text if schema is None else await asyncio.to_thread(_value, text, schema)
 
@@ -95,17 +98,7 @@ _RUN_TYPESCRIPT: Final = _with_contract(
 )
 
 _FINISH_WITH_ANY: Final = _with_contract(finish, input_schema={"type": "array", "maxItems": 1})
-"""`finish` where an object stands for named arguments: `finish({value: 1})` answers with that very object."""
-
-
-def _current_policy(limits: SessionLimits | None) -> Tool[Any, Any]:
-    @tool(side_effect="none")
-    def current_policy() -> dict[str, Any]:
-        """Show the limits that every cell runs under."""
-        shown = msgspec.to_builtins(limits or SessionLimits())
-        return {"limits": shown, "session_limits": shown}
-
-    return current_policy
+"""`finish` where an object would stand for named arguments: `finish({value: 1})` answers with the object."""
 
 
 def own_functions(
@@ -114,9 +107,16 @@ def own_functions(
     language: Language = Language.PYTHON,
     limits: SessionLimits | None = None,
 ) -> dict[str, RegisteredTool]:
-    """All of them, by name, as *language* calls them; *limits* are those of a cell."""
+    """Return the functions that only code has, by name; *limits* are those of a cell."""
+
+    @tool(side_effect="none")
+    def current_policy() -> dict[str, Any]:
+        """Show the limits that every cell runs under."""
+        shown = msgspec.to_builtins(limits or SessionLimits())
+        return {"limits": shown, "session_limits": shown}
+
     ends = finish.registered if language is Language.PYTHON else _FINISH_WITH_ANY
-    made: list[Tool[Any, Any]] = [sleep, llm, continue_as, _current_policy(limits)]
+    made: list[Tool[Any, Any]] = [sleep, llm, continue_as, current_policy]
     tools = [
         cell_tool(language),
         ends,
@@ -126,15 +126,8 @@ def own_functions(
     return {one.name: replace(one, owner=OWNER) for one in tools}
 
 
-def _prompt(prompt: str, data: Json) -> str:
-    if data is None:
-        return prompt
-    shown = data if isinstance(data, str) else msgspec.json.encode(data).decode()
-    return f"{prompt}\n\n{shown}"
-
-
 def _value(text: str, schema: dict[str, Any]) -> Json:
-    """The model's answer as the value that was asked for; ValueError if it is none."""
+    """Return the model's answer as a value of *schema*; ValueError if it is none."""
     import jsonschema_rs
 
     bare = text.strip()
@@ -148,3 +141,48 @@ def _value(text: str, schema: dict[str, Any]) -> Json:
     except jsonschema_rs.ValidationError as error:
         raise ValueError(f"the model's answer does not fit the schema: {error.message}") from None
     return value
+
+
+class SessionFunctions:
+    """The `CodeFunctions` of one catalog. Read from any thread."""
+
+    def __init__(
+        self,
+        catalog: ToolCatalog,
+        resolve: Callable[[str], RegisteredTool],
+        language: Language = Language.PYTHON,
+        limits: SessionLimits | None = None,
+    ) -> None:
+        self.catalog = catalog
+        self._resolve = resolve
+        self._own = own_functions(catalog, resolve, language, limits)
+        for name, own in self._own.items():
+            if catalog.find(name) is not None and resolve(name).handler is not own.handler:
+                raise ToolNameTaken(name, OWNER, resolve(name).owner)
+
+    def __contains__(self, name: object) -> bool:
+        if name == RUN_CODE:  # code does not run code
+            return False
+        return name in self._own or (isinstance(name, str) and self.catalog.may_call(name))
+
+    def names(self) -> Iterable[str]:
+        known = [*self._own, *(tool.name for tool in self.catalog.callable())]
+        return [name for name in known if name != RUN_CODE]
+
+    def capability(self, name: str) -> Capability:
+        return self._tool(name).capability
+
+    def is_async(self, name: str) -> bool:
+        return self._tool(name).async_mode
+
+    def own(self, name: str) -> RegisteredTool | None:
+        return self._own.get(name)
+
+    def suggest(self, name: str) -> str | None:
+        close = difflib.get_close_matches(name, list(self.names()), n=3, cutoff=0.6)
+        if close:
+            return f"did you mean {', '.join(f'{one}()' for one in close)}?"
+        return "search_tools(query) finds what can be called"
+
+    def _tool(self, name: str) -> RegisteredTool:
+        return self._own.get(name) or self._resolve(name)

@@ -1,4 +1,4 @@
-"""The code protocol, and code mode inside another protocol, as the plugins that they are."""
+"""The code protocol, and code mode for other protocols, as plugins."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from standfast.plugins.registrar import PluginRegistrar
 from standfast.ports.code_engine import Check
 from standfast.protocols.code.cell_finder import find_cells
 from standfast.protocols.code.executor import CELL_LIMITS, CellOptions, CodeExecutor
-from standfast.protocols.code.functions import SessionFunctions
 from standfast.protocols.code.instructions import how_to_act
 from standfast.protocols.code.model_call import FencedCellCall
-from standfast.protocols.code.own_functions import cell_tool
+from standfast.protocols.code.own_functions import SessionFunctions, cell_tool
 from standfast.protocols.standard.host import StandardHost
 from standfast.protocols.standard.model_call import ModelCall
 from standfast.protocols.tool_docs.tool_guide import guide
 
 CellForm = Literal["fences", "tool_call"]
-"""How a model hands its cells over: as Markdown fences in its text, or as calls of a tool."""
+"""How a model sends its cells: as Markdown fences in its text, or as calls of a tool."""
 
 
 class _ActsInCode(Plugin):

@@ -1,12 +1,12 @@
-"""One cell that a model wrote while it runs.
+"""A cell that a model wrote, on its engine.
 
-Rule: once `finish` or `continue_as` was called, the code can call nothing any more.
+Rule: once `finish` or `continue_as` was called, the code can call nothing more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -36,14 +36,14 @@ _MAX_ANSWER_BYTES: Final = 1 << 20
 _LAST: Final = frozenset({FINISH})
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class CellEnding(msgspec.Struct, frozen=True, kw_only=True):
     """How a cell ends its turn: with an answer, or with a task (and a seed) for a new frame."""
 
     value: Json
     frame_id: str | None = None
 
     def of(self, value: Json, output: OutputContract | None) -> str | FrameSwitch:
-        """The same end with what plugins have left of its value."""
+        """Return this end with the value that plugins have left."""
         if self.frame_id is None:
             return answer_text(value, output)
         task, seed = (value.get("task"), value.get("seed")) if isinstance(value, dict) else (value, None)
@@ -52,16 +52,16 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suspended(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell in the middle: which one it is, how many results it had, and the engine's bytes.
+    """A suspended cell: how many results it had, and the engine's bytes.
 
-    `calls_made` and `wall_used_ms` count what the cell has used of its limits, if the engine does not count.
+    `calls_made` and `wall_used_ms` count the use of its limits where the engine does not.
     """
 
     turn_id: str
     call_id: int
     heard: int
     data: bytes
-    ending: Ending | None = None
+    ending: CellEnding | None = None
     calls_made: int = 0
     wall_used_ms: int = 0
 
@@ -77,27 +77,31 @@ class ModelCell(RunningCell):
         self._values = values
         self._check: Check = "calls"
         self._early: CellEnd | None = None
-        self.ending: Ending | None = None
+        self.ending: CellEnding | None = None
 
     async def run(
         self, state: bytes, suspended: Suspended | None, limits: SessionLimits, check: Check
     ) -> CellEnd:
-        """Check the cell and run its code to the end. One that was suspended was checked before."""
+        """Check the cell and run its code to the end. A suspended one was checked before."""
         self._check = check
-        inputs = await self._inputs()
+        code = self._request.code
+        named = [name for name in self._values.names() if name in code]
+        inputs = await self._values.load_touched(self._engine.touched(code, named)) if named else {}
         if suspended is not None:
             self.ending = suspended.ending
             self.heard_before(suspended.heard)
         return await self.run_request(
             CellRequest(
                 key=self._ctx.session_id,
-                code=self._request.code,
+                code=code,
                 state=state,
                 paused=b"" if suspended is None else suspended.data,
                 limits=limits,
                 functions=self._ctx.functions,
                 inputs=inputs,
-                load=self._load,
+                load=lambda name: asyncio.run_coroutine_threadsafe(
+                    self._values.load(name), self._loop
+                ).result(),
                 answer_now=self._answer_now,
                 last=_LAST if self._request.accept_finish else frozenset(),
                 through=self._tell,
@@ -109,23 +113,18 @@ class ModelCell(RunningCell):
     def _begin(self, request: CellRequest) -> CellStep:
         """Check and start the cell, in the engine's thread."""
         if not request.paused:
-            names = self._values.names()
             found = self._engine.check(
                 request.code,
                 state=request.state,
                 functions=request.functions,
-                inputs=names,
+                inputs=self._values.names(),
                 check=self._check,
             )
-            if (error := _first_error(found)) is not None:
-                raise CheckFailed(error, found)
+            for one in found:
+                if one.severity is Severity.ERROR:
+                    error = ErrorObject(code=one.code, message=one.message, hint=one.hint, span=one.span)
+                    raise CellCheckFailed(error, found)
         return super()._begin(request)
-
-    async def _inputs(self) -> dict[str, Any]:
-        """The values that the code is known to need."""
-        code = self._request.code
-        named = [name for name in self._values.names() if name in code]
-        return await self._values.load_touched(self._engine.touched(code, named)) if named else {}
 
     async def suspend(self) -> Suspended:
         data = await self.suspend_run()
@@ -140,7 +139,7 @@ class ModelCell(RunningCell):
     # Called in the engine's thread
 
     def _tell(self, end: CellEnd) -> None:
-        """The code is through: let the turn know while what it left is stored."""
+        """Report that the code is through, while its variables are still being stored."""
         self._early = self._with_last_call(end)
         self._say(self._came_through, self._early)
 
@@ -149,11 +148,8 @@ class ModelCell(RunningCell):
             return self._with_last_call(end)
         return msgspec.structs.replace(self._early, state=end.state)
 
-    def _load(self, name: str) -> Any:
-        return asyncio.run_coroutine_threadsafe(self._values.load(name), self._loop).result()
-
     def _with_last_call(self, ended: CellEnd) -> CellEnd:
-        """Make the call that the code ended with, if any, and have what it raises raised there."""
+        """Answer the call that the code ended with, if any; what that raises is the error of the cell."""
         last = ended.last_call
         if last is None:
             return ended
@@ -180,7 +176,7 @@ class ModelCell(RunningCell):
         return _over() if problem is None else _raised("ValueError", problem)
 
     def _finish(self, call: CellCall) -> str | None:
-        """Take the answer, or say why it is none."""
+        """Take the answer; return the problem if it is refused."""
         value = call.args[0] if call.args else call.kwargs.get("value")
         output = self._ctx.output
         text = answer_text(value, output)
@@ -188,7 +184,7 @@ class ModelCell(RunningCell):
             return f"the answer is larger than {_MAX_ANSWER_BYTES} bytes"
         if output is not None and (problem := output.check(text).problem) is not None:
             return f"the answer does not fit: {problem}"
-        self.ending = Ending(value=value)
+        self.ending = CellEnding(value=value)
         return None
 
     def _continue_as(self, call: CellCall) -> str | None:
@@ -197,12 +193,12 @@ class ModelCell(RunningCell):
         if not isinstance(task, str) or not task.strip():
             return "continue_as() takes a task, as text"
         value: Json = task if seed is None else {"task": task, "seed": seed}
-        self.ending = Ending(value=value, frame_id=f"{self._ctx.turn_id}.f{self._ctx.call_id}")
+        self.ending = CellEnding(value=value, frame_id=f"{self._ctx.turn_id}.f{self._ctx.call_id}")
         return None
 
 
-class CheckFailed(Exception):
-    """The code was looked at and not run."""
+class CellCheckFailed(Exception):
+    """The code failed its check and was not run."""
 
     def __init__(self, error: ErrorObject, diagnostics: list[Diagnostic]) -> None:
         super().__init__(error.message)
@@ -211,23 +207,16 @@ class CheckFailed(Exception):
 
 
 def answer_text(value: Json, output: OutputContract | None) -> str:
-    """An answer as it is said: text as it is, if no other type is promised; anything else as JSON."""
+    """Return an answer as text: a string unchanged if no other type is promised, anything else as JSON."""
     if output is None and (value is None or isinstance(value, str)):
         return value or ""
     return msgspec.json.encode(value).decode()
 
 
 def _over() -> CallAnswer:
-    """What code sees that has ended the turn: nothing it should catch."""
+    """Return the exception that code gets after it has ended the turn; it should not be caught."""
     return _raised("SystemExit", "the turn is over")
 
 
 def _raised(kind: str, message: str) -> CallAnswer:
     return CallAnswer(exception=GuestException(type=kind, message=message))
-
-
-def _first_error(diagnostics: list[Diagnostic]) -> ErrorObject | None:
-    for one in diagnostics:
-        if one.severity is Severity.ERROR:
-            return ErrorObject(code=one.code, message=one.message, hint=one.hint, span=one.span)
-    return None

@@ -1,27 +1,25 @@
-"""A session's messages as the model of the code protocol has written them, and reads them.
+"""A session's messages as the model of the code protocol wrote them and reads them.
 
 Rules
 -----
-1. Cells and what came of them are text. A cell that the model handed over as a call of its own, though it was
-   offered none, is text as well: a provider would refuse a call without its result.
-2. Results of other calls come right after the reply that asked for them, as providers want it.
+1. Cells and their results are text, even a cell that the model sent as a native call: a provider would refuse
+   a call without its result.
+2. Results of other calls come right after the reply that requested them, as providers want it.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import msgspec
 
 from standfast.model.cell import RUN_CODE
 from standfast.model.language import Language
 from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
-from standfast.protocols.code.following import is_followed_by
+from standfast.protocols.code.values import is_followed_by
 from standfast.protocols.standard.model_call import with_inputs_named
 
 
 class WrittenMessages:
-    """What the model is shown of a session's messages. Those known from before are not made again."""
+    """The messages as the model reads them. Those converted before are not converted again."""
 
     def __init__(self, language: Language) -> None:
         self._language = language
@@ -31,57 +29,43 @@ class WrittenMessages:
     def of(self, messages: list[Message]) -> list[Message]:
         if not is_followed_by(self._known, messages):
             self._known, self._written = [], []
-        done = _end_of_rounds(messages)
-        new = messages[len(self._known) : done]
+        # The messages before the last reply are final: nothing is inserted between them.
+        done = len(messages) - 1
+        while done > 0 and isinstance(messages[done], ToolMessage):
+            done -= 1
+        new = messages[len(self._known) : max(done, 0)]
         self._known += new
         self._written += self._made(new)
         return self._written + self._made(messages[len(self._known) :])
 
     def _made(self, messages: list[Message]) -> list[Message]:
-        return [as_written(message, self._language) for message in _calls_first(messages)]
-
-
-def _end_of_rounds(messages: list[Message]) -> int:
-    """How many of the messages come before the last reply: nothing can come in between those."""
-    for place in range(len(messages) - 1, -1, -1):
-        if not isinstance(messages[place], ToolMessage):
-            return place
-    return 0
+        """Convert messages, with the results of cells after those of other calls of the same reply."""
+        ordered: list[Message] = []
+        cells: list[Message] = []
+        for message in messages:
+            if isinstance(message, ToolMessage) and message.name == RUN_CODE:
+                cells.append(message)
+                continue
+            if cells and not isinstance(message, ToolMessage):
+                ordered += cells
+                cells = []
+            ordered.append(message)
+        return [as_written(message, self._language) for message in [*ordered, *cells]]
 
 
 def as_written(message: Message, language: Language = Language.PYTHON) -> Message:
-    """A message as the model has written it, or reads it."""
-    if isinstance(message, AssistantMessage):
-        return _reply(message, language)
+    """Return a message as the model wrote it, or reads it."""
     if isinstance(message, ToolMessage) and message.name == RUN_CODE:
-        return UserMessage(content=_read_as(message))
-    return with_inputs_named(message)
-
-
-def _calls_first(messages: Iterable[Message]) -> list[Message]:
-    """The messages with what came of cells after what came of other calls of the same reply."""
-    ordered: list[Message] = []
-    cells: list[Message] = []
-    for message in messages:
-        if isinstance(message, ToolMessage) and message.name == RUN_CODE:
-            cells.append(message)
-            continue
-        if cells and not isinstance(message, ToolMessage):
-            ordered += cells
-            cells = []
-        ordered.append(message)
-    return ordered + cells
-
-
-def _reply(message: AssistantMessage, language: Language) -> AssistantMessage:
+        return UserMessage(content=_result_text(message))
+    if not isinstance(message, AssistantMessage):
+        return with_inputs_named(message)
     cells = [call for call in message.tool_calls if call.name == RUN_CODE]
     if not cells and message.raw is None:
         return message
     text, added = (message.text, cells) if message.raw is None else (message.raw, cells[1:])
-    pieces = [text, *(_fence(call, language) for call in added)]
     return msgspec.structs.replace(
         message,
-        text="\n\n".join(filter(None, pieces)),
+        text="\n\n".join(filter(None, [text, *(_fence(call, language) for call in added)])),
         raw=None,
         tool_calls=tuple(call for call in message.tool_calls if call.name != RUN_CODE),
     )
@@ -95,7 +79,7 @@ def _fence(call: ToolCall, language: Language) -> str:
     return f"{ticks}{language}\n{code}\n{ticks}"
 
 
-def _read_as(message: ToolMessage) -> str:
+def _result_text(message: ToolMessage) -> str:
     if message.shown is not None:
         return message.shown
     if message.error is not None:

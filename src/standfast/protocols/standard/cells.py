@@ -30,7 +30,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -51,7 +51,7 @@ from standfast.machine.inputs import (
     FrameSwitchRequested,
     ToolSettled,
 )
-from standfast.model.canonical import Json, is_light
+from standfast.model.canonical import Json, encode_json, is_light
 from standfast.model.capability import GuestException
 from standfast.model.cell import CellReport
 from standfast.model.frame import FrameSwitch
@@ -70,15 +70,29 @@ from standfast.ports.code_engine import (
     CellStep,
     CodeEngine,
 )
+from standfast.protocols.standard.cut_report import cut_report
 from standfast.tools.blocking_loop import BlockingLoop
 from standfast.tools.eager import Started
 from standfast.tools.settlement import GUEST_EXCEPTION
+
+WHOLE_REPORT: Final = "cell.json"
+"""The name of the attachment that holds a whole report."""
 
 Hear = Callable[[int, CallAnswer], None]
 """Takes the number of a call and its result."""
 
 CellResult = tuple[ToolSettled, str | FrameSwitch | None]
 """The result of a cell, and what it ends the turn with, if it does."""
+
+
+def kept_report(
+    report: CellReport, keep: Callable[[bytes], AttachmentPart], inline_chars: int = 4_000
+) -> tuple[Json, tuple[AttachmentPart, ...]]:
+    """Return the value of a cell's result and its attachments: a long report is cut, and *keep* keeps it."""
+    data = encode_json(report)
+    if len(data.decode()) <= inline_chars:
+        return msgspec.json.decode(data), ()
+    return cut_report(report, inline_chars), (keep(data),)
 
 
 class TurnCells:
@@ -198,7 +212,7 @@ class TurnCells:
 
     def _keep(self, data: bytes) -> AttachmentPart:
         digest = self._turn.hooks.keep_blob(data)
-        return AttachmentPart(digest=digest, media_type="application/json", size=len(data), name="cell.json")
+        return AttachmentPart(digest=digest, media_type="application/json", size=len(data), name=WHOLE_REPORT)
 
 
 class _Cell:

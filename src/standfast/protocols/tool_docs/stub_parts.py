@@ -1,15 +1,15 @@
-"""What the stubs of every language have in common: types with names, written once.
+"""The parts of stubs that all languages share: named types, each written once.
 
 Theory of operation
 -------------------
 A stub is a function, after the types that it needs and that were not written before. A type gets its name
-where it is first met; it is described later, when the function's text is made, and describing it may lead to
-others. So a type that contains itself is written, not followed for ever.
+where it is first met and is described later, with the function's text; describing it may lead to others. So a
+type that contains itself is written once.
 
 Rules
 -----
-1. A type's name means one type in everything that one writer has written, and each is written once.
-2. A stub that is not given leaves no names behind.
+1. A name means one type in everything that one writer has written.
+2. A stub that is not returned leaves no names behind.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ class Writer(ABC):
         self._fresh: list[Hashable] = []
         self._waiting: list[Callable[[], str]] = []
         self.prefix = ""
-        """What names of types begin with that have no other."""
+        """The prefix of types without a name of their own."""
 
     def write(self, tool: RegisteredTool, *, max_chars: int | None = None) -> str:
-        """The function, after the types that it needs and that are not written yet.
+        """Return the function, after the types that it needs and that are not written yet.
 
-        A text of more than *max_chars* is not given: in its place there is one that names no parameters.
+        A text longer than *max_chars* is replaced by one without parameters.
         """
         self._fresh, self._waiting, self.prefix = [], [], camel(tool.name)
-        function = self._function(tool)
+        function = self.function(tool)
         types = [describe() for describe in self._waiting]  # describing one may add others
         text = "\n\n".join([*types, function])
         if max_chars is None or len(text) <= max_chars:
             return text
         for identity in self._fresh:
             self._taken.discard(self._names.pop(identity))
-        return self._unsigned(tool)
+        return self.unsigned(tool)
 
     def name_of(self, identity: Hashable, wanted: str) -> tuple[str, bool]:
-        """The name of a type, and whether it is new. A taken name gets the tool's in front."""
+        """Return the name of a type and whether it is new. A taken name gets the tool's as a prefix."""
         if (known := self._names.get(identity)) is not None:
             return known, False
-        plain = wanted if self._is_name(wanted) else f"{self.prefix}Object"
+        plain = wanted if self.is_name(wanted) else f"{self.prefix}Object"
         number = 2
         name = plain if plain not in self._taken else f"{self.prefix}{plain}"
         while name in self._taken:
@@ -65,24 +65,24 @@ class Writer(ABC):
         return name, True
 
     def add(self, describe: Callable[[], str]) -> None:
-        """Put a type before the function that is being written. Its text is made when the function's is."""
+        """Put a type before the function that is being written."""
         self._waiting.append(describe)
 
     @abstractmethod
-    def _function(self, tool: RegisteredTool) -> str:
-        """The function alone."""
+    def function(self, tool: RegisteredTool) -> str:
+        """Return the function alone."""
 
     @abstractmethod
-    def _unsigned(self, tool: RegisteredTool) -> str:
-        """The function without its signature, which is too long to show."""
+    def unsigned(self, tool: RegisteredTool) -> str:
+        """Return the function without its signature, which is too long."""
 
     @abstractmethod
-    def _is_name(self, text: str) -> bool:
-        """Whether the language takes *text* for the name of a type."""
+    def is_name(self, text: str) -> bool:
+        """Return whether *text* can name a type in this language."""
 
 
 class Definitions:
-    """What the definitions of a schema refer to: two types are one only if these are the same too."""
+    """The definitions of a schema: two types are one only if the definitions they refer to are the same."""
 
     def __init__(self, definitions: dict[str, Any]) -> None:
         self._definitions = definitions
@@ -90,25 +90,22 @@ class Definitions:
         self._written: dict[str, tuple[str, str]] = {}
 
     def identity(self, schema: dict[str, Any], name: str = "") -> Hashable:
-        """What tells a type from every other: its own name, its text, and every definition it refers to."""
-        return (name, repr(schema), self._closure(schema))
-
-    def _closure(self, schema: dict[str, Any]) -> frozenset[tuple[str, str]]:
+        """Return what identifies a type: its own name, its text, and every definition it refers to."""
         found: set[str] = set()
         waiting = _references(schema)
         while waiting:
-            name = waiting.pop()
-            if name not in found and name in self._definitions:
-                found.add(name)
-                if name not in self._references:
-                    self._references[name] = _references(self._definitions[name])
-                    self._written[name] = (name, repr(self._definitions[name]))
-                waiting |= self._references[name] - found
-        return frozenset(self._written[name] for name in found)
+            one = waiting.pop()
+            if one not in found and one in self._definitions:
+                found.add(one)
+                if one not in self._references:
+                    self._references[one] = _references(self._definitions[one])
+                    self._written[one] = (one, repr(self._definitions[one]))
+                waiting |= self._references[one] - found
+        return (name, repr(schema), frozenset(self._written[one] for one in found))
 
 
 def _references(schema: Any) -> set[str]:
-    """The names of the definitions that a schema refers to."""
+    """Return the names of the definitions that a schema refers to."""
     found: set[str] = set()
     waiting = [schema]
     while waiting:

@@ -1,12 +1,10 @@
 """Capabilities as Python that a model reads.
 
-Theory of operation
--------------------
-A capability becomes a `def` with types, defaults and a docstring. What JSON Schema calls an object becomes a
-`TypedDict` class in front of the first function that needs it, named after its definition, its title, or the
-tool and the parameter. What cannot be said in Python is `Any`.
+A capability becomes a `def` with types, defaults and a docstring. A JSON Schema object becomes a `TypedDict`
+class before the first function that needs it, named after its definition, its title, or the tool and the
+parameter. What Python cannot express is `Any`.
 
-Rule: the text is Python, whatever the names and descriptions in a schema are.
+Rule: the text is valid Python, whatever the names and descriptions in a schema are.
 
 Not here: stubs for the type checker (`standfast.tools.stubs`), which have no classes and no docstrings.
 """
@@ -53,7 +51,7 @@ class StubWriter(Writer):
     def __init__(self, taken: Iterable[str] = ()) -> None:
         super().__init__({*_RESERVED, *taken})
 
-    def _function(self, tool: RegisteredTool) -> str:
+    def function(self, tool: RegisteredTool) -> str:
         capability = tool.capability
         types = _Types(self, capability.input_schema)
         parameters = self._arguments(tool, types)
@@ -61,13 +59,17 @@ class StubWriter(Writer):
             capability.output_schema, f"{self.prefix}Result"
         )
         words = [f"{name}: {text}" for name, text in parameter_words(capability).items()]
-        return f"{_heading(tool.name, parameters, returns)}{_docstring([summary(capability), *words])}"
+        heading = f"def {tool.name}({', '.join(parameters)}) -> {returns}:"
+        if len(heading) > LINE_CHARS and len(parameters) > 1:
+            inside = "".join(f"    {parameter},\n" for parameter in parameters)
+            heading = f"def {tool.name}(\n{inside}) -> {returns}:"
+        return f"{heading}{_docstring([summary(capability), *words])}"
 
-    def _unsigned(self, tool: RegisteredTool) -> str:
+    def unsigned(self, tool: RegisteredTool) -> str:
         lines = [summary(tool.capability), f'describe_tool("{tool.name}") shows its parameters.']
         return f"def {tool.name}(*args: Any, **kwargs: Any) -> Any:{_docstring(lines)}"
 
-    def _is_name(self, text: str) -> bool:
+    def is_name(self, text: str) -> bool:
         return _is_parameter(text)
 
     def _arguments(self, tool: RegisteredTool, types: _Types) -> list[str]:
@@ -79,21 +81,24 @@ class StubWriter(Writer):
             return ["**arguments: Any"] if schema.get("additionalProperties") else []
         if not all(_is_parameter(name) for name in properties):
             return [f"**arguments: Unpack[{types.text(schema, f'{self.prefix}Arguments')}]"]
-        return self._parameters(tool, types)
-
-    def _parameters(self, tool: RegisteredTool, types: _Types) -> list[str]:
-        schema = tool.capability.input_schema
         positional = tool.signature.positional if tool.signature else None
         required = set(schema.get("required", ()))
         parts: list[str] = []
         optional_seen = starred = False
-        for index, (name, part) in enumerate(schema["properties"].items()):
+        for index, (name, part) in enumerate(properties.items()):
             if not starred and (index == positional or (optional_seen and name in required)):
                 parts.append("*")
                 starred = True
             optional_seen |= name not in required
             kind = types.text(part, f"{self.prefix}{camel(name)}")
-            parts.append(f"{name}: {kind}" + ("" if name in required else f" = {_default(part)}"))
+            default = "..."
+            if (
+                isinstance(part, dict)
+                and "default" in part
+                and len(repr(part["default"])) <= _MAX_DEFAULT_CHARS
+            ):
+                default = repr(part["default"])
+            parts.append(f"{name}: {kind}" + ("" if name in required else f" = {default}"))
         return parts
 
 
@@ -108,7 +113,7 @@ class _Types:
         self._depth = 0
 
     def text(self, schema: Any, wanted: str) -> str:
-        """The type that *schema* describes; an object without a name becomes the class *wanted*."""
+        """Return the type that *schema* describes; an object without a name becomes the class *wanted*."""
         if not isinstance(schema, dict) or self._depth > _MAX_DEPTH:
             return "Any"
         self._depth += 1
@@ -120,8 +125,11 @@ class _Types:
     def _text(self, schema: dict[str, Any], wanted: str) -> str:
         if "$ref" in schema:
             return self._reference(str(schema["$ref"]).rsplit("/", 1)[-1])
-        if (values := _values(schema)) is not None:
-            return _literal(values)
+        if isinstance(schema.get("enum"), list) or "const" in schema:
+            values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]]
+            if 0 < len(values) <= _MAX_LITERALS:
+                return f"Literal[{', '.join(map(repr, values))}]"
+            return "str" if values and all(isinstance(value, str) for value in values) else "Any"
         for key in ("anyOf", "oneOf"):
             if schema.get(key):
                 return self._union(schema[key], wanted)
@@ -174,45 +182,20 @@ class _Types:
         for key, part in schema["properties"].items():
             kind = self.text(part, f"{name}{camel(key)}")
             fields[key] = (kind if key in required else f"NotRequired[{kind}]", part)
-        return _class_text(name, schema, fields)
-
-
-def _values(schema: dict[str, Any]) -> list[Any] | None:
-    if isinstance(schema.get("enum"), list):
-        return list(schema["enum"])
-    return [schema["const"]] if "const" in schema else None
-
-
-def _literal(values: list[Any]) -> str:
-    """A type of these values; of very many, what they have in common."""
-    if 0 < len(values) <= _MAX_LITERALS:
-        return f"Literal[{', '.join(repr(value) for value in values)}]"
-    return "str" if values and all(isinstance(value, str) for value in values) else "Any"
-
-
-def _class_text(name: str, schema: dict[str, Any], fields: dict[str, tuple[str, Any]]) -> str:
-    if not all(_is_parameter(key) for key in fields):
-        inside = ", ".join(f"{key!r}: {kind}" for key, (kind, _) in fields.items())
-        return f'{name} = TypedDict("{name}", {{{inside}}})'
-    lines = [f"class {name}(TypedDict):"]
-    if doc := type_words(schema):
-        lines.append(f'    """{_quoted(doc)}"""')
-    for key, (kind, part) in fields.items():
-        comment = plain(description(part), MAX_COMMENT_CHARS)
-        lines.append(f"    {key}: {kind}" + (f"  # {comment}" if comment else ""))
-    return "\n".join(lines)
-
-
-def _heading(name: str, parameters: list[str], returns: str) -> str:
-    line = f"def {name}({', '.join(parameters)}) -> {returns}:"
-    if len(line) <= LINE_CHARS or len(parameters) < 2:
-        return line
-    inside = "".join(f"    {parameter},\n" for parameter in parameters)
-    return f"def {name}(\n{inside}) -> {returns}:"
+        if not all(_is_parameter(key) for key in fields):
+            inside = ", ".join(f"{key!r}: {kind}" for key, (kind, _) in fields.items())
+            return f'{name} = TypedDict("{name}", {{{inside}}})'
+        lines = [f"class {name}(TypedDict):"]
+        if doc := type_words(schema):
+            lines.append(f'    """{_quoted(doc)}"""')
+        for key, (kind, part) in fields.items():
+            comment = plain(description(part), MAX_COMMENT_CHARS)
+            lines.append(f"    {key}: {kind}" + (f"  # {comment}" if comment else ""))
+        return "\n".join(lines)
 
 
 def _docstring(lines: list[str]) -> str:
-    """The body of a stub. The first line may be empty."""
+    """Return the body of a stub. The first line may be empty."""
     quoted = [_quoted(line) for line in lines]
     if len(quoted) == 1:
         return f'\n    """{quoted[0]}"""' if quoted[0] else " ..."
@@ -224,13 +207,6 @@ def _docstring(lines: list[str]) -> str:
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     return f"{escaped} " if escaped.endswith('"') else escaped
-
-
-def _default(schema: Any) -> str:
-    if not isinstance(schema, dict) or "default" not in schema:
-        return "..."
-    text = repr(schema["default"])
-    return text if len(text) <= _MAX_DEFAULT_CHARS else "..."
 
 
 def _is_parameter(name: str) -> bool:

@@ -1,24 +1,25 @@
-"""Finding a tool among many, by words.
+"""Finds tools by words.
 
 Theory of operation
 -------------------
-An index is made once of a catalog: every word of a name or a description, in its singular, with the tools
-that have it. A query is looked up word by word. A word counts more in a name than in a description, whole
-than as a beginning, as a beginning than inside, and more the fewer tools have it.
+An index of a catalog has every word of a name or a description, in its singular, with the tools that have it.
+A query is looked up word by word. A word counts more in a name than in a description; whole more than as a
+beginning, and that more than inside of a word; and the more the fewer tools have it.
 
 Rules
 -----
-1. The same catalog and query give the same list; of equals, the one that the catalog has first is first.
-2. What is searchable and was found is callable for the rest of the session: by the next call or cell.
+1. The same catalog and query give the same list; of equals, the first in the catalog comes first.
+2. A searchable tool that was found is callable for the rest of the session: by the next call or cell.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Final
@@ -50,7 +51,7 @@ _STOP_WORDS: Final = frozenset({
 })  # fmt: skip
 _NAME_WEIGHTS: Final = (8.0, 5.0, 3.0)
 _DESCRIPTION_WEIGHTS: Final = (3.0, 2.0, 1.0)
-"""Of a whole word, of the beginning of one, and of what is inside one."""
+"""Weights of a whole word, of the beginning of one, and of a part inside."""
 
 _QUERY = msgspec.Meta(description="what the tool should do, in a few words")
 _LIMIT = msgspec.Meta(description=f"how many to list, up to {MAX_RESULTS}")
@@ -58,7 +59,7 @@ _NAME = msgspec.Meta(description="the name of a tool, as search_tools() gives it
 
 
 class _Field:
-    """The words of one field of all tools, and which tools have them."""
+    """The words of one field of all tools, and the tools that have them."""
 
     def __init__(self, texts: Sequence[str], weights: tuple[float, float, float]) -> None:
         self._weights = weights
@@ -69,7 +70,7 @@ class _Field:
 
     @cached_property
     def _vocabulary(self) -> tuple[str, list[str], list[int]]:
-        """All words in one text, for one fast scan, with the place where each begins."""
+        """Return all words as one text, for one fast scan, and the offset of each."""
         words = list(self._having)
         starts, at = [], 1
         for word in words:
@@ -78,10 +79,9 @@ class _Field:
         return "\n" + "\n".join(words) + "\n", words, starts
 
     def find(self, term: str) -> dict[int, float]:
-        """How near the term is to a word of each tool that has one."""
+        """Return the weight of the term in each tool that has it."""
         found: dict[int, float] = {}
-        ranked = sorted(self._matches(term), key=lambda match: match[1])
-        for word, weight in ranked:  # the better ones overwrite the others
+        for word, weight in sorted(self._matches(term), key=lambda match: match[1]):  # better ones overwrite
             found.update(dict.fromkeys(self._having[word], weight))
         return found
 
@@ -111,45 +111,35 @@ class ToolIndex:
         )
 
     def search(self, query: str, limit: int = 10) -> list[CatalogTool]:
-        """The tools that fit the query best; without one, the first tools."""
-        terms = _terms(query)
+        """Return the tools that fit the query best; the first tools if the query is empty."""
+        words = list(dict.fromkeys(_words(query)))
+        terms = ([word for word in words if word not in _STOP_WORDS] or words)[:_MAX_TERMS]
         if not terms:
             return list(self._tools[: max(0, limit)])
-        scores = self._scores(terms, limit)
-        best = sorted(sorted(scores), key=scores.__getitem__, reverse=True)
-        return [self._tools[place] for place in best[: max(0, limit)]]
-
-    def _scores(self, terms: list[str], enough: int) -> dict[int, float]:
-        """How well each tool fits. What very many have only adds to those that rarer words have found."""
         fields = (self._names, self._descriptions)
         scores: dict[int, float] = {}
         for found in sorted((field.find(term) for term in terms for field in fields), key=len):
             rarity = math.log(1 + len(self._tools) / (1 + len(found)))
-            common = len(found) > _MANY and len(scores) >= enough
+            # A word that very many tools have only adds to those that rarer words have found.
+            common = len(found) > _MANY and len(scores) >= limit
             for place in list(scores) if common else found:
                 scores[place] = scores.get(place, 0.0) + found.get(place, 0.0) * rarity
-        return scores
+        best = sorted(sorted(scores), key=scores.__getitem__, reverse=True)
+        return [self._tools[place] for place in best[: max(0, limit)]]
 
 
 def search(tools: Sequence[CatalogTool], query: str, limit: int = 10) -> list[CatalogTool]:
-    """Search *tools* once. Whoever searches them again keeps a `ToolIndex`."""
+    """Search *tools* once. For several searches, keep a `ToolIndex`."""
     return ToolIndex(tools).search(query, limit)
 
 
 def _words(text: str) -> Iterator[str]:
-    """The words of a text in lower case and singular, `camelCase` as a whole and in its parts."""
+    """Yield the words of a text in lower case and singular, `camelCase` whole and in parts."""
     for word in _WORD.findall(text):
         lowered = word.lower()
         yield _singular(lowered)
         if word != lowered or not word.isalpha():
             yield from (_singular(part.lower()) for part in _PART.findall(word))
-
-
-def _terms(query: str) -> list[str]:
-    """The words to look for: those that say something, if any does."""
-    words = list(dict.fromkeys(_words(query)))
-    telling = [word for word in words if word not in _STOP_WORDS]
-    return (telling or words)[:_MAX_TERMS]
 
 
 def _singular(word: str) -> str:
@@ -160,28 +150,47 @@ def _singular(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
-# As tools
-
-
 def discovery(
     catalog: ToolCatalog, resolve: Resolve, language: Language = Language.PYTHON
 ) -> list[RegisteredTool]:
-    """`search_tools`, `describe_tool` and `list_tools` over one catalog: nothing else can be found."""
-    made = [
-        _search_tools(catalog, resolve, language),
-        _describe_tool(catalog, resolve, language),
-        _list_tools(catalog),
-    ]
+    """Return `search_tools`, `describe_tool` and `list_tools` over one catalog."""
+
+    @tool(side_effect="none")
+    async def describe_tool(ctx: RunContext[Any], name: Annotated[str, _NAME]) -> dict[str, Any]:
+        """Describe one tool in full: its signature, description, schemas, side_effect and approval."""
+        found = catalog.find(name)
+        if found is None:
+            import difflib  # only mistakes need it
+
+            close = difflib.get_close_matches(name[:80], catalog.names, n=3, cutoff=0.6)
+            hint = (
+                f"did you mean {' or '.join(close)}?"
+                if close
+                else "search_tools(query) finds tools by what they do"
+            )
+            raise UnknownTool(f"there is no tool {name[:80]!r}", hint=hint)
+        may_call = name in await _found(ctx, [found])
+        return _description(await asyncio.to_thread(resolve, name), language, may_call)
+
+    @tool(side_effect="none")
+    def list_tools() -> list[dict[str, str]]:
+        """List every tool that can be found: its name, and the first line of its description."""
+        return [
+            {"name": each.name, "description": _first_line(each.manifest.description)}
+            for each in catalog.searchable()
+        ]
+
+    made: list[Tool[Any, Any]] = [_search_tools(catalog, resolve, language), describe_tool, list_tools]
     return [replace(each.registered, owner=OWNER) for each in made]
 
 
 def searching(catalog: ToolCatalog, resolve: Resolve) -> RegisteredTool:
-    """`search_tools` alone, for models that call what it finds by native calls."""
+    """Return `search_tools` alone, for models that call what it finds by native calls."""
     return replace(_search_tools(catalog, resolve, Language.PYTHON).registered, owner=OWNER)
 
 
 def _search_tools(catalog: ToolCatalog, resolve: Resolve, language: Language) -> Tool[Any, Any]:
-    index = _once(lambda: ToolIndex(catalog.searchable()))
+    index = functools.cache(lambda: ToolIndex(catalog.searchable()))  # most sessions never search
 
     def look_up(query: str, limit: int) -> list[tuple[CatalogTool, str]]:
         hits = index().search(query, min(max(limit, 1), MAX_RESULTS))
@@ -192,15 +201,23 @@ def _search_tools(catalog: ToolCatalog, resolve: Resolve, language: Language) ->
         ctx: RunContext[Any], query: Annotated[str, _QUERY], limit: Annotated[int, _LIMIT] = 10
     ) -> list[dict[str, Any]]:
         """Find tools by what they do: name, signature, description and may_call of each, the best first."""
-        hits = await asyncio.to_thread(look_up, query, limit)  # an index of many tools takes its time
+        hits = await asyncio.to_thread(look_up, query, limit)  # indexing many tools is slow
         found = await _found(ctx, [hit for hit, _ in hits])
-        return [_hit(hit, line, hit.name in found) for hit, line in hits]
+        return [
+            {
+                "name": hit.name,
+                "signature": signature,
+                "description": _first_line(hit.manifest.description),
+                "may_call": hit.name in found,
+            }
+            for hit, signature in hits
+        ]
 
     return search_tools
 
 
 async def _found(ctx: RunContext[Any], hits: Sequence[CatalogTool]) -> set[str]:
-    """Note that the model has found these tools, for the session; the names of those that it may call."""
+    """Record for the session that the model found these tools; return the names of those it may call."""
     far = [hit.name for hit in hits if hit.availability < ToolAvailability.CALLABLE]
     callable_now = {hit.name for hit in hits} - set(far)
     if not far:
@@ -217,54 +234,8 @@ async def _found(ctx: RunContext[Any], hits: Sequence[CatalogTool]) -> set[str]:
     return callable_now
 
 
-def _describe_tool(catalog: ToolCatalog, resolve: Resolve, language: Language) -> Tool[Any, Any]:
-    @tool(side_effect="none")
-    async def describe_tool(ctx: RunContext[Any], name: Annotated[str, _NAME]) -> dict[str, Any]:
-        """Describe one tool in full: its signature, description, schemas, side_effect and approval."""
-        found = catalog.find(name)
-        if found is None:
-            raise UnknownTool(f"there is no tool {name[:80]!r}", hint=_suggestion(name, catalog.names))
-        may_call = name in await _found(ctx, [found])
-        return _description(await asyncio.to_thread(resolve, name), language, may_call)
-
-    return describe_tool
-
-
-def _list_tools(catalog: ToolCatalog) -> Tool[Any, Any]:
-    @tool(side_effect="none")
-    def list_tools() -> list[dict[str, str]]:
-        """List every tool that can be found: its name, and the first line of its description."""
-        return [
-            {"name": each.name, "description": _first_line(each.manifest.description)}
-            for each in catalog.searchable()
-        ]
-
-    return list_tools
-
-
-def _once(make: Callable[[], ToolIndex]) -> Callable[[], ToolIndex]:
-    """The index, made when it is first asked for: most sessions never search."""
-    made: list[ToolIndex] = []
-
-    def get() -> ToolIndex:
-        if not made:
-            made.append(make())
-        return made[0]
-
-    return get
-
-
-def _hit(hit: CatalogTool, signature: str, may_call: bool) -> dict[str, Any]:
-    return {
-        "name": hit.name,
-        "signature": signature,
-        "description": _first_line(hit.manifest.description),
-        "may_call": may_call,
-    }
-
-
 def _signature_line(name: str, resolve: Resolve, language: Language) -> str:
-    """A tool's declaration in one line. A source that fails to give one tool does not spoil the search."""
+    """Return a tool's declaration in one line, or why its source failed to give it."""
     try:
         found = resolve(name)
     except StandfastError as error:
@@ -287,15 +258,6 @@ def _description(registered: RegisteredTool, language: Language, may_call: bool)
         "approval": policy if isinstance(policy, str) else "auto",
         "may_call": may_call,
     }
-
-
-def _suggestion(name: str, names: Sequence[str]) -> str:
-    import difflib  # only mistakes need it
-
-    close = difflib.get_close_matches(name[:80], names, n=3, cutoff=0.6)
-    return (
-        f"did you mean {' or '.join(close)}?" if close else "search_tools(query) finds tools by what they do"
-    )
 
 
 def _first_line(text: str) -> str:

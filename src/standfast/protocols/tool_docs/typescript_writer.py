@@ -1,13 +1,11 @@
 """Capabilities as TypeScript that a model reads.
 
-Theory of operation
--------------------
 A capability becomes a `declare function` that takes one object and returns a promise, under a JSDoc comment.
-What JSON Schema calls an object becomes an `interface` in front of the first function that needs it, named
-after its definition, its title, or the tool and the parameter; the object of the arguments itself is written
-where it stands. What cannot be said in TypeScript is `any`.
+A JSON Schema object becomes an `interface` before the first function that needs it, named after its
+definition, its title, or the tool and the parameter; the object of the arguments is written inline. What
+TypeScript cannot express is `any`.
 
-Rule: the text is TypeScript, whatever the names and descriptions in a schema are.
+Rule: the text is valid TypeScript, whatever the names and descriptions in a schema are.
 
 Not here: declarations for the type checker (`standfast.tools.typescript_stubs`), without names and comments.
 """
@@ -45,7 +43,7 @@ class TypeScriptWriter(Writer):
     def __init__(self, taken: Iterable[str] = ()) -> None:
         super().__init__({*_RESERVED, *taken})
 
-    def _function(self, tool: RegisteredTool) -> str:
+    def function(self, tool: RegisteredTool) -> str:
         inputs, outputs = tool.capability.input_schema, tool.capability.output_schema
         members = _Types(self, inputs).members(inputs, self.prefix)
         returns = _Types(self, outputs).text(outputs, f"{self.prefix}Result")
@@ -54,12 +52,12 @@ class TypeScriptWriter(Writer):
             line = function_text(tool.name, parameters_of(inputs, members, in_lines=True), returns)
         return f"{comment(function_words(tool.capability))}{line}"
 
-    def _unsigned(self, tool: RegisteredTool) -> str:
+    def unsigned(self, tool: RegisteredTool) -> str:
         look_up = f'await describe_tool({{name: "{tool.name}"}}) shows its parameters.'
         line = function_text(tool.name, "args: Record<string, any>", "any")
         return f"{comment([summary(tool.capability), look_up])}{line}"
 
-    def _is_name(self, text: str) -> bool:
+    def is_name(self, text: str) -> bool:
         return is_identifier(text)
 
 
