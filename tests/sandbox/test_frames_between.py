@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from standfast.sandbox.frames_between import HEADER, Frames, FrameTooLarge, PipeFrames, SocketFrames
+from standfast.sandbox.frames_between import HEADER, Frames, FrameTooLarge
 
 Pair = tuple[socket.socket, Frames]
 
@@ -21,7 +21,7 @@ def pair() -> Iterator[Pair]:
     """A plain socket, and the other end as frames of at most 100 bytes."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield ours, SocketFrames(theirs, max_frame=100)
+        yield ours, Frames.over(theirs, max_frame=100)
 
 
 def framed(data: bytes) -> bytes:
@@ -31,7 +31,7 @@ def framed(data: bytes) -> bytes:
 def test_a_frame_arrives_as_it_was_sent(pair: Pair) -> None:
     """Ours: empty ones as well."""
     ours, frames = pair
-    other = SocketFrames(ours)
+    other = Frames.over(ours)
     for data in (b"one", b"", b"x" * 100):
         other.send(data)
         assert frames.receive() == data
@@ -50,7 +50,7 @@ def test_frames_may_be_cut_anywhere(frames: list[bytes], size: int) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         sent = b"".join(map(framed, frames))
-        reader = SocketFrames(theirs)
+        reader = Frames.over(theirs)
         pieces = [sent[at : at + size] for at in range(0, len(sent), size)]
         writer = threading.Thread(target=lambda: [ours.sendall(piece) for piece in pieces])
         writer.start()
@@ -60,12 +60,12 @@ def test_frames_may_be_cut_anywhere(frames: list[bytes], size: int) -> None:
 
 def socket_pair() -> tuple[Frames, Frames]:
     ours, theirs = socket.socketpair()
-    return SocketFrames(ours), SocketFrames(theirs)
+    return Frames.over(ours), Frames.over(theirs)
 
 
 def pipe_pair() -> tuple[Frames, Frames]:
     (there, tells), (back, answers) = os.pipe(), os.pipe()
-    return PipeFrames(back, tells), PipeFrames(there, answers)
+    return Frames(back, tells), Frames(there, answers)
 
 
 @pytest.mark.parametrize("make", [socket_pair, pipe_pair])

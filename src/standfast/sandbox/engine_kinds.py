@@ -66,32 +66,32 @@ class EngineKind:
     open: Callable[[EngineSettings], CodeEngine]
 
 
-def _monty_version() -> str:
+def monty_version() -> str:
     from standfast.sandbox.monty.state import ENGINE_VERSION
 
     return ENGINE_VERSION
 
 
-def _open_monty(settings: EngineSettings) -> CodeEngine:
+def open_monty(settings: EngineSettings) -> CodeEngine:
     _require("pydantic-monty", "Python on Monty", "pydantic_monty")
     from standfast.sandbox.monty.cell_engine import MontyCells
 
     return MontyCells(settings.workers, capacity=settings.capacity)
 
 
-def _cpython_version() -> str:
+def cpython_version() -> str:
     from standfast.sandbox.cpython.state import FORMAT, VERSION
 
     return f"{VERSION}/{FORMAT}"
 
 
-def _open_cpython(settings: EngineSettings) -> CodeEngine:
+def open_cpython(settings: EngineSettings) -> CodeEngine:
     from standfast.sandbox.cpython.cell_engine import CPythonCells
 
     return CPythonCells(capacity=settings.capacity, packages=settings.packages)
 
 
-def _open_auto(settings: EngineSettings) -> CodeEngine:
+def open_auto(settings: EngineSettings) -> CodeEngine:
     from standfast.sandbox.auto_python import AutoPython
     from standfast.sandbox.monty.cell_engine import MontyCells
 
@@ -100,13 +100,13 @@ def _open_auto(settings: EngineSettings) -> CodeEngine:
     return AutoPython(monty, settings.engine(EngineName.CPYTHON))
 
 
-def _quickjs_version() -> str:
+def quickjs_version() -> str:
     from standfast.sandbox.quickjs.build import build_id
 
     return build_id().hex()
 
 
-def _open_quickjs(settings: EngineSettings) -> CodeEngine:
+def open_quickjs(settings: EngineSettings) -> CodeEngine:
     modules = ("wasmtime", "quickjs_rs", "tree_sitter", "tree_sitter_typescript")
     _require("standfast[typescript]", "TypeScript", *modules)
     from standfast.sandbox.quickjs.cell_engine import QuickJsCells
@@ -124,14 +124,14 @@ def _require(package: str, what: str, *modules: str) -> None:
         )
 
 
-MONTY: Final = EngineKind(language=Language.PYTHON, version=_monty_version, open=_open_monty)
-CPYTHON: Final = EngineKind(language=Language.PYTHON, version=_cpython_version, open=_open_cpython)
+MONTY: Final = EngineKind(language=Language.PYTHON, version=monty_version, open=open_monty)
+CPYTHON: Final = EngineKind(language=Language.PYTHON, version=cpython_version, open=open_cpython)
 AUTO: Final = EngineKind(
     language=Language.PYTHON,
-    version=lambda: f"{_monty_version()} {_cpython_version()}",
-    open=_open_auto,
+    version=lambda: f"{monty_version()} {cpython_version()}",
+    open=open_auto,
 )
-QUICKJS: Final = EngineKind(language=Language.TYPESCRIPT, version=_quickjs_version, open=_open_quickjs)
+QUICKJS: Final = EngineKind(language=Language.TYPESCRIPT, version=quickjs_version, open=open_quickjs)
 
 KINDS: Final[dict[str, EngineKind]] = {
     EngineName.MONTY: MONTY,

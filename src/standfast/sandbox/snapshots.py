@@ -1,14 +1,14 @@
-"""Snapshots: a session, or a run that stands at a call, as signed bytes.
+"""Snapshots: a session, or one with a waiting turn, as signed bytes.
 
 Layout
 ------
 magic `STANDFST`, format version (u16), HMAC-SHA256 of everything else, header length (u32), header, state
 
-The state is the engine's bytes; of a session whose turn waits, a `PausedTurn` with them in MessagePack.
+The state is the engine's bytes; for a session with a waiting turn, a `PausedTurn` in MessagePack.
 
 Rules
 -----
-1. Size and signature are checked before a single field is read; the signature covers magic and version.
+1. Size and signature are checked before any field is parsed; the signature covers magic and version.
 2. The header names the engine and its version, and the contract digest of every capability. Another engine
    version, or a capability that is missing or changed, is refused with a code of its own.
 3. Nothing is unpickled. The header is JSON; the state goes to the engine's own process.
@@ -36,9 +36,9 @@ _FORMER_VERSION: Final = 1
 
 
 class PausedTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that waits, and the session's variables before it.
+    """A waiting turn, and the session's variables before it.
 
-    `input` and `journal` are the turn's, and `blobs` what the journal names: enough to go on anywhere.
+    `input` and `journal` are the turn's, `blobs` those that the journal names: enough to resume it anywhere.
     """
 
     input: bytes
@@ -53,12 +53,12 @@ class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
     engine_version: str
     capabilities: dict[str, str]
     host: dict[str, Json] = msgspec.field(default_factory=dict)
-    """What the process that made it said about its tools, so that another can be set up alike."""
+    """How the process that made the snapshot described its tools, so that another can be set up alike."""
     paused: bool = False
 
 
 class _FormerHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The header of format 1, in which a run that waited had a form of its own."""
+    """The header of format 1, in which a waiting run had a form of its own."""
 
     meta: SessionMeta
     engine: str
@@ -87,7 +87,7 @@ class SnapshotCodec:
         return _HEAD.pack(_MAGIC, SNAPSHOT_VERSION, self._sign(data), len(body)) + body + state
 
     def open(self, data: bytes) -> tuple[SnapshotHeader, bytes]:
-        """Check a snapshot and take it apart. Nothing of it is parsed before its signature holds."""
+        """Verify a snapshot and return its header and state."""
         if len(data) > MAX_SNAPSHOT_BYTES:
             raise _corrupt(f"it has {len(data)} bytes, more than the {MAX_SNAPSHOT_BYTES} allowed")
         if len(data) < _HEAD.size:
@@ -105,42 +105,33 @@ class SnapshotCodec:
             )
         described = data[_HEAD.size : _HEAD.size + size]
         try:
-            if version == _FORMER_VERSION:
-                header = _from_former(msgspec.json.decode(described, type=_FormerHeader))
-            else:
+            if version == SNAPSHOT_VERSION:
                 header = msgspec.json.decode(described, type=SnapshotHeader)
+            else:
+                former = msgspec.json.decode(described, type=_FormerHeader)
+                waits = former.paused is not None
+                header = SnapshotHeader(**{**msgspec.structs.asdict(former), "paused": waits})
         except msgspec.DecodeError as error:
             raise _corrupt(f"its header cannot be read: {error}") from None
+        if version == _FORMER_VERSION and header.paused:
+            raise SnapshotRefused(
+                Code.SNAPSHOT_VERSION_MISMATCH,
+                "the snapshot holds a waiting run of an earlier release, which cannot be continued",
+                hint="restore it with that release, and decide or cancel the run there",
+            )
         return header, data[_HEAD.size + size :]
 
     def _sign(self, data: bytes) -> bytes:
         return hmac.new(self._key, data, hashlib.sha256).digest()
 
 
-def _from_former(header: _FormerHeader) -> SnapshotHeader:
-    """The header of a session at rest; a run that waits is refused."""
-    if header.paused is not None:
-        raise SnapshotRefused(
-            Code.SNAPSHOT_VERSION_MISMATCH,
-            "the snapshot holds a waiting run of an earlier release, which cannot be continued",
-            hint="restore it with that release, and decide or cancel the run there",
-        )
-    return SnapshotHeader(
-        meta=header.meta,
-        engine=header.engine,
-        engine_version=header.engine_version,
-        capabilities=header.capabilities,
-        host=header.host,
-    )
-
-
 def snapshot_id(data: bytes) -> str:
-    """The name of a snapshot: a digest of its content."""
+    """Return the name of a snapshot: a digest of its content."""
     return f"snap_{digest_bytes(data)[:40]}"
 
 
 def check_capabilities(header: SnapshotHeader, registered: dict[str, str]) -> None:
-    """Refuse a snapshot that was made with other contracts than those registered now."""
+    """Raise if a snapshot was made with other contracts than those registered now."""
     missing = sorted(set(header.capabilities) - set(registered))
     changed = sorted(
         name for name, digest in header.capabilities.items() if registered.get(name, digest) != digest
@@ -156,7 +147,7 @@ def check_capabilities(header: SnapshotHeader, registered: dict[str, str]) -> No
 
 
 def check_engine(header: SnapshotHeader, engine: str, version: str) -> None:
-    """Refuse the state of another engine, or of another version of this one."""
+    """Raise if a snapshot was made by another engine, or by another version of this one."""
     if (header.engine, header.engine_version) != (engine, version):
         raise SnapshotRefused(
             Code.SNAPSHOT_VERSION_MISMATCH,

@@ -1,16 +1,16 @@
-"""A worker process of ours, and the socket to it.
+"""A worker process that Standfast starts, and the channel to it.
 
 Theory of operation
 -------------------
-A worker is a program that reads frames from its standard input, and writes frames to it, if it is a socket,
-or to its standard output; what they hold is between it and its engine. Whoever stops a run kills the worker,
-and whoever waits for its answer then finds the line at its end.
+A worker is a program that reads frames from its standard input and writes frames to the same socket, or to
+its standard output if the channel is a pair of pipes. Their content is up to the engine. To stop a run, the
+worker is killed; a thread that waits for its answer then finds the channel closed.
 
 Rules
 -----
 1. A frame that is longer than `max_frame` breaks the protocol, and the worker is killed.
-2. One thread at a time talks to a worker. `kill` may come from any.
-3. A worker that loses its host ends by itself: its socket ends.
+2. One thread at a time talks to a worker. Any thread may call `kill`.
+3. A worker that loses its host ends by itself, because its channel ends.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from standfast.errors import EngineFailed
-from standfast.sandbox.frames_between import MAX_FRAME, Frames, FrameTooLarge, PipeFrames, SocketFrames
+from standfast.sandbox.frames_between import MAX_FRAME, Frames, FrameTooLarge
 
 _PIPE_BYTES: Final = 1 << 20
-"""So that a state of many megabytes does not change processes with every 64 KB."""
+"""Large enough that a state of many megabytes does not switch processes every 64 KB."""
 
 
 class WorkerDied(Exception):
-    """The socket ended: the process was killed, crashed, or broke the protocol."""
+    """The channel ended: the process was killed, crashed, or broke the protocol."""
 
 
 class Line(NamedTuple):
-    """A way to talk to a worker: our end, and its standard input, and its output if that is another."""
+    """A channel to a worker: our end, its standard input, and its standard output if that is another."""
 
     frames: Frames
     stdin: int
@@ -45,23 +45,23 @@ class Line(NamedTuple):
 
 
 def socket_line(max_frame: int = MAX_FRAME) -> tuple[Line, socket.socket]:
-    """A socket in both directions, and our end of it."""
+    """Return a socket for both directions, and our end of it."""
     ours, theirs = socket.socketpair()
-    return Line(SocketFrames(ours, max_frame), theirs.detach()), ours
+    return Line(Frames.over(ours, max_frame), theirs.detach()), ours
 
 
 def pipe_line(max_frame: int = MAX_FRAME) -> Line:
-    """A pipe for each direction, which wakes the other side a little faster."""
+    """Return a pipe for each direction, which wakes the other side a little faster than a socket."""
     stdin, writes = os.pipe()
     reads, stdout = os.pipe()
     for handle in (stdin, reads):
-        with contextlib.suppress(OSError, AttributeError):  # the system has a limit for all of them together
+        with contextlib.suppress(OSError, AttributeError):  # the system limits the size of all pipes together
             fcntl.fcntl(handle, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-    return Line(PipeFrames(reads, writes, max_frame), stdin, stdout)
+    return Line(Frames(reads, writes, max_frame), stdin, stdout)
 
 
 class WorkerProcess:
-    """One process. Making it starts it, and does not wait until it is ready."""
+    """One process. The constructor starts it and does not wait until it is ready."""
 
     def __init__(self, command: Sequence[str], line: Line, *, env: Mapping[str, str] | None = None) -> None:
         self._killing = threading.Lock()
@@ -89,14 +89,14 @@ class WorkerProcess:
 
     @property
     def status(self) -> int | None:
-        """How the process ended, as `subprocess` tells it; None while it runs."""
+        """The exit status as in `subprocess`; None while the process runs."""
         return self._process.poll()
 
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
     def ask(self, data: bytes) -> bytes:
-        """Send a frame and wait for the next one that comes."""
+        """Send a frame and wait for the next one."""
         self.send(data)
         return self.receive()
 
@@ -116,25 +116,25 @@ class WorkerProcess:
             raise WorkerDied from None
 
     def send_raw(self, data: bytes) -> None:
-        """Send bytes behind a frame that tells how many they are."""
+        """Send bytes after a frame that says how many they are."""
         try:
             self._frames.send_raw([data])
         except OSError:
             raise WorkerDied from None
 
     def receive_raw(self, size: int) -> bytes:
-        """The bytes behind a frame."""
+        """Return *size* bytes that follow a frame."""
         try:
             return b"".join(self._frames.receive_raw(size))
         except (OSError, EOFError):
             raise WorkerDied from None
 
     def has_unread(self) -> bool:
-        """Whether there is anything to be read, be it the end of the line. Never waits."""
+        """Return whether there is anything to read, be it the end of the channel. Never waits."""
         return self._frames.has_unread()
 
     def kill(self) -> None:
-        """End the process at once, with everything in its process group."""
+        """Kill the process and everything in its process group."""
         with self._killing:
             self._kill()
 
@@ -144,7 +144,7 @@ class WorkerProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the process and wait for its end, which is near."""
+        """Kill the process and wait for its end."""
         self.kill()
         self._frames.close()
         self._process.wait()

@@ -1,8 +1,8 @@
-"""What the engine's dumps tell and allow beyond its API.
+"""What the engine's dumps contain beyond its API.
 
 Theory of operation
 -------------------
-A dump is `MONTY`, a version, and CBOR. It tells what arguments a call has that a run stands at, before they
+A dump is `MONTY`, a version, and CBOR. It shows the arguments of the call that a run stands at before they
 become Python objects (`check_arguments`, `stand_ins`). Two things in it must change between runs:
 
 * *Limits* are stored with the session and can only be tightened through the API. Ours hold for one run,
@@ -10,9 +10,9 @@ become Python objects (`check_arguments`, `stand_ins`). Two things in it must ch
 * *Sources* of every run are kept for tracebacks, so that a dump grows with each run. Sources that no
   function can refer to are dropped.
 
-Rules: only bytes at places found by structure change, everything else is copied as it is; a dump that does
-not look as expected is refused with `EngineFailed`, never guessed at. The engine's version is pinned and
-stored beside every dump, so another layout cannot meet this code.
+Rules: only bytes at places found by structure change, everything else is copied; a dump with an unexpected
+structure is refused with `EngineFailed`, never guessed at. The engine's version is pinned and stored beside
+every dump, so this code never meets another layout.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ _TRACKER: Final = b"gtracker\xa4flimits\xa7"
 _MAY_DEFINE = re.compile(rb"\b(def|class|lambda)\b")
 _NUMBER = re.compile(rb"<python-input-(\d+)>")
 _MAP: Final = 5
-_STAND_IN_KINDS: Final = frozenset({b"Repr", b"Function", b"Cycle"})
 _HASHING_KINDS: Final = frozenset({b"Dict", b"Set", b"FrozenSet"})
 _ARRAY_KINDS: Final = frozenset({b"List", b"Tuple", *_HASHING_KINDS})
 _TEXT_KINDS: Final = frozenset({b"String", b"Bytes", b"BigInt", b"Repr"})
@@ -69,7 +68,7 @@ MAX_SUSPENSIONS: Final = 2**31
 
 
 def _careful(edit: Callable[P, T]) -> Callable[P, T]:
-    """A dump that is cut or malformed is refused, not misread."""
+    """Make *edit* raise `EngineFailed` for a dump that is cut or malformed."""
 
     @functools.wraps(edit)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -83,37 +82,40 @@ def _careful(edit: Callable[P, T]) -> Callable[P, T]:
 
 @_careful
 def with_limits(dump: bytes, limits: SessionLimits) -> bytes:
-    """The same session under other limits.
+    """Return the same session under other limits.
 
-    The tracker follows the heap, and after it come only counters and references, so the last
-    occurrence of its key is the real one whatever strings guest code keeps.
+    The tracker follows the heap, and after it come only counters and references, so the last occurrence of
+    its key is the real one whatever strings guest code keeps.
     """
     at = dump.rfind(_TRACKER)
     if not dump.startswith(_MAGIC) or at < 0:
         raise EngineFailed("the engine's dump has no limits where they are expected")
-    start = at + len(_TRACKER)
-    end = start
+    start = end = at + len(_TRACKER)
     for _ in range(7):
         end = _skip(dump, _skip(dump, end))
-    return dump[:start] + _encode_limits(limits) + dump[end:]
+    seconds, nanos = limits.cpu_ms // 1000, limits.cpu_ms % 1000 * 1_000_000
+    fields = {
+        b"max_feed_duration": b"\xa2dsecs" + _encode_head(0, seconds) + b"enanos" + _encode_head(0, nanos),
+        b"max_turn_duration": b"\xf6",
+        b"max_memory": _encode_head(0, limits.memory_mb << 20),
+        b"gc_interval": b"\xf6",
+        b"max_recursion_depth": _encode_head(0, limits.max_stack_depth),
+        b"max_suspensions": _encode_head(0, MAX_SUSPENSIONS),
+        b"max_total_sleep": b"\xf6",
+    }
+    encoded = b"".join(_encode_head(3, len(key)) + key + value for key, value in fields.items())
+    return dump[:start] + encoded + dump[end:]
 
 
 @_careful
 def without_sources(dump: bytes) -> tuple[bytes, int]:
-    """The same session without the sources of runs that defined nothing, and the number of its next source.
+    """Return the same session without the sources of runs that defined nothing, and its next source's number.
 
     Sources are numbered anew after the last one kept, because the engine remembers every name it gave.
     """
     idle = _value_of(dump, _value_of(dump, _HEADER_BYTES, "state"), "Idle")
     number = _value_of(dump, idle, "next_input_id")
     start = _value_of(dump, idle, "sources")
-    kept, next_input, end = _kept_sources(dump, start)
-    edited = dump[:number] + _encode_head(0, next_input) + dump[_skip(dump, number) : start]
-    return edited + _encode_head(5, len(kept)) + b"".join(kept) + dump[end:], next_input
-
-
-def _kept_sources(dump: bytes, start: int) -> tuple[list[bytes], int, int]:
-    """The entries to keep, the number after the last of them, and where the map ends."""
     count, at = _head(dump, start)
     kept: list[bytes] = []
     next_input = 0
@@ -125,14 +127,15 @@ def _kept_sources(dump: bytes, start: int) -> tuple[list[bytes], int, int]:
             if found := _NUMBER.search(dump, at, value):
                 next_input = max(next_input, int(found[1]) + 1)
         at = end
-    return kept, next_input, at
+    edited = dump[:number] + _encode_head(0, next_input) + dump[_skip(dump, number) : start]
+    return edited + _encode_head(5, len(kept)) + b"".join(kept) + dump[at:], next_input
 
 
 @_careful
 def stand_ins(dump: bytes) -> list[str]:
-    """The arguments of the call that a dumped run stands at which are only text that stands for something.
+    """Return the arguments of the call that a dumped run stands at which are only text for something else.
 
-    The engine hands a function, a range or a cycle over as its text; its dump still tells them apart.
+    The engine passes a function, a range or a cycle as its text; its dump still tells them apart.
     """
     count, at = _head(dump, _argument_nodes(dump))
     found: list[str] = []
@@ -140,8 +143,11 @@ def stand_ins(dump: bytes) -> list[str]:
         if dump[at] >> 5 == _MAP:
             size, text = _head(dump, at + 1)
             kind = dump[text : text + size]
-            if kind in _STAND_IN_KINDS:
-                found.append(_text_of(dump, text + size, kind))
+            if kind == b"Repr":
+                length, start = _head(dump, text + size)
+                found.append(dump[start : start + length].decode("utf-8", "replace"))
+            elif kind in (b"Function", b"Cycle"):
+                found.append("<function>" if kind == b"Function" else "<cycle>")
         at = _skip(dump, at)
     return found
 
@@ -150,8 +156,8 @@ def stand_ins(dump: bytes) -> list[str]:
 def check_arguments(dump: bytes, max_bytes: int = MAX_VALUE_BYTES) -> str | None:
     """Raise `ValueTooLarge` if the arguments of the call that a dumped run stands at surely exceed a limit.
 
-    Return what is among them that has no place in JSON and must not become a Python object: tuples as keys,
-    because hashing one hashes all that it holds, as often as it holds it; and what else is slow to make.
+    Return the kind of an argument that has no JSON form and must not become a Python object: tuples as keys,
+    because hashing one hashes all of its parts, as often as they occur; and what else is slow to make.
     """
     count, at = _head(dump, _argument_nodes(dump))
     unusual: dict[int, bytes] = {}
@@ -176,8 +182,8 @@ def check_arguments(dump: bytes, max_bytes: int = MAX_VALUE_BYTES) -> str | None
             parts = size
             continue
         if kind in _HASHING_KINDS and unusual:
-            hashed = _numbers(dump, inside, pairs=kind == b"Dict")
-            if (foreign := _foreign_keys(kind, hashed, unusual, seen)) is not None:
+            foreign = _foreign_keys(dump, inside, kind, unusual, seen)
+            if foreign is not None:
                 return foreign
         if kind not in _PLAIN_KINDS:
             unusual[index] = kind
@@ -193,14 +199,21 @@ def check_arguments(dump: bytes, max_bytes: int = MAX_VALUE_BYTES) -> str | None
 
 
 def _foreign_keys(
-    kind: bytes, hashed: list[int], unusual: dict[int, bytes], seen: Counter[bytes]
+    dump: bytes, at: int, kind: bytes, unusual: dict[int, bytes], seen: Counter[bytes]
 ) -> str | None:
-    """What the keys of a dict, or the items of a set, are, if they must not be hashed."""
-    for number in hashed:
+    """Return the kind of the keys of a dict, or of a set, if hashing them must be avoided.
+
+    *at* is an array of node numbers; for a dict, an array of pairs, of which the first is the key.
+    """
+    pairs = kind == b"Dict"
+    count, at = _head(dump, at)
+    for _ in range(count):
+        number, after = _head(dump, _head(dump, at)[1] if pairs else at)
+        at = _skip(dump, at) if pairs else after
         key = unusual.get(number)
         if key is None or (key == b"BigInt" and seen[key] <= _MAX_UNUSUAL):
             continue
-        if kind != b"Dict":
+        if not pairs:
             return kind.decode().lower()
         if key in (b"Tuple", b"NamedTuple"):
             return "dict with tuple keys"
@@ -210,30 +223,12 @@ def _foreign_keys(
     return None
 
 
-def _numbers(dump: bytes, at: int, *, pairs: bool) -> list[int]:
-    """The numbers in an array, or the first of each pair in an array of pairs."""
-    count, at = _head(dump, at)
-    found = []
-    for _ in range(count):
-        number, after = _head(dump, _head(dump, at)[1] if pairs else at)
-        found.append(number)
-        at = _skip(dump, at) if pairs else after
-    return found
-
-
 def _argument_nodes(dump: bytes) -> int:
-    """Where the values are that the call holds which a dumped run stands at."""
+    """Return where the values of the call are that a dumped run stands at."""
     at = _HEADER_BYTES
     for key in ("state", "Suspended", "FunctionCall", "args", "graph", "nodes"):
         at = _value_of(dump, at, key)
     return at
-
-
-def _text_of(dump: bytes, at: int, kind: bytes) -> str:
-    if kind == b"Function":
-        return "<function>"
-    size, text = _head(dump, at)
-    return dump[text : text + size].decode("utf-8", "replace") if kind == b"Repr" else "<cycle>"
 
 
 def _value_of(dump: bytes, at: int, wanted: str) -> int:
@@ -244,25 +239,6 @@ def _value_of(dump: bytes, at: int, wanted: str) -> int:
             return text + size
         at = _skip(dump, text + size)
     raise EngineFailed(f"the engine's dump has no {wanted!r} where it is expected")
-
-
-def _encode_limits(limits: SessionLimits) -> bytes:
-    cpu = (
-        b"\xa2dsecs"
-        + _encode_head(0, limits.cpu_ms // 1000)
-        + b"enanos"
-        + _encode_head(0, limits.cpu_ms % 1000 * 1_000_000)
-    )
-    fields = {
-        b"max_feed_duration": cpu,
-        b"max_turn_duration": b"\xf6",
-        b"max_memory": _encode_head(0, limits.memory_mb << 20),
-        b"gc_interval": b"\xf6",
-        b"max_recursion_depth": _encode_head(0, limits.max_stack_depth),
-        b"max_suspensions": _encode_head(0, MAX_SUSPENSIONS),
-        b"max_total_sleep": b"\xf6",
-    }
-    return b"".join(_encode_head(3, len(key)) + key + value for key, value in fields.items())
 
 
 def _encode_head(major: int, value: int) -> bytes:
@@ -276,7 +252,7 @@ def _encode_head(major: int, value: int) -> bytes:
 
 
 def _head(dump: bytes, at: int) -> tuple[int, int]:
-    """The argument of the item at *at*, and where what follows it starts."""
+    """Return the argument of the item at *at*, and where its content starts."""
     info = dump[at] & 0x1F
     if info < 24:
         return info, at + 1
@@ -287,7 +263,7 @@ def _head(dump: bytes, at: int) -> tuple[int, int]:
 
 
 def _skip(dump: bytes, at: int) -> int:
-    """Where the item at *at* ends."""
+    """Return where the item at *at* ends."""
     remaining = 1
     while remaining:
         remaining -= 1

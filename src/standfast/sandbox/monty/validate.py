@@ -150,7 +150,13 @@ class Validator:
             elif rule in ("unresolved-import", "unresolved-module"):
                 code, hint = Code.UNSUPPORTED_FEATURE, f"the sandbox has these modules: {MODULES}"
             elif rule == "unresolved-reference" and name and places.is_called(span):
-                code, hint = Code.UNKNOWN_TOOL, self._hint_for(name[1])
+                code = Code.UNKNOWN_TOOL
+                if name[1] == "open":
+                    hint = "files are read with read_text(path) from a granted mount"
+                elif hasattr(builtins, name[1]):
+                    hint = f"the sandbox's Python has no {name[1]}()"
+                else:
+                    hint = self._functions.suggest(name[1]) or "list_tools() names what can be called"
             yield Diagnostic(
                 severity=Severity.WARNING if item.get("severity") == "warning" else Severity.ERROR,
                 code=code,
@@ -158,13 +164,6 @@ class Validator:
                 hint=hint,
                 span=span,
             )
-
-    def _hint_for(self, name: str) -> str:
-        if name == "open":
-            return "files are read with read_text(path) from a granted mount"
-        if hasattr(builtins, name):
-            return f"the sandbox's Python has no {name}()"
-        return self._functions.suggest(name) or "list_tools() names what can be called"
 
     def _refusals(self, code: str, deadline: float) -> Iterator[Diagnostic]:
         """Yield features that the engine does not have, one compilation each."""

@@ -25,7 +25,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from standfast.sandbox.frames_between import PipeFrames
+from standfast.sandbox.frames_between import Frames
 from standfast.sandbox.quickjs import frames, image
 from standfast.sandbox.quickjs.booting import Machine
 from standfast.sandbox.quickjs.build import GuestMissing
@@ -118,7 +118,7 @@ class GuestClock:
 class WorkerProgram:
     """Answers the engine's questions, with the guest of one session at a time."""
 
-    def __init__(self, machine: Machine, line: PipeFrames) -> None:
+    def __init__(self, machine: Machine, line: Frames) -> None:
         self._machine = machine
         self._line = line
         self._clock = GuestClock(machine)
@@ -388,7 +388,7 @@ def main() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
-    line = PipeFrames(_STDIN, output, 2**32 - 1)
+    line = Frames(_STDIN, output, 2**32 - 1)
     try:
         machine = Machine()
     except (GuestMissing, Broken) as error:
