@@ -74,7 +74,7 @@ def test_its_name_is_those_of_its_models() -> None:
     assert Fallback(inner, Giving(model_id="q:c")).model_id == "fallback:p:a|p:b|q:c"
     with pytest.raises(InvalidArgument, match="cannot be one of several"):
         Fallback(Giving(model_id="p:a|b"))
-    with pytest.raises(InvalidArgument, match="has models"):
+    with pytest.raises(InvalidArgument, match="at least one model"):
         Fallback()
     with pytest.raises(InvalidArgument, match="not of str"):
         Fallback("openai:gpt-5")  # type: ignore[arg-type]

@@ -335,7 +335,7 @@ def test_a_script_is_read_from_json_and_json_lines(tmp_path: Path, name: str, co
         ("a.txt", "[]", "neither a .json nor a .jsonl"),
         ("missing/a.json", None, "cannot be read: No such file"),
         ("a.json", '[{"text": "x"},\n {"text": }]', r"a\.json is not JSON: .*line 2, column 11"),
-        ("a.json", '[{"usage": NaN}]', "NaN is no JSON value"),
+        ("a.json", '[{"usage": NaN}]', "NaN is not a JSON value"),
         ("a.json", "[" * 100_000, "not JSON"),
         ("a.json", "7", "neither a list of replies nor"),
         ("a.json", {"replies": [], "rules": []}, "neither a list of replies nor"),

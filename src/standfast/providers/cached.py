@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -53,9 +53,7 @@ class Cached(ModelWrapper):
         if max_entries < 1:
             raise InvalidArgument(f"max_entries must be a whole number from 1, not {max_entries!r}")
         super().__init__(resolve_model(model))
-        self._replies: _ReplyCache = (
-            _MemoryCache(max_entries) if path is None else _FolderCache(path, max_entries)
-        )
+        self._replies = _MemoryCache(max_entries) if path is None else _FolderCache(path, max_entries)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         key = digest_bytes(f"{self.model_id}\n{request_digest(request)}".encode())
@@ -75,12 +73,6 @@ class Cached(ModelWrapper):
                 else:
                     recorder.add(delta)
                 yield delta
-
-
-class _ReplyCache(Protocol):
-    def get(self, key: str, /) -> Reply | None: ...
-
-    def put(self, key: str, reply: Reply, /) -> None: ...
 
 
 class _MemoryCache:
@@ -130,17 +122,12 @@ class _FolderCache:
             scratch.touch(mode=0o600)
             scratch.write_bytes(msgspec.json.encode(reply))
             scratch.replace(self._folder / f"{key}.json")
-            self._tidy()
+            self._puts += 1
+            if self._puts % max(1, self._max_entries // 10) == 0:  # counting files takes time
+                ages = sorted((file.stat().st_mtime_ns, file) for file in self._folder.glob("*.json"))
+                for _, file in ages[: -self._max_entries]:
+                    file.unlink(missing_ok=True)
         except (OSError, UnicodeEncodeError) as error:
             with suppress(OSError):
                 scratch.unlink(missing_ok=True)
             _log.warning("a reply is not kept in the cache %s: %s", self._folder, error)
-
-    def _tidy(self) -> None:
-        """Remove surplus replies, once in a while because counting takes time."""
-        self._puts += 1
-        if self._puts % max(1, self._max_entries // 10):
-            return
-        ages = sorted((file.stat().st_mtime_ns, file) for file in self._folder.glob("*.json"))
-        for _, file in ages[: -self._max_entries]:
-            file.unlink(missing_ok=True)

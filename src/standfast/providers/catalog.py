@@ -1,11 +1,8 @@
 """The capabilities of known models, as data that a user can override.
 
-Theory of operation
--------------------
 `catalog.json` has entries whose names are patterns: `anthropic:claude-sonnet-4*`, or without a provider
 `llama-3.3*` for that model on any host. The matching entry with the longest name describes the model. A
-user's file of the same form, in `STANDFAST_MODELS` or passed, adds entries and overrides those of the same
-name.
+user's file of the same form, in `STANDFAST_MODELS` or passed, is merged over it.
 
 Rules
 -----

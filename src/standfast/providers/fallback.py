@@ -31,22 +31,45 @@ class Fallback:
     """The first of *models* that answers. With names: `Agent(model=["a:b", "c:d"])`."""
 
     def __init__(self, *models: ModelProvider) -> None:
-        self.models = tuple(one for model in models for one in _members(model))
-        if not self.models:
-            raise InvalidArgument("a fallback has models to fall back to")
+        members: list[ModelProvider] = []
+        for model in models:
+            if isinstance(model, str) or not callable(getattr(model, "stream", None)):
+                raise InvalidArgument(
+                    f"a fallback is made of models, not of {type(model).__name__}",
+                    hint='for names: resolve_model(["a:b", "c:d"]), or Agent(model=["a:b", "c:d"])',
+                )
+            members += model.models if isinstance(model, Fallback) else (model,)
+        if not members:
+            raise InvalidArgument("a fallback needs at least one model")
+        self.models: tuple[ModelProvider, ...] = tuple(members)
         self.model_id = fallback_name([model.model_id for model in self.models])
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         place = (request.attempt - 1) % len(self.models)
         model = self.models[place]
+        provider = model.model_id.partition(":")[0]
         try:
             async with open_stream(model, request) as deltas:
                 async for delta in deltas:
-                    yield _named(delta, model) if isinstance(delta, ReplyEnded) else delta
+                    if isinstance(delta, ReplyEnded) and not delta.model.startswith(f"{provider}:"):
+                        served = f"{provider}:{delta.model}" if delta.model else model.model_id
+                        yield msgspec.structs.replace(delta, model=served)
+                    else:
+                        yield delta
         except Exception as error:
-            if isinstance(error, StandfastError) and error.code == TurnCode.CONTEXT_OVERFLOW:
+            problem = error
+            if not isinstance(problem, StandfastError):
+                problem = ModelError(f"{type(error).__name__}: {error}")
+            elif problem.code == TurnCode.CONTEXT_OVERFLOW:
                 raise
-            raise _failure(model, error, has_successor=place + 1 < len(self.models)) from error
+            has_successor = place + 1 < len(self.models)
+            raise ModelError(
+                f"{model.model_id}: {problem.message}",
+                code=problem.code,
+                retryable=has_successor or problem.retryable,
+                retry_after_ms=0 if has_successor else getattr(problem, "retry_after_ms", None),
+                hint=problem.hint,
+            ) from error
 
     async def close(self) -> None:
         """Close all models, and then raise the first error."""
@@ -71,36 +94,3 @@ def fallback_name(names: list[str]) -> str:
                 f"{name[:80]!r} cannot be one of several models: it has {SEPARATOR!r} in it"
             )
     return PREFIX + SEPARATOR.join(names)
-
-
-def _members(model: ModelProvider) -> tuple[ModelProvider, ...]:
-    if isinstance(model, Fallback):
-        return model.models
-    if isinstance(model, str) or not callable(getattr(model, "stream", None)):
-        raise InvalidArgument(
-            f"a fallback is made of models, not of {type(model).__name__}",
-            hint='for names: resolve_model(["a:b", "c:d"]), or Agent(model=["a:b", "c:d"])',
-        )
-    return (model,)
-
-
-def _named(ended: ReplyEnded, model: ModelProvider) -> ReplyEnded:
-    """Add the provider to the name of the model that served the reply."""
-    provider = model.model_id.partition(":")[0]
-    if ended.model.startswith(f"{provider}:"):
-        return ended
-    served = f"{provider}:{ended.model}" if ended.model else model.model_id
-    return msgspec.structs.replace(ended, model=served)
-
-
-def _failure(model: ModelProvider, error: Exception, *, has_successor: bool) -> ModelError:
-    """Copy *error* with the model's name, retryable if there is a next model."""
-    if not isinstance(error, StandfastError):
-        error = ModelError(f"{type(error).__name__}: {error}")
-    return ModelError(
-        f"{model.model_id}: {error.message}",
-        code=error.code,
-        retryable=has_successor or error.retryable,
-        retry_after_ms=0 if has_successor else getattr(error, "retry_after_ms", None),
-        hint=error.hint,
-    )

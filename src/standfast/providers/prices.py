@@ -1,7 +1,5 @@
 """What model calls cost.
 
-Theory of operation
--------------------
 A price is looked up in the user's table, under the name of the model that served the reply or of the
 requested one, and then in the data of `genai-prices` (the extra `prices`). A scripted model costs nothing. Of
 several models in a row (`fallback:A|B`) the one that served the reply counts. Lookups are cached.
@@ -20,7 +18,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -114,9 +112,13 @@ class Prices:
 
     def _pricer(self, model_id: str, served_model: str) -> _Pricer | None:
         """Return the function that prices a model; None if its price is unknown."""
-        names = [name for member in _likely(model_id, served_model) for name in _names(member, served_model)]
+        likely = _members(model_id)
+        if len(likely) > 1 and served_model:  # those of the reply's provider, the closest name first
+            likely = [one for one in likely if one.partition(":")[0] == served_model.partition(":")[0]]
+            likely.sort(key=lambda one: len(one) if served_model.startswith(one) else 0, reverse=True)
+        names = [name for member in likely for name in _names(member, served_model)]
         for name in names:
-            for key in (name.full, name.model):
+            for key in (f"{name.provider}:{name.model}", name.model):
                 if (price := self._given.get(key)) is not None:
                     return price.of
         for name in names:
@@ -132,27 +134,30 @@ class Prices:
         calculate = self._calculate
         if calculate is None:
             return None
+        library = importlib.import_module("genai_prices")
         where = {"provider_api_url": name.url} if name.provider == _BY_URL else {"provider_id": name.provider}
 
         def pricer(usage: Usage) -> int | None:
+            tokens = library.Usage(  # its input includes cached tokens
+                input_tokens=usage.input + usage.cache_read + usage.cache_write,
+                cache_read_tokens=usage.cache_read,
+                cache_write_tokens=usage.cache_write,
+                output_tokens=usage.output,
+            )
             try:
-                return _nano(calculate(_as_library_has_it(usage), name.model, **where).total_price)
+                return _nano(calculate(tokens, name.model, **where).total_price)
             except (LookupError, ValueError):
                 return None
 
         return None if pricer(Usage(input=1, output=1)) is None else pricer
 
 
-class _Name(msgspec.Struct, frozen=True):
+class _Name(NamedTuple):
     """A name of a model. `url` is where it is served, if that is part of the name."""
 
     provider: str
     model: str
     url: str = ""
-
-    @property
-    def full(self) -> str:
-        return f"{self.provider}:{self.model}"
 
 
 def _names(model_id: str, served_model: str) -> Iterator[_Name]:
@@ -161,21 +166,12 @@ def _names(model_id: str, served_model: str) -> Iterator[_Name]:
     model, _, url = rest.partition("@") if provider == _BY_URL else (rest, "", "")
     prefix, _, bare = served_model.partition(":")
     if bare and prefix != provider and (prefix == _FREE or prefix in _CATALOGUED):
-        yield _Name(prefix, bare)  # a model of somebody's own that asks one of ours
+        yield _Name(prefix, bare)  # a user's own model that calls one of ours
     elif served_model:
         yield _Name(provider, served_model.removeprefix(f"{provider}:"), url)
     yield _Name(provider, model, url)
     if url:
         yield _Name(provider, rest, url)
-
-
-def _likely(model_id: str, served_model: str) -> list[str]:
-    """Return the models that may have served a reply: those of its provider, the closest name first."""
-    members = _members(model_id)
-    if len(members) == 1 or not served_model:
-        return members
-    found = [one for one in members if one.partition(":")[0] == served_model.partition(":")[0]]
-    return sorted(found, key=lambda one: len(one) if served_model.startswith(one) else 0, reverse=True)
 
 
 def _members(model_id: str) -> list[str]:
@@ -191,17 +187,6 @@ def _is_catalogued(provider: str) -> bool:
 
 def _nano(dollars: Decimal) -> int:
     return int((dollars * NANO).to_integral_value(ROUND_CEILING))
-
-
-def _as_library_has_it(usage: Usage) -> Any:
-    """Convert *usage* to the library's form, where input includes cached tokens."""
-    library = importlib.import_module("genai_prices")
-    return library.Usage(
-        input_tokens=usage.input + usage.cache_read + usage.cache_write,
-        cache_read_tokens=usage.cache_read,
-        cache_write_tokens=usage.cache_write,
-        output_tokens=usage.output,
-    )
 
 
 def _read(given: PriceTable | str | os.PathLike[str] | None) -> dict[str, Price]:

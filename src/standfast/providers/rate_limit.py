@@ -1,7 +1,5 @@
 """Rate limits: how many calls at once, and how many calls and tokens in a minute.
 
-Theory of operation
--------------------
 Calls queue. The first one waits for another call to end, or until enough of the last minute has passed. It
 knows that time and sleeps until then; only a call that ends, perhaps with fewer tokens than estimated, wakes
 it earlier.
@@ -82,7 +80,15 @@ class Limiter:
             self._loop, self._line, self._changed = loop, asyncio.Lock(), asyncio.Event()
         async with self._line:
             while pause := self._pause_s(tokens):
-                await self._wait(pause)
+                self._changed.clear()
+                waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._changed.wait())]
+                if pause < math.inf:
+                    waits.append(asyncio.ensure_future(self._sleep(pause)))
+                try:
+                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for one in waits:
+                        one.cancel()
             admission = Admission(self._clock.monotonic(), tokens)
             self._recent.append(admission)
             self._tokens += tokens
@@ -104,42 +110,26 @@ class Limiter:
 
     def _pause_s(self, tokens: int) -> float:
         """Return how many seconds a call must wait: 0, a number, or infinity for the end of another call."""
-        if self.limit.concurrency is not None and self._running >= self.limit.concurrency:
+        limit = self.limit
+        if limit.concurrency is not None and self._running >= limit.concurrency:
             return math.inf
         now = self._clock.monotonic()
         while self._recent and self._recent[0].at <= now - _WINDOW_S:
             oldest = self._recent.popleft()
             oldest.is_recent = False
             self._tokens -= oldest.tokens
-        free_at = max(self._not_before, self._tokens_free_at(tokens))
-        allowed = self.limit.requests_per_minute
+        free_at = self._not_before
+        if limit.tokens_per_minute is not None:
+            used = self._tokens
+            for one in self._recent:
+                if used + tokens <= limit.tokens_per_minute:
+                    break
+                used -= one.tokens
+                free_at = max(free_at, one.at + _WINDOW_S)
+        allowed = limit.requests_per_minute
         if allowed is not None and len(self._recent) >= allowed:
             free_at = max(free_at, self._recent[-allowed].at + _WINDOW_S)
         return math.ceil((free_at - now) * 1000) / 1000 if free_at > now else 0.0
-
-    def _tokens_free_at(self, tokens: int) -> float:
-        allowed = self.limit.tokens_per_minute
-        if allowed is None:
-            return -math.inf
-        free_at, used = -math.inf, self._tokens
-        for one in self._recent:
-            if used + tokens <= allowed:
-                break
-            used -= one.tokens
-            free_at = one.at + _WINDOW_S
-        return free_at
-
-    async def _wait(self, pause: float) -> None:
-        """Wait for *pause* seconds or for the end of a call."""
-        self._changed.clear()
-        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._changed.wait())]
-        if pause < math.inf:
-            waits.append(asyncio.ensure_future(self._sleep(pause)))
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in waits:
-                one.cancel()
 
 
 class Limited(ModelWrapper):

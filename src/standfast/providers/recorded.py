@@ -1,10 +1,7 @@
 """Records the replies of a model as a script that `scripted:FILE` replays.
 
-Theory of operation
--------------------
 Each call is one line of a `.jsonl` file: a `Reply` with the number of its call and a digest of its request.
-On replay the number and the digest select the line, so one file holds any number of sessions, and a changed
-prompt is detected.
+On replay both select the line, so one file holds any number of sessions, and a changed prompt is detected.
 
 Rules
 -----
@@ -61,24 +58,21 @@ class Recorded(ModelWrapper):
             self._write(recorder.broken_off(), number, expect)
 
     def _write(self, reply: Reply, number: int, expect: Expectation) -> None:
+        """Append a line; end an unfinished one before it."""
         reply = msgspec.structs.replace(reply, call=number, expect=expect)
         try:
-            _append(self._path, msgspec.json.encode(reply) + b"\n")
+            line = msgspec.json.encode(reply) + b"\n"
+            descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                end = os.lseek(descriptor, 0, os.SEEK_END)
+                if end and os.pread(descriptor, 1, end - 1) != b"\n":
+                    line = b"\n" + line
+                while line:
+                    line = line[os.write(descriptor, line) :]
+            finally:
+                os.close(descriptor)
         except UnicodeEncodeError:
             raise ModelError("the model's reply is not Unicode text", retryable=True) from None
         except OSError as error:
             raise ModelError(f"the recording {self._path} cannot be written: {error.strerror}") from None
-
-
-def _append(path: Path, line: bytes) -> None:
-    """Append a line; end an unfinished one before it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        end = os.lseek(descriptor, 0, os.SEEK_END)
-        if end and os.pread(descriptor, 1, end - 1) != b"\n":
-            line = b"\n" + line
-        while line:
-            line = line[os.write(descriptor, line) :]
-    finally:
-        os.close(descriptor)

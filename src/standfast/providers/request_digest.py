@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from standfast.model.canonical import Json, digest_bytes
-from standfast.model.message import AssistantMessage, AttachmentPart, Message, UserMessage
+from standfast.model.message import AssistantMessage, AttachmentPart, UserMessage
 from standfast.ports.model_provider import ModelRequest
 
 _BYTES_PER_TOKEN: Final = 4
@@ -35,23 +35,19 @@ def estimated_tokens(request: ModelRequest) -> int:
 
 
 def _request_bytes(request: ModelRequest) -> bytes:
-    asked = (
-        request.instructions,
-        [_said(message) for message in request.messages],
-        [(tool.name, tool.description, tool.input_schema) for tool in request.tools],
-        request.output_schema,
-        request.settings,
-    )
+    messages: list[Json] = []
+    for message in request.messages:
+        if isinstance(message, UserMessage):
+            messages.append(("user", message.content))
+        elif isinstance(message, AssistantMessage):
+            calls = [(call.call_id, call.name, call.arguments, call.raw) for call in message.tool_calls]
+            messages.append(("assistant", message.text, calls, message.reasoning))
+        else:
+            result: Json = message.shown
+            if result is None:
+                error = message.error
+                result = message.value if error is None else (error.code, error.message)
+            messages.append(("tool", message.call_id, message.name, result))
+    tools = [(tool.name, tool.description, tool.input_schema) for tool in request.tools]
+    asked = (request.instructions, messages, tools, request.output_schema, request.settings)
     return msgspec.json.encode(asked, order="sorted")
-
-
-def _said(message: Message) -> Json:
-    if isinstance(message, UserMessage):
-        return ("user", message.content)
-    if isinstance(message, AssistantMessage):
-        calls = [(call.call_id, call.name, call.arguments, call.raw) for call in message.tool_calls]
-        return ("assistant", message.text, calls, message.reasoning)
-    result: Json = message.shown
-    if result is None:
-        result = message.value if message.error is None else (message.error.code, message.error.message)
-    return ("tool", message.call_id, message.name, result)

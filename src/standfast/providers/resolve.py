@@ -9,7 +9,7 @@ Rules
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Final, cast
@@ -25,7 +25,8 @@ _FORM: Final = (
     "use 'anthropic:MODEL', 'openai:MODEL', 'google:MODEL', 'openai-compatible:MODEL@BASE_URL', "
     "'scripted:FILE' with a .json or .jsonl script, 'demo', or pass a model of your own"
 )
-_LIST: Final = "`standfast models` lists what there is"
+_LIST: Final = "list models with `standfast models`"
+_CLASSES: Final = {"openai": "OpenAIModel", "anthropic": "AnthropicModel", "google": "GoogleModel"}
 
 
 def resolve_model(model: str | ModelProvider | Sequence[str | ModelProvider]) -> ModelProvider:
@@ -43,10 +44,25 @@ def _named(model: str) -> ModelProvider:
     if model.startswith(PREFIX):
         return Fallback(*(_named(one) for one in model.removeprefix(PREFIX).split(SEPARATOR)))
     provider, _, name = DEMO.partition(":") if model == "demo" else model.partition(":")
-    opener = _OPENERS.get(provider)
-    if opener is None or not name.strip():
+    if not name.strip():
         raise _unknown(model)
-    return opener(name)
+    if provider == "scripted" and name == "demo":
+        return ScriptedModel.from_file(Path(__file__).with_name("demo.json"), name="demo")
+    if provider == "scripted":
+        return ScriptedModel.from_file(name)
+    if provider in _CLASSES:
+        opened: ModelProvider = getattr(import_module(f"standfast.providers.{provider}"), _CLASSES[provider])(
+            name
+        )
+        return opened
+    vendor = VENDORS.get(provider)
+    if vendor is None:
+        raise _unknown(model)
+    from standfast.providers.openai_compatible import OpenAICompatibleModel, split_name
+
+    if vendor.speaks_chat:
+        return OpenAICompatibleModel(name, base_url_of(vendor), provider=provider)
+    return OpenAICompatibleModel(*split_name(name))
 
 
 def one_of(models: Sequence[str | ModelProvider]) -> str | ModelProvider:
@@ -59,47 +75,8 @@ def one_of(models: Sequence[str | ModelProvider]) -> str | ModelProvider:
     return fallback_name(names) if len(names) == len(models) else resolve_model(models)
 
 
-def _scripted(name: str) -> ModelProvider:
-    if name == "demo":
-        return ScriptedModel.from_file(Path(__file__).with_name("demo.json"), name="demo")
-    return ScriptedModel.from_file(name)
-
-
-def _vendor_model(folder: str, class_name: str) -> Callable[[str], ModelProvider]:
-    def open_model(name: str) -> ModelProvider:
-        model: ModelProvider = getattr(import_module(f"standfast.providers.{folder}"), class_name)(name)
-        return model
-
-    return open_model
-
-
-def _openai_compatible(name: str) -> ModelProvider:
-    from standfast.providers.openai_compatible import OpenAICompatibleModel, split_name
-
-    return OpenAICompatibleModel(*split_name(name))
-
-
-def _by_short_name(provider: str) -> Callable[[str], ModelProvider]:
-    def open_model(name: str) -> ModelProvider:
-        from standfast.providers.openai_compatible import OpenAICompatibleModel
-
-        return OpenAICompatibleModel(name, base_url_of(VENDORS[provider]), provider=provider)
-
-    return open_model
-
-
-_OPENERS: Final[dict[str, Callable[[str], ModelProvider]]] = {
-    "scripted": _scripted,
-    "openai": _vendor_model("openai", "OpenAIModel"),
-    "anthropic": _vendor_model("anthropic", "AnthropicModel"),
-    "google": _vendor_model("google", "GoogleModel"),
-    "openai-compatible": _openai_compatible,
-    **{name: _by_short_name(name) for name, vendor in VENDORS.items() if vendor.speaks_chat},
-}
-
-
 def _unknown(model: str) -> InvalidArgument:
-    """Return an error that suggests names with a similar provider, or with the one that was left out."""
+    """Return an error that suggests similar names, or the name with the provider that was left out."""
     provider, colon, name = model.partition(":")
     close: list[str] = []
     if not colon and provider:
@@ -107,7 +84,7 @@ def _unknown(model: str) -> InvalidArgument:
 
         close = [f"{one}:{model}" for one in providers_of(model)]
     if not close:
-        similar = difflib.get_close_matches(provider, _OPENERS, n=2)
+        similar = difflib.get_close_matches(provider, ("scripted", *VENDORS), n=2)
         close = [f"{one}:{name or 'MODEL'}" for one in similar]
     hint = f"did you mean {' or '.join(map(repr, close))}? {_LIST}" if close else f"{_FORM}; {_LIST}"
     return InvalidArgument(f"{model[:80]!r} names no model", hint=hint)

@@ -52,10 +52,7 @@ class ScriptedUsage(Usage, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What the request must look like. `tools` names all that the model is offered, in any order.
-
-    `request` is the digest of all that is asked, as a recording has it.
-    """
+    """Conditions on the request. `tools` are all tools on offer; `request` is the digest of everything."""
 
     last_contains: str | None = None
     tools: tuple[str, ...] | None = None
@@ -64,12 +61,11 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One reply. Its text comes as one chunk, cut by `chunk_size`, or as `chunks` says.
+    """One reply. Its text arrives as one chunk, cut by `chunk_size`, or as `chunks`.
 
     `delay_ms` passes before the first chunk, `chunk_delay_ms` between two of them. `call` is the number of
     the call that the reply is for, if that is not its place in the script; of several replies to one call,
-    the first that expects the request is taken. `model` and `response_id` are told as a provider would, and
-    `reasoning_parts` is what goes back to it.
+    the first that expects the request is used. `reasoning_parts` are sent back to the provider.
     """
 
     text: str | None = None
@@ -92,7 +88,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return "".join(self.chunks or ()) if self.text is None else self.text
 
     def pieces(self) -> tuple[str, ...]:
-        """The chunks that the text comes in."""
+        """Return the chunks of the text."""
         text = self.whole_text()
         if self.chunks is not None:
             return self.chunks
@@ -101,10 +97,10 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Rule(Reply, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A reply to whatever fits: words of the user's (all of them, in any case), or the result of a tool.
+    """A reply to messages that match: words of the user (all of them, in any case), or the result of a tool.
 
-    With `when_told`, it fits only if the instructions have these words: a model that acts in code, for
-    instance, is told so. In `text`, `{text}` is what the user said last and `{value}` what the tool returned.
+    With `when_told`, the instructions must contain these words. In `text`, `{text}` is the user's last
+    message and `{value}` the result of the tool.
     """
 
     when: str | tuple[str, ...] = ()
@@ -136,27 +132,19 @@ def checked(
 
 def read_script(path: Path) -> ModelScript:
     """Read a script from a `.json` or `.jsonl` file."""
+    source = f"script {path}"
     if path.suffix not in (".json", ".jsonl"):
-        raise InvalidArgument(f"script {path} is neither a .json nor a .jsonl file")
+        raise InvalidArgument(f"{source} is neither a .json nor a .jsonl file")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise InvalidArgument(f"script {path} cannot be read: {reason}") from None
-    return _lines_of(text, path) if path.suffix == ".jsonl" else _script_of(_parsed(text, str(path)), path)
-
-
-def _lines_of(text: str, path: Path) -> ModelScript:
-    replies: list[Reply] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            where = f"script {path}, line {number}"
-            replies.append(_entry(_parsed(line, where), Reply, where))
-    return ModelScript(replies=tuple(replies))
-
-
-def _script_of(data: Json, path: Path) -> ModelScript:
-    source = f"script {path}"
+        raise InvalidArgument(f"{source} cannot be read: {reason}") from None
+    if path.suffix == ".jsonl":
+        lines = ((f"{source}, line {number}", line) for number, line in enumerate(text.split("\n"), 1))
+        replies = [_entry(_parsed(line, where), Reply, where) for where, line in lines if line.strip()]
+        return ModelScript(replies=tuple(replies))
+    data = _parsed(text, str(path))
     data = {"replies": data} if isinstance(data, list) else data
     if not isinstance(data, dict) or ("replies" in data) == ("rules" in data):
         raise InvalidArgument(
@@ -189,14 +177,13 @@ def _entry(entry: object, kind: type[R], where: str) -> R:
 
 
 def _parsed(text: str, where: str) -> Json:
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"{name} is not a JSON value")
+
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=refuse)
     except json.JSONDecodeError as error:
         at = f"line {error.lineno}, column {error.colno}"
         raise InvalidArgument(f"{where} is not JSON: {error.msg} ({at})") from None
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{where} is not JSON: {error}") from None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")

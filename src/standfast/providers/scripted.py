@@ -1,7 +1,5 @@
 """A model that replays a script.
 
-Theory of operation
--------------------
 A script of replies is indexed by the request's `call_number`, which counts the calls of a session over all
 processes. The model has no state that matters: one script serves many sessions, and resumes after a restart.
 A recording may have several replies for one number, from several sessions: then the request selects one. A
@@ -91,7 +89,13 @@ class ScriptedModel:
         self._asked = 0
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
-        prepared = self._ruled(request) if self._rules else self._numbered(request)
+        if self._rules:
+            rule = next((rule for rule in self._rules if _fits(rule, request)), None)
+            if rule is None:
+                raise UnexpectedModelCall(request.call_number, "no rule of the script fits", request)
+            prepared = prepare_reply(_filled(rule, request.messages), request.call_number, self.model_id)
+        else:
+            prepared = self._numbered(request)
         reply = prepared.reply
         if reply.expect is not None:
             _check(reply.expect, request)
@@ -134,12 +138,6 @@ class ScriptedModel:
         self._served.add(chosen)
         return chosen
 
-    def _ruled(self, request: ModelRequest) -> PreparedReply:
-        for rule in self._rules:
-            if _fits(rule, request):
-                return prepare_reply(_filled(rule, request.messages), request.call_number, self.model_id)
-        raise UnexpectedModelCall(request.call_number, "no rule of the script fits", request)
-
 
 def _check(expect: Expectation, request: ModelRequest) -> None:
     """Raise `UnexpectedModelCall` if the request is not the expected one."""
@@ -158,7 +156,7 @@ def _check(expect: Expectation, request: ModelRequest) -> None:
 
 
 def _fits(rule: Rule, request: ModelRequest) -> bool:
-    """Tell whether the rule matches the last message, and the tools that it calls are on offer."""
+    """Tell whether the rule matches the last message, and its tools are on offer."""
     last = request.messages[-1] if request.messages else None
     if rule.when_told is not None and rule.when_told not in request.instructions:
         return False

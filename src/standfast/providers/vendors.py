@@ -65,24 +65,18 @@ def base_url_of(vendor: Vendor, environment: Mapping[str, str] = os.environ) -> 
 
 
 def status_of(vendor: Vendor, environment: Mapping[str, str] = os.environ) -> VendorStatus:
-    """Return the configuration of a vendor."""
+    """Return the configuration of a vendor; its URL without user, password and query."""
     key = next((name for name in vendor.key_variables if environment.get(name)), None)
-    from_variable = bool(environment.get(vendor.url_variable))
+    try:
+        parts = urlsplit(base_url_of(vendor, environment))
+        url = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    except ValueError:
+        url = "(not a URL)"
     return VendorStatus(
         name=vendor.name,
         configured=key is not None or not vendor.needs_key,
         key=key,
         key_variables=vendor.key_variables,
-        base_url=_shown(base_url_of(vendor, environment)),
-        base_url_from=vendor.url_variable if from_variable else None,
+        base_url=url,
+        base_url_from=vendor.url_variable if environment.get(vendor.url_variable) else None,
     )
-
-
-def _shown(url: str) -> str:
-    """Return a URL without its user, password and query."""
-    try:
-        parts = urlsplit(url)
-        host = parts.netloc.rpartition("@")[2]
-    except ValueError:
-        return "(not a URL)"
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))

@@ -224,7 +224,7 @@ def test_the_choice_of_a_tool_is_the_vendors_word_for_it(
 
 def test_a_choice_that_is_no_tool_is_refused() -> None:
     """Ours: a slip of the pen is told before anything is sent."""
-    with pytest.raises(InvalidArgument, match="'wether' is no tool"):
+    with pytest.raises(InvalidArgument, match="'wether' is not a tool"):
         body(said("Hm?"), tools=(WEATHER,), settings={"tool_choice": "wether"})
 
 

@@ -325,7 +325,7 @@ def test_a_tool_choice_is_a_mode(choice: str, sent: dict[str, Any]) -> None:
 
 def test_a_choice_of_no_tool_is_refused() -> None:
     """Ours: a slip of the pen is told of here."""
-    with pytest.raises(InvalidArgument, match="'oder' is no tool"):
+    with pytest.raises(InvalidArgument, match="'oder' is not a tool"):
         called(tools=(ORDER,), settings={"tool_choice": "oder"})
 
 

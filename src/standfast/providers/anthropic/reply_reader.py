@@ -1,7 +1,5 @@
 """Reads the streamed reply of the Messages API.
 
-Theory of operation
--------------------
 A reply is a list of blocks: text, thinking, tool calls. A block starts, grows by deltas and stops;
 `message_delta` says why the reply ended, `message_stop` that it did. The reader keeps the blocks by index,
 returns the new text of each delta, and assembles the reply at the end.
@@ -150,7 +148,15 @@ class AnthropicReplyReader:
             case "content_block_delta":
                 return self._grow(found)
             case "content_block_start":
-                return self._start(found)
+                block = found.content_block
+                if block is None or found.index < 0 or self._message is None:
+                    raise _broken("a block began outside of a reply")
+                if found.index in self._blocks:
+                    raise _broken(f"block {found.index} began twice")
+                self._blocks[found.index] = _Block(block)
+                if block.text and block.type == "text":
+                    return (TextArrived(block.text),)
+                return (ReasoningArrived(block.thinking),) if block.thinking else _NONE
             case "content_block_stop":
                 if found.index not in self._blocks:
                     raise _broken(f"block {found.index} ended without a start")
@@ -171,17 +177,6 @@ class AnthropicReplyReader:
             case "error":
                 raise stream_error(found.error or AnthropicError(), found.request_id)
         return _NONE
-
-    def _start(self, event: _Event) -> Sequence[ModelDelta]:
-        block = event.content_block
-        if block is None or event.index < 0 or self._message is None:
-            raise _broken("a block began outside of a reply")
-        if event.index in self._blocks:
-            raise _broken(f"block {event.index} began twice")
-        self._blocks[event.index] = _Block(block)
-        if block.text and block.type == "text":
-            return (TextArrived(block.text),)
-        return (ReasoningArrived(block.thinking),) if block.thinking else _NONE
 
     def _grow(self, event: _Event) -> Sequence[ModelDelta]:
         delta = event.delta
@@ -216,7 +211,7 @@ class AnthropicReplyReader:
                 setattr(self._tokens, name, value)
 
     def _end(self) -> Sequence[ModelDelta]:
-        reason, message = self._stop_reason, self._message
+        reason, message, tokens = self._stop_reason, self._message, self._tokens
         if message is None or reason is None:
             raise _broken("the reply ended without saying why")
         calls = self._calls(reason)
@@ -224,10 +219,18 @@ class AnthropicReplyReader:
         text = "".join(piece for block in blocks if block.start.type == "text" for piece in block.pieces)
         refusal = self._refusal if reason == "refusal" and self._refusal and not text.strip() else None
         reasoning = (_reasoning(block, self._origin) for block in blocks)
+        output, details = tokens.output_tokens or 0, tokens.output_tokens_details
         ended = ReplyEnded(
             text=refusal or text,
             calls=calls,
-            usage=self._usage(),
+            usage=Usage(
+                input=tokens.input_tokens or 0,
+                cache_read=tokens.cache_read_input_tokens or 0,
+                cache_write=tokens.cache_creation_input_tokens or 0,
+                output=output,
+                reasoning=0 if details is None else min(details.thinking_tokens, output),
+                calls=1,
+            ),
             model=message.model,
             stop_reason="tool_calls" if calls and reason == "end_turn" else _STOP_REASONS.get(reason, reason),
             reasoning=tuple(one for one in reasoning if one is not None),
@@ -236,6 +239,7 @@ class AnthropicReplyReader:
         return (ended,) if refusal is None else (TextArrived(refusal), ended)
 
     def _calls(self, reason: str) -> tuple[RequestedCall, ...]:
+        """Return the calls with the arguments that arrived; some servers send them all with the start."""
         if reason == "refusal":
             return ()
         found = [block for block in self._blocks.values() if block.start.type == "tool_use"]
@@ -245,19 +249,15 @@ class AnthropicReplyReader:
         if reason == "tool_use" and not found:
             raise _broken("the reply ended for a call that did not come")
         last = None if complete or not self._blocks else self._blocks[next(reversed(self._blocks))]
-        return tuple(_call(block, cut=block is last or not block.stopped) for block in found)
-
-    def _usage(self) -> Usage:
-        tokens, details = self._tokens, self._tokens.output_tokens_details
-        output = tokens.output_tokens or 0
-        return Usage(
-            input=tokens.input_tokens or 0,
-            cache_read=tokens.cache_read_input_tokens or 0,
-            cache_write=tokens.cache_creation_input_tokens or 0,
-            output=output,
-            reasoning=0 if details is None else min(details.thinking_tokens, output),
-            calls=1,
-        )
+        calls = []
+        for block in found:
+            start, arguments = block.start, "".join(block.pieces)
+            if not arguments and start.input:
+                arguments = json_text(start.input)
+            if not arguments and block.stopped and block is not last:
+                arguments = "{}"
+            calls.append(RequestedCall(name=start.name, arguments=arguments, provider_id=start.id))
+        return tuple(calls)
 
 
 def _decode(data: bytes) -> _Event | None:
@@ -274,17 +274,6 @@ def _decode(data: bytes) -> _Event | None:
         raise _broken(f"an event does not fit: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _broken(f"an event is not JSON: {error}") from None
-
-
-def _call(block: _Block, *, cut: bool) -> RequestedCall:
-    """Return a call with the arguments that arrived; some servers send them all with the start."""
-    start = block.start
-    arguments = "".join(block.pieces)
-    if not arguments and start.input:
-        arguments = json_text(start.input)
-    if not arguments and not cut:
-        arguments = "{}"
-    return RequestedCall(name=start.name, arguments=arguments, provider_id=start.id)
 
 
 def _reasoning(block: _Block, origin: str) -> Reasoning | None:

@@ -1,9 +1,7 @@
 """Writes a request to the Messages API.
 
-Theory of operation
--------------------
-The API takes turns that alternate between user and assistant, each a list of blocks. Everything that the user
-and the tools say between two replies becomes one user turn, with the tool results first, because the vendor
+The API takes turns that alternate between user and assistant, each a list of blocks. The messages of the user
+and of the tools between two replies become one user turn, with the tool results first, because the vendor
 requires every call to be answered in the next turn.
 
 Rules
@@ -31,10 +29,7 @@ from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
     InputPart,
-    Part,
-    Reasoning,
     TextPart,
-    ToolCall,
     ToolMessage,
     UserMessage,
 )
@@ -52,7 +47,7 @@ from standfast.providers.http.schemas import anthropic_schema
 from standfast.providers.settings import ModelSettings
 
 Body = dict[str, Json]
-CONTINUATION: Final = "(The conversation goes on.)"
+CONTINUATION: Final = "(The conversation continues.)"
 _THINKING_TYPES: Final = ("thinking", "redacted_thinking")
 _IMAGES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _NOT_IN_IDS: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -72,7 +67,11 @@ def request_body(prepared: PreparedRequest) -> Body:
     """Write the body, without the user's `extra_body`."""
     request, settings = prepared.request, prepared.settings
     turns = _Conversation(prepared).turns()
-    thinking = _thinking(prepared.model, settings, may_think=_may_think(turns))
+    # A model with a thinking budget may not think after calls without their thinking.
+    may_think = len(turns) < 2 or not turns[-1].results
+    if not may_think and (blocks := turns[-2].blocks):
+        may_think = blocks[0]["type"] in _THINKING_TYPES
+    thinking = _thinking(prepared.model, settings, may_think=may_think)
     schema = None
     if request.output_schema is not None and takes_output_format(prepared.model):
         schema = anthropic_schema(request.output_schema)
@@ -80,14 +79,19 @@ def request_body(prepared: PreparedRequest) -> Body:
     if request.output_schema is not None and schema is None:
         system.append(schema_instruction(request.output_schema))
     body: Body = {"model": prepared.model, "max_tokens": thinking.max_tokens, "stream": True}
-    if blocks := [_text(text) for text in system if text.strip()]:
-        body["system"] = blocks
+    if prompts := [_text(text) for text in system if text.strip()]:
+        body["system"] = prompts
     if tools := _tools(request.tools, turns):
         body["tools"] = tools
     body["messages"] = [{"role": turn.role, "content": [*turn.results, *turn.blocks]} for turn in turns]
     if tools:
         body |= _tool_choice(request.tools, settings, thinking)
-    body |= _sampling(settings, thinking)
+    top_p, stop = settings.top_p, list(settings.stop) or None
+    if thinking.on:
+        body |= _given(stop_sequences=stop, top_p=None if top_p is None or top_p < _MIN_TOP_P else top_p)
+    else:
+        sampling = _given(temperature=settings.temperature, top_k=settings.top_k, top_p=top_p)
+        body |= _given(stop_sequences=stop) | sampling
     output_format = None if schema is None else {"type": "json_schema", "schema": schema}
     config = _given(effort=thinking.effort, format=output_format)
     body |= _given(thinking=thinking.config, output_config=config or None)
@@ -122,8 +126,13 @@ class _Conversation:
         for message in self._prepared.request.messages:
             match message:
                 case UserMessage(content=content):
-                    parts = (TextPart(text=content),) if isinstance(content, str) else content
-                    if blocks := [block for part in parts if (block := self._block(part)) is not None]:
+                    blocks: list[Body] = []
+                    for part in (TextPart(text=content),) if isinstance(content, str) else content:
+                        if isinstance(part, AttachmentPart):
+                            blocks.append(_attachment(part, self._prepared.media[part.digest]))
+                        elif text := input_text(part) if isinstance(part, InputPart) else part.text.strip():
+                            blocks.append(_text(text if isinstance(part, InputPart) else part.text))
+                    if blocks:
                         self._turn("user").blocks.extend(blocks)
                 case AssistantMessage():
                     self._add_reply(message)
@@ -143,31 +152,28 @@ class _Conversation:
         return self._turns[-1]
 
     def _add_reply(self, message: AssistantMessage) -> None:
-        blocks = [block for one in message.reasoning if (block := self._thinking_block(one)) is not None]
+        blocks: list[Body] = []
+        for reasoning in message.reasoning:
+            opaque = reasoning.opaque
+            if reasoning.origin == self._prepared.origin and isinstance(opaque, dict):
+                is_text = opaque.get("type") == "thinking"
+                blocks.append(
+                    {"type": "thinking", "thinking": reasoning.text, **opaque} if is_text else opaque
+                )
         if message.text.strip():
             blocks.append(_text(message.text))
         if message.tool_calls:
-            self._open = {call.call_id: self._new_id(call) for call in message.tool_calls}
+            self._open = {}
         for call in message.tool_calls:
+            wanted = _clean(call.provider_id) or f"call_{call.call_id}"
+            wire_id = unique_id(wanted, self._ids, lambda name, number: f"{name}_{number}")
+            self._open[call.call_id] = wire_id
             # Arguments that are not a JSON object are sent as the text that arrived.
             arguments = {"raw": call.raw or ""} if call.arguments is None else call.arguments
             name = _clean(call.name) or "unnamed"
-            blocks.append(
-                {"type": "tool_use", "id": self._open[call.call_id], "name": name, "input": arguments}
-            )
+            blocks.append({"type": "tool_use", "id": wire_id, "name": name, "input": arguments})
         if any(block["type"] not in _THINKING_TYPES for block in blocks):
             self._turn("assistant").blocks.extend(blocks)
-
-    def _thinking_block(self, reasoning: Reasoning) -> Body | None:
-        if reasoning.origin != self._prepared.origin or not isinstance(reasoning.opaque, dict):
-            return None
-        if reasoning.opaque.get("type") == "thinking":
-            return {"type": "thinking", "thinking": reasoning.text, **reasoning.opaque}
-        return reasoning.opaque
-
-    def _new_id(self, call: ToolCall) -> str:
-        wanted = _clean(call.provider_id) or f"call_{call.call_id}"
-        return unique_id(wanted, self._ids, lambda name, number: f"{name}_{number}")
 
     def _add_result(self, message: ToolMessage) -> None:
         wire_id = self._open.get(message.call_id) or _clean(message.provider_id) or f"call_{message.call_id}"
@@ -178,15 +184,6 @@ class _Conversation:
         if message.error is not None:
             block["is_error"] = True
         self._turn("user").results.append(block)
-
-    def _block(self, part: Part) -> Body | None:
-        match part:
-            case TextPart():
-                return _text(part.text) if part.text.strip() else None
-            case AttachmentPart():
-                return _attachment(part, self._prepared.media[part.digest])
-            case InputPart():
-                return _text(input_text(part))
 
 
 def _clean(name: str) -> str:
@@ -245,7 +242,7 @@ def _tool_choice(offered: tuple[Capability, ...], settings: ModelSettings, think
         choice = {"type": "tool", "name": wanted}
     else:
         raise InvalidArgument(
-            f"tool_choice {wanted!r} is no tool of this request",
+            f"tool_choice {wanted!r} is not a tool of this request",
             hint="use auto, none, required, or one of: " + ", ".join(names),
         )
     if thinking.on and choice["type"] in ("any", "tool"):
@@ -253,15 +250,6 @@ def _tool_choice(offered: tuple[Capability, ...], settings: ModelSettings, think
     if settings.parallel_tool_calls is False and choice["type"] != "none":
         choice["disable_parallel_tool_use"] = True
     return {} if choice == {"type": "auto"} else {"tool_choice": choice}
-
-
-def _sampling(settings: ModelSettings, thinking: _Thinking) -> Body:
-    top_p, stop = settings.top_p, list(settings.stop) or None
-    if not thinking.on:
-        return _given(
-            stop_sequences=stop, temperature=settings.temperature, top_k=settings.top_k, top_p=top_p
-        )
-    return _given(stop_sequences=stop, top_p=None if top_p is None or top_p < _MIN_TOP_P else top_p)
 
 
 def _given(**values: Json) -> Body:
@@ -311,14 +299,6 @@ class _Thinking:
     on: bool = False
 
 
-def _may_think(turns: list[_Turn]) -> bool:
-    """Tell whether a model with a thinking budget may think: not after calls without their thinking."""
-    if len(turns) < 2 or not turns[-1].results:
-        return True
-    blocks = turns[-2].blocks
-    return bool(blocks) and blocks[0]["type"] in _THINKING_TYPES
-
-
 def _thinking(model: str, settings: ModelSettings, *, may_think: bool) -> _Thinking:
     """Convert `reasoning`: to a budget of tokens up to Claude 4.6, to an effort in words from 4.7 on."""
     wanted, adaptive = settings.reasoning, thinks_adaptively(model)
@@ -335,19 +315,16 @@ def _thinking(model: str, settings: ModelSettings, *, may_think: bool) -> _Think
         return _Thinking(settings.max_tokens or usual + _ADAPTIVE_TOKENS, config, effort, on=True)
     if not may_think:
         return _Thinking(usual)
-    budget = _budget(wanted, settings.max_tokens)
-    config = {"type": "enabled", "budget_tokens": budget}
-    return _Thinking(settings.max_tokens or usual + budget, config, on=True)
-
-
-def _budget(wanted: str | int, max_tokens: int | None) -> int:
-    """Return a budget below `max_tokens`. A word is reduced to fit; a number that does not fit raises."""
-    budget = _BUDGETS[wanted] if isinstance(wanted, str) else max(wanted, _MIN_BUDGET)
-    if max_tokens is None or budget < max_tokens:
-        return budget
-    if isinstance(wanted, str) and max_tokens > _MIN_BUDGET:
-        return max(_MIN_BUDGET, max_tokens // 2)
-    raise InvalidArgument(
-        f"max_tokens={max_tokens} leaves no room for an answer after {budget} tokens of reasoning",
-        hint="max_tokens counts the reasoning as well: raise it, or lower reasoning",
+    budget, most = (
+        _BUDGETS[wanted] if isinstance(wanted, str) else max(wanted, _MIN_BUDGET),
+        settings.max_tokens,
     )
+    if most is not None and budget >= most:
+        if isinstance(wanted, int) or most <= _MIN_BUDGET:
+            raise InvalidArgument(
+                f"max_tokens={most} leaves no room for an answer after {budget} tokens of reasoning",
+                hint="max_tokens counts the reasoning as well: raise it, or lower reasoning",
+            )
+        budget = max(_MIN_BUDGET, most // 2)
+    config = {"type": "enabled", "budget_tokens": budget}
+    return _Thinking(most or usual + budget, config, on=True)

@@ -1,7 +1,5 @@
 """Reads Gemini's stream of chunks.
 
-Theory of operation
--------------------
 Every event is a whole response object with the new parts: text, thoughts, and calls, each complete in its
 part. No event says "done": the reply ends with the chunk that has a finish reason, and the stream with the
 connection. Every chunk counts the tokens so far.

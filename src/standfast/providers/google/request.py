@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -26,11 +27,9 @@ from standfast.model.canonical import Json
 from standfast.model.capability import Capability
 from standfast.model.message import (
     AssistantMessage,
-    AttachmentPart,
     InputPart,
     Message,
     Part,
-    Reasoning,
     TextPart,
     ToolMessage,
     UserMessage,
@@ -53,7 +52,7 @@ Body = dict[str, Any]
 _MODES: Final = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _MADE_UP_ID: Final = re.compile(r"call_\d+_\d+")
 _INLINE_TYPES: Final = ("image/", "audio/", "video/", "application/pdf")
-_OMISSION: Final = "(What was said before is left out.)"
+_OMISSION: Final = "(Earlier messages are left out.)"
 _GENERATION: Final = re.compile(r"gemini-(\d+)")
 _BUDGETS: Final[dict[Effort, int]] = {
     "none": 0,
@@ -82,7 +81,18 @@ def request_body(prepared: PreparedRequest) -> Body:
         body["systemInstruction"] = {"parts": [{"text": instructions}]}
     if request.tools:
         body |= _tools(request.tools, prepared.settings.tool_choice)
-    config = _generation_config(prepared)
+    settings = prepared.settings
+    given: Body = {
+        "temperature": settings.temperature,
+        "topP": settings.top_p,
+        "topK": settings.top_k,
+        "maxOutputTokens": settings.max_tokens,
+        "stopSequences": list(settings.stop) or None,
+        "seed": settings.seed,
+    }
+    if settings.reasoning is not None:
+        given["thinkingConfig"] = _thinking_config(prepared.model, settings.reasoning)
+    config = {name: value for name, value in given.items() if value is not None}
     if request.output_schema is not None and native:
         config["responseMimeType"] = "application/json"
         config["responseJsonSchema"] = google_schema(request.output_schema)
@@ -105,25 +115,10 @@ def _tools(tools: tuple[Capability, ...], choice: str | None) -> Body:
         body["toolConfig"] = {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": [choice]}}
     elif choice is not None:
         raise InvalidArgument(
-            f"tool_choice {choice[:80]!r} is no tool of this request",
+            f"tool_choice {choice[:80]!r} is not a tool of this request",
             hint=f"use auto, none, required, or one of {', '.join(names)}",
         )
     return body
-
-
-def _generation_config(prepared: PreparedRequest) -> Body:
-    settings = prepared.settings
-    config: Body = {
-        "temperature": settings.temperature,
-        "topP": settings.top_p,
-        "topK": settings.top_k,
-        "maxOutputTokens": settings.max_tokens,
-        "stopSequences": list(settings.stop) or None,
-        "seed": settings.seed,
-    }
-    if settings.reasoning is not None:
-        config["thinkingConfig"] = _thinking_config(prepared.model, settings.reasoning)
-    return {name: value for name, value in config.items() if value is not None}
 
 
 def _thinking_config(model: str, reasoning: Effort | int) -> Body:
@@ -157,14 +152,19 @@ def _generation(model: str) -> int:
 def _contents(prepared: PreparedRequest) -> list[Json]:
     contents: list[Json] = []
     for message in _with_results_in_order(prepared.request.messages):
+        role, parts = "user", []
         match message:
             case UserMessage(content=content):
                 given = (TextPart(text=content),) if isinstance(content, str) else content
-                role, parts = "user", [made for part in given for made in _user_parts(part, prepared)]
+                parts = [made for part in given if (made := _user_part(part, prepared)) is not None]
             case AssistantMessage():
                 role, parts = "model", _reply_parts(message, prepared.origin)
-            case ToolMessage():
-                role, parts = "user", [_result_part(message)]
+            case ToolMessage(name=name, error=error):
+                words = message.value if error is None else f"{error.code}: {error.message}"
+                shown = words if message.shown is None else message.shown
+                response = {"result" if error is None else "error": shown}
+                result = {**_id(message.provider_id), "name": name, "response": response}
+                parts = [{"functionResponse": result}]
             case _:
                 assert_never(message)
         if not parts:
@@ -194,20 +194,12 @@ def _with_results_in_order(messages: Iterable[Message]) -> Iterable[Message]:
             yield message
 
 
-def _user_parts(part: Part, prepared: PreparedRequest) -> list[Body]:
-    match part:
-        case TextPart():
-            return [{"text": part.text}] if part.text else []
-        case AttachmentPart():
-            return [_attachment(part, prepared.media[part.digest])]
-        case InputPart():
-            return [{"text": input_text(part)}]
-        case _:
-            assert_never(part)
-
-
-def _attachment(part: AttachmentPart, data: bytes) -> Body:
-    kind = media_type(part)
+def _user_part(part: Part, prepared: PreparedRequest) -> Body | None:
+    if isinstance(part, TextPart):
+        return {"text": part.text} if part.text else None
+    if isinstance(part, InputPart):
+        return {"text": input_text(part)}
+    kind, data = media_type(part), prepared.media[part.digest]
     if is_text(kind):
         return {"text": f"[file {part.name or part.media_type}]\n{utf8_text(part, data)}"}
     if not kind.startswith(_INLINE_TYPES):
@@ -216,16 +208,6 @@ def _attachment(part: AttachmentPart, data: bytes) -> Body:
             hint="it takes images, audio, video, PDF and text",
         )
     return {"inlineData": {"mimeType": kind, "data": base64_text(data)}}
-
-
-def _result_part(message: ToolMessage) -> Body:
-    """Write a tool result as an object; the key `error` marks a failure."""
-    error, shown = message.error, message.shown
-    if error is not None:
-        response: Body = {"error": f"{error.code}: {error.message}" if shown is None else shown}
-    else:
-        response = {"result": message.value if shown is None else shown}
-    return {"functionResponse": {**_id(message.provider_id), "name": message.name, "response": response}}
 
 
 def _id(provider_id: str) -> Body:
@@ -244,10 +226,14 @@ def _reply_parts(message: AssistantMessage, origin: str) -> list[Body]:
         part: Body = {"functionCall": {**_id(name), "name": call.name, "args": args}}
         calls[name if name and name not in calls else f"#{call.call_id}"] = part
     plain = [{"text": message.text}] if message.text else []
-    stored = _stored_layout(message, origin)
-    if stored is None:
+    layout = None
+    for reasoning in message.reasoning:
+        if reasoning.origin == origin and reasoning.opaque is not None:
+            with suppress(msgspec.ValidationError):
+                layout = msgspec.convert(reasoning.opaque, PartLayout)
+                break
+    if layout is None:
         return [*plain, *calls.values()]
-    reasoning, layout = stored
     of_calls = [place for place in layout.parts if place.of == "call"]
     signatures = {place.call: place.signature for place in of_calls}
     if [place.call for place in of_calls] != list(calls) or layout.digest != text_digest(
@@ -264,17 +250,6 @@ def _reply_parts(message: AssistantMessage, origin: str) -> list[Body]:
             part = {"text": reasoning.text[place.start : place.end], "thought": True}
         parts.append(_signed(part, place.signature))
     return parts
-
-
-def _stored_layout(message: AssistantMessage, origin: str) -> tuple[Reasoning, PartLayout] | None:
-    """Find the reasoning that has a layout from *origin*."""
-    for reasoning in message.reasoning:
-        if reasoning.origin == origin and reasoning.opaque is not None:
-            try:
-                return reasoning, msgspec.convert(reasoning.opaque, PartLayout)
-            except msgspec.ValidationError:
-                continue
-    return None
 
 
 def _signed(part: Body, signature: str | None) -> Body:

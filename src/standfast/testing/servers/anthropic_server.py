@@ -2,22 +2,22 @@
 
 Rules
 -----
-1. It refuses what the vendor refuses: calls without results, results out of place, empty text, thinking that
-   was changed, a form of thinking or a parameter that the model or the version of the API does not take.
-2. Thinking is signed with a digest of its words, so that a change of them is noticed when it comes back.
+1. It refuses what the vendor refuses: calls without results, results out of place, empty text, changed
+   thinking, and parameters that the model or the version of the API does not accept.
+2. Thinking is signed with a digest of its text, so that a change is detected when it comes back.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
 from standfast.model.canonical import digest_bytes
 from standfast.providers.anthropic.request import thinks_adaptively
-from standfast.providers.script import Reply, ScriptedCall
+from standfast.providers.script import Reply
 from standfast.testing.servers.http_server import (
     ModelServer,
     PreparedResponse,
@@ -55,12 +55,13 @@ _MEDIA: Final = {
 }
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _THINKING: Final = ("thinking", "redacted_thinking")
+_USER_BLOCKS: Final = ("text", "image", "document", "tool_result")
 _PIECES: Final = 4
 _MAX_BREAKPOINTS: Final = 4
 
 
 class AnthropicServer(ModelServer):
-    """Serves a script as Anthropic would."""
+    """Serves a script in Anthropic's format."""
 
     def answer(self, request: SeenRequest) -> PreparedResponse:
         if "x-api-key" not in request.headers and "authorization" not in request.headers:
@@ -68,7 +69,7 @@ class AnthropicServer(ModelServer):
         return super().answer(request)
 
     def checked(self, request: SeenRequest) -> str | None:
-        return _problem(request)
+        return next(_problems(request), None)
 
     def error_body(self, status: int, message: str) -> Object:
         error = {"type": _ERRORS.get(status, "api_error"), "message": message}
@@ -79,69 +80,56 @@ class AnthropicServer(ModelServer):
         usage = whole["usage"]
         begun = {**whole, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
         ended = {name: whole[name] for name in ("stop_reason", "stop_sequence", "stop_details")}
-        said: list[Object] = [{"type": "message_start", "message": begun}, {"type": "ping"}]
-        said += _streamed(whole["content"], reply)
-        said.append({"type": "message_delta", "delta": ended, "usage": usage})
-        said.append({"type": "message_stop"})
-        return [event_block(event) for event in said]
+        events: tuple[Object, ...] = (
+            {"type": "message_start", "message": begun},
+            {"type": "ping"},
+            *_block_events(whole["content"], reply),
+            {"type": "message_delta", "delta": ended, "usage": usage},
+            {"type": "message_stop"},
+        )
+        return [event_block(event) for event in events]
 
     def whole(self, request: SeenRequest, reply: Reply) -> Object:
-        number, reason = len(self.requests), reply.stop_reason
+        number, reason, used = len(self.requests), reply.stop_reason, reported_usage(reply)
+        content: list[Object] = []
+        if words := reply.reasoning:
+            content.append({"type": "thinking", "thinking": words, "signature": signature_of(words)})
+        if text := reply.whole_text():
+            content.append({"type": "text", "text": text})
+        for place, call in enumerate(reply.tool_calls, 1):
+            wire_id, arguments = call.id or f"toolu_{number:04}_{place}", call.arguments
+            if isinstance(arguments, str):
+                try:
+                    arguments = msgspec.json.decode(arguments, type=dict[str, Any])
+                except msgspec.DecodeError:
+                    arguments = {}
+            content.append({"type": "tool_use", "id": wire_id, "name": call.name, "input": arguments})
         usual = "tool_use" if reply.tool_calls else "end_turn"
         return {
             "id": f"msg_{number:04}",
             "type": "message",
             "role": "assistant",
             "model": request.body["model"],
-            "content": _content(reply, number),
+            "content": content,
             "stop_reason": usual if reason is None else _STOPS.get(reason, reason),
             "stop_sequence": None,
             "stop_details": {"type": "refusal", "category": None} if reason == "refusal" else None,
-            "usage": _usage(reply),
+            "usage": {
+                "input_tokens": used.input,
+                "cache_read_input_tokens": used.cache_read,
+                "cache_creation_input_tokens": used.cache_write,
+                "output_tokens": used.output,
+                "output_tokens_details": {"thinking_tokens": used.reasoning},
+            },
         }
 
 
 def signature_of(words: str) -> str:
-    """What this server signs thinking with."""
+    """Return the signature that this server gives to thinking."""
     return digest_bytes(words.encode())
 
 
-def _content(reply: Reply, number: int) -> list[Object]:
-    content: list[Object] = []
-    if words := reply.reasoning:
-        content.append({"type": "thinking", "thinking": words, "signature": signature_of(words)})
-    if text := reply.whole_text():
-        content.append({"type": "text", "text": text})
-    for place, call in enumerate(reply.tool_calls, 1):
-        wire_id = call.id or f"toolu_{number:04}_{place}"
-        content.append({"type": "tool_use", "id": wire_id, "name": call.name, "input": _input(call)})
-    return content
-
-
-def _input(call: ScriptedCall) -> Object:
-    if not isinstance(call.arguments, str):
-        return call.arguments
-    try:
-        return msgspec.json.decode(call.arguments, type=dict[str, Any])
-    except msgspec.DecodeError:
-        return {}
-
-
-def _usage(reply: Reply) -> Object:
-    given = reported_usage(reply)
-    return {
-        "input_tokens": given.input,
-        "cache_read_input_tokens": given.cache_read,
-        "cache_creation_input_tokens": given.cache_write,
-        "output_tokens": given.output,
-        "output_tokens_details": {"thinking_tokens": given.reasoning},
-    }
-
-
-# The stream
-
-
-def _streamed(content: list[Object], reply: Reply) -> Iterator[Object]:
+def _block_events(content: list[Object], reply: Reply) -> Iterator[Object]:
     calls = iter(reply.tool_calls)
     empty: Object
     for index, block in enumerate(content):
@@ -169,182 +157,143 @@ def _cut(text: str, size: int | None) -> list[str]:
     return cut_text(text, size or max(1, -(-len(text) // _PIECES)))
 
 
-# What the vendor refuses
-
-
-def _problem(request: SeenRequest) -> str | None:
+def _problems(request: SeenRequest) -> Iterator[str]:
+    """Yield what the vendor would refuse, in its words and its order."""
     body = request.body
     if request.method != "POST" or request.path.partition("?")[0] != "/v1/messages":
-        return f"{request.method} {request.path}: Not found"
+        yield f"{request.method} {request.path}: Not found"
     if request.headers.get("anthropic-version") not in _VERSIONS:
-        return "anthropic-version: a valid version is required"
+        yield "anthropic-version: a valid version is required"
     if not isinstance(body, dict):
-        return "The request body is not valid JSON"
+        yield "The request body is not valid JSON"
     if unknown := sorted(body.keys() - _FIELDS):
-        return f"{unknown[0]}: Extra inputs are not permitted"
-    gone = next((name for name in _SAMPLING if name in body), None)
-    if request.headers["anthropic-version"] != _VERSIONS[0] and gone:
-        return f"{gone}: Extra inputs are not permitted"
-    checks: tuple[Callable[[Object], str | None], ...] = (
-        *(_fields, _tools, _choice, _roles, _blocks, _results, _thinking_asked, _breakpoints, _format),
-    )
-    return next((problem for check in checks if (problem := check(body))), None)
-
-
-def _fields(body: Object) -> str | None:
+        yield f"{unknown[0]}: Extra inputs are not permitted"
+    removed = next((name for name in _SAMPLING if name in body), None)
+    if request.headers["anthropic-version"] != _VERSIONS[0] and removed:
+        yield f"{removed}: Extra inputs are not permitted"
     tokens = body.get("max_tokens")
     if not isinstance(body.get("model"), str) or not body["model"]:
-        return "model: Field required"
+        yield "model: Field required"
     if not isinstance(tokens, int) or tokens < 1:
-        return "max_tokens: Field required"
+        yield "max_tokens: Field required"
     if not isinstance(body.get("messages"), list) or not body["messages"]:
-        return "messages: at least one message is required"
-    return None
-
-
-def _tools(body: Object) -> str | None:
-    names = [tool.get("name") for tool in body.get("tools", [])]
-    if len(set(names)) < len(names):
-        return "tools: Tool names must be unique."
-    for number, tool in enumerate(body.get("tools", [])):
-        if not _NAME.fullmatch(str(tool.get("name", ""))):
-            return f"tools.{number}.custom.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'"
-        if not isinstance(schema := tool.get("input_schema"), dict) or schema.get("type") != "object":
-            return f"tools.{number}.custom.input_schema.type: Input should be 'object'"
-    return None
-
-
-def _choice(body: Object) -> str | None:
-    choice = body.get("tool_choice")
-    if choice is None:
-        return None
-    names = [tool["name"] for tool in body.get("tools", [])]
-    if not names:
-        return "tool_choice may only be specified while providing tools"
-    if choice.get("type") not in ("auto", "any", "tool", "none"):
-        return "tool_choice.type: Input tag does not match any of the expected tags"
-    if choice["type"] == "tool" and choice.get("name") not in names:
-        return f"tool_choice: Tool '{choice.get('name')}' not found in provided tools"
-    return None
-
-
-def _roles(body: Object) -> str | None:
-    roles = [message.get("role") for message in body["messages"]]
-    if set(roles) - {"user", "assistant"}:
-        return "messages: Unexpected role"
-    if roles[0] != "user":
-        return "messages: first message must use the user role"
-    if roles[-1] == "assistant" and thinks_adaptively(body["model"]):
-        return "This model does not support assistant message prefill."
-    return None
-
-
-def _blocks(body: Object) -> str | None:
-    if any(not block["text"].strip() for block in _listed(body.get("system", []))):
-        return "system: text content blocks must be non-empty"
-    for number, message in enumerate(body["messages"]):
-        blocks = _listed(message["content"])
-        if not blocks:
-            return f"messages.{number}: all messages must have non-empty content"
-        for place, block in enumerate(blocks):
-            if problem := _block_problem(block, message["role"]):
-                return f"messages.{number}.content.{place}: {problem}"
-    return None
-
-
-def _block_problem(block: Object, role: str) -> str | None:
-    kind = block.get("type")
-    allowed = (
-        ("text", "image", "document", "tool_result") if role == "user" else ("text", "tool_use", *_THINKING)
-    )
-    if kind not in allowed:
-        return f"`{kind}` blocks are not permitted in {role} messages"
-    match kind:
-        case "text" if not block["text"].strip():
-            return "text content blocks must be non-empty"
-        case "image" | "document" if block["source"]["media_type"] not in _MEDIA[kind]:
-            return f"{kind}.source.media_type: Input should be one of {_MEDIA[kind]}"
-        case "tool_use" if not isinstance(block["input"], dict) or not _NAME.fullmatch(block["id"]):
-            return "tool_use: Input should be a valid dictionary, and the id match '^[a-zA-Z0-9_-]+$'"
-        case "thinking" if block.get("signature") != signature_of(block["thinking"]):
-            return "Invalid `signature` in `thinking` block"
-    return None
-
-
-def _results(body: Object) -> str | None:
-    """Every call is answered at the beginning of the next message, and nothing else is."""
-    turns = [_listed(message["content"]) for message in body["messages"]]
-    seen: set[str] = set()
-    for number, (turn, after) in enumerate(zip([[], *turns], [*turns, []], strict=True)):
-        calls = [block["id"] for block in turn if block["type"] == "tool_use"]
-        if len(set(calls)) < len(calls) or seen & set(calls):
-            return f"messages.{number}: `tool_use` ids must be unique"
-        seen |= set(calls)
-        results = [block["tool_use_id"] for block in after if block["type"] == "tool_result"]
-        if any(block["type"] != "tool_result" for block in after[: len(results)]) and calls:
-            return f"messages.{number}: `tool_result` blocks must come first"
-        if missing := sorted(set(calls) - set(results)):
-            return f"`tool_use` ids were found without `tool_result` blocks immediately after: {missing}"
-        if sorted(results) != sorted(calls):
-            return f"messages.{number}: unexpected `tool_use_id` found in `tool_result` blocks"
-    return None
-
-
-def _thinking_asked(body: Object) -> str | None:
-    config, adaptive = body.get("thinking"), thinks_adaptively(body["model"])
-    if config is None or config["type"] == "disabled":
-        return None
-    if config["type"] != ("adaptive" if adaptive else "enabled"):
-        return f'"thinking.type.{config["type"]}" is not supported for this model'
-    if body.get("tool_choice", {}).get("type") in ("any", "tool"):
-        return "Thinking may not be enabled when tool_choice forces tool use."
-    if body.get("temperature", 1) != 1 or "top_k" in body or body.get("top_p", 1) < 0.95:
-        return "`temperature` may only be set to 1 when thinking is enabled, `top_p` to 0.95 or more"
-    return None if adaptive else _budget(config.get("budget_tokens"), body)
-
-
-def _budget(budget: Any, body: Object) -> str | None:
-    if not isinstance(budget, int) or budget < 1024:
-        return "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024"
-    if budget >= body["max_tokens"]:
-        return "`max_tokens` must be greater than `thinking.budget_tokens`"
-    turns = [_listed(message["content"]) for message in body["messages"]]
-    if turns[-1][0]["type"] == "tool_result" and turns[-2][0]["type"] not in _THINKING:
-        return (
-            "Expected `thinking` or `redacted_thinking`, but found another block, in the final assistant turn"
-        )
-    return None
-
-
-def _breakpoints(body: Object) -> str | None:
+        yield "messages: at least one message is required"
+    yield from _tool_problems(body)
+    yield from _message_problems(body)
+    yield from _thinking_problems(body)
     parts = [*_listed(body.get("system", [])), *body.get("tools", [])]
     parts += [block for message in body["messages"] for block in _listed(message["content"])]
     marked = [part for part in parts if "cache_control" in part]
     if any(part.get("type") in _THINKING for part in marked):
-        return "cache_control: Extra inputs are not permitted"
+        yield "cache_control: Extra inputs are not permitted"
     if len(marked) > _MAX_BREAKPOINTS:
-        return f"A maximum of 4 blocks with cache_control may be provided. Found {len(marked)}."
-    return None
-
-
-def _format(body: Object) -> str | None:
+        yield f"A maximum of 4 blocks with cache_control may be provided. Found {len(marked)}."
     form = body.get("output_config", {}).get("format")
-    if form is None:
-        return None
-    if form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
-        return "output_config.format.schema: Field required"
-    pending: list[Any] = [form["schema"]]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, dict):
-            if part.get("type") == "object" and part.get("additionalProperties") is not False:
-                return "output_config.format.schema: For 'object' type, 'additionalProperties' must be false"
-            pending.extend(part.values())
-        elif isinstance(part, list):
-            pending.extend(part)
-    return None
+    if form is not None:
+        if form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
+            yield "output_config.format.schema: Field required"
+        if _has_open_object(form["schema"]):
+            yield "output_config.format.schema: For 'object' type, 'additionalProperties' must be false"
+
+
+def _tool_problems(body: Object) -> Iterator[str]:
+    names = [tool.get("name") for tool in body.get("tools", [])]
+    if len(set(names)) < len(names):
+        yield "tools: Tool names must be unique."
+    for number, tool in enumerate(body.get("tools", [])):
+        if not _NAME.fullmatch(str(tool.get("name", ""))):
+            yield f"tools.{number}.custom.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'"
+        if not isinstance(schema := tool.get("input_schema"), dict) or schema.get("type") != "object":
+            yield f"tools.{number}.custom.input_schema.type: Input should be 'object'"
+    choice = body.get("tool_choice")
+    if choice is not None:
+        if not names:
+            yield "tool_choice may only be specified while providing tools"
+        if choice.get("type") not in ("auto", "any", "tool", "none"):
+            yield "tool_choice.type: Input tag does not match any of the expected tags"
+        if choice["type"] == "tool" and choice.get("name") not in names:
+            yield f"tool_choice: Tool '{choice.get('name')}' not found in provided tools"
+
+
+def _message_problems(body: Object) -> Iterator[str]:
+    """Check roles and blocks; every call must be answered at the beginning of the next message."""
+    roles = [message.get("role") for message in body["messages"]]
+    if set(roles) - {"user", "assistant"}:
+        yield "messages: Unexpected role"
+    if roles[0] != "user":
+        yield "messages: first message must use the user role"
+    if roles[-1] == "assistant" and thinks_adaptively(body["model"]):
+        yield "This model does not support assistant message prefill."
+    if any(not block["text"].strip() for block in _listed(body.get("system", []))):
+        yield "system: text content blocks must be non-empty"
+    turns = [_listed(message["content"]) for message in body["messages"]]
+    for number, (role, blocks) in enumerate(zip(roles, turns, strict=True)):
+        if not blocks:
+            yield f"messages.{number}: all messages must have non-empty content"
+        for place, block in enumerate(blocks):
+            for problem in _block_problems(block, role):
+                yield f"messages.{number}.content.{place}: {problem}"
+    seen: set[str] = set()
+    for number, (turn, after) in enumerate(zip([[], *turns], [*turns, []], strict=True)):
+        calls = [block["id"] for block in turn if block["type"] == "tool_use"]
+        if len(set(calls)) < len(calls) or seen & set(calls):
+            yield f"messages.{number}: `tool_use` ids must be unique"
+        seen |= set(calls)
+        results = [block["tool_use_id"] for block in after if block["type"] == "tool_result"]
+        if any(block["type"] != "tool_result" for block in after[: len(results)]) and calls:
+            yield f"messages.{number}: `tool_result` blocks must come first"
+        if missing := sorted(set(calls) - set(results)):
+            yield f"`tool_use` ids were found without `tool_result` blocks immediately after: {missing}"
+        if sorted(results) != sorted(calls):
+            yield f"messages.{number}: unexpected `tool_use_id` found in `tool_result` blocks"
+
+
+def _block_problems(block: Object, role: str) -> Iterator[str]:
+    kind = block.get("type")
+    allowed = _USER_BLOCKS if role == "user" else ("text", "tool_use", *_THINKING)
+    if kind not in allowed:
+        yield f"`{kind}` blocks are not permitted in {role} messages"
+    match kind:
+        case "text" if not block["text"].strip():
+            yield "text content blocks must be non-empty"
+        case "image" | "document" if block["source"]["media_type"] not in _MEDIA[kind]:
+            yield f"{kind}.source.media_type: Input should be one of {_MEDIA[kind]}"
+        case "tool_use" if not isinstance(block["input"], dict) or not _NAME.fullmatch(block["id"]):
+            yield "tool_use: Input should be a valid dictionary, and the id match '^[a-zA-Z0-9_-]+$'"
+        case "thinking" if block.get("signature") != signature_of(block["thinking"]):
+            yield "Invalid `signature` in `thinking` block"
+
+
+def _thinking_problems(body: Object) -> Iterator[str]:
+    config, adaptive = body.get("thinking"), thinks_adaptively(body["model"])
+    if config is None or config["type"] == "disabled":
+        return
+    if config["type"] != ("adaptive" if adaptive else "enabled"):
+        yield f'"thinking.type.{config["type"]}" is not supported for this model'
+    if body.get("tool_choice", {}).get("type") in ("any", "tool"):
+        yield "Thinking may not be enabled when tool_choice forces tool use."
+    if body.get("temperature", 1) != 1 or "top_k" in body or body.get("top_p", 1) < 0.95:
+        yield "`temperature` may only be set to 1 when thinking is enabled, `top_p` to 0.95 or more"
+    if adaptive:
+        return
+    budget = config.get("budget_tokens")
+    if not isinstance(budget, int) or budget < 1024:
+        yield "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024"
+    if budget >= body["max_tokens"]:
+        yield "`max_tokens` must be greater than `thinking.budget_tokens`"
+    turns = [_listed(message["content"]) for message in body["messages"]]
+    if turns[-1][0]["type"] == "tool_result" and turns[-2][0]["type"] not in _THINKING:
+        yield "Expected `thinking` or `redacted_thinking` first in the final assistant turn"
+
+
+def _has_open_object(schema: Any) -> bool:
+    inner = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    is_object = isinstance(schema, dict) and schema.get("type") == "object"
+    return (is_object and schema.get("additionalProperties") is not False) or any(
+        map(_has_open_object, inner)
+    )
 
 
 def _listed(content: Any) -> list[Object]:
-    """The blocks of some content; a string is one of text."""
+    """Return the blocks of some content; a string is one text block."""
     return [{"type": "text", "text": content}] if isinstance(content, str) else content

@@ -10,8 +10,7 @@ Rules
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -35,7 +34,7 @@ _KINDS: Final = {
 
 
 class ChatServer(ModelServer):
-    """Serves `/v1/chat/completions`. `reasoning_field` is where it puts what the model thinks."""
+    """Serves `/v1/chat/completions`. `reasoning_field` is the field for the model's reasoning."""
 
     prefix = "/v1"
 
@@ -44,14 +43,22 @@ class ChatServer(ModelServer):
         self._reasoning_field = reasoning_field
 
     def events(self, request: SeenRequest, reply: Reply) -> list[bytes]:
-        wants_usage = (request.body.get("stream_options") or {}).get("include_usage") is True
-        chunks = [self._chunk(request, delta, None) for delta in self._deltas(reply)]
+        text_field = "refusal" if reply.stop_reason == "refusal" else "content"
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "", "refusal": None}]
+        deltas += [{self._reasoning_field: piece} for piece in _pieces(reply.reasoning)]
+        deltas += [{text_field: piece} for piece in reply.pieces()]
+        for number, call in enumerate(reply.tool_calls):
+            function = {"name": call.name, "arguments": ""}
+            start = {"id": self._call_id(number, call), "type": "function", "function": function}
+            texts = _pieces(call.arguments_text())
+            pieces: list[dict[str, Any]] = [start, *({"function": {"arguments": text}} for text in texts)]
+            deltas += [{"tool_calls": [{"index": number, **piece}]} for piece in pieces]
+        chunks = [self._chunk(request, delta, None) for delta in deltas]
         chunks.append(self._chunk(request, {}, _finish_reason(reply)))
-        if wants_usage:
+        if (request.body.get("stream_options") or {}).get("include_usage") is True:
             chunks = [{**chunk, "usage": None} for chunk in chunks]
-            chunks.append(
-                {**self._head(request, "chat.completion.chunk"), "choices": [], "usage": _usage(reply)}
-            )
+            head = self._head(request, "chat.completion.chunk")
+            chunks.append({**head, "choices": [], "usage": _usage(reply)})
         return [*(b"data: " + msgspec.json.encode(chunk) + b"\n\n" for chunk in chunks), b"data: [DONE]\n\n"]
 
     def whole(self, request: SeenRequest, reply: Reply) -> dict[str, Any]:
@@ -83,7 +90,7 @@ class ChatServer(ModelServer):
     def checked(self, request: SeenRequest) -> str | None:
         if request.path != "/v1/chat/completions" or request.method != "POST":
             return f"Invalid URL ({request.method} {request.path})"
-        return _problem_of(request.body)
+        return next(_problems(request.body), None)
 
     def _head(self, request: SeenRequest, kind: str) -> dict[str, Any]:
         number = len(self.requests)
@@ -98,20 +105,6 @@ class ChatServer(ModelServer):
     def _chunk(self, request: SeenRequest, delta: dict[str, Any], finish: str | None) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         return {**self._head(request, "chat.completion.chunk"), "choices": [choice]}
-
-    def _deltas(self, reply: Reply) -> list[dict[str, Any]]:
-        said = "refusal" if reply.stop_reason == "refusal" else "content"
-        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "", "refusal": None}]
-        deltas += [{self._reasoning_field: piece} for piece in _pieces(reply.reasoning)]
-        deltas += [{said: piece} for piece in reply.pieces()]
-        for number, call in enumerate(reply.tool_calls):
-            function = {"name": call.name, "arguments": ""}
-            start = {"id": self._call_id(number, call), "type": "function", "function": function}
-            texts = _pieces(call.arguments_text())
-            pieces: list[dict[str, Any]] = [start, *({"function": {"arguments": text}} for text in texts)]
-            for piece in pieces:
-                deltas.append({"tool_calls": [{"index": number, **piece}]})
-        return deltas
 
     def _call_id(self, number: int, call: ScriptedCall) -> str:
         return call.id or f"call_{len(self.requests)}_{number}"
@@ -139,71 +132,70 @@ def _usage(reply: Reply) -> dict[str, Any]:
     }
 
 
-# What is refused
-
-
-def _problem_of(body: Any) -> str | None:
+def _problems(body: Any) -> Iterator[str]:
+    """Yield what OpenAI would refuse, in its words and its order."""
     if not isinstance(body, dict):
-        return "We could not parse the JSON body of your request."
+        yield "We could not parse the JSON body of your request."
     if not isinstance(body.get("model"), str) or not body["model"]:
-        return "you must provide a model parameter"
+        yield "you must provide a model parameter"
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        return "Invalid 'messages': empty array. Expected an array with minimum length 1."
+        yield "Invalid 'messages': empty array. Expected an array with minimum length 1."
     if "stream_options" in body and body.get("stream") is not True:
-        return "The 'stream_options' parameter is only allowed when 'stream' is enabled."
-    checks = itertools.chain(
-        (_message_problem(message, number) for number, message in enumerate(messages)),
-        (_order_problem(messages), _tools_problem(body), _format_problem(body.get("response_format"))),
-    )
-    return next((problem for problem in checks if problem), None)
+        yield "The 'stream_options' parameter is only allowed when 'stream' is enabled."
+    for number, message in enumerate(messages):
+        yield from _message_problems(message, f"messages[{number}]")
+    yield from _order_problems(messages)
+    yield from _tool_problems(body)
+    wanted = body.get("response_format")
+    if wanted is not None and wanted.get("type") not in ("text", "json_object"):
+        named = wanted.get("json_schema")
+        if wanted.get("type") != "json_schema" or not isinstance(named, dict):
+            yield "Missing required parameter: 'response_format.json_schema'."
+        if not named.get("name"):
+            yield "Missing required parameter: 'response_format.json_schema.name'."
+        if named.get("schema", {}).get("type") != "object":
+            yield f"Invalid schema for response_format 'answer': {_NO_OBJECT}"
 
 
-def _message_problem(message: Any, number: int) -> str | None:
-    where = f"messages[{number}]"
+def _message_problems(message: Any, where: str) -> Iterator[str]:
     if not isinstance(message, dict) or message.get("role") not in _ROLES:
-        return f"Invalid value: '{where}.role'. Supported values are: {sorted(_ROLES)}."
+        yield f"Invalid value: '{where}.role'. Supported values are: {sorted(_ROLES)}."
     calls = message.get("tool_calls")
     if calls is not None and (not isinstance(calls, list) or not calls):
-        return f"Invalid '{where}.tool_calls': empty array. Expected an array with minimum length 1."
+        yield f"Invalid '{where}.tool_calls': empty array. Expected an array with minimum length 1."
     for at, call in enumerate(calls or ()):
         function = call.get("function") or {}
         if call.get("type") != "function" or not isinstance(call.get("id"), str):
-            return f"Missing required parameter: '{where}.tool_calls[{at}].id' or '.type'."
+            yield f"Missing required parameter: '{where}.tool_calls[{at}].id' or '.type'."
         if not isinstance(function.get("name"), str) or not isinstance(function.get("arguments"), str):
-            return f"Invalid type for '{where}.tool_calls[{at}].function': name and arguments are strings."
-    return _content_problem(message, where)
-
-
-def _content_problem(message: dict[str, Any], where: str) -> str | None:
+            yield f"Invalid type for '{where}.tool_calls[{at}].function': name and arguments are strings."
     content = message.get("content")
-    if content is None:
-        silent = message["role"] == "assistant" and (message.get("tool_calls") or message.get("refusal"))
-        return None if silent else f"Invalid value for 'content': expected a string, got null. ({where})"
-    if isinstance(content, str):
-        return None
+    if content is None and not (message["role"] == "assistant" and (calls or message.get("refusal"))):
+        yield f"Invalid value for 'content': expected a string, got null. ({where})"
+    if content is None or isinstance(content, str):
+        return
     if not isinstance(content, list) or not content:
-        return f"Invalid type for '{where}.content': expected a string or an array of objects."
+        yield f"Invalid type for '{where}.content': expected a string or an array of objects."
     for at, part in enumerate(content):
         kind = part.get("type")
         if kind not in _PARTS or not part.get(kind):
-            return f"Invalid value: '{where}.content[{at}]' is not a part of a known type."
+            yield f"Invalid value: '{where}.content[{at}]' is not a part of a known type."
         if kind == "image_url" and not str(part["image_url"].get("url")).startswith(("data:image/", "http")):
-            return f"Invalid '{where}.content[{at}].image_url.url'. Expected a valid URL."
+            yield f"Invalid '{where}.content[{at}].image_url.url'. Expected a valid URL."
         if kind == "file" and not {"file_data", "file_id"} & part["file"].keys():
-            return f"Missing required parameter: '{where}.content[{at}].file.file_data'."
+            yield f"Missing required parameter: '{where}.content[{at}].file.file_data'."
         if kind == "input_audio" and part["input_audio"].get("format") not in ("wav", "mp3"):
-            return f"Invalid value: '{where}.content[{at}].input_audio.format'."
-    return None
+            yield f"Invalid value: '{where}.content[{at}].input_audio.format'."
 
 
-def _order_problem(messages: list[dict[str, Any]]) -> str | None:
-    """Every call is answered at once, and nothing else is."""
+def _order_problems(messages: list[dict[str, Any]]) -> Iterator[str]:
+    """Check that every call is answered at once, and nothing else is."""
     open_ids: list[str] = []
     for number, message in enumerate(messages):
         if message["role"] == "tool":
             if message.get("tool_call_id") not in open_ids:
-                return (
+                yield (
                     "Invalid parameter: messages with role 'tool' must be a response to a preceeding message "
                     f"with 'tool_calls'. (messages[{number}])"
                 )
@@ -213,40 +205,28 @@ def _order_problem(messages: list[dict[str, Any]]) -> str | None:
             break
         open_ids = [call["id"] for call in message.get("tool_calls") or ()]
         if len(set(open_ids)) < len(open_ids):
-            return f"Duplicate value for 'tool_call_id' in messages[{number}]"
-    if not open_ids:
-        return None
-    return (
-        "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
-        f"'tool_call_id'. The following tool_call_ids did not have response messages: {', '.join(open_ids)}"
-    )
+            yield f"Duplicate value for 'tool_call_id' in messages[{number}]"
+    if open_ids:
+        yield (
+            "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+            "'tool_call_id'. The following tool_call_ids did not have response messages: "
+            + ", ".join(open_ids)
+        )
 
 
-def _tools_problem(body: dict[str, Any]) -> str | None:
+def _tool_problems(body: dict[str, Any]) -> Iterator[str]:
     tools = body.get("tools")
     if tools is None:
         alone = [name for name in ("tool_choice", "parallel_tool_calls") if name in body]
-        return f"Invalid value for '{alone[0]}': only allowed when 'tools' are specified." if alone else None
+        if alone:
+            yield f"Invalid value for '{alone[0]}': only allowed when 'tools' are specified."
+        return
     if not isinstance(tools, list) or not tools:
-        return "Invalid 'tools': empty array. Expected an array with minimum length 1."
+        yield "Invalid 'tools': empty array. Expected an array with minimum length 1."
     for at, tool in enumerate(tools):
         function = tool.get("function") or {}
         if tool.get("type") != "function" or not function.get("name"):
-            return f"Missing required parameter: 'tools[{at}].function'."
+            yield f"Missing required parameter: 'tools[{at}].function'."
         schema = function.get("parameters", {"type": "object"})
         if schema.get("type") != "object":
-            return f"Invalid schema for function '{function['name']}': {_NO_OBJECT}"
-    return None
-
-
-def _format_problem(wanted: Any) -> str | None:
-    if wanted is None or wanted.get("type") in ("text", "json_object"):
-        return None
-    named = wanted.get("json_schema")
-    if wanted.get("type") != "json_schema" or not isinstance(named, dict):
-        return "Missing required parameter: 'response_format.json_schema'."
-    if not named.get("name"):
-        return "Missing required parameter: 'response_format.json_schema.name'."
-    if named.get("schema", {}).get("type") != "object":
-        return f"Invalid schema for response_format 'answer': {_NO_OBJECT}"
-    return None
+            yield f"Invalid schema for function '{function['name']}': {_NO_OBJECT}"

@@ -66,12 +66,12 @@ class GoogleServer(ModelServer):
 
     def events(self, request: SeenRequest, reply: Reply) -> list[bytes]:
         chunks = [*_ReplyWriter(request, reply, len(self.requests)).chunks()]
-        self._note(part for chunk in chunks for part in _parts_of(chunk))
+        self._note(chunks)
         return [b"data: %s\r\n\r\n" % msgspec.json.encode(chunk) for chunk in chunks]
 
     def whole(self, request: SeenRequest, reply: Reply) -> dict[str, Any]:
         whole = _ReplyWriter(request, reply, len(self.requests)).whole()
-        self._note(_parts_of(whole))
+        self._note([whole])
         return whole
 
     def error_body(self, status: int, message: str) -> dict[str, Any]:
@@ -88,8 +88,10 @@ class GoogleServer(ModelServer):
             return "Invalid JSON payload received."
         return next(_problems(_model_of(request), _in_camel_case(request.body), self._signed), None)
 
-    def _note(self, parts: Iterable[Part]) -> None:
-        for part in parts:
+    def _note(self, responses: list[dict[str, Any]]) -> None:
+        """Store the signatures that are sent."""
+        candidates = [one for response in responses for one in response.get("candidates", ())]
+        for part in (part for candidate in candidates for part in candidate["content"]["parts"]):
             if signature := part.get("thoughtSignature"):
                 self._signed[_plain(signature)] = _unsigned(part)
 
@@ -132,7 +134,7 @@ class _ReplyWriter:
         yield from ({"text": piece} for piece in self._reply.pieces() if piece)
 
     def _calls(self) -> list[Part]:
-        """The calls, the first of them signed; a newer model gives them ids."""
+        """Return the calls, the first one signed; a newer model gives them ids."""
         if self._unreadable is not None:
             return []
         parts: list[Part] = []
@@ -162,30 +164,26 @@ class _ReplyWriter:
         return self._response({"candidates": [candidate]})
 
     def _response(self, said: dict[str, Any]) -> dict[str, Any]:
+        used = reported_usage(self._reply)
+        prompt = used.input + used.cache_read + used.cache_write
+        usage = {
+            "promptTokenCount": prompt,
+            "candidatesTokenCount": used.output - used.reasoning,
+            "totalTokenCount": prompt + used.output,
+            "cachedContentTokenCount": used.cache_read,
+            "thoughtsTokenCount": used.reasoning,
+            "promptTokensDetails": [{"modality": "TEXT", "tokenCount": prompt}] if prompt else [],
+        }
         return {
             **said,
-            "usageMetadata": _usage(self._reply),
+            "usageMetadata": {name: count for name, count in usage.items() if count},
             "modelVersion": self._model,
             "responseId": f"response-{self._number}",
         }
 
 
-def _usage(reply: Reply) -> dict[str, Any]:
-    used = reported_usage(reply)
-    prompt = used.input + used.cache_read + used.cache_write
-    counted = {
-        "promptTokenCount": prompt,
-        "candidatesTokenCount": used.output - used.reasoning,
-        "totalTokenCount": prompt + used.output,
-        "cachedContentTokenCount": used.cache_read,
-        "thoughtsTokenCount": used.reasoning,
-        "promptTokensDetails": [{"modality": "TEXT", "tokenCount": prompt}] if prompt else [],
-    }
-    return {name: count for name, count in counted.items() if count}
-
-
 def _arguments(call: ScriptedCall) -> dict[str, Any] | None:
-    """The arguments as the object that Gemini sends; None if they are none."""
+    """Return the arguments as an object; None if they are not one."""
     given: Any = call.arguments
     if isinstance(given, str):
         try:
@@ -193,10 +191,6 @@ def _arguments(call: ScriptedCall) -> dict[str, Any] | None:
         except msgspec.DecodeError:
             return None
     return given if isinstance(given, dict) else None
-
-
-def _parts_of(response: dict[str, Any]) -> list[Part]:
-    return [part for candidate in response.get("candidates", ()) for part in candidate["content"]["parts"]]
 
 
 def _model_of(request: SeenRequest) -> str:
@@ -214,7 +208,7 @@ def _signature(words: str) -> str:
 
 
 def _plain(signature: str) -> str:
-    """A signature whichever alphabet it is written in."""
+    """Return a signature in the standard alphabet."""
     return signature.replace("-", "+").replace("_", "/").rstrip("=")
 
 
@@ -223,7 +217,7 @@ def _unsigned(part: Part) -> Part:
 
 
 def _in_camel_case(given: Any) -> Any:
-    """Names of fields in the one of the two spellings that Gemini answers in; values stay as they are."""
+    """Rename fields to the spelling of Gemini's answers; values stay unchanged."""
     if isinstance(given, list):
         return [_in_camel_case(entry) for entry in given]
     if not isinstance(given, dict):
@@ -260,18 +254,29 @@ _DATA: Final = (
     "text", "inlineData", "fileData", "functionCall", "functionResponse", "executableCode",
     "codeExecutionResult",
 )  # fmt: skip
+_FUNCTIONS: Final = (
+    ("functionCall", "function_call", "args"),
+    ("functionResponse", "function_response", "response"),
+)
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,127}")
 
 
 def _problems(model: str, body: dict[str, Any], signed: dict[str, Part]) -> Iterator[str]:
-    """Everything that Gemini would not take, in its words."""
+    """Yield what Gemini would refuse, in its words."""
     yield from _unknown(body, "")
     contents = body.get("contents")
     if not contents:
         yield "* GenerateContentRequest.contents: contents is not specified"
         return
     for number, content in enumerate(contents):
-        yield from _content_problems(number, content)
+        yield from _unknown(content, "contents")
+        if content.get("role", "user") not in ("user", "model"):
+            yield "Please use a valid role: user, model."
+        where = f"GenerateContentRequest.contents[{number}].parts"
+        if not content.get("parts"):
+            yield f"* {where}: contents.parts must not be empty."
+        for part in content.get("parts", ()):
+            yield from _part_problems(part, where)
     yield from _turn_problems(contents)
     yield from _signature_problems(model, contents, signed)
     declared = [entry for tool in body.get("tools", ()) for entry in tool.get("functionDeclarations", ())]
@@ -286,51 +291,32 @@ def _unknown(given: dict[str, Any], where: str) -> Iterator[str]:
             yield f'Invalid JSON payload received. Unknown name "{name}"{at}: Cannot find field.'
 
 
-def _content_problems(number: int, content: dict[str, Any]) -> Iterator[str]:
-    yield from _unknown(content, "contents")
-    if content.get("role", "user") not in ("user", "model"):
-        yield "Please use a valid role: user, model."
-    where = f"GenerateContentRequest.contents[{number}].parts"
-    if not content.get("parts"):
-        yield f"* {where}: contents.parts must not be empty."
-    for part in content.get("parts", ()):
-        yield from _part_problems(part, where)
-
-
 def _part_problems(part: Part, where: str) -> Iterator[str]:
     yield from _unknown(part, "contents.parts")
     if len([name for name in _DATA if name in part]) != 1:
         yield f"* {where}: required oneof field 'data' must have one initialized field"
     if part.get("text") == "" and "thoughtSignature" not in part:
         yield f"* {where}: contents.parts must not be empty."
-    for name, inner in (("functionCall", "function_call"), ("functionResponse", "function_response")):
+    for name, inner, body in _FUNCTIONS:
         if name in part:
-            yield from _function_problems(part[name], inner)
-    if "inlineData" in part:
-        yield from _media_problems(part["inlineData"])
-
-
-def _function_problems(given: dict[str, Any], inner: str) -> Iterator[str]:
-    yield from _unknown(given, f"contents.parts.{inner}")
-    if not given.get("name"):
-        yield f"* GenerateContentRequest.contents.parts.{inner}.name: Name cannot be empty."
-    body = given.get("args" if inner == "function_call" else "response", {})
-    if not isinstance(body, dict):
-        yield f"Invalid value at 'contents.parts.{inner}' (type.googleapis.com/google.protobuf.Struct)"
-
-
-def _media_problems(given: dict[str, Any]) -> Iterator[str]:
-    yield from _unknown(given, "contents.parts.inline_data")
-    try:
-        base64.b64decode(_plain(given["data"]) + "==", validate=False)
-    except (KeyError, ValueError):
-        yield "Invalid value at 'contents.parts.inline_data.data' (TYPE_BYTES), Base64 decoding failed"
-    if not re.match(r"(image|audio|video|text)/|application/pdf$", given.get("mimeType", "")):
-        yield f"Unsupported MIME type: {given.get('mimeType')}"
+            yield from _unknown(part[name], f"contents.parts.{inner}")
+            if not part[name].get("name"):
+                yield f"* GenerateContentRequest.contents.parts.{inner}.name: Name cannot be empty."
+            if not isinstance(part[name].get(body, {}), dict):
+                kind = "type.googleapis.com/google.protobuf.Struct"
+                yield f"Invalid value at 'contents.parts.{inner}' ({kind})"
+    if (media := part.get("inlineData")) is not None:
+        yield from _unknown(media, "contents.parts.inline_data")
+        try:
+            base64.b64decode(_plain(media["data"]) + "==", validate=False)
+        except (KeyError, ValueError):
+            yield "Invalid value at 'contents.parts.inline_data.data' (TYPE_BYTES), Base64 decoding failed"
+        if not re.match(r"(image|audio|video|text)/|application/pdf$", media.get("mimeType", "")):
+            yield f"Unsupported MIME type: {media.get('mimeType')}"
 
 
 def _turn_problems(contents: list[dict[str, Any]]) -> Iterator[str]:
-    """A call comes after the user, and its results right after it."""
+    """Check that a call follows the user, and that its results follow it."""
     before: dict[str, Any] = {"role": "model", "parts": ()}
     for content in [*contents, {"role": "user", "parts": ()}]:
         calls, results = _functions(before, "functionCall"), _functions(content, "functionResponse")
@@ -356,37 +342,33 @@ def _functions(content: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 
 
 def _signature_problems(model: str, contents: list[dict[str, Any]], signed: dict[str, Part]) -> Iterator[str]:
-    for part in (part for content in contents for part in content.get("parts", ())):
-        signature = part.get("thoughtSignature")
-        if (
-            signature is not None
-            and signature != _SKIPPED
-            and signed.get(_plain(signature)) != _unsigned(part)
-        ):
-            yield "Thought signature is not valid."
-    if _generation(model) < 3:
-        return
-    for content in _current_turn(contents):
+    start = 0  # where the current turn begins: the last content of the user that is not only results
+    for number, content in enumerate(contents):
+        parts = content.get("parts", ())
+        for part in parts:
+            signature = part.get("thoughtSignature", _SKIPPED)
+            if signature != _SKIPPED and signed.get(_plain(signature)) != _unsigned(part):
+                yield "Thought signature is not valid."
+        if content.get("role", "user") == "user" and any("functionResponse" not in part for part in parts):
+            start = number
+    for content in contents[start:] if _generation(model) >= 3 else ():
         calls = [part for part in content.get("parts", ()) if "functionCall" in part]
         if calls and "thoughtSignature" not in calls[0]:
             yield "Function call is missing a thought_signature in functionCall parts."
-
-
-def _current_turn(contents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What was said since the user said something, results of calls aside."""
-    start = 0
-    for number, content in enumerate(contents):
-        said = any("functionResponse" not in part for part in content.get("parts", ()))
-        if content.get("role", "user") == "user" and said:
-            start = number
-    return contents[start:]
 
 
 def _tool_problems(declared: list[dict[str, Any]], config: dict[str, Any]) -> Iterator[str]:
     names = [entry.get("name", "") for entry in declared]
     for entry in declared:
         yield from _unknown(entry, "tools.function_declarations")
-        yield from _declaration_problems(entry)
+        if not _NAME.fullmatch(entry.get("name", "")):
+            yield f"Invalid function name {entry.get('name')!r}."
+        if "parameters" in entry and "parametersJsonSchema" in entry:
+            yield "parameters and parameters_json_schema are mutually exclusive."
+        schema = entry.get("parametersJsonSchema")
+        if schema is not None and schema.get("type") != "object":
+            yield "parameters_json_schema must describe an object."
+        yield from _schema_problems(schema)
     if len(set(names)) < len(names):
         yield "Duplicate function declaration found."
     yield from _unknown(config, "tool_config")
@@ -398,26 +380,13 @@ def _tool_problems(declared: list[dict[str, Any]], config: dict[str, Any]) -> It
         yield "allowed_function_names must be names of function_declarations."
 
 
-def _declaration_problems(entry: dict[str, Any]) -> Iterator[str]:
-    if not _NAME.fullmatch(entry.get("name", "")):
-        yield f"Invalid function name {entry.get('name')!r}."
-    if "parameters" in entry and "parametersJsonSchema" in entry:
-        yield "parameters and parameters_json_schema are mutually exclusive."
-    schema = entry.get("parametersJsonSchema")
-    if schema is not None and schema.get("type") != "object":
-        yield "parameters_json_schema must describe an object."
-    yield from _schema_problems(schema)
-
-
 def _schema_problems(schema: Any) -> Iterator[str]:
-    if isinstance(schema, dict):
-        if isinstance(schema.get("$ref"), str) and any(not key.startswith("$") for key in schema):
-            yield "If $ref is set on a sub-schema, no other properties may be set."
-        for value in schema.values():
-            yield from _schema_problems(value)
-    elif isinstance(schema, list):
-        for value in schema:
-            yield from _schema_problems(value)
+    refers = isinstance(schema, dict) and isinstance(schema.get("$ref"), str)
+    if refers and any(not key.startswith("$") for key in schema):
+        yield "If $ref is set on a sub-schema, no other properties may be set."
+    inner = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    for value in inner:
+        yield from _schema_problems(value)
 
 
 def _config_problems(model: str, config: dict[str, Any], has_tools: bool) -> Iterator[str]:
@@ -430,10 +399,7 @@ def _config_problems(model: str, config: dict[str, Any], has_tools: bool) -> Ite
     if len(config.get("stopSequences", ())) > 5:
         yield "The number of stop sequences must be at most 5."
     yield from _schema_problems(config.get("responseJsonSchema"))
-    yield from _thinking_problems(model, config.get("thinkingConfig", {}))
-
-
-def _thinking_problems(model: str, thinking: dict[str, Any]) -> Iterator[str]:
+    thinking = config.get("thinkingConfig", {})
     yield from _unknown(thinking, "generation_config.thinking_config")
     if "thinkingBudget" in thinking and "thinkingLevel" in thinking:
         yield "You can only set one of thinking budget and thinking level."

@@ -1,7 +1,5 @@
 """A local HTTP server that answers as a model's vendor does, from a script, with faults on demand.
 
-Theory of operation
--------------------
 The server answers requests in order with the replies of the script. A vendor's subclass writes a reply in the
 vendor's format: as the events of a stream, or as one object if the request asks for no stream. HTTP is
 written by hand, so that every byte can be withheld, cut off or wrong.
@@ -35,12 +33,12 @@ _GARBAGE: Final = b'data: {"garbage": \n\n'
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is wrong with an answer. Bytes are those of the body, blocks are its events, counted from 0.
+    """A fault of an answer. Offsets count bytes of the body, blocks are its events, counted from 0.
 
     status, message, headers: an error instead. body: these bytes instead. redirect: a Location instead.
-    cut_at, stall_at: nothing after so many bytes, with or without an end of the connection. split: so many
-    bytes at a time. content_length: what is claimed. order: `duplicate:N`, `swap:N` (with the next),
-    `drop:N` or `garbage:N`. reset: the connection is reset, not closed.
+    cut_at, stall_at: send nothing after that many bytes, with or without ending the connection. split: send
+    that many bytes at a time. content_length: the length to claim. order: `duplicate:N`, `swap:N` (with the
+    next), `drop:N` or `garbage:N`. reset: reset the connection instead of closing it.
     """
 
     status: int | None = None
@@ -57,7 +55,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ServedReply(Reply, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A reply, and what is wrong with the way it is sent."""
+    """A reply, and the fault of its transmission."""
 
     fault: Fault | None = None
 
@@ -67,7 +65,7 @@ Served = str | Mapping[str, Any] | Reply
 
 @dataclass(frozen=True, slots=True)
 class SeenRequest:
-    """A request as it came. Names of headers are in lower case; `path` has the query."""
+    """A request as it arrived. Names of headers are in lower case; `path` includes the query."""
 
     method: str
     path: str
@@ -98,9 +96,14 @@ class ModelServer(ABC):
         self.hung_up = asyncio.Event()
         self.stalled = asyncio.Event()
         self.connections = 0
-        self._replies = checked(
-            [_as_served(reply) for reply in replies], ServedReply, source="the server's script"
-        )
+        served: list[Served] = []
+        for entry in replies:
+            if isinstance(entry, Reply) and not isinstance(entry, ServedReply):
+                entry = ServedReply(**{name: getattr(entry, name) for name in Reply.__struct_fields__})
+            if isinstance(entry, Reply) and (entry.failure is not None or entry.expect is not None):
+                raise InvalidArgument("a served reply has no failure and no expectation", hint="use a fault")
+            served.append(entry)
+        self._replies = checked(served, ServedReply, source="the server's script")
         self._talks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._mistake: Exception | None = None
@@ -127,40 +130,28 @@ class ModelServer(ABC):
         if self._mistake is not None and error is None:
             raise self._mistake
 
-    # What a vendor says
-
     @abstractmethod
     def events(self, request: SeenRequest, reply: Reply) -> list[bytes]:
-        """The stream as blocks, each with its empty line."""
+        """Return the stream as blocks, each with its empty line."""
 
     @abstractmethod
     def whole(self, request: SeenRequest, reply: Reply) -> dict[str, Any]:
-        """The answer to a request that did not ask for a stream."""
+        """Return the answer to a request that asks for no stream."""
 
     @abstractmethod
     def error_body(self, status: int, message: str) -> dict[str, Any]:
-        """An error in the vendor's form."""
+        """Return an error in the vendor's form."""
 
     def streams(self, request: SeenRequest) -> bool:
-        """Whether the request asks for a stream."""
+        """Tell whether the request asks for a stream."""
         return isinstance(request.body, dict) and request.body.get("stream") is True
 
     def checked(self, request: SeenRequest) -> str | None:
-        """What the vendor would refuse the request for."""
+        """Return why the vendor would refuse the request; None if it would not."""
         return None
 
-    # How it is answered
-
-    def _answer(self, request: SeenRequest) -> PreparedResponse:
-        """The answer, or what kept the server from making one; that is raised again when it closes."""
-        try:
-            return self.answer(request)
-        except Exception as error:
-            self._mistake = self._mistake or error
-            return self._error(500, f"the test server failed: {error!r}")
-
     def answer(self, request: SeenRequest) -> PreparedResponse:
-        """The answer to the request that came last."""
+        """Answer the last request."""
         number = len(self.requests)
         if number > len(self._replies):
             return self._error(500, f"request {number} was not expected: the script has {len(self._replies)}")
@@ -190,8 +181,6 @@ class ModelServer(ABC):
         body = msgspec.json.encode(self.error_body(status, message))
         return PreparedResponse(status, {"content-type": "application/json", **fault.headers}, [body], fault)
 
-    # How it is sent
-
     async def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         talk = asyncio.current_task()
         assert talk is not None
@@ -200,7 +189,12 @@ class ModelServer(ABC):
         try:
             while (request := await _read_request(reader)) is not None:
                 self.requests.append(request)
-                if not await self._send(self._answer(request), reader, writer):
+                try:
+                    response = self.answer(request)
+                except Exception as error:  # raised again when the server is closed
+                    self._mistake = self._mistake or error
+                    response = self._error(500, f"the test server failed: {error!r}")
+                if not await self._send(response, reader, writer):
                     break
         except (ConnectionError, asyncio.IncompleteReadError):
             self.hung_up.set()
@@ -213,15 +207,24 @@ class ModelServer(ABC):
     async def _send(
         self, answer: PreparedResponse, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        """Send the answer as its fault demands; True if the connection can be used again."""
-        fault = answer.fault
+        """Send the answer as its fault demands; return true if the connection can be used again."""
+        fault, pieces = answer.fault, answer.pieces
         await asyncio.sleep(answer.delay_ms / 1000)
-        writer.write(_head(answer))
-        chunked = fault.content_length is None
-        for number, piece in enumerate(_cut(answer.pieces, fault)):
+        length = fault.content_length
+        size = {"transfer-encoding": "chunked"} if length is None else {"content-length": str(length)}
+        lines = [f"{name}: {value}\r\n" for name, value in {**answer.headers, **size}.items()]
+        writer.write(f"HTTP/1.1 {answer.status} As Told\r\n{''.join(lines)}\r\n".encode("latin-1"))
+        if fault.split:
+            body = b"".join(pieces)
+            pieces = [body[start : start + fault.split] for start in range(0, len(body), fault.split)]
+        left = min(end for end in (fault.cut_at, fault.stall_at, sum(map(len, pieces))) if end is not None)
+        for number, piece in enumerate(pieces):
+            piece, left = piece[: max(0, left)], left - len(piece)
+            if not piece:
+                continue
             if number and answer.piece_delay_ms:
                 await asyncio.sleep(answer.piece_delay_ms / 1000)
-            writer.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
+            writer.write(b"%x\r\n%s\r\n" % (len(piece), piece) if length is None else piece)
             await writer.drain()
         if fault.stall_at is not None:
             await writer.drain()
@@ -235,20 +238,12 @@ class ModelServer(ABC):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
             return False
-        if fault.cut_at is not None or not chunked:
+        if fault.cut_at is not None or length is not None:
             writer.close()
             return False
         writer.write(b"0\r\n\r\n")
         await writer.drain()
         return True
-
-
-def _as_served(entry: Served) -> Served:
-    if isinstance(entry, Reply) and not isinstance(entry, ServedReply):
-        entry = ServedReply(**{name: getattr(entry, name) for name in Reply.__struct_fields__})
-    if isinstance(entry, Reply) and (entry.failure is not None or entry.expect is not None):
-        raise InvalidArgument("a served reply has no failure and no expectation", hint="use a fault")
-    return entry
 
 
 async def _read_request(reader: asyncio.StreamReader) -> SeenRequest | None:
@@ -269,26 +264,6 @@ async def _read_request(reader: asyncio.StreamReader) -> SeenRequest | None:
     except msgspec.DecodeError:
         decoded = None
     return SeenRequest(method, path, headers, decoded)
-
-
-def _head(answer: PreparedResponse) -> bytes:
-    length = answer.fault.content_length
-    size = {"transfer-encoding": "chunked"} if length is None else {"content-length": str(length)}
-    lines = [f"{name}: {value}\r\n" for name, value in {**answer.headers, **size}.items()]
-    return f"HTTP/1.1 {answer.status} As Told\r\n{''.join(lines)}\r\n".encode("latin-1")
-
-
-def _cut(pieces: list[bytes], fault: Fault) -> list[bytes]:
-    if fault.split:
-        body, size = b"".join(pieces), fault.split
-        pieces = [body[start : start + size] for start in range(0, len(body), size)]
-    ends = [end for end in (fault.cut_at, fault.stall_at) if end is not None]
-    left = min(ends) if ends else sum(map(len, pieces))
-    kept: list[bytes] = []
-    for piece in pieces:
-        kept += [piece[:left]] if piece and left > 0 else []
-        left -= len(piece)
-    return kept
 
 
 def cut_text(text: str, size: int) -> list[str]:
@@ -322,4 +297,4 @@ def _disordered(blocks: list[bytes], order: str | None) -> list[bytes]:
         case "garbage":
             return [*before, _GARBAGE, *after]
         case _:
-            raise InvalidArgument(f"{order!r} is no order of events")
+            raise InvalidArgument(f"{order!r} is not an order of events")

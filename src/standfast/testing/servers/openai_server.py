@@ -1,6 +1,6 @@
-"""Answers as OpenAI's Responses API does.
+"""A server that speaks OpenAI's Responses API from a script.
 
-Rule: `checked` is as strict as the vendor, as far as is known; what it says are the vendor's sentences.
+Rule: `checked` is as strict as the vendor, as far as is known, and uses the vendor's sentences.
 """
 
 from __future__ import annotations
@@ -93,14 +93,22 @@ class _Response:
         yield {"type": f"response.{ended['status']}", "response": ended}
 
     def ended(self) -> Item:
-        """The object that the events end with."""
+        """Return the object that the events end with."""
         *_, last = self.events()
         response: Item = last["response"]
         return response
 
     def _object(self, status: str) -> Item:
-        body = self._body
-        over = status != "in_progress"
+        body, used = self._body, reported_usage(self._reply)
+        before = used.input + used.cache_read + used.cache_write
+        details = {"cached_tokens": used.cache_read, "cache_write_tokens": used.cache_write}
+        usage = {
+            "input_tokens": before,
+            "input_tokens_details": details,
+            "output_tokens": used.output,
+            "output_tokens_details": {"reasoning_tokens": used.reasoning},
+            "total_tokens": before + used.output,
+        }
         return {
             "id": f"resp_{self._number}",
             "object": "response",
@@ -123,19 +131,7 @@ class _Response:
             "tools": body.get("tools", []),
             "top_p": body.get("top_p", 1.0),
             "truncation": "disabled",
-            "usage": self._usage() if over else None,
-        }
-
-    def _usage(self) -> Item:
-        used = reported_usage(self._reply)
-        read, write = used.cache_read, used.cache_write
-        before = used.input + read + write
-        return {
-            "input_tokens": before,
-            "input_tokens_details": {"cached_tokens": read, "cache_write_tokens": write},
-            "output_tokens": used.output,
-            "output_tokens_details": {"reasoning_tokens": used.reasoning},
-            "total_tokens": before + used.output,
+            "usage": usage if status != "in_progress" else None,
         }
 
     def _thought(self, text: str) -> Iterator[Item]:
@@ -171,7 +167,7 @@ class _Response:
         yield self._done({**item, "status": status, "content": [part]})
 
     def _call(self, call: ScriptedCall, place: int) -> Iterator[Item]:
-        """A call; the last one of a reply that is cut off is not complete."""
+        """Yield the events of a call; the last call of a reply that is cut off is incomplete."""
         arguments = call.arguments_text()
         item: Item = {
             "id": f"fc_{self._number}_{place}",
@@ -181,7 +177,7 @@ class _Response:
         }
         at = {"item_id": item["id"], "output_index": len(self._output)}
         yield self._added({**item, "status": "in_progress", "arguments": ""})
-        for piece in _pieces(arguments):
+        for piece in cut_text(arguments, max(1, -(-len(arguments) // 3))):
             yield {"type": "response.function_call_arguments.delta", **at, "delta": piece, "obfuscation": "x"}
         cut = self._cut is not None and place == len(self._reply.tool_calls)
         if not cut:
@@ -197,13 +193,8 @@ class _Response:
         return {"type": "response.output_item.done", "output_index": len(self._output) - 1, "item": item}
 
 
-def _pieces(text: str) -> list[str]:
-    """Cut arguments into three parts, whatever their size."""
-    return cut_text(text, max(1, -(-len(text) // 3)))
-
-
 def _problems(body: dict[str, Any]) -> Iterator[str]:
-    """What the vendor would say of a request, in its order."""
+    """Yield what the vendor would refuse, in its order."""
     if unknown := sorted(body.keys() - _PARAMETERS):
         yield f"Unknown parameter: '{unknown[0]}'."
     if not isinstance(body.get("model"), str):
@@ -215,9 +206,25 @@ def _problems(body: dict[str, Any]) -> Iterator[str]:
     if body.get("include") and not _THINKS.match(str(body.get("model"))):
         yield "Encrypted content is not supported with this model."
     yield from _tool_problems(body)
-    yield from _format_problems(body.get("text", {}).get("format", {"type": "text"}))
-    if isinstance(body.get("input"), list):
-        yield from _input_problems(body["input"])
+    wanted = body.get("text", {}).get("format", {"type": "text"})
+    if wanted.get("type") == "json_schema":
+        if not _NAME.fullmatch(wanted.get("name", "")):
+            yield "Missing required parameter: 'text.format.name'."
+        if problem := _schema_problem(wanted.get("schema"), strict=wanted.get("strict", False)):
+            yield f"Invalid schema for response_format '{wanted.get('name')}': {problem}"
+    items = body["input"] if isinstance(body.get("input"), list) else []
+    for at, item in enumerate(items):
+        yield from _item_problems(item, f"input[{at}]", items[at + 1 :])
+    calls = [item["call_id"] for item in items if item.get("type") == "function_call"]
+    results = [item["call_id"] for item in items if item.get("type") == "function_call_output"]
+    if len(set(calls)) != len(calls):
+        yield "Duplicate call ids in 'input'."
+    for call_id in calls:
+        if call_id not in results:
+            yield f"No tool output found for function call {call_id}."
+    for call_id in results:
+        if call_id not in calls:
+            yield f"No tool call found for function call output with call_id {call_id}."
 
 
 def _tool_problems(body: dict[str, Any]) -> Iterator[str]:
@@ -235,15 +242,6 @@ def _tool_problems(body: dict[str, Any]) -> Iterator[str]:
         yield f"Tool choice '{choice.get('name')}' not found in 'tools' parameter."
 
 
-def _format_problems(wanted: dict[str, Any]) -> Iterator[str]:
-    if wanted.get("type") != "json_schema":
-        return
-    if not _NAME.fullmatch(wanted.get("name", "")):
-        yield "Missing required parameter: 'text.format.name'."
-    if problem := _schema_problem(wanted.get("schema"), strict=wanted.get("strict", False)):
-        yield f"Invalid schema for response_format '{wanted.get('name')}': {problem}"
-
-
 def _schema_problem(schema: Any, *, strict: bool) -> str | None:
     if not isinstance(schema, dict) or schema.get("type") != "object":
         kind = schema.get("type") if isinstance(schema, dict) else None
@@ -252,7 +250,7 @@ def _schema_problem(schema: Any, *, strict: bool) -> str | None:
 
 
 def _strict_problem(schema: Any) -> str | None:
-    """The first thing in a schema that strict mode does not take."""
+    """Return the first part of a schema that strict mode does not accept."""
     if not isinstance(schema, dict):
         return next(filter(None, map(_strict_problem, schema)), None) if isinstance(schema, list) else None
     if schema.get("type") == "object":
@@ -265,25 +263,25 @@ def _strict_problem(schema: Any) -> str | None:
     return next(filter(None, map(_strict_problem, schema.values())), None)
 
 
-def _input_problems(items: list[Item]) -> Iterator[str]:
-    for at, item in enumerate(items):
-        yield from _item_problems(item, f"input[{at}]", items[at + 1 :])
-    calls = [item["call_id"] for item in items if item.get("type") == "function_call"]
-    results = [item["call_id"] for item in items if item.get("type") == "function_call_output"]
-    if len(set(calls)) != len(calls):
-        yield "Duplicate call ids in 'input'."
-    for call_id in calls:
-        if call_id not in results:
-            yield f"No tool output found for function call {call_id}."
-    for call_id in results:
-        if call_id not in calls:
-            yield f"No tool call found for function call output with call_id {call_id}."
-
-
 def _item_problems(item: Item, where: str, after: list[Item]) -> Iterator[str]:
     match item.get("type", "message"):
         case "message":
-            yield from _message_problems(item, where)
+            if item.get("role") not in ("user", "assistant", "system", "developer"):
+                yield f"Invalid value for '{where}.role'."
+            content = item.get("content")
+            if not content:
+                yield f"Invalid '{where}.content': empty."
+            allowed = _PARTS if item.get("role") != "assistant" else ("output_text", "refusal")
+            for part in content if isinstance(content, list) else ():
+                kind, url = part.get("type"), str(part.get("image_url") or part.get("file_data"))
+                if kind not in allowed:
+                    yield f"Invalid value: '{kind}' in '{where}.content'."
+                if kind == "input_text" and not part.get("text"):
+                    yield f"Invalid '{where}.content': empty text."
+                if kind == "input_image" and not _DATA_URL.fullmatch(url):
+                    yield f"Invalid '{where}.content.image_url'. Expected a base64-encoded data URL."
+                if kind == "input_file" and not (part.get("filename") and _DATA_URL.fullmatch(url)):
+                    yield f"Invalid '{where}.content.file_data'. Expected a base64-encoded data URL."
         case "reasoning":
             if not str(item.get("encrypted_content", "")).startswith(_SEALED):
                 yield f"Item with id '{item.get('id')}' not found. Items are not persisted."
@@ -300,25 +298,3 @@ def _item_problems(item: Item, where: str, after: list[Item]) -> Iterator[str]:
                 yield f"Missing required parameter: '{where}.output'."
         case other:
             yield f"Invalid value: '{other}'. Supported values are: 'message', 'function_call', …"
-
-
-def _message_problems(item: Item, where: str) -> Iterator[str]:
-    if item.get("role") not in ("user", "assistant", "system", "developer"):
-        yield f"Invalid value for '{where}.role'."
-    content = item.get("content")
-    if not content:
-        yield f"Invalid '{where}.content': empty."
-    if not isinstance(content, list):
-        return
-    for part in content:
-        kind = part.get("type")
-        if kind not in (_PARTS if item.get("role") != "assistant" else ("output_text", "refusal")):
-            yield f"Invalid value: '{kind}' in '{where}.content'."
-        if kind == "input_text" and not part.get("text"):
-            yield f"Invalid '{where}.content': empty text."
-        if kind == "input_image" and not _DATA_URL.fullmatch(str(part.get("image_url"))):
-            yield f"Invalid '{where}.content.image_url'. Expected a base64-encoded data URL."
-        if kind == "input_file" and not (
-            part.get("filename") and _DATA_URL.fullmatch(str(part["file_data"]))
-        ):
-            yield f"Invalid '{where}.content.file_data'. Expected a base64-encoded data URL."
