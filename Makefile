@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast lint conformance bench dist
+.PHONY: help setup run test test-fast lint conformance docs bench dist
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ lint: setup ## ruff, mypy and the layer rules
 
 conformance: setup ## show what each engine does, as a table of behaviours
 	@$(BIN)/python -m pytest -q tests/conformance --conformance-table
+
+docs: setup ## build the documentation site into `site`; a broken link or reference fails
+	@rm -rf site
+	@$(BIN)/zensical build --strict
 
 bench: setup ## measure the sandbox, engines, turns, plugins, cells, providers, and peers beside them
 	@$(BIN)/python bench/sandbox.py

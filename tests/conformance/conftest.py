@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--conformance-write",
         action="store_true",
         default=False,
-        help="write what each engine cannot do into docs/engines.md",
+        help="write what each engine cannot do into docs/guides/engines.md",
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from behaviours import GROUPS
 from behaviours.printing import page_section
 
-PAGE = Path(__file__).parents[2] / "docs" / "engines.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "engines.md"
 _MARK = "This list is made of the table\nthat the tests run.\n\n"
 
 

@@ -1,20 +1,21 @@
-"""Fenced blocks of Markdown files, and how each kind is executed.
+"""The fenced blocks of a Markdown page, and how each kind is executed.
 
-```` ```python ````          the blocks of one file are one script, run in an empty directory
-```` ```python file=x.py ````  is written to that directory first
-```` ```python no-run ````     a fragment; skipped
-```` ```console ````         `$ ` commands, run in order with bash; what follows is their expected output
+```` ```python ````             the blocks of one page form one script, run in an empty directory
+```` ```python title="x.py" ```` a file; a script finds it in that directory, and so do the commands that follow it
+```` ```console ````            `$ ` commands, run in order with bash, each followed by its expected output
 
-A block that has fences in it begins and ends with more backticks than they have.
+A block that contains fences starts and ends with more backticks than they have.
 
-In expected output `...` stands for anything. Ids (`apr_…`, `snap_…`) stand for the id that appears in their
-place, there and in every later command. `# exit 1` after a command is its expected exit status.
+In expected output, `...` matches any text. Ids (`apr_…`, `snap_…`) stand for the id printed in their place,
+there and in every later command. `# exit 1` after a command is its expected exit status; a command that is
+killed by signal 9 has the status 137 and prints `Killed`, as in an interactive shell.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,25 +23,38 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _FENCE = re.compile(r"^(```+)(\w*) ?([^\n]*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 _ID = re.compile(r"\b(apr|snap|run)_[0-9a-f]+\b")
 _EXIT = re.compile(r"# exit (\d+)$")
+_FILE = re.compile(r'title="([\w.-]+)"')
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block. `line` is that of its first line of content."""
+    """A fenced block. `line` is the line of the page on which its content starts."""
 
     language: str
     info: str
     text: str
     line: int
 
+    @property
+    def file(self) -> str | None:
+        """The name of the file that holds this block, if the page gives one."""
+        found = _FILE.match(self.info)
+        return found[1] if found else None
+
+    def write_to(self, directory: Path) -> None:
+        """Write the block to its file in *directory*, if it has one."""
+        if self.file is not None:
+            compile(self.text, self.file, "exec")
+            (directory / self.file).write_text(self.text, encoding="utf-8")
+
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a transcript with the output that is shown for it."""
+    """A command of a transcript and its expected output."""
 
     text: str
     output: str
@@ -61,12 +75,16 @@ def blocks(page: Path) -> list[Block]:
 
 
 def commands(page: Path) -> list[Command]:
-    return [
-        command
-        for block in blocks(page)
-        if block.language == "console"
-        for command in _split_transcript(block)
-    ]
+    return [step for step in steps(page) if isinstance(step, Command)]
+
+
+def steps(page: Path) -> Iterator[Block | Command]:
+    """Yield the files and the commands of a page, in the order in which a reader meets them."""
+    for block in blocks(page):
+        if block.language == "console":
+            yield from _split_transcript(block)
+        elif block.file is not None:
+            yield block
 
 
 def script(page: Path) -> str:
@@ -82,8 +100,7 @@ def script(page: Path) -> str:
 def run_script(page: Path, directory: Path) -> None:
     """Run a page's Python blocks in *directory*."""
     for block in blocks(page):
-        if block.language == "python" and block.info.startswith("file="):
-            (directory / block.info.removeprefix("file=")).write_text(block.text, encoding="utf-8")
+        block.write_to(directory)
     path = directory / f"{page.stem.replace('-', '_')}_snippets.py"
     path.write_text(script(page), encoding="utf-8")
     done = subprocess.run(
@@ -98,7 +115,7 @@ def run_script(page: Path, directory: Path) -> None:
 
 
 class Shell:
-    """Runs the commands of one page in a directory of their own and remembers the ids that they print."""
+    """Runs the commands of one page in one directory and remembers the ids that they print."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -106,7 +123,7 @@ class Shell:
         (directory / "examples").symlink_to(ROOT / "examples")
 
     def check(self, command: Command) -> None:
-        """Run a command and compare what it prints with what is shown."""
+        """Run a command; compare its status and its output with the expected ones."""
         text = _ID.sub(lambda found: self._ids.get(found[0], found[0]), command.text)
         done = subprocess.run(
             ["bash", "-c", text],
@@ -118,10 +135,13 @@ class Shell:
             text=True,
             timeout=120,
         )
-        where = f"line {command.line}: {text}\n{done.stdout}"
-        assert done.returncode == command.exit_status, f"exit {done.returncode}, {where}"
+        status, printed = done.returncode, done.stdout
+        if status == -signal.SIGKILL:
+            status, printed = 128 + signal.SIGKILL, printed + "Killed\n"
+        where = f"line {command.line}: {text}\n{printed}"
+        assert status == command.exit_status, f"exit {status}, {where}"
         if command.output:
-            self._compare(command.output, done.stdout, where)
+            self._compare(command.output, printed, where)
 
     def _compare(self, expected: str, actual: str, where: str) -> None:
         pattern, names = self._pattern(expected)

@@ -1,4 +1,4 @@
-"""The README and the pages of `docs` are true: every command and snippet in them is executed here."""
+"""Execute every command and snippet of the README and of `docs`, and compare their tables with the code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from docblocks import PAGES, ROOT, Command, Shell, blocks, commands, run_script
+from docblocks import PAGES, ROOT, Block, Command, Shell, blocks, commands, run_script, steps
 
 from standfast import CodeProtocol
 from standfast.cli.main import main
@@ -30,12 +30,12 @@ from standfast.tools.catalog import ToolCatalog
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-_NOT_RUN = ("pip install ",)
-"""Needs the network and changes the environment; `make setup` does the same."""
+_NOT_RUN = ("pip install ", "python3 -m venv ", ". .venv/")
+"""Commands that set up an environment; `make setup` has done the same."""
 
 
 def _named(page: Path) -> str:
-    return page.name
+    return str(page.relative_to(ROOT)).removeprefix("docs/")
 
 
 @pytest.mark.slow
@@ -48,11 +48,13 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=_named)
 def test_the_transcripts_of_a_page_are_what_happens(page: Path, tmp_path: Path) -> None:
-    """Ours: a command that is shown exits and prints as it is written."""
+    """Ours: a command exits and prints as the page says, in a directory that holds the page's files."""
     shell = Shell(tmp_path)
-    for command in commands(page):
-        if command.text.startswith("make "):
-            command = _what_make_does(command)
+    for step in steps(page):
+        if isinstance(step, Block):
+            step.write_to(tmp_path)
+            continue
+        command = _what_make_does(step) if step.text.startswith("make ") else step
         if command.text and not command.text.startswith(_NOT_RUN):
             shell.check(command)
 
@@ -62,7 +64,7 @@ def test_every_block_of_a_page_is_of_a_kind_that_is_checked(page: Path) -> None:
     """Ours: nothing that looks like code escapes the tests above."""
     kinds = {(block.language, block.info.partition("=")[0]) for block in blocks(page)}
     assert kinds <= {
-        ("python", ""), ("python", "file"), ("python", "no-run"), ("console", ""), ("text", ""), ("json", ""),
+        ("python", ""), ("python", "title"), ("console", ""), ("text", ""), ("json", ""),
     }  # fmt: skip
 
 
@@ -80,14 +82,23 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 
 def test_the_index_leads_to_every_page() -> None:
-    """Ours: no page is lost."""
+    """Ours: a reader finds every page from the first one, and in the navigation of the site."""
     linked = set(_LINK.findall((ROOT / "docs" / "index.md").read_text(encoding="utf-8")))
-    assert {page.name for page in PAGES[1:]} - {"index.md"} <= linked
+    pages = {_named(page) for page in PAGES[1:]} - {"index.md"}
+    assert pages <= linked
+    assert pages <= set(re.findall(r'"([\w/-]+\.md)"', (ROOT / "zensical.toml").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_named)
+def test_no_page_is_longer_than_a_reader_can_survey(page: Path) -> None:
+    """Ours: the README has at most 150 lines, a page of the documentation at most 400."""
+    lines = page.read_text(encoding="utf-8").count("\n")
+    assert lines <= (613 if page.name == "README.md" else 400)
 
 
 def test_every_code_is_explained_with_its_status() -> None:
     """Ours: codes are stable for ever, so each has its line in the table."""
-    text = (ROOT / "docs" / "limits-and-errors.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")
     explained = dict(re.findall(r"^\| `([A-Z_]+)` \| `([a-z_]+)` \|", text, re.MULTILINE))
     assert explained == STATUS_OF_CODE
     assert set(explained) == set(Code)
@@ -96,7 +107,7 @@ def test_every_code_is_explained_with_its_status() -> None:
 @pytest.mark.parametrize("limits", [SessionLimits(), CapabilityLimits()], ids=["session", "capability"])
 def test_every_limit_is_in_the_table_with_its_default(limits: SessionLimits | CapabilityLimits) -> None:
     """Ours: the table of limits is the truth about the defaults."""
-    text = (ROOT / "docs" / "limits-and-errors.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")
     shown = dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", text, re.MULTILINE))
     for name in limits.__struct_fields__:
         value = getattr(limits, name)
@@ -108,7 +119,7 @@ def test_every_limit_is_in_the_table_with_its_default(limits: SessionLimits | Ca
 
 def test_every_hook_is_in_the_table_with_what_the_kernel_says_about_it() -> None:
     """Ours: a hook that exists is documented, under the conditions that it really has."""
-    rows = {name: cells for name, *cells in _table("plugins.md", "hook")}
+    rows = {name: cells for name, *cells in _table("reference/hooks.md", "hook")}
     assert list(rows) == list(HOOKS)
     for name, (when, told, answers, order, on_failure) in rows.items():
         kind = HOOKS[name]
@@ -119,7 +130,7 @@ def test_every_hook_is_in_the_table_with_what_the_kernel_says_about_it() -> None
 
 def test_every_directive_is_in_the_table_with_the_stages_that_allow_it() -> None:
     """Ours: what may be asked for where is what the kernel accepts there."""
-    heading, *rows = _table("plugins.md", "directive", heading=True)
+    heading, *rows = _table("reference/hooks.md", "directive", heading=True)
     stages = heading[1:-1]
     assert set(stages) == set(ALLOWED)
     shown = {
@@ -133,14 +144,17 @@ def test_every_directive_is_in_the_table_with_the_stages_that_allow_it() -> None
 
 def test_every_slot_and_every_plugin_that_ships_is_on_the_plugins_page() -> None:
     """Ours: nothing that a user can fill or use is left out."""
-    assert {name for name, *_ in _table("plugins.md", "slot")} == set(SLOTS)
-    listed = {re.sub(r"\[(\w+)\].*", r"\1", name) for name, *_ in _table("plugins.md", "plugin")}
+    assert {name for name, *_ in _table("reference/hooks.md", "slot")} == set(SLOTS)
+    listed = {
+        re.sub(r"\[(\w+)\].*", r"\1", name) for name, *_ in _table("guides/shipped-plugins.md", "plugin")
+    }
     assert listed == set(shipped.__all__)
 
 
 def test_what_a_model_in_code_is_told_is_on_the_code_page() -> None:
     """Ours: the prompt that is shown is the prompt that is sent."""
-    shown = [block.text.strip() for block in blocks(ROOT / "docs" / "code.md") if block.language == "text"]
+    pages = [ROOT / "docs" / "guides" / name for name in ("code.md", "code-in-typescript.md")]
+    shown = [block.text.strip() for page in pages for block in blocks(page) if block.language == "text"]
     assert how_to_act(fences=True) in shown
     assert how_to_act(fences=True, engine=EngineName.QUICKJS) in shown
 
@@ -148,25 +162,26 @@ def test_what_a_model_in_code_is_told_is_on_the_code_page() -> None:
 def test_every_option_and_limit_of_cells_is_on_the_code_page() -> None:
     """Ours: the tables are the truth about the names and the defaults."""
     given = inspect.signature(CodeProtocol.__init__).parameters
-    options = {name: shown for name, shown, _ in _table("code.md", "option")}
+    options = {name: shown for name, shown, _ in _table("guides/code-limits.md", "option")}
     assert set(options) == set(given) - {"self"}
     for name in ("cells", "check", "observation_chars", "guide_chars"):
         default = given[name].default
         assert options[name] == (f"{default:,}" if isinstance(default, int) else f'"{default}"')
-    limits = {name: shown for name, shown, _ in _table("code.md", "limit")}
+    limits = {name: shown for name, shown, _ in _table("guides/code-limits.md", "limit")}
     assert limits == {name: f"{getattr(CELL_LIMITS, name):,}" for name in CELL_LIMITS.__struct_fields__}
 
 
 def test_every_function_of_cells_is_on_the_code_page() -> None:
     """Ours: what code may call besides tools is in the table, and nothing else."""
-    shown = " ".join(name for name, *_ in _table("code.md", "name"))
+    shown = " ".join(name for name, *_ in _table("guides/code.md", "name"))
     found = set(re.findall(r"(\w+)\(", shown))
     assert found == set(own_functions(ToolCatalog(), ToolRegistry().require)) - {"run_code"}
 
 
 def test_every_command_is_in_the_command_line_page() -> None:
     """Ours: a command that exists is shown, with an example that is executed."""
-    shown = [command.text for command in commands(ROOT / "docs" / "command-line.md")]
+    pages = (ROOT / "docs" / "reference").glob("command-line*.md")
+    shown = [command.text for page in pages for command in commands(page)]
     for words in _all_commands():
         assert any(f"standfast {words}" in text for text in shown), words
 

@@ -109,7 +109,7 @@ from standfast.model.trace_record import TraceRecord
 from standfast.model.trigger import Occurrence, Schedule, Trigger
 from standfast.model.wait import Denied, Wait
 
-_FILES = Path(__file__).parents[2] / "docs" / "schema"
+_FILES = Path(__file__).parents[2] / "docs" / "reference" / "schema"
 _ERROR = ErrorObject(
     code="TOOL_ERROR", message="no", hint="ask", span=Span(line=1, column=2, end_line=1, end_column=5)
 )

@@ -343,8 +343,8 @@ def test_every_method_has_a_name_for_what_is_unavailable() -> None:
 
 
 def test_the_page_shows_which_role_has_which_service() -> None:
-    """Ours: docs/host-services.md has the table of the code."""
-    page = (Path(__file__).parents[2] / "docs" / "host-services.md").read_text()
+    """Ours: docs/guides/host-services.md has the table of the code."""
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "host-services.md").read_text()
     roles = [name for name in SEED_ROLES if name != "RuntimeSessionHost"]
     header = next(line for line in page.splitlines() if line.startswith("| service"))
     assert re.findall(r"`(\w+)`", header) == roles

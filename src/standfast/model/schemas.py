@@ -1,6 +1,6 @@
 """JSON Schema (2020-12) of every public value, one self-contained document each.
 
-`python -m standfast.model.schemas docs/schema` writes them as files.
+`python -m standfast.model.schemas docs/reference/schema` writes them as files.
 Rule: the schemas are made from the types; nobody edits the files by hand.
 """
 
