@@ -123,7 +123,7 @@ def test_what_plugins_want_said_next_is_part_of_a_history() -> None:
     history = load(next(path for path in FILES if path.stem == "end_put_off"))
     assert history.next_messages == ({"type": "user", "content": "Send it with the summary."},)
     assert replay(msgspec.structs.replace(history, next_messages=())) == [
-        'to be said next was [], is [{"type":"user","content":"Send it with the summary."}]'
+        'the next messages were [], are [{"type":"user","content":"Send it with the summary."}]'
     ]
 
 

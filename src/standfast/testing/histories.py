@@ -1,8 +1,6 @@
 """Golden histories: recorded turns that every later version must replay to the same end.
 
-Theory of operation
--------------------
-A history holds the inputs of a turn, as in the journal, and what the machine made of them: the commands after
+A history holds the inputs of a turn, as in the journal, and the results of the machine: the commands after
 each input, the entries, the outcome, the next messages of plugins. `replay` feeds the inputs to a fresh
 machine and reports every difference. A turn that does not replay could not be recovered from a journal of the
 version that recorded it.
@@ -83,7 +81,28 @@ def replay(history: History) -> list[str]:
         now = record(history.name, history.inputs)
     except StandfastError as error:
         return [f"the inputs cannot be fed any more: {error}"]
-    return [*_command_differences(history, now), *_result_differences(history, now)]
+    apart = []
+    if len(history.commands) != len(now.commands):
+        apart.append(
+            f"{len(history.inputs)} inputs, but the commands of {len(history.commands)} are recorded"
+        )
+    else:
+        steps = zip(history.inputs, history.commands, now.commands, strict=True)
+        for number, (given, before, after) in enumerate(steps, start=1):
+            if before != after:
+                kind = type(given).__name__
+                apart.append(f"input {number} ({kind}): commands were {_text(before)}, are {_text(after)}")
+    if len(history.entries) != len(now.entries):
+        apart.append(f"there were {len(history.entries)} entries, there are {len(now.entries)}")
+    for number, (before, after) in enumerate(zip(history.entries, now.entries, strict=False), start=1):
+        if before != after:
+            apart.append(f"entry {number} was {_text(before)}, is {_text(after)}")
+    if history.outcome != now.outcome:
+        apart.append(f"the outcome was {_text(history.outcome)}, is {_text(now.outcome)}")
+    if history.next_messages != now.next_messages:
+        messages = f"{_text(history.next_messages)}, are {_text(now.next_messages)}"
+        apart.append(f"the next messages were {messages}")
+    return apart
 
 
 def command_as_json(command: Command) -> Json:
@@ -101,42 +120,8 @@ def _as_json(value: object) -> Json:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-# Differences
-
-
-def _command_differences(was: History, now: History) -> list[str]:
-    if len(was.commands) != len(now.commands):
-        return [f"{len(was.inputs)} inputs, but the commands of {len(was.commands)} are recorded"]
-    return [
-        f"input {number} ({type(given).__name__}): commands were {_text(before)}, are {_text(after)}"
-        for number, (given, before, after) in enumerate(
-            zip(was.inputs, was.commands, now.commands, strict=True), start=1
-        )
-        if before != after
-    ]
-
-
-def _result_differences(was: History, now: History) -> list[str]:
-    apart = []
-    if len(was.entries) != len(now.entries):
-        apart.append(f"there were {len(was.entries)} entries, there are {len(now.entries)}")
-    apart += [
-        f"entry {number} was {_text(before)}, is {_text(after)}"
-        for number, (before, after) in enumerate(zip(was.entries, now.entries, strict=False), start=1)
-        if before != after
-    ]
-    if was.outcome != now.outcome:
-        apart.append(f"the outcome was {_text(was.outcome)}, is {_text(now.outcome)}")
-    if was.next_messages != now.next_messages:
-        apart.append(f"to be said next was {_text(was.next_messages)}, is {_text(now.next_messages)}")
-    return apart
-
-
 def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
-
-
-# Files
 
 
 def load(path: Path) -> History:
@@ -179,9 +164,6 @@ def complete(path: Path, *, replace: bool = False) -> list[str]:
     if history.is_draft or apart:
         save(record(history.name, history.inputs), path, replace=True)
     return apart
-
-
-# Command line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,7 +6,6 @@ conventions lack have names under `standfast.`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -15,7 +14,7 @@ from standfast.model.canonical import Json
 from standfast.model.trace_record import TraceRecord
 
 Attribute = str | int | float | bool | list[str]
-_Write = Callable[[str, Json], Attribute]
+_PLAIN: Final = (str, int, float, bool)
 
 _OPERATIONS: Final = {
     "turn": "invoke_agent",
@@ -55,13 +54,26 @@ def attributes_of(record: TraceRecord) -> dict[str, Attribute]:
         found["error.type"] = _text(body, "error") or record.status
     match record.kind:
         case "turn":
-            return found | _of_turn(record, body)
+            if record.name:
+                found["gen_ai.agent.name"] = record.name
+            return found | _of_model(body, "turn", ("outcome", "reason", "model_calls", "parent_turn_id"))
         case "model_call":
-            return found | _of_model_call(body)
+            if served := _text(body, "served"):
+                found["gen_ai.response.model"] = _model_of(served)[1]
+            if response_id := _text(body, "response_id"):
+                found["gen_ai.response.id"] = response_id
+            if reason := _text(body, "stop_reason"):
+                found["gen_ai.response.finish_reasons"] = [_FINISH.get(reason, reason)]
+            return found | _of_model(body, "model_call", ("number", "attempt"))
         case "tool_call" | "cell":
             return found | _of_call(record, body)
+        case _ if isinstance(record.body, dict):
+            for key, value in record.body.items():
+                if value is not None:
+                    found[f"standfast.{key}"] = value if isinstance(value, _PLAIN) else _json(value)
+            return found
         case _:
-            return found | _others(record.body)
+            return found if record.body is None else found | {"standfast.body": _json(record.body)}
 
 
 def exception_of(record: TraceRecord) -> dict[str, Attribute]:
@@ -78,32 +90,6 @@ def exception_of(record: TraceRecord) -> dict[str, Attribute]:
     return found
 
 
-def _of_turn(record: TraceRecord, body: dict[str, Json]) -> dict[str, Attribute]:
-    found = _of_model(body) | _of_usage(body.get("usage"))
-    if record.name:
-        found["gen_ai.agent.name"] = record.name
-    for key in ("outcome", "reason", "model_calls", "parent_turn_id"):
-        if (value := _plain(body.get(key))) is not None:
-            found[f"standfast.turn.{key}"] = value
-    return found | _contents(
-        body, {"input": "gen_ai.input.messages", "output": "gen_ai.output.messages"}, _as_messages
-    )
-
-
-def _of_model_call(body: dict[str, Json]) -> dict[str, Attribute]:
-    found = _of_model(body) | _of_usage(body.get("usage"))
-    if served := _text(body, "served"):
-        found["gen_ai.response.model"] = _model_of(served)[1]
-    if response_id := _text(body, "response_id"):
-        found["gen_ai.response.id"] = response_id
-    if reason := _text(body, "stop_reason"):
-        found["gen_ai.response.finish_reasons"] = [_FINISH.get(reason, reason)]
-    for key in ("number", "attempt"):
-        if (value := _plain(body.get(key))) is not None:
-            found[f"standfast.model_call.{key}"] = value
-    return found | _contents(body, {"output": "gen_ai.output.messages"}, _as_messages)
-
-
 def _of_call(record: TraceRecord, body: dict[str, Json]) -> dict[str, Attribute]:
     found: dict[str, Attribute] = {"gen_ai.tool.name": record.name, "gen_ai.tool.type": "function"}
     call_id = _text(body, "provider_id") or str(body.get("call_id", ""))
@@ -111,16 +97,32 @@ def _of_call(record: TraceRecord, body: dict[str, Json]) -> dict[str, Attribute]
         found["gen_ai.tool.call.id"] = call_id
     if effect := _text(body, "side_effect"):
         found["standfast.tool.side_effect"] = effect
-    names = {"arguments": "gen_ai.tool.call.arguments", "result": "gen_ai.tool.call.result"}
-    return found | _contents(body, names, lambda key, value: _json(value))
+    content = body.get("content")
+    given = content if isinstance(content, dict) else {}
+    for key in ("arguments", "result"):
+        if given.get(key) is not None:
+            found[f"gen_ai.tool.call.{key}"] = _json(given[key])
+    return found
 
 
-def _of_model(body: dict[str, Json]) -> dict[str, Attribute]:
-    model = _text(body, "model")
-    if not model:
-        return {}
-    provider, name = _model_of(model)
-    return {"gen_ai.provider.name": provider, "gen_ai.request.model": name}
+def _of_model(body: dict[str, Json], kind: str, keys: tuple[str, ...]) -> dict[str, Attribute]:
+    """Return the model, the usage and the contents of a turn or a model call, and its fields *keys*."""
+    found = _of_usage(body.get("usage"))
+    if model := _text(body, "model"):
+        found["gen_ai.provider.name"], found["gen_ai.request.model"] = _model_of(model)
+    for key in keys:
+        if isinstance(value := body.get(key), _PLAIN):
+            found[f"standfast.{kind}.{key}"] = value
+    content = body.get("content")
+    given = content if isinstance(content, dict) else {}
+    for key in ("input", "output"):
+        if given.get(key) is not None:
+            message: dict[str, Json] = {"role": "user" if key == "input" else "assistant"}
+            message["parts"] = [{"type": "text", "content": given[key]}]
+            if key == "output":
+                message["finish_reason"] = "stop"
+            found[f"gen_ai.{key}.messages"] = _json([message])
+    return found
 
 
 def _of_usage(usage: Json) -> dict[str, Attribute]:
@@ -144,35 +146,6 @@ def _of_usage(usage: Json) -> dict[str, Attribute]:
     return found
 
 
-def _contents(body: dict[str, Json], names: dict[str, str], write: _Write) -> dict[str, Attribute]:
-    """Return the contents of messages and calls, if the record has them."""
-    content = body.get("content")
-    if not isinstance(content, dict):
-        return {}
-    return {name: write(key, content[key]) for key, name in names.items() if content.get(key) is not None}
-
-
-def _as_messages(key: str, value: Json) -> str:
-    """Write a text as a message of the conventions."""
-    parts: Json = [{"type": "text", "content": value}]
-    if key == "input":
-        return _json([{"role": "user", "parts": parts}])
-    return _json([{"role": "assistant", "parts": parts, "finish_reason": "stop"}])
-
-
-def _others(body: Json) -> dict[str, Attribute]:
-    """Return the other fields of a body: plain values unchanged, others as JSON."""
-    if body is None:
-        return {}
-    if not isinstance(body, dict):
-        return {"standfast.body": _json(body)}
-    return {
-        f"standfast.{key}": _json(value) if (plain := _plain(value)) is None else plain
-        for key, value in body.items()
-        if value is not None
-    }
-
-
 def _model_of(model_id: str) -> tuple[str, str]:
     """Split `provider:model`, with the provider's name in the conventions."""
     provider, colon, name = model_id.partition(":")
@@ -187,10 +160,6 @@ def _text(body: dict[str, Json], key: str) -> str:
 def _count(usage: dict[str, Json], key: str) -> int:
     value = usage.get(key, 0)
     return value if isinstance(value, int) else 0
-
-
-def _plain(value: Json) -> str | int | float | bool | None:
-    return value if isinstance(value, (str, int, float, bool)) else None
 
 
 def _json(value: Json) -> str:

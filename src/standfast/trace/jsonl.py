@@ -93,8 +93,12 @@ class JsonlTrace:
             line = b"\n" + line
         self._torn = True  # unless all of it arrives
         self._torn = os.write(self._file, line) < len(line)
-        if self._max_bytes is not None:
-            self._rotate(self._max_bytes)
+        if self._max_bytes is not None and os.fstat(self._file).st_size >= self._max_bytes:
+            fcntl.flock(self._file, fcntl.LOCK_EX)  # of several processes, one begins a new file
+            with contextlib.suppress(FileNotFoundError):
+                if self._is_current():
+                    os.replace(self.path, f"{self.path}.1")
+            self._close_file()
 
     def _open(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,13 +115,3 @@ class JsonlTrace:
             return os.path.samestat(os.stat(self.path), os.fstat(self._file))
         except FileNotFoundError:
             return False
-
-    def _rotate(self, max_bytes: int) -> None:
-        """Begin a new file if this one is long enough; of several processes, one does so."""
-        if os.fstat(self._file).st_size < max_bytes:
-            return
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        with contextlib.suppress(FileNotFoundError):
-            if self._is_current():
-                os.replace(self.path, f"{self.path}.1")
-        self._close_file()

@@ -1,7 +1,5 @@
 """A trace as OpenTelemetry spans, in its conventions for generative AI. Needs `standfast[otel]`.
 
-Theory of operation
--------------------
 A record describes a finished span and has its ids. So a span is started and ended at once, with the times of
 the record, under a parent that may be recorded later or by another process. Ids are not random here: the
 tracer gets an id generator that returns those of the record.
@@ -25,8 +23,8 @@ from standfast.trace.gen_ai import attributes_of, exception_of, name_of
 from standfast.trace.redaction import Redaction, Redactor
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import Tracer, TracerProvider
-    from opentelemetry.trace import Link, SpanContext
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import SpanContext
 
 _SCOPE: Final = "standfast"
 _LEFT_OUT: Final = ("turn_began", "turn_taken_up")
@@ -55,10 +53,21 @@ class OtelTrace:
         self.contents = contents
         self._redaction = Redaction(redact, secrets=secrets)
         self._own: TracerProvider | None = None
-        provider = tracer_provider or _global_provider()
-        if provider is None:
-            provider = self._own = _exporting_provider()
-        self._tracer = _tracer_of(provider)
+        try:
+            from opentelemetry.sdk.trace import Tracer, TracerProvider
+            from opentelemetry.trace import get_tracer_provider
+
+            provider = tracer_provider or get_tracer_provider()
+            if tracer_provider is None and not isinstance(provider, TracerProvider):
+                provider = self._own = _exporting_provider()
+        except ImportError:
+            raise NotConfigured(
+                "the OpenTelemetry SDK is not installed", hint="pip install 'standfast[otel]'"
+            ) from None
+        tracer = provider.get_tracer(_SCOPE)
+        if not isinstance(tracer, Tracer):
+            raise NotConfigured("this tracer provider makes no spans", hint="is OTEL_SDK_DISABLED set?")
+        self._tracer = tracer
 
         from standfast.trace.otel_ids import ids_of
 
@@ -68,8 +77,31 @@ class OtelTrace:
         if record.kind == "usage" or record.name in _LEFT_OUT:
             return
         clean = self._redaction.clean(record)
-        if clean is not None:
-            self._export(clean)
+        if clean is None:
+            return
+        record = clean
+        from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+
+        links = []
+        caller = record.body.get("parent_turn_id") if isinstance(record.body, dict) else None
+        if record.kind == "turn" and record.parent_id and isinstance(caller, str):
+            links.append(Link(_span_context(trace_id_of(caller), record.parent_id, sampled=True)))
+        started_ms = record.at_ms if record.started_at_ms is None else record.started_at_ms
+        with self._ids.of(record):
+            span = self._tracer.start_span(
+                name_of(record),
+                context=self._parent(record),
+                kind=SpanKind.CLIENT if record.kind == "model_call" else SpanKind.INTERNAL,
+                attributes=attributes_of(record),
+                links=links,
+                start_time=started_ms * 1_000_000,
+            )
+        if record.status not in ("", "ok", "cancelled"):
+            span.set_status(Status(StatusCode.ERROR))
+        end_ns = started_ms * 1_000_000 + int((record.duration_ms or 0) * 1_000_000)
+        if raised := exception_of(record):
+            span.add_event("exception", raised, end_ns)
+        span.end(end_ns)
 
     def close(self) -> None:
         """Flush the exporter, if this object created it."""
@@ -83,27 +115,6 @@ class OtelTrace:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self.close()
-
-    def _export(self, record: TraceRecord) -> None:
-        from opentelemetry.trace import SpanKind, Status, StatusCode
-
-        is_call = record.kind == "model_call"
-        started_ms = record.at_ms if record.started_at_ms is None else record.started_at_ms
-        with self._ids.of(record):
-            span = self._tracer.start_span(
-                name_of(record),
-                context=self._parent(record),
-                kind=SpanKind.CLIENT if is_call else SpanKind.INTERNAL,
-                attributes=attributes_of(record),
-                links=_links(record),
-                start_time=started_ms * 1_000_000,
-            )
-        if record.status not in ("", "ok", "cancelled"):
-            span.set_status(Status(StatusCode.ERROR))
-        end_ns = started_ms * 1_000_000 + int((record.duration_ms or 0) * 1_000_000)
-        if raised := exception_of(record):
-            span.add_event("exception", raised, end_ns)
-        span.end(end_ns)
 
     def _parent(self, record: TraceRecord) -> Any:
         """Return the context that the span begins in: an empty one for the root of a trace."""
@@ -119,16 +130,6 @@ class OtelTrace:
         return set_span_in_context(NonRecordingSpan(parent), Context())
 
 
-def _links(record: TraceRecord) -> list[Link]:
-    """Return a link to the call of another turn that began this turn."""
-    from opentelemetry.trace import Link
-
-    caller = record.body.get("parent_turn_id") if isinstance(record.body, dict) else None
-    if record.kind != "turn" or not record.parent_id or not isinstance(caller, str):
-        return []
-    return [Link(_span_context(trace_id_of(caller), record.parent_id, sampled=True))]
-
-
 def _span_context(trace_id: str, span_id: str, *, sampled: bool) -> SpanContext:
     from opentelemetry.trace import SpanContext, TraceFlags
 
@@ -136,41 +137,13 @@ def _span_context(trace_id: str, span_id: str, *, sampled: bool) -> SpanContext:
     return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=flags)
 
 
-def _missing() -> NotConfigured:
-    return NotConfigured(
-        "the OpenTelemetry SDK is not installed", hint="pip install 'standfast[otel]' brings it"
-    )
-
-
-def _global_provider() -> TracerProvider | None:
-    """Return the global provider, if it is one of the SDK."""
-    try:
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.trace import get_tracer_provider
-    except ImportError:
-        raise _missing() from None
-    found = get_tracer_provider()
-    return found if isinstance(found, TracerProvider) else None
-
-
 def _exporting_provider() -> TracerProvider:
     """Create a provider that exports spans by OTLP, configured by the environment."""
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError:
-        raise _missing() from None
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
     provider = TracerProvider(resource=Resource.create())
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider
-
-
-def _tracer_of(provider: TracerProvider) -> Tracer:
-    from opentelemetry.sdk.trace import Tracer
-
-    tracer = provider.get_tracer(_SCOPE)
-    if not isinstance(tracer, Tracer):
-        raise NotConfigured("this tracer provider makes no spans", hint="OTEL_SDK_DISABLED switches it off")
-    return tracer

@@ -1,7 +1,5 @@
 """Removes secrets from records before they are written.
 
-Theory of operation
--------------------
 Hardly any record contains a secret, and searching each of its texts for all patterns would cost more than
 writing it. So a text is first searched for the fixed parts of the patterns, and short texts without any are
 cached: most records have the same ones. Only a suspicious record is decoded and cleaned.
@@ -88,22 +86,13 @@ class Redaction:
                     return None
                 record = changed
             line = _encode(record)
-            if self._is_harmless(record):
+            texts = (record.name, record.session_id, record.plugin_id, record.body)
+            if not self._always and all(map(self._has_none, texts)):
                 return line
             return _encode(self._cleaned(msgspec.json.decode(line)))
         except Exception as error:
             body = {"left_out": f"the record could not be redacted: {type(error).__name__}"}
             return _encode(msgspec.structs.replace(record, name=record.kind, plugin_id="", body=body))
-
-    def _is_harmless(self, record: TraceRecord) -> bool:
-        """Tell whether nothing in the record could be a secret."""
-        return (
-            not self._always
-            and self._has_none(record.name)
-            and self._has_none(record.session_id)
-            and self._has_none(record.plugin_id)
-            and self._has_none(record.body)
-        )
 
     def _has_none(self, value: Json) -> bool:
         harmless = self._harmless
@@ -111,8 +100,10 @@ class Redaction:
             return value in harmless or self._is_clean_text(value)
         if isinstance(value, dict):
             for key, one in value.items():
-                if f"{key}:" not in harmless and not self._is_clean_key(key):
-                    return False
+                if f"{key}:" not in harmless:
+                    if _SECRET_KEY.match(key) is not None or not self._is_clean_text(key):
+                        return False
+                    self._remember(f"{key}:")
                 if type(one) is not int and not self._has_none(one):
                     return False
             return True
@@ -123,10 +114,6 @@ class Redaction:
     def _is_clean_text(self, text: str) -> bool:
         small = text.lower()
         return not any(word in small for word in _SUSPICIOUS) and self._remember(text)
-
-    def _is_clean_key(self, key: str) -> bool:
-        is_clean = _SECRET_KEY.match(key) is None and self._is_clean_text(key)
-        return is_clean and self._remember(f"{key}:")
 
     def _remember(self, text: str) -> bool:
         if len(text) <= _SHORT and len(self._harmless) < _REMEMBERED:

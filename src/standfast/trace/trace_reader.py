@@ -115,22 +115,15 @@ def _hang(one: SpanTree, known: dict[str, SpanTree]) -> bool:
     if record.kind != "turn" and record.turn_id:
         wanted.append(span_id_of(record.turn_id))
     parent = next((known[span_id] for span_id in wanted if span_id in known), None)
-    if parent is None or _leads_to(parent, one, known):
-        return False
-    parent.children.append(one)
-    return True
-
-
-def _leads_to(start: SpanTree, goal: SpanTree, known: dict[str, SpanTree]) -> bool:
-    """Tell whether *goal* is an ancestor of *start*: an edited file may contain cycles."""
-    seen: set[int] = set()
-    at: SpanTree | None = start
-    while at is not None and id(at) not in seen:
-        if at is goal:
-            return True
+    at, seen = parent, set[int]()
+    while at is not None and id(at) not in seen:  # an edited file may contain cycles
+        if at is one:
+            return False
         seen.add(id(at))
         at = known.get(at.record.parent_id)
-    return False
+    if parent is not None:
+        parent.children.append(one)
+    return parent is not None
 
 
 def _topmost(trees: list[SpanTree], is_wanted: Callable[[TraceRecord], bool]) -> list[SpanTree]:

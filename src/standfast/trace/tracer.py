@@ -3,7 +3,7 @@
 Rules
 -----
 1. No failure of a sink reaches a turn.
-2. A sink without `contents = True` never gets what is under `content`.
+2. A sink without `contents = True` never gets the value under `content`.
 3. A `Tracer` exists only if there is a sink; callers check for it first.
 """
 
@@ -28,7 +28,7 @@ from standfast.ports.trace import UNDER, TraceSink, Under
 log: Final = logging.getLogger("standfast")
 
 _PIECEWISE: Final = "assistant_stream"
-"""The hook that is called for each piece of a reply; its spans would bury the others."""
+"""The hook that is called for each piece of a reply; its spans would hide the others."""
 
 _NOTHING: Final = nullcontext()
 _MOST_CALLERS: Final = 10_000
@@ -51,11 +51,15 @@ class Tracer:
         self.contents = any(wanted for _, wanted in self._takers)
 
     def emit(self, record: TraceRecord) -> None:
+        bare, body = record, record.body
+        if self.contents and record.kind != "event" and isinstance(body, dict) and "content" in body:
+            kept = {key: value for key, value in body.items() if key != "content"}
+            bare = msgspec.structs.replace(record, body=kept)
         for take, contents in self._takers:
             try:
-                take(record if contents or not self.contents else _without_content(record))
+                take(record if contents else bare)
             except Exception:
-                log.exception("the trace refuses a record")
+                log.exception("a trace sink failed to take a record")
 
     def event(self, session_id: str, turn_id: str, plugin_id: str, name: str, body: Json) -> None:
         """Record an event now, in the current hook or call, or else in the turn."""
@@ -163,11 +167,3 @@ def span_under(turn_id: str) -> str:
         return ""
     under = UNDER.get()
     return under.span_id if under is not None and under.turn_id == turn_id else span_id_of(turn_id)
-
-
-def _without_content(record: TraceRecord) -> TraceRecord:
-    body = record.body
-    if record.kind == "event" or not isinstance(body, dict) or "content" not in body:
-        return record
-    kept = {key: value for key, value in body.items() if key != "content"}
-    return msgspec.structs.replace(record, body=kept)

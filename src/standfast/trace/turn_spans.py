@@ -1,12 +1,10 @@
 """The spans of one turn, derived from the machine's inputs and commands.
 
-Theory of operation
--------------------
-Everything that happens to a turn is fed to its machine with its time, and is in the journal. So the spans
-follow from the inputs: a call begins where an input leads to `RunTool` and ends with `ToolSettled`, a wait
-lies between `WaitOpened` and `WaitEnded`. A process that takes a turn over replays the journal without
-recording, and then knows when every unfinished span began. Only the start of a model call is not in the
-journal: a call without a stored reply is made again.
+Every event of a turn is fed to its machine with its time, and is in the journal. So the spans follow from the
+inputs: a call begins where an input leads to `RunTool` and ends with `ToolSettled`, a wait lies between
+`WaitOpened` and `WaitEnded`. A process that takes a turn over replays the journal without recording, and then
+knows when every unfinished span began. Only the start of a model call is not in the journal: a call without a
+stored reply is made again.
 
 Rules
 -----
@@ -19,7 +17,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, assert_never
+from typing import Final
 
 import msgspec
 
@@ -41,7 +39,7 @@ from standfast.model.capability import CallStatus
 from standfast.model.events import Event, ModelCallStarted
 from standfast.model.limits import Usage, UsageEntry
 from standfast.model.message import AssistantMessage, RequestedCall, ToolCall, text_of
-from standfast.model.outcome import Ended, Finished, FrameSwitched, Stopped, StopReason, Waiting
+from standfast.model.outcome import Ended, Finished, Stopped, StopReason, Waiting
 from standfast.model.trace_record import TraceKind, TraceRecord, TraceStatus, span_id_of
 from standfast.model.wait import (
     Approved,
@@ -64,6 +62,14 @@ _CALL_STATUS: Final[dict[CallStatus, TraceStatus]] = {
     CallStatus.ERROR: "error",
     CallStatus.TIMEOUT: "timeout",
     CallStatus.DENIED: "denied",
+}
+_WAIT_STATUS: Final[dict[type[WaitOutcome], TraceStatus]] = {
+    Approved: "ok",
+    Elapsed: "ok",
+    Completed: "ok",
+    Denied: "denied",
+    Expired: "expired",
+    Failed: "error",
 }
 
 
@@ -91,8 +97,6 @@ class TurnSpans:
         self._calls: dict[int, tuple[RunTool, int]] = {}
         self._waits: dict[str, tuple[Wait, int]] = {}
         self._silent = False
-
-    # The turn itself
 
     def began(self, started: TurnStarted, caller: Under | None) -> None:
         """Record that the turn began here, perhaps in a call of another turn."""
@@ -136,15 +140,12 @@ class TurnSpans:
         body = self._turn_body(outcome, usage)
         if caller is not None:
             body["parent_turn_id"] = caller.turn_id
-        self._span(
-            "turn",
-            self._about.agent,
-            "turn",
-            (self._started_ms, now),
-            parent_id="" if caller is None else caller.span_id,
-            status=_turn_status(outcome),
-            body=body,
-        )
+        status: TraceStatus = "ok"
+        if isinstance(outcome, Stopped):
+            status = "cancelled" if outcome.reason is StopReason.CANCELLED else "error"
+        parent_id = "" if caller is None else caller.span_id
+        times = (self._started_ms, now)
+        self._span("turn", self._about.agent, "turn", times, parent_id=parent_id, status=status, body=body)
 
     def _turn_body(self, outcome: Ended, usage: Usage) -> dict[str, Json]:
         body: dict[str, Json] = {
@@ -162,8 +163,6 @@ class TurnSpans:
             given = text_of(said.content) if said is not None else "" if code is None else code.code
             body["content"] = {"input": given, "output": answer}
         return body
-
-    # What happens in it
 
     def showing(self, show: Callable[[Event], None]) -> Callable[[Event], None]:
         """Wrap *show* so that it also notes when a model call starts."""
@@ -187,11 +186,10 @@ class TurnSpans:
             case WaitOpened(wait=wait):
                 self._waits[wait.wait_id] = (wait, given.at_ms)
             case WaitEnded(wait_id=wait_id, outcome=outcome):
-                status, name = _wait_status(outcome)
-                facts: dict[str, Json] = {"outcome": name}
+                facts: dict[str, Json] = {"outcome": str(type(outcome).__struct_config__.tag)}
                 if isinstance(outcome, Approved | Denied) and outcome.by is not None:
                     facts["decided_by"] = outcome.by
-                self._end_wait(wait_id, given.at_ms, status, facts)
+                self._end_wait(wait_id, given.at_ms, _WAIT_STATUS[type(outcome)], facts)
             case _:
                 pass
         for command in following:
@@ -237,7 +235,12 @@ class TurnSpans:
             message = None if given.error is None else given.error.message
             content: dict[str, Json] = {"result": given.value, "error": message}
             body["content"] = {**content, "traceback": traceback} if traceback else content
-        self._end_call(given.call_id, given.at_ms, _settled_status(given), body)
+        status: TraceStatus = "ok" if given.error is None else "error"
+        if given.error is not None and given.error.code == Code.CANCELLED:
+            status = "cancelled"
+        elif given.record is not None:
+            status = _CALL_STATUS.get(given.record.status, "error")
+        self._end_call(given.call_id, given.at_ms, status, body)
 
     def _end_call(self, call_id: int, at_ms: int, status: TraceStatus, body: dict[str, Json]) -> None:
         opened = self._calls.pop(call_id, None)
@@ -283,8 +286,6 @@ class TurnSpans:
             status=status,
             body=facts | body,
         )
-
-    # Writing records
 
     def record_side_call(
         self, key: str, started_ms: int, parent_id: str, status: TraceStatus, body: Json
@@ -354,39 +355,6 @@ def reply_facts(reply: ModelReplied | ReplyEnded) -> dict[str, Json]:
         "usage": usage_json(reply.usage),
     }
     return facts | {"response_id": reply.response_id} if reply.response_id else facts
-
-
-def _turn_status(outcome: Ended) -> TraceStatus:
-    match outcome:
-        case Finished() | FrameSwitched():
-            return "ok"
-        case Stopped(reason=reason):
-            return "cancelled" if reason is StopReason.CANCELLED else "error"
-        case _:
-            assert_never(outcome)
-
-
-def _settled_status(given: ToolSettled) -> TraceStatus:
-    if given.error is not None and given.error.code == Code.CANCELLED:
-        return "cancelled"
-    if given.record is not None:
-        return _CALL_STATUS.get(given.record.status, "error")
-    return "ok" if given.error is None else "error"
-
-
-def _wait_status(outcome: WaitOutcome) -> tuple[TraceStatus, str]:
-    match outcome:
-        case Approved() | Elapsed() | Completed():
-            status: TraceStatus = "ok"
-        case Denied():
-            status = "denied"
-        case Expired():
-            status = "expired"
-        case Failed():
-            status = "error"
-        case _:
-            assert_never(outcome)
-    return status, str(type(outcome).__struct_config__.tag)
 
 
 def _arguments(call: RequestedCall) -> Json:
