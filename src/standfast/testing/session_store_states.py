@@ -57,8 +57,6 @@ async def text_of(store: SessionStore, head: SessionHead) -> str | None:
 class StateContract(StoreContract):
     """States along the paths of sessions, and in the middle of turns."""
 
-    # Written with a turn, and between turns
-
     async def test_a_session_has_no_state_until_one_is_written(self, store: SessionStore) -> None:
         """Ours: most sessions have no plugins with anything to remember."""
         assert (await take_turn(store)).state is None
@@ -166,8 +164,6 @@ class StateContract(StoreContract):
         assert after.state == before.state
         assert await text_of(store, await store.rewind("s1", "n1.0", NOW)) == "one"
 
-    # Moving the leaf
-
     async def test_rewinding_brings_back_the_state_that_held_there(self, store: SessionStore) -> None:
         """Ours: a plugin must not remember what did not happen on this branch."""
         await take_turn(store, "t1", state=a_state("one"))
@@ -263,8 +259,6 @@ class StateContract(StoreContract):
             assert await text_of(store, await store.rewind("s2", node, NOW)) == state, node
         assert await text_of(store, await store.rewind("s2", "t3.1", NOW)) == "three"
 
-    # In the middle of a turn
-
     async def test_a_later_state_of_a_turn_replaces_the_earlier(self, store: SessionStore) -> None:
         """Ours: rule 4; it stands where it was written last, and inputs stay unique."""
         begun = await begin(store, claimed_by=claimant("dead"))
@@ -280,7 +274,9 @@ class StateContract(StoreContract):
         await store.commit(taken.lease, a_commit())
         assert len((await store.take_over((await begin_dead(store)), claimant())).journal) == 0
 
-    # What is forgotten
+
+class StateRetentionContract(StoreContract):
+    """Which states and blobs a store deletes, and which it keeps."""
 
     async def test_blobs_of_a_save_stay_until_the_turn_ends(self, store: SessionStore) -> None:
         """Ours: nobody needs to name them while the turn runs; they are no entries of its journal."""

@@ -43,9 +43,7 @@ from standfast.testing.session_values import (
 
 
 class TurnContract(StoreContract):
-    """The life of a turn, and who may write it."""
-
-    # Beginning
+    """The beginning of a turn, and idempotency keys."""
 
     async def test_a_begun_turn_is_durable_with_its_input(self, store: SessionStore) -> None:
         """Ours: journal rule 1, a turn's input is durable before anything runs."""
@@ -111,8 +109,6 @@ class TurnContract(StoreContract):
             await store.begin(new_turn("t1"), claimant())
         await take_turn(store, "t2")
 
-    # Idempotency
-
     async def test_the_same_key_and_content_is_the_same_turn(self, store: SessionStore) -> None:
         """Ours: journal rule 1, a sender may repeat itself at any time."""
         await store.open_session(a_head())
@@ -149,7 +145,9 @@ class TurnContract(StoreContract):
         assert sum(isinstance(it, Begun) for it in results) == 1
         assert len({it.record.turn_id for it in results}) == 1
 
-    # The journal
+
+class LeaseContract(StoreContract):
+    """The journal of a turn, and the lease without which it cannot be written."""
 
     async def test_what_is_saved_comes_back_in_order(self, store: SessionStore) -> None:
         """Ours: a recovered turn feeds the journal to a fresh machine."""
@@ -184,8 +182,6 @@ class TurnContract(StoreContract):
             await store.save(begun.lease, a_save(f"t{number}", an_entry("k", str(number).encode())))
         assert (await store.take_over("t1", claimant())).journal == (an_entry("k", b"1"),)
         assert (await store.take_over("t2", claimant())).journal == (an_entry("k", b"2"),)
-
-    # Leases
 
     async def test_a_live_lease_is_not_taken(self, store: SessionStore) -> None:
         """Ours: one writer per session."""
@@ -287,7 +283,9 @@ class TurnContract(StoreContract):
         results = await asyncio.gather(*tries, return_exceptions=True)
         assert sum(isinstance(it, SessionBusy) for it in results) == 5
 
-    # Parking
+
+class TurnEndContract(StoreContract):
+    """Parking, committing, cancelling and recovering turns, and reading an open turn."""
 
     async def test_a_parked_turn_waits_and_goes_on_where_it_stood(self, store: SessionStore) -> None:
         """Ours: suspension is a value; days later another process goes on."""
@@ -302,8 +300,6 @@ class TurnContract(StoreContract):
         assert await store.turn("t1") == taken.record
         await store.save(taken.lease, a_save("t1", an_entry("waited.tick")))
         assert isinstance(await store.commit(taken.lease, a_commit()), SessionHead)
-
-    # Committing
 
     async def test_a_commit_is_the_end_of_turn_and_lease(self, store: SessionStore) -> None:
         """Ours: port rule 5, one transaction; the journal is gone with it."""
@@ -361,8 +357,6 @@ class TurnContract(StoreContract):
         assert record is not None
         assert record.cancel_requested is False
 
-    # Recovery
-
     async def test_turns_that_nobody_runs_are_found(self, store: SessionStore) -> None:
         """Ours: recovery finds what a crash left, and leaves alone what is alive."""
         await begin(store, "t1", "s1")
@@ -386,8 +380,6 @@ class TurnContract(StoreContract):
         saved = await store.save(begun.lease, save)
         assert saved.checkpoint == an_entry("checkpoint.1")
         assert (await store.take_over("t1", claimant())).journal == (an_entry("checkpoint.1"),)
-
-    # Looking at an open turn
 
     async def test_the_open_turn_of_a_session_is_found_with_its_journal(self, store: SessionStore) -> None:
         """Ours: what plugins are in the middle of a turn can be looked at without taking it over."""

@@ -18,10 +18,10 @@ from standfast.testing.session_store_inputs import InputContract
 from standfast.testing.session_store_plugin_records import PluginRecordsContract
 from standfast.testing.session_store_prune import PruneContract
 from standfast.testing.session_store_snapshots import SnapshotContract
-from standfast.testing.session_store_states import StateContract
+from standfast.testing.session_store_states import StateContract, StateRetentionContract
 from standfast.testing.session_store_tasks import TaskContract
 from standfast.testing.session_store_triggers import TriggerContract
-from standfast.testing.session_store_turns import TurnContract
+from standfast.testing.session_store_turns import LeaseContract, TurnContract, TurnEndContract
 from standfast.testing.session_store_waits import WaitContract
 from standfast.testing.session_values import is_dead
 
@@ -31,7 +31,10 @@ __all__ = ["SessionStoreContract", "is_dead"]
 class SessionStoreContract(
     HistoryContract,
     StateContract,
+    StateRetentionContract,
     TurnContract,
+    LeaseContract,
+    TurnEndContract,
     InputContract,
     WaitContract,
     ChildContract,
