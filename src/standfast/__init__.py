@@ -105,8 +105,7 @@ _HOMES = {
     "standfast.providers.scripted": ("ScriptedModel",),
     "standfast.runtime.agent": ("Agent",),
     "standfast.runtime.agent_runtime": ("Runtime",),
-    "standfast.runtime.agent_session": ("Session",),
-    "standfast.runtime.attachments": ("Attachment",),
+    "standfast.runtime.agent_session": ("Attachment", "Session"),
     "standfast.runtime.dependencies": ("DepsContext",),
     "standfast.runtime.result": (
         "AwaitedResult",
@@ -197,8 +196,8 @@ if TYPE_CHECKING:
     from standfast.providers.scripted import ScriptedModel as ScriptedModel
     from standfast.runtime.agent import Agent as Agent
     from standfast.runtime.agent_runtime import Runtime as Runtime
+    from standfast.runtime.agent_session import Attachment as Attachment
     from standfast.runtime.agent_session import Session as Session
-    from standfast.runtime.attachments import Attachment as Attachment
     from standfast.runtime.blocking import BlockingSandbox as BlockingSandbox
     from standfast.runtime.dependencies import DepsContext as DepsContext
     from standfast.runtime.result import AwaitedResult as AwaitedResult

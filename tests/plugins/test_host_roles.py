@@ -20,7 +20,7 @@ from standfast.plugins.contexts import NoHosts
 from standfast.ports import host as ports
 from standfast.providers.scripted import ScriptedModel
 from standfast.runtime.host.runtime_host import RuntimeHost
-from standfast.runtime.host.views import ROLE_OF_HOOK, methods_of, plugin_view, view
+from standfast.runtime.host.service import ROLE_OF_HOOK, methods_of, plugin_view, view
 from standfast.tools.no_host import HARMLESS, NO_HOST, SERVICES
 
 SEED_SERVICES: dict[str, str] = {

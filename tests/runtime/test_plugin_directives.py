@@ -28,7 +28,7 @@ from standfast.model.message import AssistantMessage, ToolMessage, UserMessage
 from standfast.model.outcome import Stopped, StopReason
 from standfast.model.session import PluginNode, TurnState
 from standfast.model.trace_record import TraceRecord, span_id_of
-from standfast.runtime.sessions.input_queue import InputQueue
+from standfast.runtime.sessions.live_session import InputQueue
 
 STAGES = (
     "before_turn",

@@ -121,7 +121,7 @@ class Recovery:
     async def wake(self) -> None:
         """Fire the timers that are due, and run the queued input of sessions, each to its end."""
         async with open_sessions(self._data_dir) as runtime:
-            await fire_due(runtime.store, runtime.now_ms())
+            await fire_due(runtime.store, await runtime.triggers(), runtime.now_ms())
             queued = [one for one in await runtime.store.with_queued() if self._session_id in (None, one)]
             heads = [await runtime.store.head(one) for one in queued if one not in self._reported]
         for head in heads:

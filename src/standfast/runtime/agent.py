@@ -16,7 +16,7 @@ from standfast.tools.decorator import AnyTool
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
-    from standfast.runtime.attachments import Prompt
+    from standfast.runtime.agent_session import Prompt
     from standfast.runtime.turn import Turn
 
 

@@ -34,15 +34,14 @@ from standfast.ports.trace import PhaseProbe, TraceSink
 from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.agent_session import Session, decide_call
 from standfast.runtime.dependencies import DepsFactory, checked_factory
-from standfast.runtime.engines import LazyRules
 from standfast.runtime.host.background import BackgroundServices
 from standfast.runtime.host.runtime_host import RuntimeHost
+from standfast.runtime.host.service import session_views
 from standfast.runtime.host.tasks import Tasks
-from standfast.runtime.host.views import session_views
-from standfast.runtime.models import OpenModels, open_prices, shared_limits
 from standfast.runtime.sessions.approvals import list_approvals
 from standfast.runtime.sessions.directory import SessionDirectory, agents_by_name
 from standfast.runtime.sessions.live_session import LiveSession
+from standfast.runtime.sessions.materialize import LazyRules, OpenModels, open_prices, shared_limits
 from standfast.runtime.sessions.recovery import RecoveryLoop
 from standfast.runtime.triggers import put_trigger, verify_webhook, webhook_occurrence
 from standfast.runtime.turn import Turn
@@ -175,14 +174,14 @@ class Runtime:
                 raise
 
     async def close(self) -> None:
-        """Stop. Turns under way stay unfinished in the store, and go on when somebody takes them up.
+        """Stop. Unfinished turns stay in the store, and can be resumed.
 
-        Hidden tasks are waited for, for a while; other tasks end, and monitors with their processes.
+        Hidden tasks get some time to end; other tasks are cancelled, and monitors end with their processes.
         """
         directory, background = self._directory, self._background
         if directory is None or background is None:
             return
-        await background.tasks.finish_hidden()
+        await background.tasks.hidden.finish()
         if directory.is_closing:
             return
         directory.is_closing = True
@@ -233,18 +232,17 @@ class Runtime:
         options: PluginOptions | Mapping[str, Json] | None = None,
         metadata: Mapping[str, Json] | None = None,
     ) -> Session[Any]:
-        """Open a session, or make it. A turn that its agent left unfinished there goes on by itself.
+        """Open a session, or make it. Its unfinished turn is resumed in the background.
 
-        *deps* are those of all turns of the session in this process that are given no others. *options* are
-        those of plugins, by plugin id; they hold from here on in this process. *metadata* is kept with the
-        session, in place of what it had, and passed to deps factories: which tenant or user it is for. A
-        plugin that fails while its part of the session is built raises `PluginFailed` here.
+        *deps* are those of all turns of the session in this process that get no others. *options* are those
+        of plugins, by plugin id, in this process. *metadata*, such as the tenant, replaces what is stored
+        with the session and is passed to deps factories. Errors: `PluginFailed`.
         """
         live = await self._open.open(session_id, agent, deps, options, metadata)
         return Session(self._open, live)
 
     def session_handle(self, session_id: str) -> Session[Any]:
-        """A session that is looked at, and need not be opened for that: no agent is asked for."""
+        """Return a session to look at, without opening it: no agent is needed."""
         return Session(self._open, self.live(session_id))
 
     async def sessions(self) -> list[SessionHead]:
@@ -252,18 +250,15 @@ class Runtime:
         return await self.store.heads()
 
     async def fork(self, session_id: str, new_id: str, *, at: str | None = None) -> Session[Any]:
-        """A new session over the same history. It costs the same however long that is.
-
-        It has no parent and the default authority, also if it is the fork of a session with less.
-        """
+        """Make a session over the same history, without a parent and with the default authority."""
         return Session(self._open, await self._open.fork(session_id, new_id, at))
 
     async def rewind(self, session_id: str, to: str | None = None, *, turns: int = 1) -> SessionHead:
-        """Move a session back to the node *to*, or by a number of turns. `rewind` leads forward as well."""
+        """Move a session to the node *to*, back or forward, or back by a number of turns."""
         return await self._open.rewind(session_id, to, turns)
 
     async def delete(self, session_id: str) -> bool:
-        """Forget a session; false if there was none."""
+        """Delete a session; return False if there was none."""
         return await self._open.delete(session_id)
 
     async def prune(
@@ -274,13 +269,13 @@ class Runtime:
         branches: bool = False,
         session: str | None = None,
     ) -> Pruned:
-        """Remove what is no longer wanted, and give the space back.
+        """Delete what is no longer needed, and free its space.
 
         Args:
-            older_than_s: idle sessions that were not used for so long, with what belongs to them.
-            frames: what lies before the current frame of each session.
-            branches: what no session's active path leads through, such as what was rewound.
-            session: of this session alone.
+            older_than_s: idle sessions that were last used longer ago than this.
+            frames: what precedes the current frame of each session.
+            branches: what is on no session's active path, such as rewound turns.
+            session: prune this session alone.
         """
         now = self.now_ms()
         before = None if older_than_s is None else now - int(older_than_s * 1000)
@@ -295,17 +290,17 @@ class Runtime:
     # Turns
 
     async def recover(self) -> list[Turn[Any]]:
-        """Take up every unfinished turn that can go on and whose agent is known here."""
+        """Resume every unfinished turn that can continue and whose agent is known here."""
         if self._recovery is None:
             raise runtime_not_open()
         return await self._recovery.recover()
 
     async def recover_tasks(self) -> None:
-        """See to the tasks and monitors whose process is gone, now; the runtime does so every second."""
+        """Recover the tasks and monitors of dead processes now; the runtime does so every second."""
         await self._open_background.recover(now=True)
 
     async def cancel(self, turn_id: str) -> bool:
-        """End a turn; false if it has ended already."""
+        """End a turn; return False if it has ended already."""
         record = await self.store.turn(turn_id)
         return record is not None and await self.live(record.session_id).cancel(turn_id)
 
@@ -323,9 +318,9 @@ class Runtime:
         reason: str | None = None,
         decided_by: str | None = None,
     ) -> Approval:
-        """Let a call happen, once. Its turn goes on by itself where its agent is known.
+        """Approve a call, once. Its turn is resumed where its agent is known.
 
-        *decided_by* names the person who decided; it is kept with the approval.
+        *decided_by* names the person who decided; it is stored with the approval.
         """
         kwargs = None if arguments is None else to_json(dict(arguments))[0]
         decision = Decision(approved=True, reason=reason, kwargs=kwargs, decided_by=decided_by)
@@ -334,12 +329,12 @@ class Runtime:
     async def deny(
         self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
     ) -> Approval:
-        """Refuse a call. Its turn goes on, and the model is told."""
+        """Deny a call, once. Its turn is resumed, and the model gets the reason."""
         decision = Decision(approved=False, reason=reason, decided_by=decided_by)
         return await decide_call(self._open, approval_id, decision)
 
     async def complete(self, token: str, value: Json = None) -> None:
-        """Deliver the result of a call that a tool left to somebody outside."""
+        """Deliver the result of a call that a tool left to an outside system."""
         clean, _ = to_json(value)
         await self.store.complete(token, Completed(value=clean), self.now_ms())
         self._open.changed.set()
@@ -361,11 +356,10 @@ class Runtime:
         schedule: Schedule | str | None = None,
         enabled: bool = True,
     ) -> Trigger:
-        """Let a session hear of what occurs at a source, each time in a turn of its own.
+        """Queue a turn of a session for each occurrence at a source. A trigger of this name is replaced.
 
-        *prompt* is what the turn is told; `{payload}` in it is the occurrence's payload as JSON. With a
-        *schedule*, or a cron expression, the source occurs by itself. A trigger of the name is replaced; if
-        its schedule stays the same, it goes on where it is.
+        *prompt* is the turn's input, with `{payload}` replaced by the occurrence's payload as JSON. With a
+        *schedule*, or a cron expression, the source occurs by itself; an unchanged one keeps its next time.
         """
         timed = Schedule(cron=schedule) if isinstance(schedule, str) else schedule
         wanted = Trigger(
@@ -376,7 +370,7 @@ class Runtime:
         return made
 
     async def remove_trigger(self, name: str) -> bool:
-        """Forget a trigger; false if there was none. What it has delivered already stays queued."""
+        """Delete a trigger; return False if there was none. Inputs that it has queued stay."""
         return await self.store.remove_trigger(name)
 
     async def triggers(self) -> list[Trigger]:
@@ -384,19 +378,18 @@ class Runtime:
         return await self.store.triggers()
 
     async def occur(self, source: str, key: str, payload: Json = None) -> int:
-        """Something happened at a source. It becomes a turn for each trigger of the source; returns how many.
+        """Report an occurrence at a source. Return how many triggers it becomes a turn for.
 
-        The same source and key are the same occurrence: told again, by whomever, it becomes none.
+        A source and key that were reported before, by any process, become none.
         """
         return await self._open.occur(source, key, payload)
 
     async def occur_signed(
         self, source: str, body: bytes, signature: str, secret: str | bytes, *, key: str | None = None
     ) -> int:
-        """A webhook of a source, signed with HMAC-SHA256; `SignatureRefused` if it is not.
+        """Report a webhook, signed with HMAC-SHA256; raise `SignatureRefused` if the signature is wrong.
 
-        Without a *key*, such as a delivery id that the sender keeps when it tries again, the same body is the
-        same occurrence.
+        Without a *key*, such as the sender's delivery id, the same body is the same occurrence.
         """
         verify_webhook(source, body, signature, secret)
         return await self._open.announce(webhook_occurrence(source, body, key, self.now_ms()))
@@ -404,9 +397,9 @@ class Runtime:
     # What plugins, tools and host programs may ask for while it runs
 
     def host(self, session_id: str) -> RuntimeSessionHost:
-        """The services of the runtime for one session, as its plugins have them; for a host program, of all.
+        """Return the services of the runtime for one session, as its plugins get them, but for all sessions.
 
-        Errors come with the calls: `SessionNotFound`, and `ServiceUnavailable` for what the session lacks.
+        Their calls raise `SessionNotFound`, and `ServiceUnavailable` for what the session lacks.
         """
         return RuntimeHost(self._open, self._open_background, SessionId(session_id), sees_all=True)
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
-from standfast.errors import ApprovalNotFound, InvalidArgument, SessionNotFound
+from standfast.errors import ApprovalNotFound, InvalidArgument, SessionNotFound, ValueTooLarge
 from standfast.graph import messages_of, nodes_of
 from standfast.model.approval import Approval, Decision
-from standfast.model.canonical import Json, to_json
+from standfast.model.canonical import Json, digest_bytes, encode_sorted, to_json
 from standfast.model.frame import FrameSwitch
 from standfast.model.limits import UsageEntry, UsageLimits
-from standfast.model.message import InjectedTurnInput, UserMessage
+from standfast.model.message import (
+    AttachmentPart,
+    Content,
+    InjectedTurnInput,
+    InputPart,
+    Part,
+    TextPart,
+    UserMessage,
+)
 from standfast.model.prompt import PromptContribution, PromptLayer
 from standfast.model.session import (
     Blocked,
@@ -27,7 +36,6 @@ from standfast.model.session import (
 from standfast.plugins.session_context import Overlay, as_layer
 from standfast.ports.session_store import Blob, QueuedInput, SessionStore
 from standfast.runtime.agent_definition import checked_limits
-from standfast.runtime.attachments import Prompt, read_prompt, with_inputs
 from standfast.runtime.result import AwaitedResult
 from standfast.runtime.sessions.approvals import (
     Arguments,
@@ -44,6 +52,152 @@ from standfast.runtime.sessions.session_plugins import SessionPlugins, SessionTo
 from standfast.runtime.turn import Turn, TurnRequest, new_input_id, new_turn_id
 from standfast.tools.provider import ToolProvider
 from standfast.tools.registered_tool import ARGS, from_native, is_positional
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+MAX_ATTACHMENT_BYTES: Final = 64 << 20
+MAX_TEXT_BYTES: Final = 16 << 20
+_RESERVED_NAMES: Final = frozenset({
+    "attachments", "continue_as", "describe_tool", "finish", "history", "llm", "result", "run_code",
+    "search_tools", "sleep",
+})  # fmt: skip
+"""What code has under these names must not be hidden by an input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """Bytes with a media type."""
+
+    data: bytes
+    media_type: str = "application/octet-stream"
+    name: str | None = None
+
+    @classmethod
+    def from_path(cls, path: str | Path, media_type: str | None = None) -> Attachment:
+        """Read a file; guess its media type from its name unless given."""
+        import mimetypes  # reads the system's tables
+        from pathlib import Path  # slow to import, and few agents read files
+
+        file = Path(path)
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise InvalidArgument(f"cannot read {file}: {error.strerror or error}") from None
+        guessed = media_type or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        return cls(data, guessed, file.name)
+
+
+Prompt = str | Attachment | Sequence[str | Attachment]
+"""What a user says: words, attachments, or some of both."""
+
+
+def read_prompt(prompt: Prompt) -> tuple[Content, tuple[Blob, ...]]:
+    """Return a prompt as a message's content, and the blobs to store with it."""
+    if isinstance(prompt, str):
+        return _checked_text(prompt), ()
+    pieces = list(prompt) if isinstance(prompt, (list, tuple)) else [prompt]
+    if not pieces:
+        raise InvalidArgument("the prompt is empty", hint="pass a text, an Attachment, or a list of them")
+    blobs: dict[str, Blob] = {}
+    parts: list[Part] = []
+    for piece in pieces:
+        if isinstance(piece, Attachment):
+            blob = _blob(piece)
+            blobs[blob.digest] = blob
+            parts.append(_part(piece, blob.digest))
+        else:
+            parts.append(TextPart(text=_checked_text(piece)))
+    return tuple(parts), tuple(blobs.values())
+
+
+def with_inputs(
+    content: Content, blobs: tuple[Blob, ...], inputs: Mapping[str, Any] | None
+) -> tuple[Content, tuple[Blob, ...]]:
+    """Add values that code can read by name to a message."""
+    if not inputs:
+        return content, blobs
+    parts: list[Part] = [TextPart(text=content)] if isinstance(content, str) else list(content)
+    stored = {blob.digest: blob for blob in blobs}
+    for name, value in inputs.items():
+        blob, media_type = _input_blob(_checked_input_name(name), value)
+        stored[blob.digest] = blob
+        parts.append(InputPart(name=name, digest=blob.digest, media_type=media_type, size=len(blob.data)))
+    return tuple(parts), tuple(stored.values())
+
+
+def _checked_input_name(name: object) -> str:
+    import builtins
+    import keyword
+
+    fits = isinstance(name, str) and name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
+    if not fits or hasattr(builtins, str(name)) or name in _RESERVED_NAMES or str(name).startswith("__"):
+        raise InvalidArgument(
+            f"{str(name)[:80]!r} cannot be the name of an input",
+            hint="use an ASCII Python identifier that is no keyword, no built-in, and none of "
+            + ", ".join(sorted(_RESERVED_NAMES)),
+        )
+    return str(name)
+
+
+def _input_blob(name: str, value: object) -> tuple[Blob, str]:
+    """Return the bytes and media type of an input: text as it is, anything else as JSON."""
+    if isinstance(value, str):
+        _refuse_long(f"input {name!r}", value, MAX_ATTACHMENT_BYTES)
+        try:
+            data, media_type = value.encode(), "text/plain"
+        except UnicodeEncodeError:
+            raise InvalidArgument(f"input {name!r} holds a lone surrogate") from None
+    else:
+        try:
+            data, media_type = encode_sorted(to_json(value)[0]), "application/json"
+        except ValueTooLarge as error:
+            raise InvalidArgument(f"input {name!r} is too large: {error.limit}") from None
+        except InvalidArgument as error:
+            raise InvalidArgument(f"input {name!r} is {error.message}") from None
+    if len(data) > MAX_ATTACHMENT_BYTES:
+        raise InvalidArgument(f"input {name!r} has {len(data)} bytes, the limit is {MAX_ATTACHMENT_BYTES}")
+    return Blob(digest=digest_bytes(data), data=data), media_type
+
+
+def _refuse_long(what: str, text: str, limit: int) -> None:
+    """Refuse text before it is encoded if it surely exceeds its limit: a character takes at least a byte."""
+    if len(text) > limit:
+        raise InvalidArgument(f"{what} has {len(text)} characters, the limit is {limit} bytes")
+
+
+def _checked_text(text: object) -> str:
+    if not isinstance(text, str):
+        raise InvalidArgument(
+            f"a prompt is text, not {type(text).__name__}",
+            hint="pass a text, an Attachment, or a list of them",
+        )
+    _refuse_long("the prompt", text, MAX_TEXT_BYTES)
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidArgument("the prompt holds a lone surrogate") from None
+    if size > MAX_TEXT_BYTES:
+        raise InvalidArgument(f"the prompt has {size} bytes, the limit is {MAX_TEXT_BYTES}")
+    return text
+
+
+def _blob(attachment: Attachment) -> Blob:
+    if not isinstance(attachment.data, bytes):
+        raise InvalidArgument(f"an attachment's data is bytes, not {type(attachment.data).__name__}")
+    if len(attachment.data) > MAX_ATTACHMENT_BYTES:
+        raise InvalidArgument(
+            f"an attachment has {len(attachment.data)} bytes, the limit is {MAX_ATTACHMENT_BYTES}"
+        )
+    return Blob(digest=digest_bytes(attachment.data), data=attachment.data)
+
+
+def _part(attachment: Attachment, digest: str) -> AttachmentPart:
+    return AttachmentPart(
+        digest=digest, media_type=attachment.media_type, size=len(attachment.data), name=attachment.name
+    )
+
 
 Output = TypeVar("Output")
 if TYPE_CHECKING:
@@ -79,12 +233,11 @@ class Session(Generic[Output, Deps]):
         system: PromptLayer | Sequence[PromptContribution | str] | None = None,
         extension: Json = None,
     ) -> Turn[Output]:
-        """A turn with this input. It starts when it is awaited or iterated over.
+        """Return a turn with this input. It starts when it is awaited or iterated over.
 
-        With an `idempotency_key`, the same key and prompt stand for the same turn, in any process; another
-        prompt under the same key is `IdempotencyConflict`. *inputs* are values that the model's code can read
-        by name, however large: JSON, or text. *system* goes into the system prompt of this turn; *extension*
-        is for the session's protocol.
+        The same *idempotency_key* and prompt name the same turn, in any process; another prompt raises
+        `IdempotencyConflict`. *inputs* are values, JSON or text, that the model's code can read by name.
+        *system* is added to the system prompt of this turn; *extension* is for the session's protocol.
         """
         content, blobs = with_inputs(*read_prompt(prompt), inputs)
         return self._live.new_turn(
@@ -100,21 +253,20 @@ class Session(Generic[Output, Deps]):
         )
 
     async def unfinished(self) -> TurnRecord | None:
-        """The turn that waits or was left by its process, if there is one."""
+        """Return the turn that runs, waits or was interrupted, if there is one."""
         return await self._store.open_turn(self.session_id)
 
     async def blocked(self) -> Blocked | None:
-        """Why the next turn of the session cannot run, as the last process that tried noted; None if it can.
+        """Return why the next turn cannot run, as the last process that tried it noted; None if it can.
 
-        That is a turn that stands still, or an input that stays queued, for want of deps or of its agent.
+        It lacks deps or its agent: an unfinished turn is not resumed, or an input stays queued.
         """
         return await blocked_in(self._store, await self.head())
 
     async def resume(self) -> Turn[Output] | None:
-        """Go on with the unfinished turn, as far as that is possible now; None if there is none.
+        """Resume the unfinished turn as far as possible now; return None if there is none.
 
-        Awaiting it raises `WrongAgent` if it belongs to an agent that is not known here, and `DepsMissing` if
-        there are no deps for it.
+        Awaiting it raises `WrongAgent` if its agent is not known here, and `DepsMissing` without deps for it.
         """
         record = await self.unfinished()
         if record is None:
@@ -124,7 +276,7 @@ class Session(Generic[Output, Deps]):
         return turn
 
     def follow(self, turn_id: str) -> Turn[Output]:
-        """The turn of this id. Awaiting it gives its result, whoever runs or has run it."""
+        """Return the turn of this id. Awaiting it gives its result, in any process."""
         return self._live.turn_of(turn_id)
 
     async def cancel(self) -> bool:
@@ -186,11 +338,10 @@ class Session(Generic[Output, Deps]):
         reason: str | None = None,
         decided_by: str | None = None,
     ) -> AwaitedResult[Output]:
-        """Let a call happen, with other arguments if given, and go on with its turn.
+        """Approve a call, with other arguments if given, and continue its turn.
 
-        *decided_by* names the person who decided; it is kept with the approval.
-        If the turn cannot go on here, nothing is decided: `WrongAgent`, or `DepsMissing`. `Runtime.approve`
-        decides without going on.
+        *decided_by* names the person who decided; it is stored with the approval. If the turn cannot run
+        here, nothing is decided: `WrongAgent` or `DepsMissing`. `Runtime.approve` only decides.
         """
         kwargs = None if arguments is None else to_json(dict(arguments))[0]
         decision = Decision(approved=True, reason=reason, kwargs=kwargs, decided_by=decided_by)
@@ -199,12 +350,12 @@ class Session(Generic[Output, Deps]):
     async def deny(
         self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
     ) -> AwaitedResult[Output]:
-        """Refuse a call and go on with its turn; the model is told. It needs what `approve` needs."""
+        """Deny a call and continue its turn; the model gets the reason. It needs what `approve` needs."""
         decision = Decision(approved=False, reason=reason, decided_by=decided_by)
         return await self._decide(approval_id, decision)
 
     async def _decide(self, approval_id: str, decision: Decision) -> AwaitedResult[Output]:
-        """Decide, and go on with the turn until it has heard of that: it may have been under way already."""
+        """Decide, and continue the turn until it has taken in the decision: it may run already."""
         asked = await self._store.approval(approval_id)
         if asked is None or asked.session_id != self.session_id:
             raise ApprovalNotFound(approval_id)
@@ -220,25 +371,25 @@ class Session(Generic[Output, Deps]):
     # Input while a turn runs
 
     async def inject(self, prompt: Prompt | InjectedTurnInput, *, id: str | None = None) -> str:
-        """A message for the running turn, delivered at its next checkpoint; if none runs, for the next."""
+        """Send a message to the running turn, for its next checkpoint; if none runs, to the next turn."""
         if isinstance(prompt, InjectedTurnInput):
             return await self._put("inject", prompt.message, (), id or prompt.id)
         content, blobs = read_prompt(prompt)
         return await self._put("inject", UserMessage(content=content), blobs, id)
 
     async def queue(self, prompt: Prompt, *, id: str | None = None) -> str:
-        """A message that starts a turn of its own once the session is free."""
+        """Queue a message that starts a turn of its own once the session is free."""
         content, blobs = read_prompt(prompt)
         input_id = await self._put("queue", UserMessage(content=content), blobs, id)
         self._live.queue.drain()
         return input_id
 
     async def withdraw(self, input_id: str) -> bool:
-        """Take an input back; false once it was claimed."""
+        """Withdraw an input; return False if a turn has claimed it."""
         return await self._store.withdraw_input(input_id)
 
     async def inputs(self) -> list[QueuedInput]:
-        """What waits to be claimed, oldest first."""
+        """Return the inputs that wait to be claimed, oldest first."""
         return await self._store.inputs(self.session_id)
 
     # History
@@ -250,15 +401,14 @@ class Session(Generic[Output, Deps]):
         return head
 
     async def nodes(self) -> list[Node]:
-        """The whole active path, oldest first."""
+        """Return the whole active path, oldest first."""
         leaf = (await self.head()).leaf
         return [] if leaf is None else nodes_of(await self._store.path(leaf))
 
     async def messages(self) -> SessionMessages:
-        """The messages of the current frame, with those of a turn that runs or waits.
+        """Return the messages of the current frame, followed by those of an unfinished turn.
 
-        `.current` is that turn, if there is one: its messages are the last ones, and its last calls may have
-        no results yet.
+        `.current` is that turn, if there is one; its last calls may have no results yet.
         """
         current = await self.current_turn()
         leaf = (await self.head()).leaf
@@ -268,15 +418,15 @@ class Session(Generic[Output, Deps]):
         return SessionMessages(messages_of(segments), current)
 
     async def current_turn(self) -> CurrentTurn | None:
-        """The turn that runs, waits or was interrupted, if there is one, with what was said in it so far."""
+        """Return the unfinished turn, if there is one, with its messages so far."""
         return await current_turn(self._store, self.session_id, self._live.driver, self._directory.now_ms())
 
     async def usage(self) -> tuple[UsageEntry, ...]:
-        """What model calls used, a line for each source and model."""
+        """Return what model calls used, one line for each source and model."""
         return (await self.head()).usage
 
     async def attachment(self, digest: str) -> bytes:
-        """The bytes of an attachment."""
+        """Return the bytes of an attachment."""
         data = await self._store.blob(digest)
         if data is None:
             raise InvalidArgument(f"there is no attachment {digest[:80]!r}")
@@ -285,14 +435,14 @@ class Session(Generic[Output, Deps]):
     async def append(self, payloads: Sequence[Payload], *, requires: str | None = None) -> SessionHead:
         """Add nodes to the history; `StaleBranch` if the node *requires* is not on the active path.
 
-        The session's protocol is told of them; if it fails, that is raised, and the nodes stay.
+        If the session's protocol fails to take them in, that is raised, and the nodes stay.
         """
         return await append_nodes(self._live, self._directory.require_open(), payloads, requires)
 
     async def open_frame(
         self, *, reason: str = "continue_as", seed: Sequence[str] = (), frame_id: str | None = None
     ) -> SessionHead:
-        """Begin a new context: from here on the model sees *seed* and what follows. Nothing is lost."""
+        """Begin a new frame: from now on the model sees *seed* and what follows. Nothing is deleted."""
         switch = FrameSwitch(
             frame_id=frame_id or new_turn_id().replace("t_", "f_"),
             reason=reason,
@@ -301,22 +451,22 @@ class Session(Generic[Output, Deps]):
         return await self.append([FrameOpened(switch=switch)])
 
     async def fork(self, new_id: str, *, at: str | None = None) -> Session[Output, Deps]:
-        """A new session over the same history, up to the node *at* if given."""
+        """Make a new session over the same history, up to the node *at* if given."""
         return Session(self._directory, await self._directory.fork(self.session_id, new_id, at))
 
     async def rewind(self, to: str | None = None, *, turns: int = 1) -> SessionHead:
-        """Go back to the node *to*, or by a number of turns."""
+        """Move back to the node *to*, or by a number of turns."""
         return await self._directory.rewind(self.session_id, to, turns)
 
     # Observation
 
     async def cursor(self) -> Cursor:
-        """The place where the session stands now."""
+        """Return the current position, for `observe`."""
         head = await self.head()
         return Cursor(head.depth, self._directory.services.settings.epoch, self._live.feed.last_seq)
 
     def observe(self, after: Cursor | str | None = None) -> AsyncIterator[Observed]:
-        """Everything after a cursor: committed nodes, then what happens now. It has no end."""
+        """Yield everything after a cursor: committed nodes, then live events. It has no end."""
         cursor = Cursor.parse(after) if isinstance(after, str) else after or Cursor()
         epoch = self._directory.services.settings.epoch
         return Observer(self._live, self._store, epoch, self._directory.poll_s).follow(cursor)

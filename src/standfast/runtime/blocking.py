@@ -210,7 +210,7 @@ class BlockingSandbox:
         return self.registry.capabilities()
 
     def policy(self) -> dict[str, Json]:
-        """What guest code is told about its limits and grants."""
+        """Return the limits and grants of guest code."""
         return self.options.policy()
 
     @property

@@ -236,7 +236,7 @@ class SandboxCell(RunningCell):
         return self._meant(await self.end())
 
     def stop(self, error: ErrorObject) -> None:
-        """End the cell with *error*, wherever it stands. Any thread may call it, more than once."""
+        """End the cell with *error*, in any state. Any thread may call it, more than once."""
         if self._stopped is None:
             self._stopped = error
             if self._run is not None:
@@ -294,7 +294,7 @@ class SandboxCell(RunningCell):
             super()._hear(number, answer)
 
     def _end_if_standing(self) -> None:
-        """Give a stopped cell that stands still a last answer, which ends it."""
+        """Give a stopped cell that waits for calls a last answer, which ends it."""
         run = self._run
         if run is None or self._computing or self._forced or self._through.done() or not self._unanswered:
             return

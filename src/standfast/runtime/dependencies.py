@@ -70,7 +70,7 @@ class OwnedFactory(msgspec.Struct, frozen=True):
 
 
 class HeldDeps:
-    """Deps while a turn runs with them. Whoever acquired them releases them."""
+    """Deps while a turn runs with them. The caller that acquired them releases them."""
 
     __slots__ = ("_close", "value")
 
@@ -79,7 +79,7 @@ class HeldDeps:
         self._close = close
 
     async def release(self, timeout_s: float, report: Callable[[str], None]) -> None:
-        """Let the factory clean up. What it raises is reported: the turn is over, and its result stands."""
+        """Let the factory clean up. Its errors are reported: the turn is over, and its result is final."""
         if self._close is None:
             return
         close, self._close = self._close, None

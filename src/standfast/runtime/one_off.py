@@ -20,7 +20,7 @@ from standfast.model.message import UserMessage
 from standfast.model.outcome import Stopped, StopReason
 from standfast.runtime.agent_definition import AgentDefinition, checked_limits
 from standfast.runtime.agent_runtime import Runtime
-from standfast.runtime.attachments import Prompt, read_prompt, with_inputs
+from standfast.runtime.agent_session import Prompt, read_prompt, with_inputs
 from standfast.runtime.result import FrameSwitchedTurn, StoppedTurn, TurnResult, WaitingTurn
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.turn import Turn, TurnRequest, new_turn_id

@@ -2,16 +2,177 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from typing import Any, Final
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Final, Literal, Union, get_args, get_origin
 
 import msgspec
 
 from standfast.errors import InvalidArgument
 from standfast.machine.inputs import OutputCheck
 from standfast.model.canonical import Json
-from standfast.runtime.output_union import accepts_text, with_model_unions
-from standfast.tools.schema import convert, runs_code, schema_of
+from standfast.tools.schema import CustomType, convert, encode_output, runs_code, schema_of
+
+_MAX_PROBLEM: Final = 300
+_WORDS: Final = ("title", "description", "default", "examples")
+"""Keywords that do not constrain a value."""
+
+
+class ModelUnion(CustomType):
+    """One of `members`: the one that accounts for the most fields of a value, and of several the first."""
+
+    members: ClassVar[tuple[Any, ...]]
+
+    @classmethod
+    def from_json(cls, value: Json) -> Any:
+        """The value as one of the members; `ValueError` says why it is none of them."""
+        found: list[tuple[tuple[int, int], Any]] = []
+        problems: list[str] = []
+        for member in cls.members:
+            try:
+                made = convert(value, member)
+            except Exception as error:  # a user's own type may raise anything
+                problem = " ".join(str(error).split()) or type(error).__name__
+                problems.append(f"{name_of(member)}: {problem[:_MAX_PROBLEM]}")
+            else:
+                found.append((_fields_met(value, made, member), made))
+        if not found:
+            raise ValueError(f"it is none of {_listed(cls.members)} ({'; '.join(problems)})")
+        return max(found, key=operator.itemgetter(0))[1]
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """`anyOf` the schemas of the members, with definitions of their own names."""
+        parts: list[dict[str, Any]] = []
+        definitions: dict[str, Any] = {}
+        for member in cls.members:
+            schema = schema_of(member)
+            if schema.get("type") == "object":
+                schema = {"title": name_of(member), **schema}
+            parts.append(_with_own_names(schema, definitions))
+        return {"anyOf": parts, **({"$defs": definitions} if definitions else {})}
+
+
+def with_model_unions(type_: Any) -> Any:
+    """*type_* with a `ModelUnion` in the place of each union that msgspec does not read."""
+    if type(type_).__name__ == "TypeAliasType":  # `type Answer = A | B`, from Python 3.12
+        return with_model_unions(type_.__value__)
+    origin, given = get_origin(type_), get_args(type_)
+    if origin is Annotated:
+        inner = with_model_unions(given[0])
+        return type_ if inner is given[0] else inner
+    if origin is Literal or not given:
+        return type_
+    changed = tuple(one if one is Ellipsis else with_model_unions(one) for one in given)
+    if origin not in (Union, UnionType):
+        same = all(one is another for one, another in zip(changed, given, strict=True))
+        return type_ if same else origin[changed]
+    union: Any = Union[tuple(changed)]  # noqa: UP007 - the members are known at run time only
+    return union if _is_read(union) else _model_union(changed)
+
+
+def accepts_text(type_: Any) -> bool:
+    """Whether plain text is one of the answers that *type_* allows."""
+    members = type_.members if _is_model_union(type_) else get_args(type_)
+    return str in members and get_origin(type_) in (None, Union, UnionType)
+
+
+def name_of(member: Any) -> str:
+    """A member as a reader knows it."""
+    if member is NoneType:
+        return "null"
+    return member.__name__ if isinstance(member, type) and not get_args(member) else str(member)
+
+
+def _is_model_union(type_: Any) -> bool:
+    return isinstance(type_, type) and not get_args(type_) and issubclass(type_, ModelUnion)
+
+
+def _is_read(union: Any) -> bool:
+    try:
+        schema_of(union)
+    except TypeError:
+        return False
+    return True
+
+
+def _model_union(members: tuple[Any, ...]) -> type[ModelUnion]:
+    flat = tuple(
+        each for member in members for each in (member.members if _is_model_union(member) else (member,))
+    )
+    schemas = [(name_of(member), schema_of(member)) for member in flat]
+    for place, (name, schema) in enumerate(schemas):
+        for other, another in schemas[:place]:
+            if _essence(schema) == _essence(another):
+                raise InvalidArgument(
+                    f"no value tells {other} and {name} apart: they have the same fields",
+                    hint='give each a field of its own, such as kind: Literal["refund"]',
+                )
+    return type("ModelUnion", (ModelUnion,), {"members": flat})
+
+
+def _essence(schema: Any) -> Any:
+    """A schema without the words in it."""
+    if isinstance(schema, list):
+        return [_essence(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    named = {
+        key: {name: _essence(part) for name, part in schema[key].items()}
+        for key in ("properties", "$defs")
+        if isinstance(schema.get(key), dict)
+    }
+    rest = {key: _essence(part) for key, part in schema.items() if key not in (*_WORDS, *named)}
+    return rest | named
+
+
+def _fields_met(value: Json, made: Any, member: Any) -> tuple[int, int]:
+    """How many fields of *value* the member has, and how many of them it took as they are."""
+    if not isinstance(value, dict):
+        return 0, 0
+    known = schema_of(member).get("properties", {}).keys() & value.keys()
+    try:
+        encoded = encode_output(made)
+    except Exception:  # a user's own type may raise anything
+        return len(known), 0
+    taken = encoded if isinstance(encoded, dict) else {}
+    return len(known), sum(name in taken and taken[name] == value[name] for name in known)
+
+
+def _with_own_names(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """The schema without its `$defs`, which go to *definitions* under names that are free there."""
+    own = schema.pop("$defs", {})
+    names = {name: _free_name(name, part, definitions) for name, part in own.items()}
+    for name, part in own.items():
+        definitions[names[name]] = _renamed(part, names)
+    renamed: dict[str, Any] = _renamed(schema, names)
+    return renamed
+
+
+def _free_name(name: str, part: Any, definitions: dict[str, Any]) -> str:
+    free, number = name, 2
+    while free in definitions and definitions[free] != part:
+        free, number = f"{name}_{number}", number + 1
+    return free
+
+
+def _renamed(node: Any, names: dict[str, str]) -> Any:
+    if isinstance(node, list):
+        return [_renamed(each, names) for each in node]
+    if not isinstance(node, dict):
+        return node
+    made = {key: _renamed(value, names) for key, value in node.items()}
+    reference = node.get("$ref")
+    if isinstance(reference, str):
+        name = reference.removeprefix("#/$defs/")
+        made["$ref"] = f"#/$defs/{names.get(name, name)}"
+    return made
+
+
+def _listed(members: tuple[Any, ...]) -> str:
+    return ", ".join(map(name_of, members))
+
 
 _FENCED: Final = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.DOTALL)
 

@@ -115,7 +115,7 @@ class SandboxOptions:
         validate_only: bool = False,
         idempotency_key: str | None = None,
     ) -> RunRequest | RunResult:
-        """What is asked for, or the result of asking for something impossible."""
+        """Return the request, or a failed result if it is not valid."""
         try:
             return RunRequest(
                 session_id=session,
@@ -153,7 +153,7 @@ class SandboxOptions:
         return sessions.new_settings(self.language_of(language), self.complete_limits(limits), ttl_ms)
 
     def policy(self, run: RunContext[Any] | None = None) -> dict[str, Json]:
-        """What guest code is told about its limits and grants: those of *run*, or of any run by default."""
+        """Return the limits and grants of guest code in *run*, or by default in any run."""
         mounts = MountTable(self.mounts).mounts
         of_session = (run and run.session_limits) or self.limits
         return {
@@ -204,8 +204,8 @@ def open_runs(options: SandboxOptions, registry: ToolRegistry) -> CodeRuns:
 class Sandbox:
     """Sessions of guest code. Use it as an async context manager, on one event loop.
 
-    Without `data_dir` everything lives in memory. With it, sessions, snapshots, waiting runs and
-    approvals are on disk when a call returns, and any process with the same directory goes on.
+    Without `data_dir` everything is in memory. With it, sessions, snapshots, waiting runs and approvals
+    are on disk when a call returns, and any process with the same directory can continue them.
     """
 
     def __init__(self, options: SandboxOptions | None = None, /, **settings: Unpack[SandboxSettings]) -> None:
@@ -383,7 +383,7 @@ class Sandbox:
         return self.registry.capabilities()
 
     def policy(self) -> dict[str, Json]:
-        """What guest code is told about its limits and grants."""
+        """Return the limits and grants of guest code."""
         return self.options.policy()
 
     @property

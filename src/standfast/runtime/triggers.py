@@ -169,9 +169,8 @@ def webhook_occurrence(source: str, body: bytes, key: str | None, now_ms: int) -
     return occurrence(source, key or f"sha3-256:{digest_bytes(body)}", payload, now_ms)
 
 
-async def fire_due(store: SessionStore, now_ms: int) -> list[str]:
-    """Deliver every timer that is due; return the sessions that have a new input."""
-    known = await store.triggers()
+async def fire_due(store: SessionStore, known: list[Trigger], now_ms: int) -> list[str]:
+    """Deliver every timer among all *known* triggers that is due; return the sessions with a new input."""
     woken: list[str] = []
     for trigger in known:
         if trigger.enabled and trigger.next_at is not None and trigger.next_at <= now_ms:

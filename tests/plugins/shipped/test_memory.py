@@ -17,7 +17,7 @@ from standfast.plugins.contexts import PluginExtensions
 from standfast.plugins.plugin import PluginSessionContext
 from standfast.plugins.shipped import Memory
 from standfast.plugins.shipped.memory import Note, ranked
-from standfast.runtime.sessions.prepared_agent import StoreShelf
+from standfast.runtime.sessions.materialize import StoreShelf
 from standfast.store.memory_sessions import MemorySessionStore
 from standfast.testing.clock import FakeClock
 

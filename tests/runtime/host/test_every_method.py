@@ -39,7 +39,7 @@ from standfast.model.session import PluginNode
 from standfast.model.task import TaskSpec, TaskState
 from standfast.ports.host import RuntimeSessionHost
 from standfast.ports.model_provider import ModelRequest
-from standfast.runtime.host.views import methods_of
+from standfast.runtime.host.service import methods_of
 from standfast.tools.no_host import HARMLESS, SERVICES
 
 Call = Callable[[Any], Awaitable[object]]

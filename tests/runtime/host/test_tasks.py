@@ -224,7 +224,7 @@ def test_a_task_that_swallows_its_cancellation_is_left_behind(place: Place) -> N
 
     async def main() -> None:
         async with staged(place) as stage:
-            stage.runtime.tasks.grace_s = 0.01
+            stage.runtime.tasks.ends.grace_s = 0.01
             job = Job(stubborn=True)
             await stage.host.spawn_managed_task("root", _spec(), job)
             await job.started.wait()
@@ -232,7 +232,7 @@ def test_a_task_that_swallows_its_cancellation_is_left_behind(place: Place) -> N
             assert (after.state, job.ended) == (TaskState.CANCELLED, False)
             job.go.set()
             await until(lambda: job.ended)
-            await until(lambda: not stage.runtime.tasks._left)
+            await until(lambda: not stage.runtime.tasks.ends.late)
             assert await _task(stage) == after
 
     asyncio.run(main())
@@ -268,12 +268,12 @@ def test_a_cancel_that_fails_or_hangs_does_not_keep_the_record_open(memory: Plac
 
     async def main() -> None:
         async with staged(memory) as stage:
-            stage.runtime.tasks.grace_s = 0.01
+            stage.runtime.tasks.ends.grace_s = 0.01
             for number, cancel in enumerate((broken, hanging)):
                 await stage.host.register_background_task("root", _spec(f"t{number}"), cancel)
                 after = await stage.host.cancel_background_task("root", f"t{number}")
                 assert after.state is TaskState.CANCELLED
-            for task in stage.runtime.tasks._left:
+            for task in stage.runtime.tasks.ends.late:
                 task.cancel()
 
     asyncio.run(main())
@@ -562,7 +562,7 @@ def test_hidden_tasks_are_awaited_and_not_listed(place: Place) -> None:
             await stage.host.await_hidden_tasks("root")
             await stage.host.await_hidden_tasks("elsewhere")
             assert done == [True]
-            assert stage.runtime.tasks._hidden == {}
+            assert stage.runtime.tasks.hidden.running == {}
 
     asyncio.run(main())
 
@@ -574,7 +574,7 @@ def test_closing_a_runtime_waits_for_hidden_tasks_which_still_have_its_services(
         wrote: list[str] = []
         late = Job(stubborn=False)
         async with staged(place) as stage:
-            stage.runtime.tasks.hidden_grace_s = 0.05
+            stage.runtime.tasks.hidden.grace_s = 0.05
 
             async def work() -> None:
                 await asyncio.sleep(0)
@@ -702,6 +702,7 @@ def test_a_thousand_tasks_take_milliseconds_each_and_leave_no_memory_behind(plac
             assert threading.active_count() < others + 20  # a thousand readers wait for eight threads
             assert max(took.values()) < 10_000  # for all of them together, on a slow machine and traced
             tasks = stage.runtime.tasks
-            assert (tasks._handles, tasks._hidden, tasks._left, tasks._coming) == ({}, {}, set(), [])
+            assert (tasks._handles, tasks.hidden.running) == ({}, {})
+            assert (tasks.ends.late, tasks._coming) == (set(), [])
 
     asyncio.run(main())

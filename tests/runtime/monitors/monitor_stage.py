@@ -21,7 +21,7 @@ from standfast.ports.clock import Clock, SystemClock
 from standfast.ports.session_store import QueuedInput, SessionStore
 from standfast.runtime.agent_runtime import open_store
 from standfast.runtime.monitors import Monitors
-from standfast.runtime.monitors.orphans import marked
+from standfast.runtime.monitors.process import marked
 from standfast.runtime.monitors.record import MonitorRecord
 
 SESSION = "s"

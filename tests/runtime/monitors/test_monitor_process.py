@@ -13,10 +13,16 @@ import msgspec
 import pytest
 from monitor_stage import LONG_S, gone, is_running, pids_in, until, until_now
 
-from standfast.runtime.monitors.command import Command, CommandNotStarted
 from standfast.runtime.monitors.lines import Lines
-from standfast.runtime.monitors.orphans import end_orphans, is_alive, mark_of, marked
-from standfast.runtime.monitors.process import MonitorProcess
+from standfast.runtime.monitors.process import (
+    Command,
+    CommandNotStarted,
+    MonitorProcess,
+    end_orphans,
+    is_alive,
+    mark_of,
+    marked,
+)
 
 pytestmark = pytest.mark.slow
 

@@ -53,12 +53,12 @@ class AsyncHandles:
         self.watched: dict[str, dict[str, Standpoint]] = {}
 
     async def standpoint(self, session_id: str) -> Standpoint:
-        """Where a session stands now."""
+        """Return the position of a session now."""
         head = await self._store.head(session_id)
         return None if head is None else (head.leaf, head.state)
 
     def watch(self, session_id: str, task_id: str, since: Standpoint) -> None:
-        """Look at a handle once its session stands elsewhere."""
+        """Check a handle once its session has moved on from *since*."""
         self.watched.setdefault(session_id, {})[task_id] = since
 
     def forget(self, session_id: str, task_id: str) -> None:
@@ -71,8 +71,8 @@ class AsyncHandles:
     def forget_session(self, session_id: str) -> None:
         self.watched.pop(session_id, None)
 
-    def heard(self, record: TaskRecord, owner: str) -> None:
-        """Something has become of a task: one that is over is watched no more, one that is ours now is."""
+    def note(self, record: TaskRecord, owner: str) -> None:
+        """Stop watching a task that is over; watch one that belongs to *owner* now."""
         if not record.handle:
             return
         if record.state.is_terminal:
@@ -86,7 +86,7 @@ class AsyncHandles:
             await self.look(session_id)
 
     async def look(self, session_id: str) -> None:
-        """Cancel the handles that a session held on to, and does no more. Never fatal."""
+        """Cancel the handles that a session no longer holds. Never fatal."""
         if session_id not in self.watched:
             return
         try:

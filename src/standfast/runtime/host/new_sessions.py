@@ -162,7 +162,7 @@ def _tool_access(request: SessionCreateRequest, maker: SessionMaker) -> SessionT
 
 
 def _source(request: SessionCreateRequest, maker: SessionMaker) -> str | None:
-    """The session whose history the new one stands over."""
+    """Return the session whose history the new one continues."""
     match request.start:
         case FromCurrent():
             return maker.head.session_id

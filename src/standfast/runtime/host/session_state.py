@@ -58,7 +58,7 @@ class ToolService(HostService):
     __slots__ = ()
 
     async def tool_catalog(self, session_id: str) -> list[dict[str, Any]]:
-        """Return the tools as the model is told of them, the caller's to change."""
+        """Return the tools as the model sees them; the caller may change the list."""
         return await (await self._tools("tool_catalog", session_id)).catalog()
 
     async def tool_state(self, session_id: str) -> ToolState:

@@ -75,7 +75,7 @@ class LifecycleService(HostService):
         return handle_of(made)
 
     async def take_first_turn_input(self, session_id: str) -> UserMessage | None:
-        """The message that waits for the first turn of a session, for whoever asks first."""
+        """Return the message for the first turn of a session, once."""
         await self._head("take_first_turn_input", session_id)
         store = self._directory.store
         for item in await store.inputs(session_id):

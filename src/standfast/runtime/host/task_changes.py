@@ -52,7 +52,7 @@ def became(state: TaskState, now_ms: int, *, result: Json = None, error: ErrorOb
 
 
 def cancel_asked(now_ms: int) -> Change:
-    """Somebody wants the task to end."""
+    """Request the task's cancellation."""
 
     def change(task: TaskRecord) -> TaskRecord:
         if task.state is TaskState.CANCEL_REQUESTED:
@@ -63,7 +63,7 @@ def cancel_asked(now_ms: int) -> Change:
 
 
 def went_on(state: TaskState, now_ms: int) -> Change:
-    """The task is at work, or waits for some; one that is to end stays so."""
+    """Record that the task runs, or is idle; a requested cancellation stays."""
 
     def change(task: TaskRecord) -> TaskRecord:
         if task.state in (state, TaskState.CANCEL_REQUESTED):
@@ -101,7 +101,7 @@ def broke(error: BaseException, now_ms: int) -> Change:
 
 
 def interrupted(why: str, now_ms: int) -> Change:
-    """The task's process is gone, or goes, and nobody can go on with it."""
+    """End a task whose process is gone, or ends, if no other process can continue it."""
     told = ErrorObject(code=Code.INTERRUPTED, message=why, hint="start the task again, if it is still wanted")
 
     def change(task: TaskRecord) -> TaskRecord:
@@ -113,5 +113,5 @@ def interrupted(why: str, now_ms: int) -> Change:
 
 
 def owned_by(owner: str, now_ms: int) -> Change:
-    """Another process looks after the task."""
+    """Let the process *owner* look after the task."""
     return lambda task: _replace(task, owner=owner, updated_at=now_ms)

@@ -33,13 +33,13 @@ class TaskService(HostService):
         return item.input_id
 
     async def spawn_hidden_task(self, session_id: str, label: str, task: SessionTask) -> None:
-        """Run something that nobody lists. It is awaited before the runtime closes."""
+        """Run something that is not listed. It is awaited before the runtime closes."""
         await self._head("spawn_hidden_task", session_id)
-        self._background.tasks.spawn_hidden(session_id, label, task)
+        self._background.tasks.hidden.spawn(session_id, label, task)
 
     async def await_hidden_tasks(self, session_id: str) -> None:
         if self.is_open:
-            await self._background.tasks.await_hidden(session_id)
+            await self._background.tasks.hidden.wait(session_id)
 
     async def spawn_managed_task(self, session_id: str, spec: TaskSpec, task: SessionTask) -> TaskRecord:
         """Run something on record: what it returns or raises is kept."""
@@ -103,7 +103,7 @@ class TaskService(HostService):
     async def cancel_unreferenced_async_handles(
         self, session_id: str, keep_handle_ids: Sequence[str]
     ) -> list[TaskRecord]:
-        """End the live tasks of a session that nobody holds on to."""
+        """End the live tasks of a session except those in *keep_handle_ids*."""
         tasks = await self._tasks("cancel_unreferenced_async_handles", session_id)
         return await tasks.cancel_all(session_id, keep_handle_ids)
 

@@ -2,17 +2,17 @@
 
 Theory of operation
 -------------------
-What is known of a task is its record in the store; every method here changes that first or last. Beside it
-this process has a handle for each task that it runs: an asyncio task, or a way to cancel what somebody else
-runs. A task ends once: whatever comes after its end finds the record closed and changes nothing.
+The state of a task is its record in the store; every method here changes that first or last. This process
+also has a handle for each task that it runs: an asyncio task, or a way to cancel what its registrant runs. A
+task ends once: a later attempt finds the record closed and changes nothing.
 
-Hidden tasks have no record. They are awaited, with a grace when the runtime closes, and then cancelled.
+Hidden tasks have no record. Closing the runtime awaits them for a grace period, and then cancels them.
 
 Rules
 -----
-1. A task is on record before it begins, and its end is on record before anybody who cancels it is answered.
-2. Cancelling marks the record first, so that another process may do what only it can do.
-3. A task that does not end within its grace is left behind, and is `cancelled` on record.
+1. A task is on record before it begins, and its end is on record before a cancelling caller gets its answer.
+2. Cancelling marks the record first, so that another process can do what only it can do.
+3. A task that does not end within its grace period is left behind, and is `cancelled` on record.
 4. Nothing that a task does reaches a turn or the runtime.
 """
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
@@ -29,6 +29,7 @@ from standfast.errors import InvalidArgument, MonitorNotFound, StandfastError, S
 from standfast.model.events import TaskChanged
 from standfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
 from standfast.plugins.running import described
+from standfast.plugins.runtime_services import RuntimeServices
 from standfast.ports.host import SessionTask, TaskCancel
 from standfast.runtime.host import task_changes as changes
 from standfast.runtime.host.async_handles import AsyncHandles
@@ -40,20 +41,98 @@ if TYPE_CHECKING:
     from standfast.runtime.monitors.monitors import Monitors
 
 GRACE_S: Final = 1.0
-"""So long may a task take to end once it was cancelled."""
+"""How long a cancelled task may take to end."""
 
 HIDDEN_GRACE_S: Final = 5.0
-"""So long does closing a runtime wait for hidden tasks."""
+"""How long closing a runtime waits for hidden tasks."""
 
-
+_CLOSED: Final = "the runtime that ran the task was closed"
 _HIDDEN: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("standfast_hidden_task", default=None)
-"""The hidden task that this code is a part of, on whichever loop it runs."""
+"""The hidden task that this code is a part of, on any loop."""
 _MINE: Final[ContextVar[TaskHandle | None]] = ContextVar("standfast_task", default=None)
 """The managed task that this code is."""
 
 
+def _start(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Run *work* in the background, detached from the calling turn."""
+    return asyncio.get_running_loop().create_task(work, context=detached())
+
+
+class LateTasks:
+    """asyncio tasks that did not end within their grace period; kept so that they are not collected."""
+
+    def __init__(self) -> None:
+        self.grace_s = GRACE_S
+        self.late: set[asyncio.Task[Any]] = set()
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        if not task.done():
+            self.late.add(task)
+            task.add_done_callback(self.late.discard)
+
+    async def wait_for(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
+        """Wait for cancelled tasks; keep those that do not end in time."""
+        if tasks:
+            for task in (await asyncio.wait(tasks, timeout=self.grace_s))[1]:
+                self.keep(task)
+
+
+class HiddenTasks:
+    """The tasks of sessions that have no record. Their failures are reported, and go no further."""
+
+    def __init__(self, services: RuntimeServices, ends: LateTasks) -> None:
+        self._services = services
+        self._ends = ends
+        self.running: dict[str, set[asyncio.Task[None]]] = {}
+        self.grace_s = HIDDEN_GRACE_S
+
+    def spawn(self, session_id: str, label: str, work: SessionTask) -> None:
+        async def run() -> None:
+            _HIDDEN.set(asyncio.current_task())
+            try:
+                await work()
+            except (Exception, SystemExit) as error:
+                self._services.report("", f"hidden task {label[:80]} of {session_id}", described(error))
+
+        def forget(task: asyncio.Task[None]) -> None:
+            tasks = self.running.get(session_id, set())
+            tasks.discard(task)
+            if not tasks:
+                self.running.pop(session_id, None)
+
+        task = _start(run())
+        self.running.setdefault(session_id, set()).add(task)
+        task.add_done_callback(forget)
+
+    def _others(self, session_id: str) -> list[asyncio.Task[None]]:
+        """Return the session's hidden tasks except the calling one."""
+        me = _HIDDEN.get() or asyncio.current_task()
+        return [task for task in self.running.get(session_id, ()) if task is not me]
+
+    async def wait(self, session_id: str) -> None:
+        """Wait until the session has no other hidden task than the calling one."""
+        while others := self._others(session_id):
+            await asyncio.wait(others)
+
+    async def end(self, session_id: str) -> None:
+        """Cancel the session's hidden tasks, except the calling one."""
+        others = self._others(session_id)
+        for task in others:
+            task.cancel()
+        await self._ends.wait_for(others)
+
+    def all(self) -> list[asyncio.Task[None]]:
+        return [task for tasks in self.running.values() for task in tasks]
+
+    async def finish(self) -> None:
+        """Give hidden tasks time to end, while the runtime still has its services."""
+        tasks = [task for task in self.all() if task is not asyncio.current_task()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.grace_s)
+
+
 class TaskHandle:
-    """What this process has of a task. `session_id` changes when the task is handed over."""
+    """A task that this process looks after. `session_id` changes when the task is handed over."""
 
     __slots__ = ("cancel", "created_at", "ending", "kind", "session_id", "task", "task_id")
 
@@ -70,6 +149,28 @@ class TaskHandle:
     def key(self) -> tuple[str, str]:
         return self.session_id, self.task_id
 
+    async def end(self, services: RuntimeServices, ends: LateTasks) -> None:
+        """Cancel what runs; leave it behind after the grace period. Concurrent callers share one attempt."""
+
+        async def call(cancel: TaskCancel) -> None:
+            try:
+                await cancel()
+            except (Exception, SystemExit) as error:
+                services.report("", "task", f"a task could not be cancelled: {described(error)}")
+
+        async def cancelled() -> None:
+            waits: list[asyncio.Task[Any]] = []
+            if self.cancel is not None:
+                waits.append(_start(call(self.cancel)))
+            if self.task is not None:
+                waits.append(self.task)
+                self.task.cancel()
+            await ends.wait_for(waits)
+
+        if self.ending is None:
+            self.ending = _start(cancelled())
+        await asyncio.shield(self.ending)
+
 
 class Tasks:
     """Made by `Runtime` when it opens; used on its loop."""
@@ -82,28 +183,29 @@ class Tasks:
         self._services = directory.services
         self._store = directory.services.store
         self.owner = new_owner(self._services.settings.epoch)
-        self.grace_s = GRACE_S
-        self.hidden_grace_s = HIDDEN_GRACE_S
+        self.ends = LateTasks()
+        self.hidden = HiddenTasks(self._services, self.ends)
         self.handles = AsyncHandles(directory, self.let_go_of)
         self._handles: dict[tuple[str, str], TaskHandle] = {}
         self._coming: list[TaskHandle] = []
-        self._hidden: dict[str, set[asyncio.Task[None]]] = {}
-        self._left: set[asyncio.Task[Any]] = set()
-        self._ends: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._cancelling: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._closing = False
+
+    def _now(self) -> int:
+        return self._services.clock.now_ms()
 
     # Registering
 
     async def register(self, session_id: str, spec: TaskSpec, cancel: TaskCancel | None = None) -> TaskRecord:
-        """Put a task on record that somebody else runs."""
+        """Record a task that the caller runs."""
         return await self._add(spec, TaskHandle(session_id, spec, cancel))
 
     async def spawn(self, session_id: str, spec: TaskSpec, work: SessionTask) -> TaskRecord:
-        """Put a task on record, and run it."""
+        """Record a task, and run it."""
         handle = TaskHandle(session_id, spec)
         record = await self._add(spec, handle)
-        if handle.ending is None:  # nobody has cancelled it before it could begin
-            handle.task = self._start(self._run(handle, work))
+        if handle.ending is None:  # it was not cancelled before it could begin
+            handle.task = _start(self._run(handle, work))
         return record
 
     async def _add(self, spec: TaskSpec, handle: TaskHandle) -> TaskRecord:
@@ -123,26 +225,21 @@ class Tasks:
         return record
 
     async def unregister(self, session_id: str, task_id: str) -> None:
-        """Forget a task. What runs goes on, and nobody hears of its end."""
+        """Delete a task's record. What runs of it continues, and its end is not recorded."""
         self._let_go((session_id, task_id))
         self.handles.forget(session_id, task_id)
         await self._store.remove_task(session_id, task_id)
 
     def _let_go(self, key: tuple[str, str]) -> None:
-        """Look after a task no more; what runs of it ends with the runtime at the latest."""
+        """Drop the handle of a task; what runs of it ends with the runtime at the latest."""
         handle = self._handles.pop(key, None)
         if handle is not None and handle.task is not None:
-            self._leave(handle.task)
-
-    def _leave(self, task: asyncio.Task[Any]) -> None:
-        if not task.done():
-            self._left.add(task)
-            task.add_done_callback(self._left.discard)
+            self.ends.keep(handle.task)
 
     # Changing
 
     async def complete(self, session_id: str, task_id: str, state: TaskState) -> None:
-        """A task has ended. Harmless if it had, or is not there."""
+        """Record that a task has ended. Harmless if it had ended before, or does not exist."""
         if not state.is_terminal:
             raise InvalidArgument(
                 f"a task does not end as {state}", hint="it is completed, failed or cancelled"
@@ -152,14 +249,14 @@ class Tasks:
             self._let_go((session_id, task_id))
 
     async def transition(self, session_id: str, task_id: str, state: TaskState) -> None:
-        """A live task is at work, or waits for some. Harmless if it is over, or is not there."""
+        """Record that a live task is running or idle. Harmless if it is over, or does not exist."""
         if state not in (TaskState.RUNNING, TaskState.IDLE):
             raise InvalidArgument(f"a live task is running or idle, not {state}")
         with contextlib.suppress(TaskNotFound):
             await self.change(session_id, task_id, changes.went_on(state, self._now()))
 
     async def change(self, session_id: str, task_id: str, change: changes.Change) -> TaskRecord:
-        """The record as *change* leaves it; observers are told if it is another."""
+        """Apply *change* to a record and return it; tell observers if it is different then."""
         seen: list[TaskRecord] = []
 
         def noting(task: TaskRecord) -> TaskRecord:
@@ -171,11 +268,14 @@ class Tasks:
             self.tell(after)
         return after
 
-    # Running
+    def tell(self, record: TaskRecord) -> None:
+        """Show observers and the trace that a task has changed."""
+        self.handles.note(record, self.owner)
+        self._directory.tell(record.session_id, TaskChanged(record=record))
+        if self._services.tracer is not None and record.state.is_terminal:
+            self._services.tracer.task(record)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something beside whatever asks for it."""
-        return asyncio.get_running_loop().create_task(work, context=detached())
+    # Running
 
     async def _run(self, handle: TaskHandle, work: SessionTask) -> None:
         _MINE.set(handle)
@@ -185,24 +285,21 @@ class Tasks:
             change = changes.finished(await work(), self._now())
         except asyncio.CancelledError:
             if self._closing and not _is_plain(handle.kind):
-                return  # whoever goes on with it closes its record
-            change = self._stopped()
+                return  # the process that continues it closes its record
+            change = changes.became(TaskState.CANCELLED, self._now())
+            if self._closing:
+                change = changes.interrupted(_CLOSED, self._now())
         except (Exception, SystemExit) as error:
             change = changes.broke(error, self._now())
         await self._settle(handle, change)
 
-    def _stopped(self) -> changes.Change:
-        if self._closing:
-            return changes.interrupted("the runtime that ran the task was closed", self._now())
-        return changes.became(TaskState.CANCELLED, self._now())
-
     async def _settle(self, handle: TaskHandle, change: changes.Change) -> None:
-        """Put a task's end on record, wherever it belongs by now."""
+        """Record a task's end, in the session that it belongs to by now."""
         key = handle.key
         try:
             await self.change(*key, change)
-        except TaskNotFound:  # it was handed over in between, or forgotten
-            if handle.key != key or await self._moved(handle):
+        except TaskNotFound:  # it was handed over in between, or deleted
+            if handle.key != key or await self._was_moved(handle):
                 await self._settle(handle, change)
         except StoreError as error:
             self._services.report(
@@ -214,108 +311,86 @@ class Tasks:
     # Cancelling
 
     async def cancel(self, session_id: str, task_id: str) -> TaskRecord:
-        """End a task as its kind wants it; the record after that. One that is over stays as it is."""
+        """End a task as its kind requires, and return its record. One that is over stays as it is."""
         record = await self.change(session_id, task_id, changes.cancel_asked(self._now()))
         if record.state.is_terminal:
             return record
         match record.kind:
             case TaskKind.MONITOR:
-                return await self._cancel_monitor(record)
+                with contextlib.suppress(MonitorNotFound):
+                    await self.monitors.stop(session_id, task_id)
+                after = await self._store.task(session_id, task_id)
+                if after is None:
+                    raise TaskNotFound(session_id, task_id)
+                if after.state.is_terminal or self._is_elsewhere(after):
+                    return after  # the process that runs it closes the record
+                record = after
             case TaskKind.SUBAGENT:
                 child = child_of(record)
                 if child is not None and await self._store.head(child) is not None:
                     await self.close_tree(child)
             case TaskKind.OBSERVER | TaskKind.OTHER:
                 if self._is_elsewhere(record):
-                    return record  # its process ends it: it has been told by the record
+                    return record  # its process ends it: the record asks for that
             case _:
                 assert_never(record.kind)
         return await self._stop(record)
 
-    async def cancel_all(self, session_id: str, keep: Sequence[str] = ()) -> list[TaskRecord]:
-        """End all live tasks of a session but these, at once; their records after that."""
-        found = await self._store.tasks(session_id=session_id, live=True)
-        kept = set(keep)
-        found = [task for task in found if task.id not in kept]
-        mine = [task for task in found if self._asks(task)]  # it comes last: it hears nothing after that
-        ended = await self._cancel_each([task for task in found if task not in mine])
-        return ended + [await self.cancel(task.session_id, task.id) for task in mine]
+    async def cancel_all(self, session_id: str, keep: Iterable[str] = ()) -> list[TaskRecord]:
+        """End all live tasks of a session except *keep*, concurrently, and return their records.
 
-    async def _cancel_each(self, records: Sequence[TaskRecord]) -> list[TaskRecord]:
+        The calling task, if it is one of them, comes last: it is cancelled at its next step.
+        """
+        kept, mine = set(keep), _MINE.get()
+        found = await self._store.tasks(session_id=session_id, live=True)
+        found = [task for task in found if task.id not in kept]
+        last = [task for task in found if mine is not None and mine.key == (session_id, task.id)]
         ended = await asyncio.gather(
-            *(self.cancel(record.session_id, record.id) for record in records), return_exceptions=True
+            *(self.cancel(session_id, task.id) for task in found if task not in last), return_exceptions=True
         )
-        errors = [
-            one for one in ended if isinstance(one, BaseException) and not isinstance(one, TaskNotFound)
-        ]
-        if errors:
-            raise errors[0]
-        return [one for one in ended if isinstance(one, TaskRecord)]
+        for one in ended:
+            if isinstance(one, BaseException) and not isinstance(one, TaskNotFound):
+                raise one
+        records = [one for one in ended if isinstance(one, TaskRecord)]
+        return records + [await self.cancel(session_id, task.id) for task in last]
 
     def _is_elsewhere(self, record: TaskRecord) -> bool:
-        """Whether another process runs the task, and is alive."""
+        """Return whether a live process other than this one runs the task."""
         return record.owner != self.owner and not owner_is_dead(record.owner)
-
-    async def _cancel_monitor(self, record: TaskRecord) -> TaskRecord:
-        """End the monitor's processes; its record is closed with them, by whoever runs them."""
-        with contextlib.suppress(MonitorNotFound):
-            await self.monitors.stop(record.session_id, record.id)
-        after = await self._store.task(record.session_id, record.id)
-        if after is None:
-            raise TaskNotFound(record.session_id, record.id)
-        return after if after.state.is_terminal or self._is_elsewhere(after) else await self._stop(after)
 
     async def _stop(self, record: TaskRecord) -> TaskRecord:
         """End what runs here for a task, and close its record."""
-        handle = self._handle(record)
+        key = (record.session_id, record.id)
+        handle = self._handles.get(key) or next((one for one in self._coming if one.key == key), None)
         itself = handle is not None and handle is _MINE.get()
-        if handle is not None and not itself:
-            await self._end(handle)
-        key = (record.session_id, record.id) if handle is None else handle.key
+        if handle is not None:
+            if not itself:
+                await handle.end(self._services, self.ends)
+            key = handle.key
         after = await self.change(*key, changes.became(TaskState.CANCELLED, self._now()))
         self._handles.pop(key, None)
         if itself and handle is not None and handle.task is not None:
-            handle.task.cancel()  # it has asked for it, and hears of it at its next step
+            handle.task.cancel()  # it cancels itself, and is interrupted at its next step
         return after
 
-    def _asks(self, record: TaskRecord) -> bool:
-        """Whether the task is the one that asks."""
-        mine = _MINE.get()
-        return mine is not None and mine.key == (record.session_id, record.id)
+    async def let_go_of(self, session_id: str, task_id: str) -> None:
+        """Request the end of a task, on record, without waiting for it."""
+        await self.change(session_id, task_id, changes.cancel_asked(self._now()))
+        self.cancel_soon(session_id, task_id)
 
-    def _handle(self, record: TaskRecord) -> TaskHandle | None:
-        """What this process has of a task, or is about to have."""
-        key = (record.session_id, record.id)
-        return self._handles.get(key) or next((one for one in self._coming if one.key == key), None)
+    def cancel_soon(self, session_id: str, task_id: str) -> None:
+        """Cancel a task in the background."""
+        key = (session_id, task_id)
 
-    async def _end(self, handle: TaskHandle) -> None:
-        """Cancel what runs; after its grace it is left behind. Others who want that wait for the same."""
-        if handle.ending is None:
-            handle.ending = self._start(self._cancelled(handle))
-        await asyncio.shield(handle.ending)
+        async def cancel() -> None:
+            try:
+                await self.cancel(session_id, task_id)
+            except StandfastError as error:  # the next round of recovery retries
+                self._services.report("", "task", f"task {task_id!r} could not be ended: {error.message}")
 
-    async def _cancelled(self, handle: TaskHandle) -> None:
-        waits: list[asyncio.Task[Any]] = []
-        if handle.cancel is not None:
-            waits.append(self._start(self._call(handle.cancel)))
-        if handle.task is not None:
-            waits.append(handle.task)
-            handle.task.cancel()
-        await self._await_ends(waits)
-
-    async def _call(self, cancel: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await cancel()
-        except (Exception, SystemExit) as error:
-            self._services.report("", "task", f"a task could not be cancelled: {described(error)}")
-
-    async def _await_ends(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
-        """Wait for tasks that were told to end; those that do not are kept from being collected."""
-        if not tasks:
-            return
-        _, late = await asyncio.wait(tasks, timeout=self.grace_s)
-        for task in late:
-            self._leave(task)
+        if key not in self._cancelling:
+            ending = self._cancelling[key] = _start(cancel())
+            ending.add_done_callback(lambda _: self._cancelling.pop(key, None))
 
     # Handing over
 
@@ -337,28 +412,28 @@ class Tasks:
                 self.tell(moved)
 
     def _rekey(self, handle: TaskHandle, session_id: str) -> None:
-        """What runs here for a task is of another session from here on."""
+        """Note that a task that runs here belongs to another session now."""
         if self._handles.get(handle.key) is handle:
             del self._handles[handle.key]
         handle.session_id = session_id
         self._handles[handle.key] = handle
 
     async def follow(self, record: TaskRecord) -> bool:
-        """Whether *record* is of a task that runs here, and that another process has handed over."""
+        """Take on *record* if its task runs here and another process has handed it over."""
         for handle in list(self._handles.values()):
             same = (handle.task_id, handle.created_at) == (record.id, record.created_at)
             if same and await self._store.task(*handle.key) is None:
                 self.handles.forget(*handle.key)
                 self._rekey(handle, record.session_id)
-                if record.handle:  # whoever handed it over looks at what came before that
+                if record.handle:  # the process that handed it over checks what came before that
                     self.handles.watch(*handle.key, await self.handles.standpoint(record.session_id))
                 return True
         return False
 
-    async def _moved(self, handle: TaskHandle) -> bool:
-        """Whether another process has handed a task over that ran here; then it is followed."""
+    async def _was_moved(self, handle: TaskHandle) -> bool:
+        """Find the record of a task that ran here and that another process has handed over."""
         if self._handles.get(handle.key) is not handle:
-            return False  # it was forgotten
+            return False  # it was deleted
         for record in await self._store.tasks(live=True):
             mine = (record.id, record.owner, record.created_at)
             if mine == (handle.task_id, self.owner, handle.created_at) and not self.has(
@@ -368,138 +443,60 @@ class Tasks:
                 return True
         return False
 
-    # Hidden tasks
-
-    def spawn_hidden(self, session_id: str, label: str, work: SessionTask) -> None:
-        """Run something that is on no record. Its failure is reported, and goes no further."""
-        task = self._start(self._run_hidden(session_id, label, work))
-        self._hidden.setdefault(session_id, set()).add(task)
-        task.add_done_callback(lambda ended: self._forget_hidden(session_id, ended))
-
-    async def await_hidden(self, session_id: str) -> None:
-        """Until the session has no hidden task left, but for the one that asks."""
-        me = _HIDDEN.get() or asyncio.current_task()
-        while others := [task for task in self._hidden.get(session_id, ()) if task is not me]:
-            await asyncio.wait(others)
-
-    async def _run_hidden(self, session_id: str, label: str, work: SessionTask) -> None:
-        _HIDDEN.set(asyncio.current_task())
-        try:
-            await work()
-        except (Exception, SystemExit) as error:
-            self._services.report("", f"hidden task {label[:80]} of {session_id}", described(error))
-
-    def _forget_hidden(self, session_id: str, task: asyncio.Task[None]) -> None:
-        hidden = self._hidden.get(session_id)
-        if hidden is not None:
-            hidden.discard(task)
-            if not hidden:
-                del self._hidden[session_id]
-
-    # MonitorEnding
-
-    async def end_session(self, session_id: str) -> None:
-        """End everything that goes on beside a session's turns. What asks for that is left alone."""
-        mine = _MINE.get()
-        keep = [mine.task_id] if mine is not None and mine.session_id == session_id else []
-        await self.cancel_all(session_id, keep)
-        await self._end_hidden(session_id)
-
-    async def close_tree(self, session_id: str) -> None:
-        """Close a session and all below it."""
-        await close_tree(self._directory, self._waits, session_id, self._end_beside)
-
-    async def _end_beside(self, session_id: str) -> None:
-        await self.end_session(session_id)
-        await self.monitors.forget(session_id)
-
-    async def _end_hidden(self, session_id: str) -> None:
-        me = _HIDDEN.get() or asyncio.current_task()
-        hidden = [task for task in self._hidden.get(session_id, ()) if task is not me]
-        for task in hidden:
-            task.cancel()
-        await self._await_ends(hidden)
-
-    async def abandon(self, session_id: str) -> None:
-        """End what runs here for a session that is no more, and has no records either."""
-        gone = [handle for handle in self._handles.values() if handle.session_id == session_id]
-        for handle in gone:
-            await self._end(handle)
-            self._handles.pop(handle.key, None)
-        self.handles.forget_session(session_id)
-        await self._end_hidden(session_id)
-
-    async def finish_hidden(self) -> None:
-        """Give hidden tasks the time to end, while the runtime still has its services."""
-        tasks = [task for hidden in self._hidden.values() for task in hidden]
-        tasks = [task for task in tasks if task is not asyncio.current_task()]
-        if tasks:
-            await asyncio.wait(tasks, timeout=self.hidden_grace_s)
-
-    async def close(self) -> None:
-        """End what runs here. Subagents stay on record: whoever takes their turns up goes on with them."""
-        self._closing = True
-        hidden = [task for tasks in self._hidden.values() for task in tasks]
-        running = [handle.task for handle in self._handles.values() if handle.task is not None]
-        under_way = (*hidden, *running, *self._left, *self._ends.values())
-        for task in under_way:
-            task.cancel()
-        await self._await_ends(under_way)
-        for handle in list(self._handles.values()):
-            await self._close_record(handle)
-        self._handles.clear()
-        retire(self.owner)
-
-    async def _close_record(self, handle: TaskHandle) -> None:
-        """A task whose process goes: its record ends, if it did not and nobody can go on with it."""
-        with contextlib.suppress(TaskNotFound, StoreError):
-            record = await self._store.task(*handle.key)
-            if record is not None and _is_plain(record.kind):
-                why = "the runtime that ran the task was closed"
-                await self.change(*handle.key, changes.interrupted(why, self._now()))
-
-    # Small things
-
     def has(self, session_id: str, task_id: str) -> bool:
-        """Whether somebody in this process looks after the task, or is about to."""
+        """Return whether this process looks after the task, or is about to."""
         key = (session_id, task_id)
         return key in self._handles or any(handle.key == key for handle in self._coming)
 
-    async def let_go_of(self, session_id: str, task_id: str) -> None:
-        """Ask for the end of a task, on record, without waiting for it."""
-        await self.change(session_id, task_id, changes.cancel_asked(self._now()))
-        self.cancel_soon(session_id, task_id)
+    # Ending sessions
 
-    def cancel_soon(self, session_id: str, task_id: str) -> None:
-        """End a task that somebody else wants to end, without waiting for that."""
-        key = (session_id, task_id)
-        if key not in self._ends:
-            ending = self._ends[key] = self._start(self._end_for_others(session_id, task_id))
-            ending.add_done_callback(lambda _: self._ends.pop(key, None))
+    async def end_session(self, session_id: str) -> None:
+        """End all background work of a session, except the calling task."""
+        mine = _MINE.get()
+        keep = [mine.task_id] if mine is not None and mine.session_id == session_id else []
+        await self.cancel_all(session_id, keep)
+        await self.hidden.end(session_id)
 
-    async def _end_for_others(self, session_id: str, task_id: str) -> None:
-        try:
-            await self.cancel(session_id, task_id)
-        except StandfastError as error:  # the next look at it tries again
-            self._services.report("", "task", f"task {task_id!r} could not be ended: {error.message}")
+    async def close_tree(self, session_id: str) -> None:
+        """Close a session and all below it."""
 
-    def tell(self, record: TaskRecord) -> None:
-        """Tell observers and the trace what has become of a task."""
-        self.handles.heard(record, self.owner)
-        self._directory.tell(record.session_id, TaskChanged(record=record))
-        if self._services.tracer is not None and record.state.is_terminal:
-            self._services.tracer.task(record)
+        async def end_beside(one: str) -> None:
+            await self.end_session(one)
+            await self.monitors.forget(one)
 
-    def _now(self) -> int:
-        return self._services.clock.now_ms()
+        await close_tree(self._directory, self._waits, session_id, end_beside)
+
+    async def abandon(self, session_id: str) -> None:
+        """End what runs here for a session that was deleted with its records."""
+        for handle in [one for one in self._handles.values() if one.session_id == session_id]:
+            await handle.end(self._services, self.ends)
+            self._handles.pop(handle.key, None)
+        self.handles.forget_session(session_id)
+        await self.hidden.end(session_id)
+
+    async def close(self) -> None:
+        """End what runs here. Subagents stay on record for the process that resumes their turns."""
+        self._closing = True
+        running = [handle.task for handle in self._handles.values() if handle.task is not None]
+        under_way = (*self.hidden.all(), *running, *self.ends.late, *self._cancelling.values())
+        for task in under_way:
+            task.cancel()
+        await self.ends.wait_for(under_way)
+        for handle in list(self._handles.values()):
+            with contextlib.suppress(TaskNotFound, StoreError):
+                record = await self._store.task(*handle.key)
+                if record is not None and _is_plain(record.kind):
+                    await self.change(*handle.key, changes.interrupted(_CLOSED, self._now()))
+        self._handles.clear()
+        retire(self.owner)
 
 
 def _is_plain(kind: TaskKind) -> bool:
-    """Whether a task is over when the process that runs it is."""
+    """Return whether a task of this kind is over when its process is."""
     return kind in (TaskKind.OTHER, TaskKind.OBSERVER)
 
 
 def child_of(record: TaskRecord) -> str | None:
-    """The session that works for a subagent's task."""
+    """Return the session that works for a subagent's task."""
     found = record.body.get("session_id") if isinstance(record.body, dict) else None
     return found if isinstance(found, str) else None

@@ -61,11 +61,6 @@ class MonitorStore:
 
     # Records
 
-    async def tasks(self, session_id: str) -> list[TaskRecord]:
-        """The session's monitors, in the order in which they were started first."""
-        found = await self._store.tasks(session_id=session_id)
-        return [task for task in found if monitor_of(task) is not None]
-
     async def add(self, watch: RunningMonitor, created_at: int) -> None:
         """`TaskExists`, `SessionNotFound`."""
         now = self._clock.now_ms()
@@ -74,7 +69,7 @@ class MonitorStore:
         )
 
     async def save(self, watch: RunningMonitor, record: MonitorRecord | None = None) -> None:
-        """Write down how a monitor stands; nobody's if it waits for another process."""
+        """Write a monitor's state; without an owner if it waits for another process."""
         record = record or watch.record()
         owner = "" if watch.ending is MonitorEnding.CLOSED and watch.is_armed else self._owner
         change = written(record, by=self._owner, owner=owner, now_ms=self._clock.now_ms())
@@ -91,7 +86,7 @@ class MonitorStore:
             self.adopt(watch, task)
 
     async def claim(self, task: TaskRecord, record: MonitorRecord) -> bool:
-        """Take over a monitor whose owner is gone; false if somebody else was faster."""
+        """Take over a monitor whose owner is gone; return False if another process was faster."""
         change = written(record, by=task.owner, owner=self._owner, now_ms=self._clock.now_ms())
         with suppress(TaskNotFound):
             after = await self._store.change_task(task.session_id, task.id, change)
@@ -101,7 +96,7 @@ class MonitorStore:
         return False
 
     async def release(self, task: TaskRecord, record: MonitorRecord) -> None:
-        """Let a monitor that was claimed wait for somebody who can run it."""
+        """Leave a claimed monitor to a process that can run it."""
         change = written(record, by=self._owner, owner="", now_ms=self._clock.now_ms())
         await self._store.change_task(task.session_id, task.id, change)
 
@@ -185,7 +180,7 @@ class MonitorStore:
         return updates, lost
 
     async def take_stored(self, task: TaskRecord) -> Taken:
-        """What is written down of a monitor that another process runs, or nobody any more."""
+        """Take the stored updates of a monitor that another process runs, or that is over."""
         record = monitor_of(task)
         if record is None or not record.updates:
             return (), 0

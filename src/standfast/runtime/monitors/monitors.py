@@ -35,15 +35,15 @@ from standfast.model.monitor import (
     MonitorSpec,
     MonitorState,
     MonitorStatus,
+    MonitorUpdate,
     MonitorUpdateBatch,
 )
 from standfast.model.task import TaskKind, TaskRecord, TaskState
 from standfast.plugins.runtime_services import runtime_not_open
 from standfast.ports.clock import Clock
 from standfast.ports.session_store import SessionStore
-from standfast.runtime.monitors.command import Command, CommandNotStarted
 from standfast.runtime.monitors.monitor_store import MonitorStore, QueueTurn
-from standfast.runtime.monitors.orphans import end_orphans
+from standfast.runtime.monitors.process import Command, CommandNotStarted, MonitorProcess, end_orphans
 from standfast.runtime.monitors.record import (
     HEARTBEAT_MS,
     MonitorRecord,
@@ -56,18 +56,14 @@ from standfast.runtime.monitors.running_monitor import MonitorEnding, Notify, Ru
 _GONE = "the process that ran the monitor is gone"
 
 
-def _everywhere(session_id: str) -> bool:
-    return True
-
-
 class Monitors:
-    """All monitors that one runtime looks after. Used on its loop.
+    """The monitors that one runtime runs. Used on its loop.
 
     Args:
-        owner: who looks after them, as `durable.journal.new_owner` makes it; to be retired after `close`.
+        owner: the owner of their records, from `durable.journal.new_owner`; to be retired after `close`.
         queue_turn: queues an input for a session and has its turn started.
-        notify: hears every update that is kept.
-        takes_up: whether monitors of a session may be started again here, which others have left.
+        notify: gets every update that is kept.
+        takes_up: whether a session's monitors that other processes left may be restarted here.
     """
 
     def __init__(
@@ -78,7 +74,7 @@ class Monitors:
         owner: str,
         queue_turn: QueueTurn,
         notify: Notify | None = None,
-        takes_up: Callable[[str], bool] = _everywhere,
+        takes_up: Callable[[str], bool] = lambda session_id: True,
     ) -> None:
         self.owner = owner
         self._store = store
@@ -96,54 +92,95 @@ class Monitors:
     # What a session may ask for
 
     async def start(self, session_id: str, spec: MonitorSpec) -> MonitorSnapshot:
-        """Start a monitor. One whose command cannot be run is `FAILED` in what comes back.
+        """Start a monitor. If its command cannot be run, the snapshot says that it has `FAILED`.
 
         Errors: `InvalidArgument`, `TaskExists`, `SessionNotFound`.
         """
         self._require_open()
         spec = _checked(spec)
-        before = await self._store.task(session_id, spec.id)
-        if before is not None and await self._blocks(before):
+        before = found = await self._store.task(session_id, spec.id)
+        if found is not None and not found.state.is_terminal and self._is_left(found):
+            await self.recover()
+            found = await self._store.task(session_id, spec.id)
+        if found is not None and not found.state.is_terminal:
             raise TaskExists(session_id, spec.id)
-        await self._start(session_id, spec, before)
+        now = self._clock.now_ms()
+        status = MonitorStatus(spec=spec, state=MonitorState.RUNNING, started_at=now, updated_at=now)
+        record = MonitorRecord(run=secrets.token_hex(8), status=status)
+        earlier = None if before is None else monitor_of(before)
+        created_at = now
+        if before is not None and earlier is not None:  # what was not taken of the earlier one stays
+            record = msgspec.structs.replace(earlier, run=record.run, status=status, process=None, wakes=0)
+            created_at = before.created_at
+        watch = self._watch(session_id, record)
+        await self._kept(self._begin(watch, lambda: self._records.add(watch, created_at), quiet=True))
         return await self.snapshot(session_id)
 
     async def stop(self, session_id: str, monitor_id: str) -> MonitorSnapshot:
-        """End a monitor and everything that it started. One that is over stays as it is. `MonitorNotFound`.
+        """Stop a monitor and everything that it started; `MonitorNotFound`. One that is over stays as it is.
 
-        One that another process runs is ended by that process, soon.
+        If another process runs it, that process stops it soon.
         """
         task = await self._store.task(session_id, monitor_id)
         if task is None or task.kind is not TaskKind.MONITOR:
             raise MonitorNotFound(session_id, monitor_id)
-        await self._stop(task)
+        record = monitor_of(task)
+        if record is not None and not task.state.is_terminal:
+            watch = self._watches.get(record.run)
+            if watch is not None:
+                await self._end(watch, MonitorEnding.STOPPED)
+            elif not await self._stop_left(task):
+                await self._records.request_stop(task)
         return await self.snapshot(session_id)
 
     async def snapshot(self, session_id: str) -> MonitorSnapshot:
-        """The session's monitors, in the order in which they were started first."""
-        tasks = await self._records.tasks(session_id)
-        return MonitorSnapshot(monitors=tuple([await self._status(task) for task in tasks]))
+        """Return the session's monitors, in the order in which they were first started."""
+        monitors = []
+        for task, record in await self._of_session(session_id):
+            watch = self._watches.get(record.run)
+            status = record.status if watch is None or task.state.is_terminal else watch.status()
+            wake = record.wake if watch is None else watch.wake
+            waits = wake is not None and await self._records.is_waiting(session_id, wake)
+            monitors.append(msgspec.structs.replace(status, wakes=waits))
+        return MonitorSnapshot(monitors=tuple(monitors))
+
+    async def _of_session(self, session_id: str) -> list[tuple[TaskRecord, MonitorRecord]]:
+        """Return the session's monitors: the task of each, and the record in it."""
+        tasks = await self._store.tasks(session_id=session_id)
+        return [(task, record) for task in tasks if (record := monitor_of(task)) is not None]
 
     async def take_updates(self, session_id: str) -> MonitorUpdateBatch:
-        """What the session's monitors have told since this was last asked. A wake that waits is withdrawn."""
-        taken = [await self._take(task) for task in await self._records.tasks(session_id)]
-        updates = [update for some, _ in taken for update in some]
+        """Take the updates of the session's monitors, once. A queued wake is withdrawn."""
+        updates: list[MonitorUpdate] = []
+        lost = 0
+        for task, record in await self._of_session(session_id):
+            watch = self._watches.get(record.run)
+            taken = None
+            if watch is not None:
+                async with watch.lock:
+                    if not watch.concluded.is_set():
+                        taken = await self._records.take(watch)
+            if taken is None:
+                found = task if watch is None else await self._store.task(session_id, task.id)
+                taken = ((), 0) if found is None else await self._records.take_stored(found)
+            updates += taken[0]
+            lost += taken[1]
         updates.sort(key=lambda update: update.at_ms)
-        return MonitorUpdateBatch(updates=tuple(updates), lost=sum(lost for _, lost in taken))
+        return MonitorUpdateBatch(updates=tuple(updates), lost=lost)
 
-    # What the runtime tells
+    # What the runtime does
 
     async def session_opened(self, session_id: str, specs: Sequence[MonitorSpec] = ()) -> None:
-        """Start what is armed for the start of a session: these, and those that were started before.
+        """Start what is armed for the start of a session: *specs*, and those that were started before.
 
-        Once for each session here. One that somebody stopped comes back only if it is among *specs*.
+        This happens once for each session here. A monitor that was stopped restarts only if it is in *specs*.
         """
         self._require_open()
-        tasks = await self._records.tasks(session_id)
-        if any(not task.state.is_terminal and self._is_left(task) for task in tasks):
+        found = await self._of_session(session_id)
+        if any(not task.state.is_terminal and self._is_left(task) for task, _ in found):
             await self.recover()  # the record of a process that is gone still says that it runs
-            tasks = await self._records.tasks(session_id)
-        before = [record.status for task in tasks if (record := monitor_of(task))]
+            found = await self._of_session(session_id)
+        before = [record.status for _, record in found]
         known = [one.spec for one in before if one.state.is_over and one.state is not MonitorState.STOPPED]
         armed = {spec.id: spec for spec in (*known, *specs) if spec.arm == "session_start"}
         for spec in armed.values():
@@ -153,25 +190,31 @@ class Monitors:
                     await self.start(session_id, spec)
 
     async def recover(self, live: Sequence[TaskRecord] | None = None) -> None:
-        """Look after what others have left or want; *live* are all live tasks, if they are known."""
+        """Take over, stop and wake monitors as other processes require; *live* are all live tasks."""
         async with self._recovering:
             if self._is_closed:
                 return
             tasks = await self._store.tasks(live=True) if live is None else live
             monitors = [task for task in tasks if task.kind is TaskKind.MONITOR]
             for task in monitors:
-                with suppress(CallerError):  # its session or its task went meanwhile
+                with suppress(CallerError):  # its session or its task was deleted meanwhile
                     await self._look_after(task)
-            await self._look_for_lost(monitors)
+            known = {record.run for task in monitors if (record := monitor_of(task)) is not None}
+            for watch in [one for one in self._watches.values() if one.run not in known]:
+                if watch.has_ended:
+                    watch.stirred.set()
+                elif watch.is_written:  # its record is gone, or another process closed it
+                    async with watch.lock:
+                        await self._records.save(watch)
 
     async def forget(self, session_id: str) -> None:
-        """End all monitors of a session that was closed or deleted."""
+        """Stop all monitors of a session that was closed or deleted."""
         self._opened = {key for key in self._opened if key[0] != session_id}
         watches = [watch for watch in self._watches.values() if watch.session_id == session_id]
         await asyncio.gather(*(self._end(watch, MonitorEnding.STOPPED) for watch in watches))
 
     async def close(self) -> None:
-        """End every process. Monitors that are to be started again wait for the next runtime."""
+        """End every process. Monitors with `restart` wait for the next runtime."""
         self._is_closed = True
         async with self._recovering:
             await asyncio.gather(*self._beginnings, return_exceptions=True)
@@ -188,26 +231,6 @@ class Monitors:
         if self._is_closed:
             raise runtime_not_open()
 
-    async def _blocks(self, before: TaskRecord) -> bool:
-        """Whether a task is live; one whose owner is gone is recovered first."""
-        if not before.state.is_terminal and self._is_left(before):
-            await self.recover()
-            found = await self._store.task(before.session_id, before.id)
-            return found is not None and not found.state.is_terminal
-        return not before.state.is_terminal
-
-    async def _start(self, session_id: str, spec: MonitorSpec, before: TaskRecord | None) -> None:
-        now = self._clock.now_ms()
-        status = MonitorStatus(spec=spec, state=MonitorState.RUNNING, started_at=now, updated_at=now)
-        record = MonitorRecord(run=secrets.token_hex(8), status=status)
-        earlier = None if before is None else monitor_of(before)
-        created_at = now
-        if before is not None and earlier is not None:  # what was not taken of the earlier one stays
-            record = msgspec.structs.replace(earlier, run=record.run, status=status, process=None, wakes=0)
-            created_at = before.created_at
-        watch = self._watch(session_id, record)
-        await self._kept(self._begin(watch, lambda: self._records.add(watch, created_at), quiet=True))
-
     def _watch(self, session_id: str, record: MonitorRecord) -> RunningMonitor:
         return RunningMonitor(session_id, record, self._clock, self._notify)
 
@@ -216,8 +239,12 @@ class Monitors:
     ) -> None:
         """Start the supervisor, write that down, and let the command begin."""
         self._watches[watch.run] = watch
+        spec = watch.spec
         try:
-            self._spawn(watch)
+            try:
+                watch.held_by(MonitorProcess(Command(spec.command, spec.cwd, spec.env), watch))
+            except CommandNotStarted as error:
+                watch.failed(error.error_object())
             await write()
         except BaseException:
             del self._watches[watch.run]
@@ -227,33 +254,19 @@ class Monitors:
             raise
         watch.is_written = True
         if watch.process is not None:
-            await self._let_run(watch)
+            try:
+                await watch.process.run()
+                watch.begun()
+            except CommandNotStarted as error:
+                watch.failed(error.error_object())
         if watch.never_ran and quiet:
-            watch.told = watch.ring.seq  # whoever starts it sees that it has failed
+            watch.told = watch.ring.seq  # the caller sees that it has failed
         self._go_on(self._follow(watch), self._tasks)
         if watch.never_ran:
             await self._concluded(watch)
 
-    def _spawn(self, watch: RunningMonitor) -> None:
-        from standfast.runtime.monitors.process import MonitorProcess  # few sessions have monitors
-
-        spec = watch.spec
-        try:
-            watch.held_by(MonitorProcess(Command(spec.command, spec.cwd, spec.env), watch))
-        except CommandNotStarted as error:
-            watch.failed(error.error_object())
-
-    async def _let_run(self, watch: RunningMonitor) -> None:
-        assert watch.process is not None
-        try:
-            await watch.process.run()
-        except CommandNotStarted as error:
-            watch.failed(error.error_object())
-        else:
-            watch.begun()
-
     async def _kept(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do *work* to its end, whether the one who wants it goes on waiting or not."""
+        """Do *work* to its end, also if the caller is cancelled."""
         await asyncio.shield(self._go_on(work, self._beginnings))
 
     def _go_on(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> asyncio.Task[None]:
@@ -294,18 +307,8 @@ class Monitors:
 
     # Stopping
 
-    async def _stop(self, task: TaskRecord) -> None:
-        record = monitor_of(task)
-        if record is None or task.state.is_terminal:
-            return
-        watch = self._watches.get(record.run)
-        if watch is not None:
-            await self._end(watch, MonitorEnding.STOPPED)
-        elif not await self._stop_left(task):
-            await self._records.request_stop(task)
-
     async def _stop_left(self, task: TaskRecord) -> bool:
-        """Close a monitor whose owner is gone; false if somebody has it."""
+        """Close a monitor whose owner is gone; return False if a process has it."""
         async with self._recovering:
             found = await self._store.task(task.session_id, task.id)
             record = None if found is None else monitor_of(found)
@@ -330,9 +333,14 @@ class Monitors:
     async def _look_after(self, task: TaskRecord) -> None:
         record = monitor_of(task)
         watch = None if record is None else self._watches.get(record.run)
-        now = self._clock.now_ms()
         if watch is not None and task.owner == self.owner:
-            await self._look_after_own(watch, task, now)
+            if not watch.has_ended:
+                self._records.adopt(watch, task)
+                if self._clock.now_ms() - task.updated_at > HEARTBEAT_MS:
+                    async with watch.lock:
+                        await self._records.save(watch)
+            if watch.has_ended or watch.wants_wake:
+                watch.stirred.set()
         elif not self._is_left(task):
             return
         elif record is None:
@@ -341,42 +349,30 @@ class Monitors:
             await self._take_over(task, record)
 
     def _is_left(self, task: TaskRecord) -> bool:
-        """Whether nobody looks after a live task: its owner is gone, or is us and does not know of it."""
+        """Return whether no process runs a live monitor: its owner is gone, or is us and does not know it."""
         if task.owner != self.owner:
             return owner_is_gone(task, self._clock.now_ms())
         record = monitor_of(task)
         return record is not None and record.run not in self._watches
-
-    async def _look_after_own(self, watch: RunningMonitor, task: TaskRecord, now: int) -> None:
-        if not watch.has_ended:
-            self._records.adopt(watch, task)
-            if now - task.updated_at > HEARTBEAT_MS:
-                async with watch.lock:
-                    await self._records.save(watch)
-        if watch.has_ended or watch.wants_wake:
-            watch.stirred.set()
 
     async def _take_over(self, task: TaskRecord, record: MonitorRecord) -> None:
         if task.state is TaskState.CANCEL_REQUESTED:
             await self._close_left(task, record, MonitorEnding.STOPPED)
         elif not record.status.spec.restart:
             await self._close_left(task, record, None)
-        elif await self._is_ours_and_swept(task, record):
-            await self._go_on_with(task, record)
-
-    async def _go_on_with(self, task: TaskRecord, record: MonitorRecord) -> None:
-        """Start a monitor again, or leave it to somebody who can."""
-        if self._takes_up(task.session_id):
+        elif not await self._is_ours_and_swept(task, record):
+            return
+        elif self._takes_up(task.session_id):
             watch = self._watch(task.session_id, begun_anew(record, self._clock.now_ms()))
             await self._kept(self._begin(watch, lambda: self._records.save(watch)))
-            return
-        status = msgspec.structs.replace(record.status, state=MonitorState.ARMED)
-        await self._records.release(task, msgspec.structs.replace(record, status=status, process=None))
+        else:  # leave it to a process that can run it
+            status = msgspec.structs.replace(record.status, state=MonitorState.ARMED)
+            await self._records.release(task, msgspec.structs.replace(record, status=status, process=None))
 
     async def _close_left(
         self, task: TaskRecord, record: MonitorRecord, ending: MonitorEnding | None
     ) -> None:
-        """Close the record of a monitor that nobody runs any more."""
+        """Close the record of a monitor that no process runs."""
         if not await self._is_ours_and_swept(task, record):
             return
         watch = self._watch(task.session_id, record)
@@ -387,44 +383,12 @@ class Monitors:
         await self._records.save(watch)
 
     async def _is_ours_and_swept(self, task: TaskRecord, record: MonitorRecord) -> bool:
-        """Take a monitor over and end what is left of its processes; false if another was faster."""
+        """Take a monitor over and end its processes; return False if another process was faster."""
         if not await self._records.claim(task, record):
             return False
         if record.process is not None:
             await asyncio.to_thread(end_orphans, record.process)
         return True
-
-    async def _look_for_lost(self, live: Sequence[TaskRecord]) -> None:
-        """End monitors whose record is gone or was closed by another."""
-        known = {record.run for task in live if (record := monitor_of(task)) is not None}
-        for watch in [one for one in self._watches.values() if one.run not in known]:
-            if watch.has_ended:
-                watch.stirred.set()
-            elif watch.is_written:
-                async with watch.lock:
-                    await self._records.save(watch)
-
-    # Reading
-
-    async def _status(self, task: TaskRecord) -> MonitorStatus:
-        record = monitor_of(task)
-        assert record is not None
-        watch = self._watches.get(record.run)
-        status = record.status if watch is None or task.state.is_terminal else watch.status()
-        wake = record.wake if watch is None else watch.wake
-        waits = wake is not None and await self._records.is_waiting(task.session_id, wake)
-        return msgspec.structs.replace(status, wakes=waits)
-
-    async def _take(self, task: TaskRecord) -> tuple[tuple[Any, ...], int]:
-        record = monitor_of(task)
-        watch = None if record is None else self._watches.get(record.run)
-        if watch is None:
-            return await self._records.take_stored(task)
-        async with watch.lock:
-            if not watch.concluded.is_set():
-                return await self._records.take(watch)
-        found = await self._store.task(task.session_id, task.id)
-        return ((), 0) if found is None else await self._records.take_stored(found)
 
 
 def _checked(spec: MonitorSpec) -> MonitorSpec:

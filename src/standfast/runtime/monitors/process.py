@@ -23,13 +23,157 @@ import secrets
 import signal
 import socket
 import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import IO, Any, Final, Literal, Protocol
 
-from standfast.runtime.monitors.command import MARK, Command, CommandNotStarted, command_environment
+import msgspec
+
+from standfast.durable.process_identity import machine
+from standfast.errors import Code, OutsideError
+from standfast.model.limits import U64
 from standfast.runtime.monitors.lines import LineReader, Lines
-from standfast.runtime.monitors.orphans import end_orphans, mark_of
 from standfast.runtime.monitors.supervisor import GRACE_S
+
+_ROUNDS: Final = 200
+_PAUSE_S: Final = 0.005
+
+
+class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
+    """The supervisor of a command, and the token that everything below it carries."""
+
+    machine: str
+    pid: U64
+    started: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    pid: int
+    parent: int
+    started: str
+
+
+def mark_of(pid: int, token: str) -> ProcessMark:
+    found = _look_at(pid)
+    return ProcessMark(machine=machine(), pid=pid, started=found.started if found else "?", token=token)
+
+
+def is_alive(mark: ProcessMark) -> bool:
+    """Whether the supervisor still is that very process."""
+    found = _look_at(mark.pid) if mark.machine == machine() else None
+    return found is not None and found.started == mark.started and _carries(mark.pid, mark.token)
+
+
+def end_orphans(mark: ProcessMark) -> int:
+    """Kill what still runs of a monitor on this machine; how many there were. It blocks."""
+    killed: set[int] = set()
+    for _ in range(_ROUNDS if mark.machine == machine() else 0):
+        found = _left_of(mark)
+        if not found:
+            break
+        # Its supervisor comes last: as long as it lives, nobody can slip out from under it.
+        for process in [one for one in found if one.pid != mark.pid] or found:
+            _kill(process)
+            killed.add(process.pid)
+        time.sleep(_PAUSE_S)
+    return len(killed)
+
+
+def marked(token: str) -> list[int]:
+    """The pids of the processes that carry a token."""
+    return [process.pid for process in _processes() if _carries(process.pid, token)]
+
+
+def _left_of(mark: ProcessMark) -> list[_Process]:
+    everybody = {process.pid: process for process in _processes()}
+    chosen = {pid for pid in everybody if _carries(pid, mark.token)}
+    grown = -1
+    while grown != len(chosen):
+        grown = len(chosen)
+        chosen |= {process.pid for process in everybody.values() if process.parent in chosen}
+    return [everybody[pid] for pid in chosen - {os.getpid()}]
+
+
+def _processes() -> Iterable[_Process]:
+    names = os.listdir("/proc") if sys.platform == "linux" else []
+    seen = (_look_at(int(name)) for name in names if name.isdigit())
+    return [process for process in seen if process is not None]
+
+
+def _look_at(pid: int) -> _Process | None:
+    """A process that lives; None if it is gone or only its exit code is left."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].decode().split()
+        return None if fields[0] in "ZX" else _Process(pid, int(fields[1]), fields[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _carries(pid: int, token: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return f"{MARK}={token}".encode() in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def _kill(process: _Process) -> None:
+    with suppress(OSError):
+        handle = os.pidfd_open(process.pid)
+        try:
+            if _same(process):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
+
+
+def _same(process: _Process) -> bool:
+    now = _look_at(process.pid)
+    return now is not None and now.started == process.started
+
+
+MARK: Final = "STANDFAST_MONITOR"
+"""The variable by which everything that a monitor started can be recognised."""
+
+PASSED_ON: Final = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
+)  # fmt: skip
+
+
+class CommandNotStarted(OutsideError):
+    """A monitor's command cannot be run."""
+
+    code = Code.IO_ERROR
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"the command cannot be started: {why}", hint="look at `command`, `cwd` and PATH in `env`"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to run. A text is for the shell."""
+
+    command: str | Sequence[str]
+    cwd: str | None
+    env: Mapping[str, str]
+
+    @property
+    def argv(self) -> list[str]:
+        return ["/bin/sh", "-c", self.command] if isinstance(self.command, str) else list(self.command)
+
+
+def command_environment(extra: Mapping[str, str], token: str) -> dict[str, str]:
+    """The environment of a command: what is passed on, then *extra*, then the mark."""
+    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return {"PATH": os.defpath, **kept, **extra, MARK: token}
+
 
 CHUNK: Final = 65_536
 _START_S: Final = 30.0
@@ -45,7 +189,7 @@ class Listener(Protocol):
     def heard(self, kind: Literal["update", "notice"], lines: Lines) -> None: ...
 
     def ended(self, code: int | None) -> None:
-        """The command and all that it started have ended; None if nobody knows how."""
+        """Note that the command and all that it started have ended; None if its exit code is unknown."""
 
 
 class MonitorProcess:
@@ -91,7 +235,7 @@ class MonitorProcess:
         await self._within(GRACE_S + _PATIENCE_S, self._over)
 
     async def _within(self, limit_s: float, event: asyncio.Event) -> None:
-        """Wait for the supervisor, which answers soon; one that somebody has stopped is ended by force."""
+        """Wait for the supervisor, which answers soon; end one that was stopped by force."""
         try:
             async with asyncio.timeout(limit_s):
                 await event.wait()

@@ -22,7 +22,7 @@ from standfast.model.canonical import Json
 from standfast.model.limits import U64
 from standfast.model.monitor import MonitorSpec, MonitorState, MonitorStatus, MonitorUpdate
 from standfast.model.task import TaskKind, TaskRecord, TaskState
-from standfast.runtime.monitors.orphans import ProcessMark
+from standfast.runtime.monitors.process import ProcessMark
 
 HEARTBEAT_MS: Final = 20_000
 """So often a monitor that runs is written anew, whether something happened or not."""
@@ -171,7 +171,7 @@ def _closed_by_others(record: MonitorRecord, task: TaskRecord) -> MonitorRecord:
 
 
 def owner_is_gone(task: TaskRecord, now_ms: int) -> bool:
-    """Nobody has it, its process is provably dead, or is on another machine and has long been silent."""
+    """Return whether a task has no owner, or one that is dead or has been silent on another machine."""
     if not task.owner or owner_is_dead(task.owner):
         return True
     where = task.owner.rpartition("/")[0].rsplit(":", 2)[0]

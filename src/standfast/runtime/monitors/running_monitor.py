@@ -8,21 +8,70 @@ from __future__ import annotations
 import asyncio
 import enum
 import signal
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from standfast.errors import Code, ErrorObject
-from standfast.model.monitor import MonitorState, MonitorStatus, MonitorUpdate, WakePolicy
+from standfast.model.monitor import RING, MonitorState, MonitorStatus, MonitorUpdate, WakePolicy
 from standfast.ports.clock import Clock
 from standfast.runtime.monitors.lines import Lines
 from standfast.runtime.monitors.record import MonitorRecord, Wake, interrupted, kept
-from standfast.runtime.monitors.ring import UpdateRing
 
 if TYPE_CHECKING:
     from standfast.runtime.monitors.process import MonitorProcess
+
+
+class UpdateRing:
+    """At most `RING` updates. `seq` is the number of the last one; `lost` were pushed out untaken.
+
+    Rule: an update keeps its number for ever. The next process continues counting where the last one ended.
+    """
+
+    def __init__(self, updates: Iterable[MonitorUpdate] = (), *, seq: int = 0, lost: int = 0) -> None:
+        self._updates = deque(updates, RING)
+        self.seq = max([seq, *(update.seq for update in self._updates)])
+        self.lost = lost
+
+    def __len__(self) -> int:
+        return len(self._updates)
+
+    @property
+    def updates(self) -> tuple[MonitorUpdate, ...]:
+        return tuple(self._updates)
+
+    def next_seq(self) -> int:
+        self.seq += 1
+        return self.seq
+
+    def add(self, update: MonitorUpdate) -> None:
+        self.lost += len(self._updates) == RING
+        self._updates.append(update)
+
+    def skip(self, count: int) -> None:
+        """Number updates that are dropped: at least a whole ring of others follows them."""
+        self.seq += count
+        self.lost += count
+
+    def after(self, seq: int) -> tuple[MonitorUpdate, ...]:
+        return tuple(update for update in self._updates if update.seq > seq)
+
+    def drop(self, seq: int) -> None:
+        """Forget what was taken, up to the number *seq*."""
+        while self._updates and self._updates[0].seq <= seq:
+            self._updates.popleft()
+            self.lost = 0
+
+    def take(self) -> tuple[tuple[MonitorUpdate, ...], int]:
+        """Everything, and how much was lost before it."""
+        taken, lost = self.updates, self.lost
+        self._updates.clear()
+        self.lost = 0
+        return taken, lost
+
 
 Notify = Callable[[str, MonitorUpdate], None]
 """Hears what monitors of a session say, as it comes. Must return at once."""
@@ -109,7 +158,7 @@ class RunningMonitor:
             self.process.request_stop()
 
     def failed(self, error: ErrorObject) -> None:
-        """It could not be started, or nobody runs it any more; unless somebody has ended it meanwhile."""
+        """Note that it could not be started, or that no process runs it, unless it was ended on purpose."""
         self.has_ended = self.never_ran = True
         if self.ending is None:
             self._conclude(MonitorState.FAILED, error.message, error)

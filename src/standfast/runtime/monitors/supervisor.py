@@ -42,7 +42,7 @@ _GLANCE_MS: Final = 200
 
 
 class Word(enum.Enum):
-    """What a supervisor hears. `STIR` says no more than that there may be something to look after."""
+    """What a supervisor receives. `STIR` only means that there may be something to do."""
 
     GO = "go"
     STOP = "stop"
@@ -102,7 +102,7 @@ class Family:
         self.code: int | None = None
 
     def reap(self) -> bool:
-        """Take leave of those that have ended; whether anybody is left."""
+        """Reap the processes that have ended; return whether any is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -234,7 +234,7 @@ def _become(request: dict[str, Any], gate: int, supervisor: int) -> NoReturn:
 
 
 def _signal_pipe() -> int:
-    """A descriptor that can be read when a child has ended or somebody wants us to end."""
+    """Return a descriptor that can be read when a child has ended or SIGTERM has arrived."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)

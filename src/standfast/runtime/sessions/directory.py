@@ -37,8 +37,13 @@ from standfast.ports.session_store import QueuedInput, SessionStore
 from standfast.runtime.agent_definition import AgentDefinition, declared_agents
 from standfast.runtime.dependencies import fits, inherited_factory
 from standfast.runtime.sessions.live_session import LiveSession, RunsTurns
-from standfast.runtime.sessions.materialize import charter_of_fork, chartered_model, require_same_provider
-from standfast.runtime.sessions.prepared_agent import PreparedAgent, prepare_agent
+from standfast.runtime.sessions.materialize import (
+    PreparedAgent,
+    charter_of_fork,
+    chartered_model,
+    prepare_agent,
+    require_same_provider,
+)
 from standfast.runtime.sessions.session_plugins import as_options
 from standfast.runtime.triggers import deliver, listeners, occurrence
 from standfast.runtime.turn import is_turn_id
@@ -52,7 +57,7 @@ AnyAgent = AgentDefinition[Any, Any]
 
 
 class BackgroundWork(Protocol):
-    """What goes on beside turns: tasks, monitors and async handles."""
+    """Work beside turns: tasks, monitors and async handles."""
 
     @property
     def watched(self) -> Container[str]:
@@ -64,7 +69,7 @@ class BackgroundWork(Protocol):
         """Look at the handles of a session whose leaf has moved."""
 
     async def forget_session(self, session_id: str) -> None:
-        """End what goes on beside the turns of a session that is no more."""
+        """End the background work of a deleted session."""
 
     async def spawn(self, session_id: str, spec: TaskSpec, work: SessionTask) -> TaskRecord: ...
 
@@ -136,7 +141,7 @@ class SessionDirectory:
         return found
 
     def tell(self, session_id: str, event: Event) -> None:
-        """Show something to whoever observes a session here."""
+        """Publish an event to the observers of a session here."""
         live = self.sessions.get(session_id) or self._evicted.get(session_id)
         if live is not None:
             live.feed.publish(event)

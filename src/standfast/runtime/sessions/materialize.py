@@ -5,13 +5,18 @@ Rule: what a session is made of is the same in every process, except for what th
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from standfast.errors import ProviderMismatch, RecordCorrupt, StandfastError
+from standfast.model.canonical import Json
 from standfast.model.capability import ToolState
+from standfast.model.limits import AGENT_TIMEOUT_MS
 from standfast.model.plugin_state import (
     PluginSessionSnapshot,
     PluginSnapshotEntry,
@@ -20,17 +25,182 @@ from standfast.model.plugin_state import (
     decode_state,
 )
 from standfast.model.session import SessionCharter, SessionHead, SessionPolicy, same_provider
-from standfast.plugins.contexts import SessionConfigChanged, SessionRestored, SubagentContext
+from standfast.plugins.contexts import SessionConfigChanged, SessionHosts, SessionRestored, SubagentContext
+from standfast.plugins.host import PluginHost
 from standfast.plugins.plugin_states import STATE
 from standfast.plugins.protocol import ProtocolSessionContext, ProtocolSessionMaterialization
-from standfast.plugins.running import NoAnswer
+from standfast.plugins.running import HookRunner, NoAnswer
 from standfast.plugins.runtime_services import RuntimeServices
 from standfast.plugins.session import FULL, PluginSession, SessionAuthority, SessionBuild
 from standfast.plugins.session_context import NO_OVERLAY, Overlay, SessionContext
+from standfast.ports.clock import Clock
+from standfast.ports.model_provider import ModelProvider
 from standfast.ports.session_store import JournalEntry, SessionStore
-from standfast.runtime.sessions.prepared_agent import PreparedAgent
+from standfast.runtime.agent_definition import AgentDefinition
 from standfast.tools.catalog import NO_CATALOG_OVERLAY, ToolCatalogContribution
+from standfast.tools.dispatch import Dispatcher
+from standfast.tools.home_loop import at_home, homed
 from standfast.tools.provider import ToolProvider
+
+if TYPE_CHECKING:
+    from standfast.providers.prices import Prices, PriceTable
+    from standfast.providers.rate_limit import RateLimit
+
+
+class LazyRules:
+    """Approval rules, evaluated by an engine that is started when the first rule needs it."""
+
+    def __init__(self) -> None:
+        self._workers: Any = None
+        self._evaluate: Any = None
+
+    def __call__(self, rule: str, args: list[Json], kwargs: dict[str, Json], session_id: str) -> bool:
+        if self._evaluate is None:
+            from standfast.sandbox.monty.rules import RuleEvaluator
+            from standfast.sandbox.monty.workers import MontyWorkers
+
+            self._workers = MontyWorkers(1)
+            self._evaluate = RuleEvaluator(self._workers)
+        return bool(self._evaluate(rule, args, kwargs, session_id))
+
+    def close(self) -> None:
+        if self._workers is not None:
+            self._workers.close()
+
+
+class OpenModels:
+    """Opens models by name. Models in *shared*, if it is given, are used and never closed."""
+
+    def __init__(
+        self, shared: dict[str, ModelProvider] | None, limited: Callable[[ModelProvider], ModelProvider]
+    ) -> None:
+        self._shared = shared
+        self._opened: dict[str, ModelProvider] = {}
+        self.limited = limited
+
+    def named(self, name: str) -> ModelProvider:
+        """The model of this name, opened once."""
+        found = self._opened.get(name)
+        if found is None:
+            found = self._opened[name] = self.limited(self._resolve(name))
+        return found
+
+    def _resolve(self, name: str) -> ModelProvider:
+        from standfast.providers.resolve import resolve_model
+
+        if self._shared is None:
+            return resolve_model(name)
+        if name not in self._shared:
+            self._shared[name] = resolve_model(name)
+        return self._shared[name]
+
+    async def close(self) -> None:
+        """Close what was opened here; raise the first error when all are closed."""
+        opened, self._opened = {} if self._shared is not None else self._opened, {}
+        errors = []
+        for model in opened.values():
+            try:
+                await model.close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+def open_prices(given: Prices | PriceTable | str | os.PathLike[str] | None) -> Prices:
+    """The prices of a table or of a file, or as they are."""
+    from standfast.providers.prices import Prices
+
+    return given if isinstance(given, Prices) else Prices(given)
+
+
+def shared_limits(
+    limits: Mapping[str, RateLimit] | None, clock: Clock, sleep: Callable[[float], Awaitable[None]]
+) -> Callable[[ModelProvider], ModelProvider]:
+    """Return what puts models behind the limits that all sessions share."""
+    if not limits:
+        return lambda model: model
+    from standfast.providers.rate_limit import SharedLimits
+
+    return SharedLimits(limits, clock=clock, sleep=sleep).around
+
+
+class PreparedAgent(msgspec.Struct, frozen=True):
+    """What the sessions of one agent share."""
+
+    agent: AgentDefinition[Any, Any]
+    model: ModelProvider
+    dispatcher: Dispatcher
+    host: PluginHost
+    policy: SessionPolicy
+
+    async def close(self) -> None:
+        self.dispatcher.close()
+        await self.host.runner.spares.close()
+
+
+def prepare_agent(
+    agent: AgentDefinition[Any, Any], services: RuntimeServices, hosts_of: Callable[[str], SessionHosts]
+) -> PreparedAgent:
+    """Open the agent's model and make its dispatcher and plugin host."""
+    given = agent.model
+    model = services.models.named(given) if isinstance(given, str) else services.models.limited(given)
+    dispatcher = Dispatcher(
+        agent.registry,
+        threads=services.threads,
+        clock=services.clock,
+        evaluate_rule=services.rules,
+        default_timeout_ms=AGENT_TIMEOUT_MS,
+        loops=services.loops,
+        stalls=services.stalls,
+    )
+    dispatcher.home = services.home
+    dispatcher.traced = services.tracer is not None
+    host = PluginHost(
+        [agent.protocol, *agent.plugins],
+        agent.registry,
+        shelf_of=lambda plugin_id: StoreShelf(services.store, services.clock, plugin_id, services.home),
+        report=services.report,
+        runner=HookRunner(
+            services.settings.hook_timeout_s,
+            services.probe,
+            watch=services.tracer,
+            loops=services.loops,
+            stalls=services.stalls,
+        ),
+        read_attachment=homed(services.home, services.store.blob),
+        hosts_of=hosts_of,
+    )
+    return PreparedAgent(agent, model, dispatcher, host, agent.policy())
+
+
+class StoreShelf:
+    """The `Shelf` of one plugin in the runtime's store, on whichever loop the plugin runs."""
+
+    __slots__ = ("_clock", "_home", "_plugin_id", "_store")
+
+    def __init__(
+        self,
+        store: SessionStore,
+        clock: Clock,
+        plugin_id: str,
+        home: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._home = home
+        self._store = store
+        self._clock = clock
+        self._plugin_id = plugin_id
+
+    async def put(self, scope: str, key: str, body: bytes | None) -> None:
+        now = self._clock.now_ms()
+        await at_home(self._home, self._store.put_plugin_record, self._plugin_id, scope, key, body, now)
+
+    async def get(self, scope: str, key: str) -> bytes | None:
+        return await at_home(self._home, self._store.plugin_record, self._plugin_id, scope, key)
+
+    async def list(self, scope: str) -> list[tuple[str, bytes]]:
+        return await at_home(self._home, self._store.plugin_records, self._plugin_id, scope)
+
 
 _EMPTY = SessionState()
 _decode_tools = msgspec.json.Decoder(ToolState).decode
@@ -85,12 +255,12 @@ AS_GIVEN = SessionSetup()
 
 
 def charter_of_fork(charter: SessionCharter | None) -> SessionCharter | None:
-    """What a fork keeps of a charter: what it runs with. It is nobody's child, and has all rights."""
+    """Return what a fork keeps of a charter: its policy. It has no parent, and all rights."""
     return None if charter is None or charter.policy is None else SessionCharter(policy=charter.policy)
 
 
 def _subagent_of(charter: SessionCharter) -> SubagentContext | None:
-    """What the plugins of a session that works for another one are told about that."""
+    """Return how plugins see that their session works for another one."""
     if not charter.subagent or charter.parent_session_id is None:
         return None
     return SubagentContext(
@@ -106,9 +276,9 @@ async def materialize(
     journal: Sequence[JournalEntry] = (),
     forked: PluginSession | None = None,
 ) -> SessionContext:
-    """The session as it stands at *head*, or in the middle of the turn that *journal* is of.
+    """Build the session as it is at *head*, or in the middle of the turn that *journal* is of.
 
-    With *forked*, its plugins are those: they remember already what they have at *head*.
+    *forked* are plugins that have the state at *head* already.
     """
     state = await read_state(services.store, head)
     states = journaled_states(head, journal)

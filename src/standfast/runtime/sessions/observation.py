@@ -40,7 +40,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """An event, and the cursor to go on after it."""
+    """An event, and the cursor to continue after it."""
 
     event: Event
     cursor: Cursor

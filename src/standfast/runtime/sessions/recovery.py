@@ -28,7 +28,7 @@ from standfast.runtime.turn import Turn
 
 
 class RecoveryLoop:
-    """Looks after the sessions of a directory; *recover_background* after their tasks and monitors."""
+    """Recovers the sessions of a directory; *recover_background* their tasks and monitors."""
 
     def __init__(
         self, directory: SessionDirectory, recover_background: Callable[[], Awaitable[None]]
@@ -82,7 +82,8 @@ class RecoveryLoop:
         if not self._knows_agents():
             return
         store = self._directory.store
-        await fire_due(store, self._directory.now_ms())
+        if triggers := await store.triggers():
+            await fire_due(store, triggers, self._directory.now_ms())
         for session_id in await store.with_queued():
             live = await self._directory.put_to_work(session_id)
             if live is not None:

@@ -369,7 +369,7 @@ async def append_nodes(
 ) -> SessionHead:
     """Add nodes to the history; `StaleBranch` if the node *requires* is not on the active path.
 
-    The session's protocol is told of them; if it fails, that is raised, and the nodes stay.
+    If the session's protocol fails to take them in, that is raised, and the nodes stay.
     """
     now = services.clock.now_ms()
     entries = tuple(Entry(at_ms=now, payload=_checked(payload)) for payload in payloads)

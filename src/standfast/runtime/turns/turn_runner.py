@@ -82,7 +82,7 @@ from standfast.runtime.result import (
 from standfast.runtime.sessions.current_turn import messages_of_turn
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.sessions.live_session import LiveSession
-from standfast.runtime.sessions.prepared_agent import PreparedAgent
+from standfast.runtime.sessions.materialize import PreparedAgent
 from standfast.runtime.turn import RUNNING_TURN, Turn, TurnEventPublisher, TurnRequest
 from standfast.runtime.user_functions import with_instructions
 from standfast.tools.context import RunContext
