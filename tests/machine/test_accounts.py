@@ -36,8 +36,8 @@ def test_usage_is_added_up_by_model_and_over_the_turn() -> None:
     turn = Turn(started(), _reply("small", 10), settled(1), passed("after_work"))
     turn.feed(_reply("big", 100), settled(2, 2), passed("after_work"))
     turn.feed(answered(usage=Usage(input=1, output=1_000), model="small"))
-    assert turn.machine.usage == Usage(input=3, output=1_110, calls=3)
-    assert turn.machine.ledger("turn") == (
+    assert turn.machine.account.usage == Usage(input=3, output=1_110, calls=3)
+    assert turn.machine.account.ledger("turn") == (
         UsageEntry(source="turn", model="small", usage=Usage(input=2, output=1_010, calls=2)),
         UsageEntry(source="turn", model="big", usage=Usage(input=1, output=100, calls=1)),
     )
@@ -46,9 +46,9 @@ def test_usage_is_added_up_by_model_and_over_the_turn() -> None:
 def test_a_failed_model_call_counts_as_a_call_of_no_model() -> None:
     """Ours: the turn tells how often it asked; what a failed call used nobody knows."""
     turn = Turn(started(), failed(retryable=True), failed())
-    assert turn.machine.usage == Usage(calls=2)
-    assert turn.machine.model_calls == 2
-    assert turn.machine.ledger("turn") == ()
+    assert turn.machine.account.usage == Usage(calls=2)
+    assert turn.machine.account.model_calls == 2
+    assert turn.machine.account.ledger("turn") == ()
 
 
 def test_the_summary_has_the_outcome_the_usage_and_the_records_in_the_order_they_came() -> None:
@@ -75,7 +75,7 @@ def test_a_parked_turn_has_a_summary_too() -> None:
 def test_a_late_result_leaves_no_record() -> None:
     """Ours: one call, one record."""
     turn = Turn(started(), calls("a", "b"), recorded(1), recorded(1), recorded(9))
-    assert len(turn.machine.records) == 1
+    assert len(turn.machine.calls.records) == 1
 
 
 def test_every_entry_has_the_time_of_the_input_that_made_it() -> None:

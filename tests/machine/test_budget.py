@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from standfast.machine.budget import BudgetWatch, Spent
+from standfast.machine.account import BudgetWatch, TurnSpending
 from standfast.model.limits import UsageLimits
 
 
 def _warned(limits: UsageLimits, **used: int) -> str | None:
     """What a fresh watch says."""
-    return BudgetWatch().warning(limits, Spent(**used))
+    return BudgetWatch().warning(limits, TurnSpending(**used))
 
 
 def _level(limits: UsageLimits, **used: int) -> int:
@@ -76,7 +76,7 @@ def test_each_level_is_told_of_once() -> None:
     """Seed: issue 5. A model that reads the same warning at each step stops reading it."""
     watch = BudgetWatch()
     limits = UsageLimits(max_iterations=10)
-    told = [watch.warning(limits, Spent(iterations=used, tokens=0, wall_ms=0)) for used in range(13)]
+    told = [watch.warning(limits, TurnSpending(iterations=used, tokens=0, wall_ms=0)) for used in range(13)]
     assert [used for used, said in enumerate(told) if said] == [6, 9, 10]
 
 
@@ -84,11 +84,11 @@ def test_a_jump_tells_of_the_highest_level_only() -> None:
     """Seed: issue 5. From 10 to 95 % there is one warning, and none for 60 % after it."""
     watch = BudgetWatch()
     limits = UsageLimits(max_iterations=100, max_tokens=100)
-    assert watch.warning(limits, Spent(iterations=10, tokens=10, wall_ms=0)) is None
-    said = watch.warning(limits, Spent(iterations=11, tokens=95, wall_ms=0))
+    assert watch.warning(limits, TurnSpending(iterations=10, tokens=10, wall_ms=0)) is None
+    said = watch.warning(limits, TurnSpending(iterations=11, tokens=95, wall_ms=0))
     assert said is not None
     assert said.startswith("95 of 100 tokens used (95 %). Finish soon")
-    assert watch.warning(limits, Spent(iterations=65, tokens=95, wall_ms=0)) is None
+    assert watch.warning(limits, TurnSpending(iterations=65, tokens=95, wall_ms=0)) is None
     assert not watch.spent
 
 
@@ -96,8 +96,8 @@ def test_a_second_limit_at_the_same_level_says_nothing_more() -> None:
     """Ours: a level is of the turn, not of one of its limits."""
     watch = BudgetWatch()
     limits = UsageLimits(max_iterations=10, max_tokens=100, max_wall_ms=1_000)
-    assert watch.warning(limits, Spent(iterations=6, tokens=0, wall_ms=0))
-    assert watch.warning(limits, Spent(iterations=7, tokens=71, wall_ms=800)) is None
+    assert watch.warning(limits, TurnSpending(iterations=6, tokens=0, wall_ms=0))
+    assert watch.warning(limits, TurnSpending(iterations=7, tokens=71, wall_ms=800)) is None
 
 
 def test_the_fullest_limit_is_the_one_that_is_named() -> None:
@@ -125,7 +125,7 @@ def test_a_limit_of_one_goes_straight_to_the_last_step() -> None:
 def test_tokens_over_the_limit_are_told_as_they_are() -> None:
     """Ours: one reply can take more than was left."""
     watch = BudgetWatch()
-    said = watch.warning(UsageLimits(max_tokens=1_000), Spent(iterations=2, tokens=1_500, wall_ms=0))
+    said = watch.warning(UsageLimits(max_tokens=1_000), TurnSpending(iterations=2, tokens=1_500, wall_ms=0))
     assert said is not None
     assert said.startswith("1,500 of 1,000 tokens used (150 %). This is the last step")
     assert watch.spent
@@ -137,7 +137,7 @@ def test_it_is_spent_from_the_last_warning_on() -> None:
     limits = UsageLimits(max_iterations=2)
     seen = []
     for used in (0, 1, 2, 3):
-        watch.warning(limits, Spent(iterations=used, tokens=0, wall_ms=0))
+        watch.warning(limits, TurnSpending(iterations=used, tokens=0, wall_ms=0))
         seen.append(watch.spent)
     assert seen == [False, False, True, True]
 
@@ -174,8 +174,8 @@ def test_levels_only_rise_and_the_same_numbers_give_the_same_words(
     first, second = BudgetWatch(), BudgetWatch()
     told = []
     for step, token, ms in uses:
-        said = first.warning(limits, Spent(iterations=step, tokens=token, wall_ms=ms))
-        assert said == second.warning(limits, Spent(iterations=step, tokens=token, wall_ms=ms))
+        said = first.warning(limits, TurnSpending(iterations=step, tokens=token, wall_ms=ms))
+        assert said == second.warning(limits, TurnSpending(iterations=step, tokens=token, wall_ms=ms))
         pairs = [(step, steps), (token, tokens), (ms, wall_ms)]
         reached = [used / most for used, most in pairs if most]
         assert first.spent or max(reached) < 1

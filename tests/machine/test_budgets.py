@@ -58,7 +58,7 @@ def test_a_turn_ends_when_its_rounds_are_used_up() -> None:
 
 def test_a_turn_tells_what_it_may_use() -> None:
     """Ours: whoever takes it up has to know whether its model has a price."""
-    assert Turn(started(max_iterations=2)).machine.limits == UsageLimits(max_iterations=2)
+    assert Turn(started(max_iterations=2)).machine.account.limits == UsageLimits(max_iterations=2)
 
 
 def test_an_answer_in_the_last_round_still_counts() -> None:
@@ -104,7 +104,7 @@ def test_a_turn_ends_when_its_model_calls_are_used_up() -> None:
     turn = Turn(started(max_calls=2), *_round(1, "a"), *_round(2, "b"))
     assert turn.stopped().reason is StopReason.TURN_BUDGET
     assert turn.stopped().error.message == "the turn made 2 model calls, the limit is 2"
-    assert turn.machine.model_calls == 2
+    assert turn.machine.account.model_calls == 2
 
 
 def test_an_attempt_that_failed_is_a_model_call() -> None:
@@ -112,7 +112,7 @@ def test_an_attempt_that_failed_is_a_model_call() -> None:
     turn = Turn(started(max_calls=2), failed(retryable=True))
     assert turn.tell(failed(retryable=True)) == ["commit turn_budget"]
     assert turn.stopped().error.hint == "raise it in UsageLimits; the last call failed: no luck"
-    assert turn.machine.usage.calls == 2
+    assert turn.machine.account.usage.calls == 2
 
 
 def test_the_last_call_may_fail_for_good_with_its_own_error() -> None:
@@ -258,23 +258,23 @@ def test_a_frame_opens_even_if_the_last_rounds_led_nowhere() -> None:
 def test_a_turn_without_a_limit_has_no_deadline() -> None:
     """Ours: None means no limit."""
     turn = Turn()
-    assert turn.machine.deadline_ms is None
+    assert turn.machine.account.deadline_ms is None
     turn.feed(started())
-    assert turn.machine.deadline_ms is None
+    assert turn.machine.account.deadline_ms is None
 
 
 def test_the_deadline_counts_from_the_start_and_does_not_move_while_the_turn_runs() -> None:
     """Ours: max_wall_ms is the time the turn runs."""
     turn = Turn(at(5_000, started(max_wall_ms=10_000)))
     for given in (at(6_000, calls("a")), at(7_000, settled(1)), at(8_000, AFTER_WORK), at(9_000, answered())):
-        assert turn.machine.deadline_ms == 15_000
+        assert turn.machine.account.deadline_ms == 15_000
         turn.feed(given)
-    assert turn.machine.deadline_ms == 15_000
+    assert turn.machine.account.deadline_ms == 15_000
 
 
 def test_a_turn_that_ended_has_no_deadline() -> None:
     """Ours: nobody needs to be woken for it."""
-    assert Turn(started(max_wall_ms=10_000), failed()).machine.deadline_ms is None
+    assert Turn(started(max_wall_ms=10_000), failed()).machine.account.deadline_ms is None
 
 
 def test_when_the_time_is_over_the_turn_ends_and_calls_under_way_are_cancelled() -> None:
@@ -288,17 +288,17 @@ def test_when_the_time_is_over_the_turn_ends_and_calls_under_way_are_cancelled()
 def test_time_spent_waiting_for_a_person_does_not_count() -> None:
     """Ours: UsageLimits, waiting for people and timers not counted."""
     turn = Turn(at(0, started(max_wall_ms=10_000)), at(1_000, calls("a")), at(2_000, waits(1)))
-    assert turn.machine.deadline_ms is None
+    assert turn.machine.account.deadline_ms is None
     turn.feed(at(902_000, ended("w1")))
-    assert turn.machine.deadline_ms == 910_000
+    assert turn.machine.account.deadline_ms == 910_000
 
 
 def test_time_counts_while_one_call_runs_and_another_waits() -> None:
     """Ours: the turn is at work as long as anything of it is."""
     turn = Turn(at(0, started(max_wall_ms=10_000)), at(1_000, calls("a", "b")), at(2_000, waits(1)))
-    assert turn.machine.deadline_ms == 10_000
+    assert turn.machine.account.deadline_ms == 10_000
     turn.feed(at(4_000, ended("w1")))
-    assert turn.machine.deadline_ms == 10_000
+    assert turn.machine.account.deadline_ms == 10_000
 
 
 def test_every_wait_is_left_out_of_the_time() -> None:
@@ -306,46 +306,46 @@ def test_every_wait_is_left_out_of_the_time() -> None:
     turn = Turn(at(0, started(max_wall_ms=10_000)), at(0, calls("a", "b")))
     turn.feed(at(1_000, waits(1)), at(2_000, waits(2)))
     turn.feed(at(50_000, ended("w2")), at(51_000, settled(2)))
-    assert turn.machine.deadline_ms is None
+    assert turn.machine.account.deadline_ms is None
     turn.feed(at(90_000, ended("w1")))
-    assert turn.machine.deadline_ms == 97_000
+    assert turn.machine.account.deadline_ms == 97_000
 
 
 def test_the_time_in_which_no_process_ran_the_turn_does_not_count() -> None:
     """Ours: a crash over night leaves the turn the time that it had."""
     turn = Turn(at(0, started(max_wall_ms=10_000)), at(3_000, calls("a")), at(80_000, resumed()))
-    assert turn.machine.deadline_ms == 87_000
+    assert turn.machine.account.deadline_ms == 87_000
     turn.feed(at(81_000, settled(1)), at(200_000, resumed()), at(300_000, resumed()))
-    assert turn.machine.deadline_ms == 306_000
+    assert turn.machine.account.deadline_ms == 306_000
 
 
 def test_a_turn_that_is_taken_over_while_it_waits_keeps_its_time() -> None:
     """Bug: the time before the wait was counted once more for each process that looked at the turn."""
     turn = Turn(at(0, started(max_wall_ms=10_000)), at(1_000, calls("a")), at(4_000, waits(1)))
     turn.feed(at(50_000, resumed()), at(60_000, resumed()))
-    assert turn.machine.deadline_ms is None
+    assert turn.machine.account.deadline_ms is None
     turn.feed(at(70_000, ended("w1")))
-    assert turn.machine.deadline_ms == 76_000
+    assert turn.machine.account.deadline_ms == 76_000
 
 
 def test_a_wait_that_is_replaced_while_the_turn_is_parked_does_not_count_twice() -> None:
     """Bug: each time the turn parked anew, the time before the first wait was counted again."""
     turn = Turn(at(0, started(max_wall_ms=10_000)), at(1_000, calls("a", "b")))
     turn.feed(at(2_000, waits(1)), at(4_000, waits(2)), at(5_000, waits(2, "again")), at(6_000, settled(1)))
-    assert turn.machine.deadline_ms is None
+    assert turn.machine.account.deadline_ms is None
     turn.feed(at(70_000, ended("again")))
-    assert turn.machine.deadline_ms == 76_000
+    assert turn.machine.account.deadline_ms == 76_000
 
 
 def test_a_parked_turn_whose_call_settles_goes_on_with_the_time_it_had() -> None:
     """Bug: the time spent parked counted if a result, and not the end of the wait, woke the turn."""
     turn = Turn(at(0, started(max_wall_ms=10_000)), at(1_000, calls("a")), at(4_000, waits(1)))
     turn.feed(at(50_000, settled(1, "somehow")))
-    assert turn.machine.deadline_ms == 56_000
+    assert turn.machine.account.deadline_ms == 56_000
 
 
 def test_a_clock_that_was_set_back_takes_no_time_away() -> None:
     """Ours: times come from outside; a turn never gains or loses its limit by a jump backwards."""
     turn = Turn(at(50_000, started(max_wall_ms=10_000)), at(20_000, calls("a")), at(20_000, waits(1)))
     turn.feed(at(30_000, ended("w1")))
-    assert turn.machine.deadline_ms == 40_000
+    assert turn.machine.account.deadline_ms == 40_000

@@ -105,7 +105,7 @@ def test_a_call_is_ruled_on_once() -> None:
     first = turn.machine.messages[-2]
     assert isinstance(first, ToolMessage)
     assert first.edited_arguments == {"n": 1}
-    assert turn.machine.usage.input == 0
+    assert turn.machine.account.usage.input == 0
 
 
 def test_a_ruling_that_comes_after_the_result_changes_nothing() -> None:
@@ -185,7 +185,7 @@ def test_what_is_said_about_a_result_that_came_too_late_is_not_heard() -> None:
     assert turn.tell(settled(1, "again", messages=(said("x"),), abort=ENOUGH, usage=(SPENT,))) == []
     turn.feed(settled(2), passed("after_work"))
     assert turn.talk()[-1] == "tool 2: None"
-    assert turn.machine.usage.input == 0
+    assert turn.machine.account.usage.input == 0
 
 
 def test_what_plugins_said_is_said_after_a_turn_that_passes_no_checkpoint_any_more() -> None:

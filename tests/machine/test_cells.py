@@ -73,19 +73,19 @@ def test_the_calls_of_a_cell_run_at_once_under_ids_of_the_turn() -> None:
     """Seed: issue 5, each host call is an effect in the journal, as any native call is."""
     turn = in_a_cell()
     assert turn.tell(paused(1, 1, "look", "pay", "look")) == ["tool.2.1", "tool.3.1", "tool.4.1"]
-    assert turn.machine.under_way() == [2, 3, 4]
+    assert turn.machine.calls.under_way() == [2, 3, 4]
 
 
 def test_a_turn_tells_whether_code_is_in_the_middle() -> None:
     """Ours: only who runs code can go on with it; a cell that made no call yet may still be refused."""
     turn = in_a_cell()
-    assert not turn.machine.any_cells()
+    assert not turn.machine.calls.any_cells()
     turn.feed(paused(1, 1, "look"))
-    assert turn.machine.any_cells()
+    assert turn.machine.calls.any_cells()
     turn.feed(settled(2))
-    assert turn.machine.any_cells()
+    assert turn.machine.calls.any_cells()
     turn.feed(settled(1))
-    assert not turn.machine.any_cells()
+    assert not turn.machine.calls.any_cells()
 
 
 def test_a_call_of_a_cell_tells_its_cell_and_keeps_its_arguments() -> None:
@@ -167,7 +167,7 @@ def test_a_cell_that_pauses_with_nothing_to_hear_waits_for_what_runs() -> None:
     """Ours: it is neither run again nor given up."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2))
     assert turn.tell(paused(1, 2)) == []
-    assert (turn.machine.phase, turn.machine.under_way()) == (Phase.ACTING, [3])
+    assert (turn.machine.phase, turn.machine.calls.under_way()) == (Phase.ACTING, [3])
     assert turn.tell(settled(3)) == ["cell.1 hears 2 3"]
 
 
@@ -263,7 +263,7 @@ def test_a_call_that_has_its_result_or_that_nobody_made_cannot_pause() -> None:
     turn = Turn(started(), calls("run_code", "look"), settled(1, "over"))
     assert turn.tell(paused(1, 1, "a")) == []
     assert turn.tell(paused(9, 1, "a")) == []
-    assert turn.machine.under_way() == [2]
+    assert turn.machine.calls.under_way() == [2]
 
 
 def test_a_call_that_waits_for_a_person_cannot_pause() -> None:
@@ -309,7 +309,7 @@ def test_only_the_result_of_the_cell_goes_to_the_model() -> None:
 def test_the_calls_of_a_cell_are_on_the_record_of_the_turn() -> None:
     """Seed: whatever the model is shown, what was called is known, in the order in which it was done."""
     turn = in_a_cell(paused(1, 1, "a", "b"), recorded(3, "b"), recorded(2, "a"), paused(1, 2), recorded(1))
-    assert [record.request_digest for record in turn.machine.records] == ["d3", "d2", "d1"]
+    assert [record.request_digest for record in turn.machine.calls.records] == ["d3", "d2", "d1"]
 
 
 def test_the_attachments_of_its_calls_are_kept_with_the_result_of_the_cell() -> None:
@@ -335,7 +335,7 @@ def test_a_round_waits_for_the_calls_that_outlive_their_cell() -> None:
     assert turn.recovered() == ["tool.3.1"]
     assert turn.tell(recorded(3)) == ["after_work.1"]
     assert turn.results() == [(1, "early")]
-    assert len(turn.machine.records) == 1
+    assert len(turn.machine.calls.records) == 1
 
 
 def test_a_call_that_waits_is_given_up_when_its_cell_ends() -> None:
@@ -362,15 +362,15 @@ def test_a_call_that_is_given_up_is_neither_heard_of_nor_on_record() -> None:
     heard = cell_of(turn.feed(settled(2)))
     turn.feed(settled(1, "early"))
     assert [one.call_id for one in heard.answers] == [2]
-    assert turn.machine.records == []
+    assert turn.machine.calls.records == []
 
 
 def test_a_turn_tells_whether_a_result_would_count() -> None:
     """Ours: what a cell leaves behind is kept only with a result that counts."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2))
-    assert [turn.machine.lacks_result(one) for one in (1, 2, 3, 9)] == [True, False, True, False]
+    assert [turn.machine.calls.lacks_result(one) for one in (1, 2, 3, 9)] == [True, False, True, False]
     turn.feed(cancelled())
-    assert not any(turn.machine.lacks_result(one) for one in (1, 2, 3, 9))
+    assert not any(turn.machine.calls.lacks_result(one) for one in (1, 2, 3, 9))
 
 
 def test_a_cell_that_fails_while_it_is_paused_has_its_result() -> None:
@@ -448,10 +448,10 @@ def test_waits_of_one_cell_may_end_in_any_order(order: tuple[int, int]) -> None:
 def test_a_result_for_a_parked_cell_lets_the_time_of_the_turn_go_on() -> None:
     """Bug: the clock of the turn stood still while the cell went on."""
     turn = in_a_cell(paused(1, 1, "pay"), waits(2), limit_ms=10_000)
-    assert turn.machine.deadline_ms is None
+    assert turn.machine.account.deadline_ms is None
     assert turn.tell(settled(2)) == ["cell.1 hears 2"]
     assert turn.machine.phase is Phase.ACTING
-    assert turn.machine.deadline_ms == 4_000 + 10_000 - 3_000
+    assert turn.machine.account.deadline_ms == 4_000 + 10_000 - 3_000
 
 
 # Recovery
@@ -542,5 +542,5 @@ def test_a_cell_that_has_its_result_keeps_it_when_the_turn_ends() -> None:
 def test_time_in_which_a_cell_computes_counts() -> None:
     """Ours: a cell that never ends is ended by the time of its turn."""
     turn = in_a_cell(paused(1, 1, "a"), settled(2), limit_ms=10_000)
-    assert turn.machine.deadline_ms == 10_000
+    assert turn.machine.account.deadline_ms == 10_000
     assert turn.tell(out_of_time()) == ["stop", "commit turn_budget"]

@@ -148,20 +148,20 @@ def test_what_plugins_asked_of_a_model_is_in_the_ledger_under_their_name() -> No
     turn.feed(ran("before_turn", **spent), prepared(1, ruling=Ruling(**spent)))
     turn.feed(answered(usage=Usage(input=100, output=10), model="m"), ran("before_completion", **spent))
     turn.feed(ran("after_turn", **spent), passed("before_completion"))
-    assert turn.machine.usage == Usage(input=128, output=10, calls=5)
-    assert turn.machine.ledger("turn") == (
+    assert turn.machine.account.usage == Usage(input=128, output=10, calls=5)
+    assert turn.machine.account.ledger("turn") == (
         UsageEntry(source="turn", model="m", usage=Usage(input=100, output=10, calls=1)),
         UsageEntry(source="p", model="m", usage=Usage(input=28, calls=4)),
     )
-    assert turn.machine.model_calls == 5
+    assert turn.machine.account.model_calls == 5
 
 
 def test_usage_of_rulings_on_calls_and_results_counts_too() -> None:
     """Ours: there is no stage whose model calls are free."""
     turn = Turn(started(stages=("before_tool_call",)), calls("a"))
     turn.feed(ruled(1, usage=(SPENT,), model_calls=1), settled(1, usage=(SPENT,), model_calls=2))
-    assert turn.machine.ledger("turn")[-1].usage == Usage(input=14, calls=2)
-    assert turn.machine.model_calls == 4
+    assert turn.machine.account.ledger("turn")[-1].usage == Usage(input=14, calls=2)
+    assert turn.machine.account.model_calls == 4
     (command,) = turn.feed(passed("after_work"))
     assert command.key == "model.5"  # type: ignore[union-attr]
 
@@ -170,4 +170,4 @@ def test_calls_that_used_nothing_are_counted_all_the_same() -> None:
     """Ours: the numbers of model calls stay unique in the session."""
     turn = Turn(started(stages=("before_turn",)))
     assert turn.tell(ran("before_turn", model_calls=2)) == ["model.3"]
-    assert turn.machine.ledger("turn") == ()
+    assert turn.machine.account.ledger("turn") == ()

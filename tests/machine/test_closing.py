@@ -111,7 +111,7 @@ def test_nothing_changes_an_end_that_plugins_are_hearing_of(given: Input) -> Non
 def test_time_does_not_count_while_plugins_hear_of_the_end() -> None:
     """Ours: a turn that is over cannot run out of time."""
     turn = Turn(started(stages=("after_turn",), max_wall_ms=9_000), failed())
-    assert turn.machine.deadline_ms is None
+    assert turn.machine.account.deadline_ms is None
 
 
 # An end that can still be put off

@@ -128,7 +128,7 @@ def test_the_turn_begins_with_its_cell_and_asks_no_model() -> None:
     )
     assert turn.machine.code is CODE
     assert turn.talk() == ["user: first", "assistant: run_code"]
-    assert (turn.machine.model_calls, turn.machine.replied_at_ms) == (0, 0)
+    assert (turn.machine.account.model_calls, turn.machine.replied_at_ms) == (0, 0)
     assert turn.recovered() == ["tool.1.1"]
 
 
@@ -143,7 +143,7 @@ def test_the_result_of_the_cell_is_the_turns_only_answer() -> None:
     turn = Turn(code_started(), settled(1, {"index": 0}), passed("before_completion"))
     assert turn.machine.outcome == Finished(text="", value=None)
     assert turn.results() == [(1, {"index": 0})]
-    assert turn.machine.ledger("agent") == ()
+    assert turn.machine.account.ledger("agent") == ()
 
 
 def test_a_message_at_the_checkpoint_stands_in_the_history_and_asks_no_model() -> None:
@@ -155,9 +155,9 @@ def test_a_message_at_the_checkpoint_stands_in_the_history_and_asks_no_model() -
 def test_calls_that_a_stopped_cell_leaves_behind_are_cancelled_and_known() -> None:
     """Seed: §12, every call has a result; an execution without a record of its own is told apart."""
     turn = Turn(code_started(), paused(1, 1, "pay", "look", "ask"), recorded(3), waits(4), gives_up(1))
-    assert [call.name for call in turn.machine.given_up] == ["pay"]
-    assert turn.machine.under_way() == []
-    assert turn.machine.waits() == ()
+    assert [call.name for call in turn.machine.calls.given_up] == ["pay"]
+    assert turn.machine.calls.under_way() == []
+    assert turn.machine.calls.waits() == ()
     assert turn.results() == [(1, Code.TIMEOUT_WALL)]
     assert turn.tell(settled(2, "late")) == []
 
@@ -165,15 +165,15 @@ def test_calls_that_a_stopped_cell_leaves_behind_are_cancelled_and_known() -> No
 def test_an_abort_gives_up_the_calls_of_the_cell_but_not_the_cell() -> None:
     """Ours: the cell has a report of its own, its calls have none."""
     turn = Turn(code_started(), paused(1, 1, "pay", "look"), settled(3), cancelled())
-    assert [call.name for call in turn.machine.given_up] == ["pay"]
+    assert [call.name for call in turn.machine.calls.given_up] == ["pay"]
     assert turn.results() == [(1, Code.CANCELLED)]
 
 
 def test_records_are_found_by_call_the_last_one_counts() -> None:
     """Ours: a call that timed out and was repeated has two records."""
     turn = Turn(code_started(), paused(1, 1, "pay", "look"), timed_out(2), recorded(3), recorded(2, "pay"))
-    assert [record.request_digest for record in turn.machine.records] == ["d2", "d3", "d2"]
-    assert {call_id: record.status for call_id, record in turn.machine.records_by_call().items()} == {
+    assert [record.request_digest for record in turn.machine.calls.records] == ["d2", "d3", "d2"]
+    assert {call_id: record.status for call_id, record in turn.machine.calls.records_by_call().items()} == {
         2: "ok",
         3: "ok",
     }
@@ -182,11 +182,11 @@ def test_records_are_found_by_call_the_last_one_counts() -> None:
 def test_time_counts_while_code_runs_and_not_while_it_is_parked() -> None:
     """Ours: the wall limit of a turn holds for code as for a model."""
     turn = Turn(code_started(limit_ms=10_000))
-    assert turn.machine.deadline_ms == 10_000
+    assert turn.machine.account.deadline_ms == 10_000
     turn.feed(paused(1, 1, "pay"), waits(2))
-    assert turn.machine.deadline_ms is None
+    assert turn.machine.account.deadline_ms is None
     turn.feed(resumed(), ended("w2"))
-    assert turn.machine.deadline_ms == 12_000
+    assert turn.machine.account.deadline_ms == 12_000
 
 
 def test_plugins_hear_of_the_end_of_a_turn_of_code() -> None:

@@ -69,7 +69,7 @@ def test_a_cancelled_turn_ends_at_once_and_every_call_has_a_result(
     assert turn.stopped().error.code == "CANCELLED"
     assert turn.machine.outstanding() == []
     last = turn.machine.entries[-1].payload
-    assert last == TurnEnded(outcome=turn.stopped(), usage=turn.machine.usage)
+    assert last == TurnEnded(outcome=turn.stopped(), usage=turn.machine.account.usage)
 
 
 @pytest.mark.parametrize(("inputs", "results"), MIDDLES.values(), ids=MIDDLES.keys())
@@ -112,7 +112,7 @@ def test_a_cancelled_call_tells_whether_it_may_have_taken_effect(
 def test_a_turn_whose_last_call_was_cancelled_did_not_make_the_round_up() -> None:
     """Ours: results of a round half settled keep their order and their records."""
     turn = Turn(started(), calls("a", "b"), recorded(2), cancelled())
-    assert [record.request_digest for record in turn.machine.records] == ["d2"]
+    assert [record.request_digest for record in turn.machine.calls.records] == ["d2"]
     assert turn.talk()[1:] == ["assistant: a b", "tool 1: CANCELLED", "tool 2: 2"]
 
 
@@ -176,12 +176,12 @@ def test_what_comes_after_the_end_changes_nothing(inputs: tuple[Input, ...]) -> 
     before = (
         turn.machine.outcome,
         list(turn.machine.entries),
-        turn.machine.usage,
-        list(turn.machine.records),
+        turn.machine.account.usage,
+        list(turn.machine.calls.records),
     )
     for given in LATE:
         assert turn.feed(given) == []
     machine = turn.machine
-    assert (machine.outcome, machine.entries, machine.usage, machine.records) == before
+    assert (machine.outcome, machine.entries, machine.account.usage, machine.calls.records) == before
     assert machine.phase is Phase.ENDED
     assert sum(isinstance(command, Commit) for command in turn.commands) == 1

@@ -89,7 +89,7 @@ def test_attempts_are_used_up(attempts: int) -> None:
     turn = Turn(started(max_attempts=attempts), *[failed(retryable=True)] * (attempts - 1))
     assert turn.machine.outcome is None
     assert turn.tell(failed(retryable=True)) == ["commit provider_error"]
-    assert turn.machine.model_calls == attempts
+    assert turn.machine.account.model_calls == attempts
 
 
 def test_a_failure_that_cannot_pass_ends_the_turn_at_once() -> None:

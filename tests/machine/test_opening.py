@@ -67,7 +67,7 @@ def test_a_plugin_that_aborts_or_fails_ends_the_turn_before_the_model_is_asked(
     assert turn.tell(ran("before_turn", 1, **{how: error}, events=(NOTE,))) == ["stop", "commit plugin_abort"]
     assert (turn.stopped().reason, turn.stopped().error) == (StopReason.PLUGIN_ABORT, error)
     assert turn.history() == ["user: hello", "p note", "ended plugin_abort"]
-    assert turn.machine.model_calls == 0
+    assert turn.machine.account.model_calls == 0
 
 
 def test_an_abort_counts_more_than_a_failure() -> None:
@@ -100,7 +100,7 @@ def test_a_turn_can_end_before_plugins_have_answered(given: Input, commit: str) 
 
 def test_the_time_of_plugins_is_the_time_of_the_turn() -> None:
     """Ours: UsageLimits.max_wall_ms bounds a turn whose plugins take their time as well."""
-    assert opening(max_wall_ms=500).machine.deadline_ms == 500
+    assert opening(max_wall_ms=500).machine.account.deadline_ms == 500
 
 
 def test_what_the_protocol_gets_and_what_the_turn_adds_to_the_prompt_survive_a_replay() -> None:

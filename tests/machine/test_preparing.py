@@ -108,7 +108,7 @@ def test_a_frame_that_is_opened_instead_of_the_call_ends_the_turn() -> None:
     assert turn.tell(prepared(1, switch=SWITCH)) == ["commit switched to f_2"]
     assert turn.machine.outcome == FrameSwitched(switch=SWITCH)
     assert turn.history() == ["user: hello", "frame f_2"]
-    assert turn.machine.model_calls == 0
+    assert turn.machine.account.model_calls == 0
 
 
 def test_compaction_and_another_frame_at_once_open_both() -> None:

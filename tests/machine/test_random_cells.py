@@ -132,7 +132,7 @@ class Shell:
 
     def check(self) -> None:
         machine = self.machine
-        assert machine.under_way() == sorted(self.runs)
+        assert machine.calls.under_way() == sorted(self.runs)
         if self.runs:
             assert machine.phase is Phase.ACTING
         elif self.waits:

@@ -531,9 +531,9 @@ class RandomTurns(RuleBasedStateMachine):
     @invariant()
     def the_deadline_is_what_is_left_of_the_time(self) -> None:
         if self._phase() in STANDING:
-            assert self.machine.deadline_ms is None
+            assert self.machine.account.deadline_ms is None
         else:
-            assert self.machine.deadline_ms == self.now_ms + 100_000 - self.books.ran_ms
+            assert self.machine.account.deadline_ms == self.now_ms + 100_000 - self.books.ran_ms
 
     @invariant()
     def the_messages_are_among_the_entries(self) -> None:
@@ -561,8 +561,8 @@ class RandomTurns(RuleBasedStateMachine):
 
     @invariant()
     def the_ledger_adds_up(self) -> None:
-        lines = self.machine.ledger("turn")
-        assert sum(line.usage.total for line in lines) == self.machine.usage.total
+        lines = self.machine.account.ledger("turn")
+        assert sum(line.usage.total for line in lines) == self.machine.account.usage.total
         assert len({(line.source, line.model) for line in lines}) == len(lines)
 
     def teardown(self) -> None:
@@ -612,9 +612,15 @@ class RandomTurns(RuleBasedStateMachine):
             assert _as_json(fresh.outstanding()) == outstanding
         assert fresh.entries == self.machine.entries
         assert fresh.next_messages() == self.machine.next_messages()
-        assert fresh.ledger("turn") == self.machine.ledger("turn")
-        assert (fresh.usage, fresh.records) == (self.machine.usage, self.machine.records)
-        assert (fresh.outcome, fresh.deadline_ms) == (self.machine.outcome, self.machine.deadline_ms)
+        assert fresh.account.ledger("turn") == self.machine.account.ledger("turn")
+        assert (fresh.account.usage, fresh.calls.records) == (
+            self.machine.account.usage,
+            self.machine.calls.records,
+        )
+        assert (fresh.outcome, fresh.account.deadline_ms) == (
+            self.machine.outcome,
+            self.machine.account.deadline_ms,
+        )
 
 
 def _results_behind(messages: list[Message], place: int) -> list[int]:

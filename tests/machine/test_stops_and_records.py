@@ -49,20 +49,20 @@ def test_the_first_tracebacks_of_a_turn_are_kept() -> None:
                 given, record=msgspec.structs.replace(given.record, traceback="Traceback")
             )
         )
-    assert [bool(one.traceback) for one in turn.machine.records] == [True] * MAX_TRACEBACKS + [False]
+    assert [bool(one.traceback) for one in turn.machine.calls.records] == [True] * MAX_TRACEBACKS + [False]
 
 
 def test_a_time_out_may_come_without_a_record() -> None:
     """Ours: journals of other hosts need not keep records."""
     turn = Turn(started(), calls("pay"))
     turn.feed(msgspec.structs.replace(timed_out(1), record=None))
-    assert turn.machine.records == []
+    assert turn.machine.calls.records == []
 
 
 def test_the_tools_of_approved_and_begun_calls_are_needed() -> None:
     """Ours: only an agent that has these tools may resume the turn."""
     turn = Turn(started(), calls("pay", "look"), waits(1))
-    assert turn.machine.needed_tools((), ()) == set()
-    assert turn.machine.needed_tools(("w1",), ()) == {"pay"}
+    assert turn.machine.calls.needed_tools((), ()) == set()
+    assert turn.machine.calls.needed_tools(("w1",), ()) == {"pay"}
     (look,) = [one.key for one in turn.machine.outstanding() if isinstance(one, RunTool)]
-    assert turn.machine.needed_tools((), (look,)) == {"look"}
+    assert turn.machine.calls.needed_tools((), (look,)) == {"look"}

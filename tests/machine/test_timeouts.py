@@ -42,9 +42,9 @@ def test_after_a_persons_answer_the_time_out_is_history() -> None:
 def test_every_execution_leaves_its_record() -> None:
     """Ours: SPEC §4, each execution is on record, also one that is repeated."""
     turn = Turn(started(), calls("pay"), timed_out(1), timed_out(1, 2), settled(1, "paid"))
-    assert [record.status for record in turn.machine.records] == ["timeout", "timeout"]
+    assert [record.status for record in turn.machine.calls.records] == ["timeout", "timeout"]
     turn.feed(timed_out(1, 3))
-    assert len(turn.machine.records) == 2
+    assert len(turn.machine.calls.records) == 2
 
 
 def test_a_cell_hears_only_the_last_execution_of_its_call() -> None:

@@ -350,9 +350,9 @@ def _state(turn: Turn) -> tuple[Any, ...]:
     machine = turn.machine
     return copy.deepcopy(
         (
-            machine.phase, machine.entries, machine.messages, machine.records, machine.usage,
-            machine.model_calls, machine.outcome, machine.outstanding(), machine.whole(),
-            machine.next_messages(), machine.ledger("turn"),
+            machine.phase, machine.entries, machine.messages, machine.calls.records, machine.account.usage,
+            machine.account.model_calls, machine.outcome, machine.outstanding(), machine.whole(),
+            machine.next_messages(), machine.account.ledger("turn"),
         )
     )  # fmt: skip
 

@@ -123,7 +123,7 @@ class TurnDriver:
     async def drive(self, commands: list[Command]) -> Driven:
         """Execute *commands* and what follows from them, to the end."""
         timer = None
-        if (deadline := self.machine.deadline_ms) is not None:
+        if (deadline := self.machine.account.deadline_ms) is not None:
             timer = asyncio.get_running_loop().call_later(
                 max(0, deadline - self._now()) / 1000,
                 lambda: self._break_in(DeadlinePassed(at_ms=self._now())),
@@ -159,7 +159,7 @@ class TurnDriver:
         """Note an input in the journal and feed it to the machine."""
         if not self.journal.note(given, self.machine):
             return []
-        if isinstance(given, ToolSettled) and self.machine.lacks_result(given.call_id):
+        if isinstance(given, ToolSettled) and self.machine.calls.lacks_result(given.call_id):
             self._host.settled(given)
         # What plugins remember stands beside what made them remember it: other hooks may still be running.
         self.journal.unsaved.extend(self._host.changed_states(given))
@@ -273,7 +273,7 @@ class TurnDriver:
 
     def _continue(self, commands: list[ContinueCell]) -> None:
         """Continue cells that have not ended meanwhile."""
-        under_way = self.machine.under_way() if commands else ()
+        under_way = self.machine.calls.under_way() if commands else ()
         for one in commands:
             if one.call.call_id in under_way:
                 self._pure.add(one.call.call_id)
@@ -321,7 +321,7 @@ class TurnDriver:
         return [await prepare(one, begun=one.key in intents) for one in commands]
 
     async def _await_effects(self) -> list[Command]:
-        under_way = self.machine.under_way()
+        under_way = self.machine.calls.under_way()
         if under_way and self._pure.issuperset(under_way):
             self.journal.flush_soon()
         else:
@@ -407,8 +407,8 @@ class TurnDriver:
             now_ms=self._now(),
             entries=tuple(self.machine.whole()),
             summary=summary,
-            model_calls=self.machine.model_calls,
-            usage=self.machine.ledger("turn"),
+            model_calls=self.machine.account.model_calls,
+            usage=self.machine.account.ledger("turn"),
             enqueue=self._next_inputs(outcome),
             state=kept.state,
             blobs=(*blobs, *kept.blobs),

@@ -111,7 +111,7 @@ def key_of(given: Input, machine: TurnMachine, fence: int) -> str:
         case ToolSettled(call_id=call_id):
             return f"tool.{call_id}"
         case ModelReplied() | ModelFailed():
-            return f"model.{machine.model_calls}"
+            return f"model.{machine.account.model_calls}"
         case CellPaused(call_id=call_id, number=number):
             return f"cell.{call_id}.{number}"
         case FinishRequested(call_id=call_id):

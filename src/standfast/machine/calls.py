@@ -1,17 +1,17 @@
-"""The calls of a turn: which run, which wait, which have their result.
+"""The calls of a turn: which run, which wait, which have their result, and the records of their executions.
 
 Rules
 -----
-1. A call gets one result. `rule`, `settle`, `wait`, `pause`, `wake` and `time_out` say whether they changed
-   anything.
+1. A call gets one result. `rule`, `settle`, `wait`, `pause`, `wake` and `time_out` return whether they
+   changed anything.
 2. A cell is a call that makes calls. It gets their results one at a time, in the order in which they were
-   settled: whoever runs it again with the same results sees it make the same calls.
-3. A call that waits is not waited for once its cell has ended. One that runs is.
+   settled: run again with the same results, it makes the same calls.
+3. Once a cell has ended, its calls that wait are given up; those that run are not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,21 +21,22 @@ from standfast.errors import Code, ErrorObject
 from standfast.machine.commands import ContinueCell, RunTool
 from standfast.machine.inputs import CallRuled, CallTimedOut, CellCalled, CellPaused, ToolSettled
 from standfast.model.canonical import Json
+from standfast.model.capability import MAX_TRACEBACKS, ExternalCallRecord
 from standfast.model.cell import RUN_CODE
-from standfast.model.message import AttachmentPart, RequestedCall, ToolCall, ToolMessage
+from standfast.model.message import RequestedCall, ToolCall, ToolMessage
 from standfast.model.wait import Approved, Wait, WaitOutcome
 
 _MAX_DEPTH: Final = 128
-"""How deep arguments may nest. Without it the room left on the stack would decide, differently each time."""
+"""How deep arguments may nest. Otherwise the size of the stack would decide, differently each time."""
 
 
 @dataclass(slots=True)
 class _Cell:
-    """What a call that runs code has called. `paused`: it waits for one of these."""
+    """The calls that a cell has made, and their results. `paused`: it waits for one of them."""
 
     made: list[ToolCall] = field(default_factory=list)
     answers: list[ToolSettled] = field(default_factory=list)
-    unheard: list[ToolSettled] = field(default_factory=list)
+    pending: list[ToolSettled] = field(default_factory=list)
     pauses: int = 0
     paused: bool = False
 
@@ -56,18 +57,21 @@ class _Call:
 
     @property
     def runs(self) -> bool:
-        """Whether something is to come of it without anybody's help."""
+        """Whether it runs: it has no result and waits for nothing."""
         return self.result is None and self.wait is None and not (self.cell is not None and self.cell.paused)
 
 
 class CallTable:
     """The calls of the current round, under ids that count over the whole turn.
 
-    With `asks_plugins`, they rule on each call before it is executed.
+    With `asks_plugins`, plugins rule on each call before it is executed.
     """
 
     def __init__(self) -> None:
         self.asks_plugins = False
+        self.given_up: list[ToolCall] = []
+        """The calls of code whose execution was given up; it left no record."""
+        self._records: list[tuple[int, ExternalCallRecord]] = []
         self._count = 0
         self._round: dict[int, _Call] = {}
 
@@ -75,8 +79,7 @@ class CallTable:
         """Begin a round. Calls whose arguments cannot be read have failed already."""
         for request in requested:
             self._count += 1
-            call = _read(request, self._count)
-            result = None if call.raw is None else _not_an_object(call)
+            call, result = _read(request, self._count)
             self._round[self._count] = _Call(call, result=result, ruled=not self.asks_plugins)
         return tuple(entry.asked for entry in self._round.values())
 
@@ -97,9 +100,12 @@ class CallTable:
         return True
 
     def settle(self, given: ToolSettled) -> bool:
+        """Give a call its result."""
         call = self._round.get(given.call_id)
         if call is None or call.result is not None:
             return False
+        if given.record is not None:
+            self._record(given.call_id, given.record)
         call.wait = None
         call.result = ToolMessage(
             call_id=given.call_id,
@@ -112,16 +118,19 @@ class CallTable:
             attachments=given.attachments,
             shown=given.shown,
         )
-        if (cell := self._cell_of(call)) is not None:
-            cell.unheard.append(given)
-        if call.cell is not None:
-            self._give_up_waits(call, given.at_ms)
+        parent = self._round.get(call.asked.parent)
+        if parent is not None and parent.cell is not None:
+            parent.cell.pending.append(given)
+        for made in () if call.cell is None else call.cell.made:
+            nested = self._round[made.call_id]
+            if nested.wait is not None and nested.result is None:
+                self.settle(_unwanted(nested, given.at_ms))
         return True
 
     def pause(self, given: CellPaused) -> list[RunTool] | None:
-        """A cell has made calls: what is to be done about them.
+        """Add the calls that a cell has made; return the commands for them.
 
-        None if that is known already, or if nothing that it could wait for is to come.
+        None if the pause is known already, or if the cell waits for nothing that can still happen.
         """
         call = self._round.get(given.call_id)
         if call is None or not call.runs:
@@ -134,14 +143,17 @@ class CallTable:
         return [_command(one) for one in made if one.result is None]
 
     def continued(self) -> list[ContinueCell]:
-        """The cells that can go on, each with one more result."""
-        return [
-            _hear(call, cell)
-            for call in self._round.values()
-            if call.result is None and (cell := call.cell) is not None and cell.paused and cell.unheard
-        ]
+        """Continue the cells that can, each with one more result."""
+        commands: list[ContinueCell] = []
+        for call in self._round.values():
+            if call.result is None and (cell := call.cell) is not None and cell.paused and cell.pending:
+                cell.answers.append(cell.pending.pop(0))
+                cell.paused = False
+                commands.append(_continue(call, cell))
+        return commands
 
     def wait(self, wait: Wait, at_ms: int) -> bool:
+        """Let a call wait; one whose cell has ended is given up instead."""
         call = self._round.get(wait.call_id)
         if call is None or call.result is not None or call.cell is not None:
             return False
@@ -152,7 +164,7 @@ class CallTable:
         return True
 
     def wake(self, wait_id: str, outcome: WaitOutcome) -> RunTool | None:
-        """The call goes on; what its wait ended with decides how."""
+        """Continue the call whose wait has ended with *outcome*."""
         for call in self._round.values():
             if call.wait is not None and call.wait.wait_id == wait_id:
                 call.waited, call.wait = call.wait, None
@@ -167,15 +179,17 @@ class CallTable:
         call = self._round.get(given.call_id)
         if call is None or not call.runs or call.cell is not None or given.attempt != call.attempt:
             return None
+        if given.record is not None:
+            self._records.append((given.call_id, given.record))
         call.timed_out = True
         call.timeouts += 1
         call.attempt += 1
         return _command(call)
 
     def running(self) -> list[RunTool | ContinueCell]:
-        """What is under way, as it was asked for."""
+        """Return the commands for the calls that run."""
         return [
-            _command(call) if call.cell is None else _going_on(call, call.cell)
+            _command(call) if call.cell is None else _continue(call, call.cell)
             for call in self._round.values()
             if call.runs
         ]
@@ -184,18 +198,14 @@ class CallTable:
         return any(call.runs for call in self._round.values())
 
     def under_way(self) -> list[int]:
-        """The ids of the calls that run."""
+        """Return the ids of the calls that run."""
         return [call_id for call_id, call in self._round.items() if call.runs]
-
-    def executing(self) -> list[ToolCall]:
-        """The calls of code that run."""
-        return [call.asked for call in self._round.values() if call.runs and call.asked.parent]
 
     def any_waiting(self) -> bool:
         return any(call.wait is not None for call in self._round.values())
 
     def any_cells(self) -> bool:
-        """Whether code is in the middle: it has made calls and has not ended."""
+        """Whether a cell has made calls and has not ended: only an agent with an engine can resume it."""
         return any(call.cell is not None and call.result is None for call in self._round.values())
 
     def open(self) -> bool:
@@ -203,11 +213,15 @@ class CallTable:
         return bool(self._round)
 
     def lacks_result(self, call_id: int) -> bool:
+        """Whether a result of this call would count."""
         call = self._round.get(call_id)
         return call is not None and call.result is None
 
     def needed_tools(self, approved: Collection[str], begun: Collection[str]) -> set[str]:
-        """The tools of unsettled calls that a person approved, or that a process had begun to execute."""
+        """Return the tools of unsettled calls that a person approved or that have begun.
+
+        *approved* are the waits that a person has ended so, *begun* the keys of intents.
+        """
         return {
             call.asked.name
             for call in self._round.values()
@@ -222,16 +236,19 @@ class CallTable:
     def waits(self) -> tuple[Wait, ...]:
         return tuple(call.wait for call in self._round.values() if call.wait is not None)
 
-    def cancel(self, at_ms: int) -> list[ToolSettled]:
-        """A result for each call that has none."""
-        return [
+    def give_up(self, at_ms: int) -> None:
+        """Settle each call that has no result as cancelled."""
+        self.given_up += [call.asked for call in self._round.values() if call.runs and call.asked.parent]
+        open_calls = [call for call in self._round.values() if call.result is None]
+        results = [
             ToolSettled(at_ms=at_ms, call_id=call.asked.call_id, error=_cancelled(call))
-            for call in self._round.values()
-            if call.result is None
+            for call in open_calls
         ]
+        for settled in results:
+            self.settle(settled)
 
     def close(self) -> list[tuple[ToolCall, ToolMessage]]:
-        """End the round: every call with its result, in the order of the calls."""
+        """End the round; return every call with its result, in the order of the calls."""
         results = [
             (call.asked, self._whole(call, call.result))
             for call in self._round.values()
@@ -239,6 +256,23 @@ class CallTable:
         ]
         self._round.clear()
         return results
+
+    # Records
+
+    @property
+    def records(self) -> list[ExternalCallRecord]:
+        """The records of all executions, in the order in which they ended."""
+        return [record for _, record in self._records]
+
+    def records_by_call(self) -> dict[int, ExternalCallRecord]:
+        """Return the last record of each call that has one."""
+        return dict(self._records)
+
+    def _record(self, call_id: int, record: ExternalCallRecord) -> None:
+        """Keep a record, without its traceback if the turn has many already."""
+        if record.traceback and sum(bool(one.traceback) for _, one in self._records) >= MAX_TRACEBACKS:
+            record = record.without_traceback()
+        self._records.append((call_id, record))
 
     # Cells
 
@@ -257,27 +291,14 @@ class CallTable:
             self.settle(ToolSettled(at_ms=at_ms, call_id=self._count, error=made.error))
         return call
 
-    def _cell_of(self, call: _Call) -> _Cell | None:
-        parent = self._round.get(call.asked.parent)
-        return None if parent is None else parent.cell
-
     def _whole(self, call: _Call, result: ToolMessage) -> ToolMessage:
-        """The result; that of a cell with what is kept with the results of its calls."""
+        """Return the result; that of a cell with the attachments of its calls' results."""
         if call.cell is None:
             return result
-        attached = tuple(part for made in call.cell.made for part in self._attached(made.call_id))
-        return msgspec.structs.replace(result, attachments=result.attachments + attached)
-
-    def _attached(self, call_id: int) -> tuple[AttachmentPart, ...]:
-        call = self._round[call_id]
-        return () if call.result is None else self._whole(call, call.result).attachments
-
-    def _give_up_waits(self, parent: _Call, at_ms: int) -> None:
-        assert parent.cell is not None
-        for made in parent.cell.made:
-            call = self._round[made.call_id]
-            if call.wait is not None and call.result is None:
-                self.settle(_unwanted(call, at_ms))
+        nested = (self._round[made.call_id] for made in call.cell.made)
+        whole = (self._whole(one, one.result) for one in nested if one.result is not None)
+        attached = (part for one in whole for part in one.attachments)
+        return msgspec.structs.replace(result, attachments=(*result.attachments, *attached))
 
 
 def _command(call: _Call) -> RunTool:
@@ -293,19 +314,12 @@ def _command(call: _Call) -> RunTool:
     )
 
 
-def _hear(call: _Call, cell: _Cell) -> ContinueCell:
-    """Let a cell have the next result."""
-    cell.answers.append(cell.unheard.pop(0))
-    cell.paused = False
-    return _going_on(call, cell)
-
-
-def _going_on(call: _Call, cell: _Cell) -> ContinueCell:
+def _continue(call: _Call, cell: _Cell) -> ContinueCell:
     return ContinueCell(call.asked, _executed_with(call), cell.made, cell.answers, len(cell.answers))
 
 
 def _unwanted(call: _Call, at_ms: int) -> ToolSettled:
-    """The result of a call that waits for something while nobody waits for it."""
+    """Return the result of a call that waits although its cell has ended."""
     message = f"{call.asked.name}() was given up: the code that called it has ended"
     error = ErrorObject(code=Code.CANCELLED, message=message)
     if _may_have_run(call):
@@ -331,48 +345,41 @@ def _outcome_unknown(message: str) -> ErrorObject:
 
 
 def _executed_with(call: _Call) -> dict[str, Json] | None:
-    """The arguments, if they are not those that the model gave."""
+    """Return the arguments that replace the model's, if any do."""
     edited = call.granted.arguments if isinstance(call.granted, Approved) else None
     return call.arguments if edited is None else edited
 
 
-def _read(request: RequestedCall, call_id: int) -> ToolCall:
-    """The call with its arguments, if they are a JSON object; an empty text counts as no arguments."""
+def _read(request: RequestedCall, call_id: int) -> tuple[ToolCall, ToolMessage | None]:
+    """Return the call, and its failed result if its arguments are no JSON object. No text is no arguments."""
+    name, provider_id = request.name, request.provider_id
     try:
         arguments = msgspec.json.decode(request.arguments or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         arguments = None
     if isinstance(arguments, dict) and _is_flat_enough(arguments):
-        return ToolCall(
-            call_id=call_id, name=request.name, arguments=arguments, provider_id=request.provider_id
-        )
-    return ToolCall(
-        call_id=call_id, name=request.name, raw=request.arguments, provider_id=request.provider_id
+        return ToolCall(call_id=call_id, name=name, arguments=arguments, provider_id=provider_id), None
+    error = ErrorObject(
+        code=Code.INVALID_ARGUMENT,
+        message=f"the arguments of {name}() are not a JSON object",
+        hint=f"send the arguments as one JSON object, nested at most {_MAX_DEPTH} deep",
     )
+    call = ToolCall(call_id=call_id, name=name, raw=request.arguments, provider_id=provider_id)
+    return call, ToolMessage(call_id=call_id, name=name, error=error, provider_id=provider_id)
 
 
 def _is_flat_enough(value: Json) -> bool:
     level = [value]
     for _ in range(_MAX_DEPTH):
-        level = [inner for outer in level for inner in _holders_in(outer)]
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
         if not level:
             return True
     return False
-
-
-def _holders_in(value: Json) -> Iterator[Json]:
-    """The lists and objects directly inside a list or an object."""
-    items = value.values() if isinstance(value, dict) else value
-    return (item for item in items if isinstance(item, dict | list))
-
-
-def _not_an_object(call: ToolCall) -> ToolMessage:
-    error = ErrorObject(
-        code=Code.INVALID_ARGUMENT,
-        message=f"the arguments of {call.name}() are not a JSON object",
-        hint=f"send the arguments as one JSON object, nested at most {_MAX_DEPTH} deep",
-    )
-    return ToolMessage(call_id=call.call_id, name=call.name, error=error, provider_id=call.provider_id)
 
 
 def _cancelled(call: _Call) -> ErrorObject:

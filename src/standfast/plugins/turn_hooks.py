@@ -177,7 +177,7 @@ class ModelAccount:
         """
         turn, machine, model = self._turn, self._turn.machine, model or self._turn.plugin_model
         # Several calls may run at once, and the machine knows only those that are charged already.
-        made = max(self._last_call, machine.model_calls)
+        made = max(self._last_call, machine.account.model_calls)
         if (refusal := machine.refuses_call(made, self._spent)) is not None:
             raise ModelError(refusal.message, code=refusal.code, hint=refusal.hint)
         number = self._last_call = made + 1
@@ -368,7 +368,7 @@ class TurnHooks:
                             **common,
                             outcome=command.outcome,
                             messages=tuple(machine.messages),
-                            usage=machine.usage,
+                            usage=machine.account.usage,
                             host=hosts.turn_result,
                         )
                     )
@@ -378,7 +378,7 @@ class TurnHooks:
                             **common,
                             checkpoint=checkpoint,
                             messages=tuple(machine.messages),
-                            usage=machine.usage,
+                            usage=machine.account.usage,
                             answer=machine.answer().text if checkpoint == "before_completion" else "",
                             host=hosts.checkpoint,
                         )
@@ -451,7 +451,7 @@ class TurnHooks:
             )
             shown = await plugins.prepare_turn_context(transform, base, at)
         if hooks["prompt_contributor"]:
-            iteration = machine.model_calls + 1
+            iteration = machine.account.model_calls + 1
             context = PromptHookContext(**self._common, iteration=iteration, host=hosts.prompt)
             prompt = turn.render(await plugins.collect_prompt_contributions(context, at))
         switch = None
@@ -500,8 +500,8 @@ class TurnHooks:
             policy=session.policy,
             history=EarlierMessages(self._turn.history),
             turn_messages=tuple(machine.messages),
-            usage=machine.usage,
-            model_calls=machine.model_calls,
+            usage=machine.account.usage,
+            model_calls=machine.account.model_calls,
         )
         context = ProtocolBeforeLlmCallContext(
             session_id=plugins.session_id,
@@ -535,7 +535,7 @@ class TurnHooks:
 
     async def stream(self, chunk: str, kind: StreamKind = "text", *, last: bool = False) -> str:
         """Let plugins change a piece of the reply; `PluginFailed` fails the model call."""
-        number = self._machine.model_calls
+        number = self._machine.account.model_calls
         context = AssistantStreamHookContext(**self._common, chunk=chunk, kind=kind, number=number, last=last)
         made = await self._plugins.transform_assistant_stream(context)
         return made[-1].value.chunk

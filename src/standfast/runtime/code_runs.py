@@ -314,7 +314,7 @@ class CodeRuns:
         """Return the result of a turn that has ended or waits."""
         machine, executor = turn.machine, session.executor
         outcome, session_id, name = driven.summary.outcome, session.head.session_id, None
-        records, code = machine.records_by_call(), machine.code
+        records, code = machine.calls.records_by_call(), machine.code
         assert code is not None
         if isinstance(driven, Committed):
             session.head, session.state_id = driven.head, driven.head.state
@@ -326,7 +326,7 @@ class CodeRuns:
                 report = CellReport(
                     index=0, error=error or getattr(machine.messages[-1], "error", None), hard=stopped
                 )
-            for call in machine.given_up:
+            for call in machine.calls.given_up:
                 tool = self.services.registry.get(call.name)
                 if tool is not None:
                     digest = request_digest(call.name, list(call.args), call.arguments or {})

@@ -108,7 +108,7 @@ class CodeSnapshots:
 def without_open_waits(turn_id: str, paused: PausedTurn) -> tuple[JournalEntry, ...]:
     """Return the journal of a turn as it was before it asked for what it waits for, without its variables."""
     machine = replay(turn_id, paused.input, tuple(paused.journal)).machine
-    open_waits = {wait.wait_id for wait in machine.waits()}
+    open_waits = {wait.wait_id for wait in machine.calls.waits()}
     kept = []
     for entry in paused.journal:
         given = decode_input(entry.body) if entry.kind == "input" else None

@@ -152,7 +152,7 @@ class TurnSpans:
             "agent": self._about.agent,
             "model": self._about.model_id,
             "outcome": str(type(outcome).__struct_config__.tag),
-            "model_calls": self._machine.model_calls,
+            "model_calls": self._machine.account.model_calls,
             "usage": usage_json(usage),
         }
         if isinstance(outcome, Stopped):

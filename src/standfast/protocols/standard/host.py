@@ -88,7 +88,7 @@ class StandardHost:
         return self._hooks.run_hooks(command)
 
     def prepare_call(self, command: PrepareCall) -> Coroutine[Any, Any, CallPrepared]:
-        call = self._model_call(self._turn, self._turn.machine.model_calls + 1, command.key, 1)
+        call = self._model_call(self._turn, self._turn.machine.account.model_calls + 1, command.key, 1)
         return self._hooks.prepare_call(command, call.request)
 
     def call_model(self, command: CallModel) -> Coroutine[Any, Any, ModelReplied | ModelFailed]:

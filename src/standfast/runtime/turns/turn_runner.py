@@ -233,7 +233,7 @@ class TurnRunner:
         if taken.record.cancel_requested:
             return context
         approved = {wait_id for wait_id, outcome in ended if isinstance(outcome, Approved)}
-        for name in sorted(replayed.machine.needed_tools(approved, replayed.intents)):
+        for name in sorted(replayed.machine.calls.needed_tools(approved, replayed.intents)):
             await context.prepare(name)
             try:
                 context.called_tool(name)
@@ -410,14 +410,14 @@ class TurnRunner:
         self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id, resumed=True))
         await self._live.queue.unblock(taken.head)
         if not taken.record.cancel_requested:
-            if machine.any_cells() and context.plugins.code_executor is None:
+            if machine.calls.any_cells() and context.plugins.code_executor is None:
                 raise CodeExecutionUnavailable(
                     f"turn {turn.turn_id} is in the middle of a cell, and agent {self._agent.name!r} "
                     "does not run code",
                     hint='open the session with an agent that does (protocol="code", or CodeMode()), or '
                     "cancel the turn",
                 )
-            await self._require_price(machine.limits, context)
+            await self._require_price(machine.account.limits, context)
         driver = await self._driver(turn, machine, taken, deps, context, replayed.keys, replayed.intents)
         if self._spans is not None:
             self._spans.taken_up(taken.input, taken.journal)
@@ -536,7 +536,7 @@ class TurnRunner:
                 nodes=len(machine.entries),
             )
             if self._spans is not None:
-                self._spans.ended(summary.outcome, summary.usage, machine.ledger("turn"))
+                self._spans.ended(summary.outcome, summary.usage, machine.account.ledger("turn"))
         else:
             assert isinstance(summary.outcome, Waiting)
             event = TurnParked(turn_id=turn.turn_id, waits=summary.outcome.waits)

@@ -1,0 +1,313 @@
+"""What a turn has used of its limits, whether it may use more, and the warnings that its model gets.
+
+Theory of operation
+-------------------
+A turn may have limits on its steps, its tokens, its time, its model calls, their cost, and the rounds of
+calls that make no progress. `TurnAccount` counts all of these.
+
+The limit that is used up most decides about warnings. When its share reaches 60, 90 or 100 %, the model is
+told once; a jump over several levels tells of the highest only. A model that has used up its steps or tokens
+gets one step more, to give its answer. Model calls and money are never given on credit (`no_more_calls`): the
+last call that the limit allows is the last step, and money has none.
+
+A round of calls makes no progress if each of its calls failed, or repeated an earlier one of this turn with
+the same result. A few such rounds in a row are a loop: a model that keeps asking for what was denied, for
+instance.
+
+Rules
+-----
+1. Equal numbers in an equal order give equal warnings: a turn that is replayed warns as it did before.
+2. A level is told of once in a turn, whichever limit reaches it.
+3. Shares are whole percents, rounded down: a level is never reported early.
+4. Time comes from the inputs. Time spent parked or dead does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from standfast.errors import ErrorObject, TurnCode
+from standfast.machine.inputs import ModelReplied
+from standfast.model.canonical import digest_bytes, encode_sorted
+from standfast.model.limits import Usage, UsageEntry, UsageLimits, add_to_ledger, dollars
+from standfast.model.message import ToolCall, ToolMessage
+from standfast.model.ruling import NOTHING_SAID, Ruling
+
+_ADVICE: Final = {
+    100: "This is the last step: give your answer now, with what you have. After it the turn is stopped.",
+    90: "Finish soon: do only what the answer still needs, then give it.",
+    60: "Plan what is left so that you come to an answer in time.",
+}
+"""What each level means for the model, the highest level first."""
+
+
+class TurnAccount:
+    """The usage of one turn, its limits and its time."""
+
+    def __init__(self) -> None:
+        self.limits = UsageLimits()
+        self.usage = Usage()
+        self.model_calls = 0
+        self.iterations = 0
+        self.watch = Stopwatch()
+        self.progress = Progress()
+        self._warnings: BudgetWatch | None = None
+        self._by_model: dict[str, Usage] = {}
+        self._plugin_usage: tuple[UsageEntry, ...] = ()
+        self._unpriced = ""
+
+    def start(self, limits: UsageLimits, at_ms: int, *, warns: bool) -> None:
+        self.limits = limits
+        self._warnings = BudgetWatch() if warns else None
+        self.watch.start(at_ms)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When the turn's time is over, if it keeps running until then."""
+        limit_ms = self.limits.max_wall_ms
+        return None if limit_ms is None else self.watch.deadline(limit_ms)
+
+    def add_reply(self, given: ModelReplied) -> None:
+        usage = msgspec.structs.replace(given.usage, calls=1)
+        self.usage += usage
+        if not usage.priced:
+            self._unpriced = self._unpriced or given.model or "the model"
+        self._by_model[given.model] = self._by_model.get(given.model, Usage()) + usage
+
+    def charge(self, ruling: Ruling) -> None:
+        """Count the model calls that plugins made."""
+        if ruling is NOTHING_SAID:
+            return
+        self.model_calls += ruling.model_calls
+        if ruling.usage:
+            self._plugin_usage = add_to_ledger(self._plugin_usage, ruling.usage)
+            self.usage = sum((line.usage for line in ruling.usage), self.usage)
+            self._unpriced = self._unpriced or _unpriced_among(ruling.usage)
+
+    def ledger(self, source: str) -> tuple[UsageEntry, ...]:
+        """Return the turn's usage, a line for each model, and for the calls of plugins."""
+        own = tuple(
+            UsageEntry(source=source, model=model, usage=usage) for model, usage in self._by_model.items()
+        )
+        return add_to_ledger(own, self._plugin_usage) if self._plugin_usage else own
+
+    def no_more_calls(self, made: int, uncharged: Sequence[UsageEntry] = ()) -> ErrorObject | None:
+        """Return why no model may be called after *made* calls and *uncharged* usage."""
+        limits = self.limits
+        if limits.max_calls is not None and made >= limits.max_calls:
+            return _spent(f"the turn made {made} model calls, the limit is {limits.max_calls}")
+        if (most := limits.max_cost_nano_usd) is None:
+            return None
+        if unpriced := self._unpriced or _unpriced_among(uncharged):
+            return ErrorObject(
+                code=TurnCode.TURN_BUDGET,
+                message=f"what {unpriced} costs is not known, so that max_cost_usd cannot be kept",
+                hint=f"give its price: Runtime(prices={{{unpriced!r}: {{'input': ..., 'output': ...}}}})",
+            )
+        cost = sum((line.usage for line in uncharged), self.usage).cost_nano_usd
+        if cost >= most:
+            return _spent(f"the turn cost {dollars(cost)}, the limit is {dollars(most)}")
+        return None
+
+    def no_more_tokens(self, uncharged: Sequence[UsageEntry] = ()) -> ErrorObject | None:
+        """Return why no model should be called any more."""
+        most = self.limits.max_tokens
+        if most is None:
+            return None
+        tokens = sum((line.usage for line in uncharged), self.usage).total
+        return None if tokens < most else _spent(f"the turn used {tokens} tokens, the limit is {most}")
+
+    def over_budget(self) -> ErrorObject | None:
+        """Return why the turn may take no more steps."""
+        if self.iterations >= self.limits.max_iterations:
+            return _spent(f"the turn asked the model {self.iterations} times without coming to an end")
+        return self.no_more_tokens()
+
+    def warning(self) -> str | None:
+        """Return what the model is to be told about its budget now, if there is something new."""
+        if self._warnings is None:
+            return None
+        used = TurnSpending(
+            iterations=self.iterations,
+            tokens=self.usage.total,
+            wall_ms=self.watch.ran_ms(),
+            calls=self.model_calls,
+            cost_nano_usd=self.usage.cost_nano_usd,
+        )
+        return self._warnings.warning(self.limits, used)
+
+    def is_last_step(self) -> bool:
+        """Whether the model was told that this is its last step."""
+        return self._warnings is not None and self._warnings.spent
+
+
+def _unpriced_among(lines: Sequence[UsageEntry]) -> str:
+    """Return a model that was called at a price that is not known; empty if there is none."""
+    return next((line.model or "the model" for line in lines if not line.usage.cost_is_known), "")
+
+
+def _spent(problem: str) -> ErrorObject:
+    return ErrorObject(code=TurnCode.TURN_BUDGET, message=problem, hint="raise it in UsageLimits")
+
+
+# Warnings
+
+
+class TurnSpending(NamedTuple):
+    """What a turn has used so far."""
+
+    iterations: int = 0
+    tokens: int = 0
+    wall_ms: int = 0
+    calls: int = 0
+    cost_nano_usd: int = 0
+
+
+class BudgetWatch:
+    """The levels that one turn has reached."""
+
+    def __init__(self) -> None:
+        self._level = 0
+
+    @property
+    def spent(self) -> bool:
+        """Whether the model was told that its budget is used up."""
+        return self._level == 100
+
+    def warning(self, limits: UsageLimits, spent: TurnSpending) -> str | None:
+        """Return what the model is to be told after *spent*; None if there is nothing new."""
+        fullest = max(_shares(limits, spent), key=lambda share: (share.level, share.percent))
+        if fullest.level <= self._level:
+            return None
+        self._level = fullest.level
+        return f"{fullest} used ({fullest.percent} %). {_ADVICE[fullest.level]}"
+
+
+class _Share(NamedTuple):
+    """How much of one limit is used."""
+
+    unit: str
+    used: int
+    most: int
+    percent: int
+    level: int
+
+    def __str__(self) -> str:
+        match self.unit:
+            case "ms":
+                used, most = (f"{ms / 1000:,.1f}".removesuffix(".0") for ms in (self.used, self.most))
+                return f"{used} of {most} seconds"
+            case "$":
+                return f"{dollars(self.used)} of {dollars(self.most)}"
+            case "token":
+                return f"{self.used:,} of {self.most:,} tokens"
+            case _:
+                return f"{self.used:,} of {self.most:,} {self.unit}{'' if self.most == 1 else 's'}"
+
+
+def _shares(limits: UsageLimits, spent: TurnSpending) -> Iterator[_Share]:
+    """Yield the shares of the limits that are set. There is always one on the steps."""
+    for unit, used, most in (
+        ("step", spent.iterations, limits.max_iterations),
+        ("token", spent.tokens, limits.max_tokens),
+        ("ms", spent.wall_ms, limits.max_wall_ms),
+        ("model call", spent.calls, limits.max_calls),
+        ("$", spent.cost_nano_usd, limits.max_cost_nano_usd),
+    ):
+        if most is None:
+            continue
+        percent = used * 100 // most
+        level = next((one for one in _ADVICE if percent >= one), 0)
+        if unit == "model call" and used + 1 >= most:
+            level = 100
+        elif unit == "$":
+            level = min(level, 90)
+        yield _Share(unit, used, most, percent, level)
+
+
+# Progress
+
+
+class Progress:
+    """Counts the rounds in a row that made no progress. Nothing is computed before `idle_rounds` is read."""
+
+    def __init__(self) -> None:
+        self._idle_rounds = 0
+        self._uncounted: list[Sequence[tuple[ToolCall, ToolMessage]]] = []
+        self._seen: set[str] = set()
+
+    def round_over(self, calls: Sequence[tuple[ToolCall, ToolMessage]]) -> None:
+        """Add a finished round."""
+        self._uncounted.append(calls)
+
+    @property
+    def idle_rounds(self) -> int:
+        rounds, self._uncounted = self._uncounted, []
+        for calls in rounds:
+            marks = {_mark(call, result) for call, result in calls if result.error is None}
+            self._idle_rounds = 0 if marks - self._seen else self._idle_rounds + 1
+            self._seen |= marks
+        return self._idle_rounds
+
+
+def _mark(call: ToolCall, result: ToolMessage) -> str:
+    """Return a digest of a call and its result. Dispatch has made the digests already, except of a cell."""
+    record, value = result.record, result.value
+    if record is not None and record.response_digest is not None:
+        return f"{record.request_digest}:{record.response_digest}"
+    if isinstance(value, dict) and "index" in value:  # the report of a cell, without its numbers
+        calls = value.get("calls")
+        if isinstance(calls, list):
+            calls = [{**made, "call_id": None} if isinstance(made, dict) else made for made in calls]
+        value = {**value, "index": None, "calls": calls}
+    return digest_bytes(encode_sorted([call.name, call.arguments, value]))
+
+
+# Time
+
+
+class Stopwatch:
+    """How long a turn has run. `now_ms` is the time of the last input."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self._ran_ms = 0
+        self._since_ms: int | None = None
+        self._last_ms = 0
+
+    def tick(self, at_ms: int) -> None:
+        """Take the time of an input."""
+        self._last_ms = self.now_ms
+        self.now_ms = at_ms
+
+    def start(self, at_ms: int) -> None:
+        """Count time from here on, if it is not counted already."""
+        if self._since_ms is None:
+            self._since_ms = at_ms
+
+    def stop(self) -> None:
+        """Count no time until the next start."""
+        self._count_until(self.now_ms)
+        self._since_ms = None
+
+    def resume(self, at_ms: int) -> None:
+        """Leave out the time since the input before this one: the process died after it."""
+        self._count_until(self._last_ms)
+        if self._since_ms is not None:
+            self._since_ms = at_ms
+
+    def ran_ms(self) -> int:
+        """Return how long it has run so far."""
+        running = 0 if self._since_ms is None else max(0, self.now_ms - self._since_ms)
+        return self._ran_ms + running
+
+    def deadline(self, limit_ms: int) -> int | None:
+        """Return when *limit_ms* are used up if it keeps running; None while time does not count."""
+        return None if self._since_ms is None else self._since_ms + limit_ms - self._ran_ms
+
+    def _count_until(self, at_ms: int) -> None:
+        if self._since_ms is not None:
+            self._ran_ms += max(0, at_ms - self._since_ms)
