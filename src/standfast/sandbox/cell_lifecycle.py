@@ -183,7 +183,7 @@ class SteppedCells(ABC):
 
     def open(self, request: CellRequest) -> SteppedCell:
         """Make a cell that is to be started; raise if its code or state cannot be read."""
-        if (problem := text_problem(request.code)) is not None:
+        if not request.code.isascii() and (problem := text_problem(request.code)) is not None:
             raise InvalidArgument(problem.message)
         return SteppedCell(request, self)
 

@@ -1,4 +1,4 @@
-"""What a sandbox is given when it is made."""
+"""The configuration of a sandbox."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from standfast.ports.trace import TraceSink
 
 @dataclass(frozen=True, slots=True)
 class SandboxConfig:
-    """`host` describes this process's tools to whoever continues its waiting runs elsewhere.
+    """`host` describes this process's tools to a process that resumes its waiting runs.
 
-    `engine` runs the sessions of its language; without it a session that exists runs on its own engine, and
-    a new one on the usual engine of its language. `packages` are for engines that can show guest code some.
+    `engine` runs the sessions of its language; by default an existing session runs on its own engine, and a
+    new one on the usual engine of its language. Guest code may import `packages` if its engine can.
     """
 
     snapshot_key: bytes

@@ -22,7 +22,7 @@ from __future__ import annotations
 import importlib.util
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from standfast.errors import CodeExecutionUnavailable, InvalidArgument
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 GROUP: Final = "standfast.engines"
 
 
-def _no_engine(name: str) -> CodeEngine:
-    raise CodeExecutionUnavailable(f"no engine {name!r} was opened")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """What an engine is opened with.
@@ -47,10 +43,10 @@ class EngineSettings:
     are Monty's, if the host already has some. `engine` opens another engine, for one that is made of others.
     """
 
-    capacity: int = 8
-    packages: tuple[str, ...] = ()
-    workers: MontyWorkers | None = None
-    engine: Callable[[str], CodeEngine] = field(default=_no_engine)
+    capacity: int
+    packages: tuple[str, ...]
+    workers: MontyWorkers | None
+    engine: Callable[[str], CodeEngine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +123,7 @@ def _require(package: str, what: str, *modules: str) -> None:
 MONTY: Final = EngineKind(language=Language.PYTHON, version=monty_version, open=open_monty)
 CPYTHON: Final = EngineKind(language=Language.PYTHON, version=cpython_version, open=open_cpython)
 AUTO: Final = EngineKind(
-    language=Language.PYTHON,
-    version=lambda: f"{monty_version()} {cpython_version()}",
-    open=open_auto,
+    language=Language.PYTHON, version=lambda: f"{monty_version()} {cpython_version()}", open=open_auto
 )
 QUICKJS: Final = EngineKind(language=Language.TYPESCRIPT, version=quickjs_version, open=open_quickjs)
 

@@ -4,8 +4,8 @@ Layout
 ------
 magic `SFCELL1`, CRC-32 of the rest (u32), `PausedCell` as MessagePack
 
-Cells that were suspended before this format have the engine's own; `read_former_cell` reads what is common
-to them.
+Cells suspended before this format have one of their engine's own; `read_former_cell` reads their common
+part.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _HEAD: Final = struct.Struct("<8sI")
 
 
 class MadeCall(msgspec.Struct, frozen=True, array_like=True):
-    """A recorded call of a replayed cell: its digest, and its answer as JSON if it was answered
-    immediately."""
+    """A recorded call of a replayed cell, with its answer as JSON if it was answered immediately."""
 
     digest: bytes
     answer: bytes | None = None
@@ -34,9 +33,9 @@ class MadeCall(msgspec.Struct, frozen=True, array_like=True):
 class PausedCell(msgspec.Struct, frozen=True, kw_only=True):
     """A cell that waits for calls.
 
-    `calls` are the stepper's ids of calls without an answer, by their numbers; `at` is the number of the one
-    that the code stands at. `ready` are answers that the code could not take yet, by the stepper's ids.
-    Answers are JSON: integers have no limit there. `made` and `answers` are the record of a replayed cell.
+    `calls` are the stepper's ids of unanswered calls, by number; `at` is the number of the call that the code
+    stands at. `ready` are answers that the code could not take yet, by the stepper's ids. Answers are JSON,
+    where integers have no limit. `made` and `answers` are the record of a replayed cell.
     """
 
     dump: bytes = b""
@@ -64,17 +63,17 @@ def encode_cell(cell: PausedCell) -> bytes:
 
 
 def decode_cell(data: bytes) -> PausedCell | None:
-    """Decode the cell that `encode_cell` wrote; None if *data* has another format."""
+    """Decode the cell that `encode_cell` wrote; return None if *data* has another format."""
     if not data.startswith(_MAGIC):
         return None
     body = data[_HEAD.size :]
     if len(data) < _HEAD.size or _HEAD.unpack_from(data)[1] != zlib.crc32(body):
-        raise _corrupt("its check sum does not match")
+        raise _corrupt("its checksum does not match")
     return _decoded(body)
 
 
 def read_former_cell(data: bytes, dump: bytes) -> PausedCell:
-    """Read what the former formats have in common, with the engine's part of it as *dump*."""
+    """Read the common part of the former formats, with the engine's part as *dump*."""
     return msgspec.structs.replace(_decoded(data), dump=dump)
 
 

@@ -2,8 +2,8 @@
 
 Rules
 -----
-1. No false alarms: an expression that is not a literal, and everything that a schema leaves open, fits. A
-   schema with a `format` may accept more than text, and a pydantic model converts its properties (each has
+1. No false alarms: an expression that is not a literal fits, as does everything that a schema leaves open.
+   A schema with a `format` may accept more than text, and a pydantic model converts its properties (each has
    a `title`), so neither is checked.
 2. An argument is checked by its JSON type, by `enum` and `const`, and part by part in an array or an object.
 """
@@ -32,7 +32,7 @@ class SchemaFit(ABC, Generic[N]):
 
     @abstractmethod
     def literal(self, node: N) -> N | None:
-        """Return `node` without casts around it; None if it tells nothing of its value."""
+        """Return `node` without casts around it; None if it is not a literal."""
 
     @abstractmethod
     def scalar(self, node: N) -> Any:
@@ -40,7 +40,7 @@ class SchemaFit(ABC, Generic[N]):
 
     @abstractmethod
     def container_type(self, node: N) -> str | None:
-        """Return the JSON type of a node that is no scalar: "array", "object", "string" or None."""
+        """Return the JSON type of a node that is not a scalar: "array", "object", "string" or None."""
 
     @abstractmethod
     def items(self, node: N) -> Iterable[N] | None:
@@ -98,7 +98,7 @@ class SchemaFit(ABC, Generic[N]):
         return self._definitions.get(str(schema["$ref"]).removeprefix("#/$defs/"))
 
     def json_type(self, node: N) -> str | None:
-        """Return the JSON type of `node`; None if the code does not tell."""
+        """Return the JSON type of `node`; None if it is unknown."""
         return self.container_type(node) or _JSON_TYPES.get(type(self.scalar(node)))
 
     def _is(self, node: N) -> str:
@@ -129,7 +129,7 @@ class SchemaFit(ABC, Generic[N]):
 
 
 def _is_one_of(value: Any, allowed: list[Any]) -> bool:
-    """Whether `allowed` has a value, where 1 and 1.0 are the same, but 1 and True are not."""
+    """Return whether `allowed` has a value, where 1 and 1.0 are the same, but 1 and True are not."""
     if any(type(value) is type(item) and value == item for item in allowed):
         return True
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value in allowed

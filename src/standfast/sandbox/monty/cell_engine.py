@@ -73,7 +73,7 @@ class MontyCells(SteppedCells):
                 severity=Severity.WARNING, code=str(error.code), message=error.message, hint=error.hint
             )
             return [*found, warning]
-        new = [one for one in others if not any(_covers(told, one) for told in found)]
+        new = [one for one in others if not any(_covers(earlier, one) for earlier in found)]
         return sorted([*found, *new], key=by_line)
 
     def close(self) -> None:

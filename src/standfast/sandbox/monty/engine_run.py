@@ -231,7 +231,15 @@ class EngineRun:
         args: Any = []
         kwargs: Any = {}
         problem: ErrorObject | None = None
-        stands = not self._is_awaited(snapshot, name)
+        awaited = snapshot.allow_eager_await
+        if not awaited:
+            place = snapshot.position
+            here = place.filename == self.filename
+            sites = self.program.awaited if here else self._sites.get(place.filename, ())
+            if sites is None or place.filename == "<string>":  # its syntax is unknown
+                awaited = self._functions.is_async(name)
+            else:
+                awaited = (place.start, place.end) in sites
         try:
             args, kwargs = self._arguments(snapshot, name)
         except ForeignArgument as foreign:
@@ -239,19 +247,8 @@ class EngineRun:
         except ValueTooLarge as error:
             problem = request_too_large(name, error.limit)
         return EngineCall(
-            id=snapshot.call_id, name=name, args=args, kwargs=kwargs, problem=problem, stands=stands
+            id=snapshot.call_id, name=name, args=args, kwargs=kwargs, problem=problem, stands=not awaited
         )
-
-    def _is_awaited(self, snapshot: engine.FunctionSnapshot, name: str) -> bool:
-        """Return whether guest code will await the call, according to its syntax."""
-        if snapshot.allow_eager_await:
-            return True
-        place = snapshot.position
-        here = place.filename == self.filename
-        awaited = self.program.awaited if here else self._sites.get(place.filename, ())
-        if awaited is None or place.filename == "<string>":
-            return self._functions.is_async(name)
-        return (place.start, place.end) in awaited
 
     def _arguments(self, snapshot: engine.FunctionSnapshot, name: str) -> tuple[Json, Json]:
         """Read the arguments of a call as JSON; raise `ForeignArgument` or `ValueTooLarge`."""
@@ -360,10 +357,10 @@ class EngineRun:
 
         The engine has neither `del` nor a way to list globals, but it unbinds the name of an `except` clause.
         """
-        names = [name for name in self.borrowed if name != "result" or self.program.result_mode != "maybe"]
-        lines = [_put_back(name) if name in self.kept else _unbind(name) for name in names]
-        if drop_value:
-            lines.append(_unbind(VALUE_NAME))
+        lines = [_unbind(VALUE_NAME)] if drop_value else []
+        for name in self.borrowed:
+            if name != "result" or self.program.result_mode != "maybe":
+                lines.append(_put_back(name) if name in self.kept else _unbind(name))
         if lines:
             self.worker.evaluate("\n".join(lines))
 

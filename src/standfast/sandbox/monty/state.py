@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 import msgspec
@@ -62,11 +63,10 @@ class MontyCellDump(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Stored = TypeVar("Stored", EngineState, MontyCellDump)
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(EngineState)
-_dump_decoder = msgspec.msgpack.Decoder(MontyCellDump)
-
-
+_decoder: Final = msgspec.msgpack.Decoder(EngineState)
+_dump_decoder: Final = msgspec.msgpack.Decoder(MontyCellDump)
+encode_state: Final[Callable[[EngineState], bytes]] = msgspec.msgpack.Encoder().encode
+encode_dump: Final[Callable[[MontyCellDump], bytes]] = msgspec.msgpack.Encoder().encode
 _SMALL_BYTES: Final = 64 << 10
 
 
@@ -78,19 +78,11 @@ _decode_small: Final = functools.lru_cache(maxsize=32)(_decode)
 """A cell reads its session's state more than once, and mostly the one that the cell before it wrote."""
 
 
-def encode_state(state: EngineState) -> bytes:
-    return _encoder.encode(state)
-
-
 def decode_state(data: bytes) -> EngineState | None:
     """Decode what `encode_state` wrote; refuse the state of another engine version."""
     if not data:
         return None
     return _decode_small(data) if len(data) <= _SMALL_BYTES else _decode(data)
-
-
-def encode_dump(dump: MontyCellDump) -> bytes:
-    return _encoder.encode(dump)
 
 
 def decode_dump(data: bytes) -> MontyCellDump:

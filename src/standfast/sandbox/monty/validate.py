@@ -211,8 +211,7 @@ class _Places:
         return self._tree is None or (span.line, span.column) in self._called
 
     def touches_awaited(self, span: Span) -> bool:
-        """Return whether the place is in an await or a waiting call: tools may be awaited, whatever their
-        stubs say."""
+        """Return whether the place is in an `await` or a waiting call: any tool may be awaited."""
         return self._tree is None or any(self._holds(node, span) for node in self._awaiting)
 
     def without_statement(self, span: Span) -> str | None:
