@@ -39,9 +39,9 @@ from standfast.model.limits import SessionLimits
 from standfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest, CellRun, CodeEngine
 from standfast.sandbox.cpython.cell_engine import CPythonCells
 from standfast.sandbox.monty.cell_engine import MontyCells
-from standfast.sandbox.quickjs import image
 from standfast.sandbox.quickjs.booting import Machine
 from standfast.sandbox.quickjs.cell_engine import QuickJsCells
+from standfast.sandbox.quickjs.guest import GuestSnapshot
 from standfast.sandbox.typescript.script import read_script
 
 CALLS = 20
@@ -267,7 +267,7 @@ class BareQuickJs:
         assert poll[4] == "value", poll
 
     def take(self) -> bytes:
-        return b"".join(image.GuestSnapshot(self._guest).parts())
+        return b"".join(GuestSnapshot(self._guest).parts())
 
     def _polled(self) -> list[Any]:
         text = b""

@@ -9,10 +9,17 @@ from pathlib import Path
 import pytest
 import wasmtime
 
-from standfast.sandbox.quickjs import booting, image, module_cache
+from standfast.sandbox.quickjs import booting, module_cache
 from standfast.sandbox.quickjs.booting import Machine
 from standfast.sandbox.quickjs.build import GuestMissing, build_id
-from standfast.sandbox.quickjs.guest import Broken, Guest, Trapped, new_engine
+from standfast.sandbox.quickjs.guest import (
+    Broken,
+    Guest,
+    GuestSnapshot,
+    Trapped,
+    load_snapshot,
+    new_engine,
+)
 from standfast.sandbox.quickjs.module_cache import Boot
 
 MEMORY = 64 << 20
@@ -39,7 +46,7 @@ def evaluate(guest: Guest, code: str) -> bytes:
 
 
 def taken_of(guest: Guest) -> bytes:
-    snapshot = image.GuestSnapshot(guest)
+    snapshot = GuestSnapshot(guest)
     taken = b"".join(snapshot.parts())
     assert len(taken) == snapshot.size
     return taken
@@ -60,7 +67,7 @@ def test_a_snapshot_is_what_has_changed(machine: Machine, guest: Guest) -> None:
     assert len(taken) < 20_000
     for piece in (1, 7, len(taken)):
         other = machine.guest(MEMORY)
-        image.load(other, len(taken), [taken[at : at + piece] for at in range(0, len(taken), piece)])
+        load_snapshot(other, len(taken), [taken[at : at + piece] for at in range(0, len(taken), piece)])
         assert taken_of(other) == taken
     assert evaluate(other, "kept") == b'[[],"","",0,"value","kept",["kept"]]'
 

@@ -90,50 +90,36 @@ def modules_hint(packages: tuple[str, ...]) -> str:
 
 
 def not_loaded_error(limits: SessionLimits) -> ErrorObject:
-    return ErrorObject(
-        code=Code.MEMORY_EXCEEDED,
-        message=f"the session's state cannot be loaded within {limits.memory_mb} MB",
-        hint="run with the memory_mb that the session was last run with, or more",
-    )
+    message = f"the session's state cannot be loaded within {limits.memory_mb} MB"
+    hint = "run with the memory_mb that the session was last run with, or more"
+    return ErrorObject(code=Code.MEMORY_EXCEEDED, message=message, hint=hint)
 
 
 def not_kept_error(limits: SessionLimits) -> ErrorObject:
-    return ErrorObject(
-        code=Code.MEMORY_EXCEEDED,
-        message=f"what the run left in the session cannot be stored and loaded within {limits.memory_mb} MB",
-        hint="keep less in variables, or raise memory_mb",
-    )
+    message = f"what the run left in the session cannot be stored and loaded within {limits.memory_mb} MB"
+    hint = "keep less in variables, or raise memory_mb"
+    return ErrorObject(code=Code.MEMORY_EXCEEDED, message=message, hint=hint)
 
 
 def not_loadable_error(why: str) -> ErrorObject:
-    return ErrorObject(
-        code=Code.SERIALIZE_ERROR,
-        message=f"what the run left in the session cannot be loaded again: {why}",
-        hint="keep data in variables, not objects that cannot be pickled and unpickled",
-    )
+    message = f"what the run left in the session cannot be loaded again: {why}"
+    hint = "keep data in variables, not objects that cannot be pickled and unpickled"
+    return ErrorObject(code=Code.SERIALIZE_ERROR, message=message, hint=hint)
 
 
 def too_large_error(size: int) -> ErrorObject:
-    return ErrorObject(
-        code=Code.MEMORY_EXCEEDED,
-        message=f"what the run left in the session takes {size} bytes, which is too much to store",
-        hint="keep less in variables",
-    )
+    message = f"what the run left in the session takes {size} bytes, which is too much to store"
+    return ErrorObject(code=Code.MEMORY_EXCEEDED, message=message, hint="keep less in variables")
 
 
 def lost_error(error: GuestError) -> ErrorObject:
-    return ErrorObject(
-        code=Code.INTERRUPTED,
-        message=f"the session's state cannot be loaded: {error.message}",
-        hint="reset the session, or go back to the Standfast that wrote it",
-    )
+    message = f"the session's state cannot be loaded: {error.message}"
+    hint = "reset the session, or go back to the Standfast that wrote it"
+    return ErrorObject(code=Code.INTERRUPTED, message=message, hint=hint)
 
 
 def broken() -> CellFailed:
     """Return the failure of a cell whose guest broke the protocol."""
-    error = ErrorObject(
-        code=Code.INTERRUPTED,
-        message="the process that ran the code sent something that makes no sense, and was ended",
-        hint="code that changes the interpreter under its own feet cannot be run",
-    )
-    return CellFailed(error)
+    message = "the process that ran the code sent something that makes no sense, and was ended"
+    hint = "code that changes the interpreter under its own feet cannot be run"
+    return CellFailed(ErrorObject(code=Code.INTERRUPTED, message=message, hint=hint))

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import json
 import os
 import select
@@ -32,13 +33,15 @@ import socket
 import struct
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal
 
-from standfast.errors import CodeExecutionUnavailable, EngineFailed
+from standfast.errors import CodeExecutionUnavailable, EngineFailed, InvalidArgument
 from standfast.sandbox.cpython.guest import seccomp
 from standfast.sandbox.cpython.guest.clearing import remove
 from standfast.sandbox.cpython.guest.confine import landlock_version
@@ -49,7 +52,6 @@ from standfast.sandbox.cpython.messages import (
     UnreadableMessage,
     read_message,
 )
-from standfast.sandbox.cpython.visible_files import GUEST, interpreter, packages_of
 from standfast.sandbox.worker_process import WorkerDied, WorkerProcess, socket_line
 
 JailKind = Literal["bubblewrap", "landlock"]
@@ -81,6 +83,12 @@ from standfast_guest.boot import main
 main()
 """
 _CREDENTIALS: Final = struct.Struct("iII")
+GUEST: Final = str(Path(__file__).parent / "guest")
+_PICKLER: Final = "cloudpickle"
+_OTHERS_PACKAGES: Final = ("site-packages", "dist-packages")
+_LIBRARY_DIRS: Final = ("/lib64", "/usr/lib64", "/lib/{arch}", "/usr/lib/{arch}")
+_LIBRARY_FILES: Final = ("/lib/ld-linux-aarch64.so.1", "/etc/ld.so.cache")
+_DATA: Final = ("/usr/share/zoneinfo",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +230,13 @@ class Jail:
 
     def __init__(self, kind: JailKind | None = None, packages: Sequence[str] = ()) -> None:
         self.kind = jail_report(kind).require()
-        self._packages = packages_of(packages)
+        self._packages = _packages_of(packages)
 
     def start(self) -> JailProcess:
         """Start a process without waiting until it is ready."""
         if self.kind == "bubblewrap":
             return JailProcess(self._bubblewrap, None)
-        python, home = interpreter(), tempfile.mkdtemp(prefix="standfast-jail-")
+        python, home = _interpreter(), tempfile.mkdtemp(prefix="standfast-jail-")
         paths = [path for package in self._packages for path in package.paths]
         config = {
             "kind": self.kind,
@@ -245,7 +253,7 @@ class Jail:
         program = shutil.which("bwrap")
         if program is None:
             raise EngineFailed("bwrap is gone")
-        python = interpreter()
+        python = _interpreter()
         command = [program, *_NAMESPACES, "--as-pid-1", "--clearenv"]
         for name, value in _ENVIRONMENT.items():
             command += ["--setenv", name, value]
@@ -268,3 +276,81 @@ class Jail:
 def _python(executable: str, guest: str, config: dict[str, Any]) -> list[str]:
     config = {**config, "max_file_bytes": MAX_FILES_BYTES}
     return [executable, "-s", "-S", "-P", "-B", "-c", _BOOT, guest, json.dumps(config)]
+
+
+# ── the files that a jail shows ──────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package that guest code may import: the file it begins with, and what must be readable for that."""
+
+    name: str
+    file: str
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """The Python that runs guest code: the host's own, without its packages. `shared` is what it links to."""
+
+    executable: str
+    library: str
+    shared: tuple[str, ...]
+
+    def hidden(self) -> Iterator[str]:
+        """Directories of packages inside of its library."""
+        yield from (path for name in _OTHERS_PACKAGES if os.path.isdir(path := f"{self.library}/{name}"))
+
+    def parts(self) -> Iterator[str]:
+        """What its library consists of, without those."""
+        hidden = set(self.hidden())
+        yield from (entry.path for entry in os.scandir(self.library) if entry.path not in hidden)
+
+
+@functools.lru_cache(maxsize=1)
+def _interpreter() -> Interpreter:
+    """Return the interpreter and the libraries of the system that it may need."""
+    base = getattr(sys, "_base_executable", None) or sys.executable
+    library = sysconfig.get_path("stdlib", vars={"base": sys.base_prefix, "installed_base": sys.base_prefix})
+    arch = sysconfig.get_config_var("MULTIARCH") or f"{os.uname().machine}-linux-gnu"
+    shared = [path.format(arch=arch) for path in _LIBRARY_DIRS]
+    where, name = sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME")
+    if sysconfig.get_config_var("Py_ENABLE_SHARED") and where and name:
+        shared.insert(0, os.path.join(where, name))
+    with contextlib.suppress(OSError):  # where this process has its C library from
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        for path in {line.split(maxsplit=5)[5] for line in maps if line.count(" ") > 5 and ".so" in line}:
+            if os.path.basename(path).startswith(("libc.", "libc-", "ld-")):
+                shared.append(os.path.dirname(path))
+    existing = dict.fromkeys(path for path in (*shared, *_LIBRARY_FILES, *_DATA) if os.path.exists(path))
+    return Interpreter(os.path.realpath(base), os.path.realpath(library), tuple(existing))
+
+
+def _packages_of(names: Sequence[str]) -> list[Package]:
+    """Return the chosen packages, as the host has them, and the one that the guest itself needs."""
+    try:
+        pickler = _package(_PICKLER)
+    except InvalidArgument:
+        raise CodeExecutionUnavailable(
+            "full Python needs the package cloudpickle", hint="pip install 'standfast[cpython]'"
+        ) from None
+    return [pickler, *(_package(name) for name in dict.fromkeys(names) if name != _PICKLER)]
+
+
+def _package(name: str) -> Package:
+    if not name.isidentifier():
+        raise InvalidArgument(f"{name!r} is not the name of a package")
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.has_location or spec.origin is None:
+        raise InvalidArgument(
+            f"there is no package {name!r} that guest code could be given",
+            hint="install it where Standfast runs; the standard library need not be listed",
+        )
+    file = os.path.realpath(spec.origin)
+    main = os.path.dirname(file) if spec.submodule_search_locations else file
+    libraries = os.path.join(os.path.dirname(main), f"{name}.libs")  # where wheels put shared libraries
+    return Package(name, file, (main, libraries) if os.path.isdir(libraries) else (main,))

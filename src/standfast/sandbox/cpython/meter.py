@@ -83,8 +83,10 @@ class Meter:
             return cpu_error(limits)
         if not (loading or packing) and self.needs_more_than(limits):
             return memory_error(limits)
-        if self._thread_count() > _MAX_THREADS:
-            return THREADS_ERROR
+        with contextlib.suppress(OSError):  # the process may be ending; as root it may start any number
+            fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+            if int(fields[_THREADS_AT]) > _MAX_THREADS:
+                return THREADS_ERROR
         return FILES_ERROR if self._files_too_large() else None
 
     def close(self) -> None:
@@ -95,14 +97,6 @@ class Meter:
             return time.clock_gettime(self._cpu_clock)
         except OSError:  # the process is gone
             return self._cpu_start
-
-    def _thread_count(self) -> int:
-        """Return the number of threads; as root a guest may start more than its system limit."""
-        try:
-            fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:  # the process is ending
-            return 0
-        return int(fields[_THREADS_AT])
 
     def _files_too_large(self) -> bool:
         """Return whether the private directory exceeds a limit that the system does not set."""

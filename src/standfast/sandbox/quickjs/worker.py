@@ -26,10 +26,10 @@ from typing import Final, Literal
 import msgspec
 
 from standfast.sandbox.frames_between import Frames
-from standfast.sandbox.quickjs import frames, image
+from standfast.sandbox.quickjs import frames
 from standfast.sandbox.quickjs.booting import Machine
 from standfast.sandbox.quickjs.build import GuestMissing
-from standfast.sandbox.quickjs.guest import Broken, Guest, Trapped
+from standfast.sandbox.quickjs.guest import Broken, Guest, GuestSnapshot, Trapped, load_snapshot
 
 _STDIN: Final = 0
 _TICK_S: Final = 0.004
@@ -45,20 +45,13 @@ _LINGER_S: Final = 0.0001
 """Most answers that come immediately come within this."""
 
 
-class Flooded(Exception):
-    """The guest printed far more than is kept."""
+class GuestStopped(Exception):
+    """Why a guest cannot continue, or an image cannot become one."""
 
-
-class Gone(Exception):
-    """The worker holds no guest."""
-
-
-class ImageRefused(Exception):
-    """An image that cannot become a guest; `stop` is one of `frames.Stop`."""
-
-    def __init__(self, stop: Literal["corrupt", "version"], detail: str) -> None:
+    def __init__(self, stop: frames.Stop, detail: str = "") -> None:
         super().__init__(detail)
-        self.stop: Literal["corrupt", "version"] = stop
+        self.stop = stop
+        self.detail = detail
 
 
 class GuestClock:
@@ -128,7 +121,7 @@ class WorkerProgram:
         self._guest: Guest | None = None
         self._opened: frames.Open | None = None
         self._refusal: frames.GuestReply | None = None
-        self._snapshot: image.GuestSnapshot | None = None
+        self._snapshot: GuestSnapshot | None = None
         self._kept_bytes = 0
         self._opening_ns = 0
         self._fuel = 0
@@ -242,7 +235,7 @@ class WorkerProgram:
         """Return the guest that the worker holds, or one made of an image."""
         if given is None:
             if self._guest is None:
-                raise Gone
+                raise GuestStopped("gone")
             return self._guest
         self._forget()
         self._kept_bytes = given.size
@@ -252,10 +245,10 @@ class WorkerProgram:
             guest.ask = self.ask
             if given.size:
                 if given.boot != self._machine.boot.digest:
-                    raise ImageRefused("version", "")
-                image.load(guest, given.size, pieces)
+                    raise GuestStopped("version")
+                load_snapshot(guest, given.size, pieces)
         except ValueError as error:
-            raise ImageRefused("corrupt", str(error)) from None
+            raise GuestStopped("corrupt", str(error)) from None
         finally:
             for _ in pieces:  # the rest of a refused image is not the next question
                 pass
@@ -301,10 +294,10 @@ class WorkerProgram:
         self._clock.begin(question.bounds)
         try:
             names = guest.call("close") if isinstance(question, frames.Finish) else b""
-            snapshot = image.GuestSnapshot(guest)
+            snapshot = GuestSnapshot(guest)
             if snapshot.size > max(_SMALL_IMAGE, self._kept_bytes + self._kept_bytes // 4):
                 guest.calls["run_gc"]()
-                snapshot = image.GuestSnapshot(guest)
+                snapshot = GuestSnapshot(guest)
                 self._kept_bytes = snapshot.size
             self._snapshot = snapshot
             kept = frames.Image(self._machine.boot.digest, size=snapshot.size)
@@ -319,7 +312,7 @@ class WorkerProgram:
         if guest is None:
             return frames.GuestReply(stop="broken", detail=["the worker holds no guest"])
         try:
-            self._snapshot = image.GuestSnapshot(guest)
+            self._snapshot = GuestSnapshot(guest)
         except (Trapped, Broken) as error:
             return frames.GuestReply(stop="broken", detail=[str(error)])
         kept = frames.Image(self._machine.boot.digest, size=self._snapshot.size)
@@ -337,12 +330,8 @@ class WorkerProgram:
                 stop = "cpu"
             case Trapped(reason="memory" | "stack" as reason):
                 stop = reason
-            case Flooded():
-                stop = "flood"
-            case ImageRefused():
-                stop, detail = error.stop, str(error)
-            case Gone():
-                stop = "gone"
+            case GuestStopped():
+                stop, detail = error.stop, error.detail
             case _:
                 detail = f"{type(error).__name__}: {error}"[:1000]
         guest, used, memory, poll = self._guest, 0, 0, b""
@@ -380,7 +369,7 @@ class WorkerProgram:
             self._line.send(frames.encode(frames.Wanted(about)))
             given = frames.decode_question(self._line.receive())
             return given.text if isinstance(given, frames.Given) else ""
-        raise Flooded
+        raise GuestStopped("flood")
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Final
 
-from standfast.errors import Code, Span
+from standfast.errors import Code
 from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.ports.code_engine import CellFunctions
 from standfast.sandbox.typescript.arguments import argument_problems
@@ -42,10 +42,9 @@ _STANDARD: Final = """
 """
 STANDARD_FUNCTIONS: Final = frozenset(_STANDARD.split())
 _ABSENT: Final = {
-    "require": BUILT_IN_HINT,
     "fetch": "there is no network; whatever is needed of the world is a function that can be called",
     "alert": "console.log() writes text",
-    "prompt": "nobody can be asked from here",
+    "prompt": "there is no user to ask from here",
 }
 _LATE_BINDERS: Final = ("globalThis", "eval", "ReferenceError", "Function(")
 """Words that tell of names that no syntax shows, or of names that may be missing."""
@@ -133,7 +132,13 @@ def _problems(
             for node, problem in argument_problems(source, call, name, capability.input_schema):
                 yield error(Code.TYPE_ERROR, problem, source.span(node), signature_of(capability))
         elif name not in STANDARD_FUNCTIONS and not may_miss:
-            yield _unknown(name, source.span(function), functions)
+            if name == "require":
+                message = "there are no modules here: require() is not defined"
+                yield error(Code.UNSUPPORTED_FEATURE, message, source.span(function), BUILT_IN_HINT)
+            else:
+                message = f"{name}() is neither defined nor a function that can be called"
+                advice = functions.suggest(name) or _ABSENT.get(name)
+                yield error(Code.UNKNOWN_TOOL, message, source.span(function), advice)
     for call, function in usage.unawaited:
         name = source.text(function)
         if name in functions and name not in known:
@@ -144,14 +149,6 @@ def _problems(
                 hint=f"await it: (await {name}(...))",
                 span=source.span(call),
             )
-
-
-def _unknown(name: str, span: Span, functions: CellFunctions) -> Diagnostic:
-    if name == "require":
-        message = "there are no modules here: require() is not defined"
-        return error(Code.UNSUPPORTED_FEATURE, message, span, BUILT_IN_HINT)
-    message = f"{name}() is neither defined nor a function that can be called"
-    return error(Code.UNKNOWN_TOOL, message, span, functions.suggest(name) or _ABSENT.get(name))
 
 
 class NameUsage:
@@ -229,20 +226,17 @@ class NameUsage:
                     if part.type == "variable_declarator":
                         self._bind(part.child_by_field_name("name"), _TOP)
             case "for_in_statement":
-                self._record_loop(node, scope)
+                left, keyword = node.child_by_field_name("left"), node.child_by_field_name("kind")
+                if left is not None and keyword is not None:
+                    self._bind(left, _TOP if keyword.type == "var" and scope in (_TOP, _BLOCK) else _BLOCK)
+                elif left is not None:
+                    self.assigned.extend(names_in_pattern(left))
+                if not any(part.type == "await" for part in node.children):
+                    self._use_value(node.child_by_field_name("right"))
             case "ambient_declaration":
                 for part in node.named_children:
                     if part.type == "function_signature":
                         self._bind(part.child_by_field_name("name"), _PLAIN)
-
-    def _record_loop(self, node: Node, scope: int) -> None:
-        left, keyword = node.child_by_field_name("left"), node.child_by_field_name("kind")
-        if left is not None and keyword is not None:
-            self._bind(left, _TOP if keyword.type == "var" and scope in (_TOP, _BLOCK) else _BLOCK)
-        elif left is not None:
-            self.assigned.extend(names_in_pattern(left))
-        if not any(part.type == "await" for part in node.children):
-            self._use_value(node.child_by_field_name("right"))
 
     def _use_value(self, node: Node | None) -> None:
         """Record `node` as unawaited if it is a call."""

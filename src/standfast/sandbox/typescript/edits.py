@@ -43,7 +43,7 @@ class Moves:
         return min(old + offset - new, limit)
 
 
-class Edits:
+class SourceEdits:
     """Changes to one text."""
 
     def __init__(self, data: bytes) -> None:

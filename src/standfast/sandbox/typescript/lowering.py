@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from standfast.sandbox.typescript.edits import Edits
+from standfast.sandbox.typescript.edits import SourceEdits
 from standfast.sandbox.typescript.source import Source, names_in_declaration
 from standfast.sandbox.typescript.top_level import TopLevel
 
@@ -38,7 +38,7 @@ class NotSupported(Exception):
 class Lowering:
     """Rewrites single nodes of one program. `top` knows the declarations of its top level."""
 
-    def __init__(self, source: Source, edits: Edits, top: TopLevel) -> None:
+    def __init__(self, source: Source, edits: SourceEdits, top: TopLevel) -> None:
         self._source = source
         self._text = source.text
         self._edits = edits
@@ -93,7 +93,10 @@ class Lowering:
     def namespace(self, node: Node) -> list[Node]:
         """Rewrite a namespace, and return the statements in it; raise `NotSupported` if it cannot be."""
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
-        if body is None or _holds_types_only(body):
+        statements = body.named_children if body is not None else []
+        others = [part for part in statements if part.type != "export_statement"]
+        exports = [part for one in statements if one not in others for part in one.named_children]
+        if body is None or all(part.type in _TYPES_ONLY for part in [*exports, *others]):
             self._edits.blank_with(node.start_byte, node.end_byte, ";")
             return []
         if name is None or name.type != "identifier":
@@ -103,17 +106,14 @@ class Lowering:
             raise NotSupported(f"declaring {label} in several parts is not supported")
         keyword = "var" if node.id in self._top.declared else "let"
         self._edits.replace(node.start_byte, body.start_byte + 1, f"{keyword} {label} = (() => {{")
-        exports = ", ".join(self._exported(body))
-        self._edits.replace(body.end_byte - 1, body.end_byte, f"; return {{ {exports} }}; }})();")
-        return body.named_children
-
-    def _exported(self, body: Node) -> Iterator[str]:
-        """Yield the exports of a namespace as parts of an object; variables by getters, since they change."""
-        for statement in body.named_children:
-            for part in statement.named_children if statement.type == "export_statement" else ():
-                changes = part.type in ("lexical_declaration", "variable_declaration")
-                for name in names_in_declaration(self._source, part):
-                    yield f"get {name}() {{ return {name}; }}" if changes else name
+        exported: list[str] = []
+        for part in exports:  # variables by getters, since they change
+            changes = part.type in ("lexical_declaration", "variable_declaration")
+            names = names_in_declaration(self._source, part)
+            exported += [f"get {name}() {{ return {name}; }}" if changes else name for name in names]
+        returned = f"; return {{ {', '.join(exported)} }}; }})();"
+        self._edits.replace(body.end_byte - 1, body.end_byte, returned)
+        return statements
 
     def parameter_properties(self, members: Node) -> None:
         """Declare and assign the parameters of a constructor that are properties too."""
@@ -132,14 +132,6 @@ class Lowering:
                 assigned = "".join(f"; this.{name} = {name}" for name in names)
                 self._edits.insert(members.start_byte + 1, "".join(f" {name};" for name in names))
                 self._edits.insert(_after_super(body), f"{assigned};")
-
-
-def _holds_types_only(body: Node) -> bool:
-    for statement in body.named_children:
-        parts = statement.named_children if statement.type == "export_statement" else [statement]
-        if any(part.type not in _TYPES_ONLY for part in parts):
-            return False
-    return True
 
 
 def _after_super(body: Node) -> int:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from standfast.errors import CallerError, Code
 from standfast.model.diagnostic import Diagnostic
-from standfast.sandbox.typescript.edits import Edits, Moves
+from standfast.sandbox.typescript.edits import Moves, SourceEdits
 from standfast.sandbox.typescript.source import (
     Source,
     UnreadableSource,
@@ -110,7 +110,7 @@ def _read(code: str) -> Script:
         raise ScriptRefused([problem.diagnostic]) from None
     if not source.is_sound:
         raise ScriptRefused(syntax_errors(source))
-    edits = Edits(source.data)
+    edits = SourceEdits(source.data)
     top = TopLevel(source, edits)
     top.rewrite()
     stripper = Stripper(source, edits, top)

@@ -205,20 +205,17 @@ def _with_casts_ended(source: Source, gaps: list[tuple[int, int]]) -> Source:
         for start, end in gaps:
             text[start:end] = b";" + re.sub(rb"[^\r\n]", b" ", source.parsed[start + 1 : end])
         tried = _parsed(source.code, source.data, bytes(text))
-        ended = [gap for gap in gaps if _cast_ends_at(tried.root, gap[0])]
+        ended = []
+        for gap in gaps:
+            node = tried.root.descendant_for_byte_range(gap[0] - 1, gap[0])
+            while node is not None and node.end_byte == gap[0] and node.type not in CASTS:
+                node = node.parent
+            if node is not None and node.end_byte == gap[0]:
+                ended.append(gap)
         if len(ended) == len(gaps):
             return tried if tried.is_sound else source
         gaps = ended
     return source
-
-
-def _cast_ends_at(root: Node, end: int) -> bool:
-    node = root.descendant_for_byte_range(end - 1, end)
-    while node is not None and node.end_byte == end:
-        if node.type in CASTS:
-            return True
-        node = node.parent
-    return False
 
 
 def _parsed(code: str, data: bytes, parsed: bytes) -> Source:

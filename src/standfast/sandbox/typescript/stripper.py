@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Final
 
 from standfast.errors import Code
 from standfast.model.diagnostic import Diagnostic
-from standfast.sandbox.typescript.edits import Edits
-from standfast.sandbox.typescript.landmarks import Landmarks
+from standfast.sandbox.typescript.edits import SourceEdits
 from standfast.sandbox.typescript.lowering import Lowering, NotSupported
-from standfast.sandbox.typescript.source import CASTS, Source, error
+from standfast.sandbox.typescript.source import CASTS, Source, error, first_row, last_row
 from standfast.sandbox.typescript.top_level import TopLevel
 
 if TYPE_CHECKING:
@@ -43,12 +42,28 @@ _LEAVES: Final = frozenset({
     "identifier", "property_identifier", "number", "comment", "string", "regex", "true", "false", "null",
     "this", "super", "shorthand_property_identifier", "undefined",
 })  # fmt: skip
+_MARK: Final = "0?0<0:"
+_PATTERN_MARK: Final = "{}=0<0,"
+_CALM: Final = frozenset({
+    "number", "string", "true", "false", "null", "undefined", "identifier", "this", "super", "regex",
+    "comment", "arrow_function", "function_expression", "generator_function", "class", "type_arguments",
+    "import", "property_identifier", "string_fragment", "escape_sequence", "method_definition",
+    "meta_property", "shorthand_property_identifier", "private_property_identifier", "statement_block",
+    "predefined_type", "type_identifier", "optional_chain",
+})  # fmt: skip
+"""Nodes that cannot fail, or not before the engine has recorded a place."""
+_ACCESS: Final = ("member_expression", "subscript_expression")
+_BUILT_IN: Final = frozenset({
+    b"Math", b"JSON", b"Object", b"Array", b"Number", b"String", b"Boolean", b"Promise", b"Date", b"Symbol",
+    b"Reflect", b"BigInt", b"Map", b"Set", b"console", b"globalThis",
+})  # fmt: skip
+_LOGICAL: Final = ("&&", "||", "??")
 
 
 class Stripper:
-    """Edits one program. `refused` lists the syntax in it that cannot be run."""
+    """SourceEdits one program. `refused` lists the syntax in it that cannot be run."""
 
-    def __init__(self, source: Source, edits: Edits, top: TopLevel) -> None:
+    def __init__(self, source: Source, edits: SourceEdits, top: TopLevel) -> None:
         self.refused: list[Diagnostic] = []
         self._edits = edits
         self._source = source
@@ -60,19 +75,15 @@ class Stripper:
 
     def strip(self) -> None:
         """Visit the whole tree."""
-        pending = self._pending
+        pending, handlers = self._pending, _HANDLERS
         pending.extend(self._source.root.named_children)
-        handlers = _HANDLERS
         while pending:
             node = pending.pop()
             kind = node.type
-            if kind in _LEAVES:
-                continue
-            handler = handlers.get(kind)
-            if handler is None:
-                pending.extend(node.named_children)
-            else:
+            if (handler := handlers.get(kind)) is not None:
                 handler(self, node)
+            elif kind not in _LEAVES:
+                pending.extend(node.named_children)
         self._edits.end_statements(self._ends)
 
     def blank(self, node: Node) -> None:
@@ -193,13 +204,16 @@ class Stripper:
             else:
                 self.blank(returns)
 
-    def without_modifiers(self, node: Node) -> None:
-        """Blank the modifiers, `?` and `!` of a class, a parameter or a declaration."""
-        for part in node.children:
+    def without_modifiers(self, node: Node, *, is_member: bool = False) -> None:
+        """Blank the modifiers, `?` and `!`. A first one leaves a semicolon, which ends the member before."""
+        for index, part in enumerate(node.children):
             if part.type in _MODIFIERS:
-                self.blank(part)
+                self.blank_statement(part) if is_member and index == 0 else self.blank(part)
             elif part.is_named:
                 self._pending.append(part)
+
+    def class_member(self, node: Node) -> None:
+        self.without_modifiers(node, is_member=True)
 
     def parameters(self, node: Node) -> None:
         """A first parameter `this` is a type and nothing else."""
@@ -236,14 +250,6 @@ class Stripper:
         self._landmarks.before(node.child_by_field_name("value"))
         self.class_member(node)
 
-    def class_member(self, node: Node) -> None:
-        """Blank the modifiers. A first one leaves a semicolon, which ends the member before."""
-        for index, part in enumerate(node.children):
-            if part.type in _MODIFIERS:
-                self.blank(part) if index else self.blank_statement(part)
-            elif part.is_named:
-                self._pending.append(part)
-
     def enum(self, node: Node) -> None:
         self._pending.extend(self._lowering.enum(node))
 
@@ -261,9 +267,8 @@ class Stripper:
         elif "export_clause" in kinds:
             self.blank_statement(node)
         elif "=" in kinds or "namespace_export" in kinds or "as" in kinds:
-            self._refuse(
-                node, "this form of export is not supported", "an export is not needed: leave it out"
-            )
+            hint = "an export is not needed: leave it out"
+            self._refuse(node, "this form of export is not supported", hint)
         else:
             for part in node.children:
                 if part.type == "export":
@@ -271,16 +276,12 @@ class Stripper:
                 elif part.type == "default":
                     self.blank(part)
                 elif part.is_named:
-                    self._unexport(node, part)
-
-    def _unexport(self, statement: Node, part: Node) -> None:
-        """Visit an exported `part`; one without a name is an expression, and has to look like one."""
-        if part.type in _NAMELESS and not part.child_by_field_name("name"):
-            self._edits.insert(part.start_byte, "(")
-            self._edits.insert(part.end_byte, ");")
-        elif part.type not in _DECLARATIONS and self._data[statement.end_byte - 1] != _SEMICOLON:
-            self._ends.add(statement.end_byte)
-        self._pending.append(part)
+                    if part.type in _NAMELESS and not part.child_by_field_name("name"):
+                        self._edits.insert(part.start_byte, "(")  # an expression, which has to look like one
+                        self._edits.insert(part.end_byte, ");")
+                    elif part.type not in _DECLARATIONS and self._data[node.end_byte - 1] != _SEMICOLON:
+                        self._ends.add(node.end_byte)
+                    self._pending.append(part)
 
     def import_(self, node: Node) -> None:
         if any(part.type == "type" for part in node.children):
@@ -298,6 +299,67 @@ class Stripper:
     def _refuse(self, node: Node, message: str, hint: str, code: Code = Code.UNSUPPORTED_FEATURE) -> None:
         if len(self.refused) < _MAX_REFUSED:
             self.refused.append(error(code, message, self._source.span(node), hint))
+
+
+class Landmarks:
+    """Gives places to expressions of the JavaScript for which the engine would have none.
+
+    The engine records a place only for expression statements, calls, binary operators and `throw`. When a
+    property of undefined is read elsewhere, in `const x = a.b.c` or `return a.b`, it reports the last place
+    that it did record. `0?0<0:` in front of an expression makes it record one: the operator in the branch
+    that is never taken has a place, and the compiler removes the branch. A pattern is compiled before the
+    value that it takes apart, so an empty pattern with a place goes before it. An expression has
+    at most one landmark for each line of an expression. Code that has its landmarks gets no others.
+    """
+
+    def __init__(self, source: Source, edits: SourceEdits) -> None:
+        self._data = source.data
+        self._edits = edits
+
+    def before(self, expression: Node | None) -> None:
+        """Give an expression a place, if it needs one."""
+        if expression is not None and expression.type not in _CALM and self._may_fail(expression):
+            self._edits.insert(expression.start_byte, _MARK)
+
+    def before_pattern(self, pattern: Node) -> None:
+        """Give a pattern a place; its value may be one that cannot be taken apart."""
+        start = pattern.start_byte
+        if pattern.named_child_count and not self._data.endswith(_PATTERN_MARK.encode(), 0, start):
+            self._edits.insert(start, _PATTERN_MARK)
+
+    def inside(self, node: Node) -> None:
+        """Give each part of a list, an object or `a ? b : c` that begins on another line a place."""
+        row = first_row(node)
+        if row == last_row(node):
+            return
+        for part in node.named_children:
+            if first_row(part) != row and part.type != "spread_element":
+                self.before(part.child_by_field_name("value") if part.type == "pair" else part)
+
+    def _may_fail(self, expression: Node) -> bool:
+        """Whether a part of an expression, on its first line, may fail without a place."""
+        if self._data.startswith(_MARK.encode(), expression.start_byte):
+            return False
+        row = first_row(expression)
+        pending = [expression]
+        while pending:
+            node = pending.pop()
+            kind = node.type
+            if kind in _CALM or first_row(node) != row:
+                continue
+            if kind in _ACCESS:
+                base = node.named_children[0]
+                text = self._data[base.start_byte : base.end_byte]
+                if base.type != "identifier" or text not in _BUILT_IN:
+                    return True
+            elif kind == "binary_expression":  # the operands that run before the operator's place is recorded
+                left, operator, right, *_ = (part for part in node.children if part.type != "comment")
+                pending.extend([left, right] if operator.type in _LOGICAL else [left])
+            elif kind in ("call_expression", "new_expression"):
+                pending.append(node.named_children[0])
+            else:
+                pending.extend(node.named_children)
+        return False
 
 
 _DECLARATIONS: Final = frozenset({

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from standfast.errors import Code
 from standfast.model.diagnostic import Diagnostic
-from standfast.sandbox.typescript.edits import Edits
+from standfast.sandbox.typescript.edits import SourceEdits
 from standfast.sandbox.typescript.source import Source, error, names_in_declaration, names_in_pattern
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _ASSIGNMENTS: Final = ("assignment_expression", "augmented_assignment_expression
 class TopLevel:
     """The names that a program binds at its top level; rewrites their declarations."""
 
-    def __init__(self, source: Source, edits: Edits) -> None:
+    def __init__(self, source: Source, edits: SourceEdits) -> None:
         self.bound: set[str] = set()
         self.declared: set[int] = set()
         """The ids of the declarations."""
@@ -48,8 +48,8 @@ class TopLevel:
     def rewrite(self) -> None:
         """Rewrite every statement of the top level."""
         for statement in self._source.root.named_children:
-            parts = statement.named_children if statement.type == "export_statement" else [statement]
-            for part in parts:
+            exports = statement.type == "export_statement"
+            for part in statement.named_children if exports else [statement]:
                 self._statement(part)
         if b"var" in self._source.data or b"return" in self._source.data:
             self._look_into_blocks()
@@ -69,22 +69,17 @@ class TopLevel:
             self.repeated.add(node.id)
         self.bound |= names
         if node.type == "lexical_declaration":
-            self._variables(node)
+            keyword = node.children[0]
+            width = keyword.end_byte - keyword.start_byte
+            self._edits.replace(keyword.start_byte, keyword.end_byte, "var".ljust(width))
+            for part in node.named_children:
+                name = part.child_by_field_name("name") if part.type == "variable_declarator" else None
+                if name is not None and part.child_by_field_name("value") is None:  # it is reset
+                    ends = name.end_byte == node.end_byte  # a blanked type gets the semicolon
+                    self._edits.insert(name.end_byte, " = undefined;" if ends else " = undefined")
         elif node.type in _CLASSES and (name := node.child_by_field_name("name")) is not None:
             self._edits.insert(node.start_byte, f"var {self._source.text(name)} = ")
             self._edits.insert(node.end_byte, ";")
-
-    def _variables(self, node: Node) -> None:
-        """Write `var` for `let` and `const`, and reset variables that have no value."""
-        keyword = node.children[0]
-        width = keyword.end_byte - keyword.start_byte
-        self._edits.replace(keyword.start_byte, keyword.end_byte, "var".ljust(width))
-        for part in node.named_children:
-            if part.type == "variable_declarator" and part.child_by_field_name("value") is None:
-                name = part.child_by_field_name("name")
-                if name is not None:
-                    ends = name.end_byte == node.end_byte  # a blanked type gets the semicolon
-                    self._edits.insert(name.end_byte, " = undefined;" if ends else " = undefined")
 
     def _look_into_blocks(self) -> None:
         """Find names declared with `var`, and `return` outside of a function."""

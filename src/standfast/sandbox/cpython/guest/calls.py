@@ -276,7 +276,11 @@ class HostLoop(asyncio.BaseEventLoop):
         depth = sys.getrecursionlimit()
         sys.setrecursionlimit(depth + _ROOM)
         try:
-            self._set_alarm()
+            moments: list[Any] = self._scheduled  # type: ignore[attr-defined]
+            if moments and all(at != moments[0]._when for at, _ in self._alarms.values()):
+                when = moments[0]._when  # have the host wait for the next moment that a task waits for
+                alarm = self._bridge.call_later(SLEEP, (), {"seconds": max(0.0, when - self.time())})
+                self._alarms[alarm.number] = (when, alarm)
             self._bridge.settle_one()
             for number, (when, alarm) in list(self._alarms.items()):
                 if alarm.is_settled():
@@ -293,14 +297,6 @@ class HostLoop(asyncio.BaseEventLoop):
         except Exception as error:
             future.set_exception(error)
         return future
-
-    def _set_alarm(self) -> None:
-        """Have the host wait for the next moment that a task waits for."""
-        moments: list[Any] = self._scheduled  # type: ignore[attr-defined]
-        if moments and all(at != moments[0]._when for at, _ in self._alarms.values()):
-            when = moments[0]._when
-            alarm = self._bridge.call_later(SLEEP, (), {"seconds": max(0.0, when - self.time())})
-            self._alarms[alarm.number] = (when, alarm)
 
     def _wait_for_threads(self) -> bool:
         """Give other threads a moment; return whether one made something ready."""

@@ -55,8 +55,6 @@ _ALLOW_CALL: Final[Instruction] = (_RET, 0, 0, ALLOW)
 _REFUSE_CALL: Final[Instruction] = (_RET, 0, 0, ERRNO | EPERM)
 _NO_SUCH_CALL: Final[Instruction] = (_RET, 0, 0, ERRNO | ENOSYS)
 _END_PROCESS: Final[Instruction] = (_RET, 0, 0, KILL_PROCESS)
-
-
 LAST_KNOWN: Final = 462
 
 NEVER: Final[dict[str, tuple[int, int]]] = {
