@@ -18,7 +18,7 @@ IDS: Final = ("session_id", "parent_session_id", "forked_from")
 GOOD: Final = "agent-123_ok"
 IN_MEMORY: Final = {
     "PluginActionContext", "ProtocolSessionContext", "SessionBuild", "SessionConfigChanged",
-    "SessionReadView", "SessionRestored", "SessionRow", "SessionSetup", "SubagentContext", "TurnAbout",
+    "SessionLine", "SessionReadView", "SessionRestored", "SessionRow", "SessionSetup", "SubagentContext", "TurnAbout",
     "TurnFinalized", "TurnPersisted", "Under",
 }  # fmt: skip
 """Values that are made of checked ones in the same process, and are never decoded."""

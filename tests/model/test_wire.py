@@ -54,7 +54,7 @@ FIELDS: list[tuple[type[msgspec.Struct], str]] = [
     ),
     (
         RunRequest,
-        "session_id language code inputs timeout_ms limits return_snapshot validate_only",
+        "session_id language code inputs timeout_ms limits return_snapshot validate_only idempotency_key",
     ),
     (Span, "line column end_line end_column"),
     (Diagnostic, "severity code message hint span"),
@@ -132,6 +132,7 @@ def test_requests_results_and_metadata_default_to_the_seeds() -> None:
         "limits": None,
         "return_snapshot": False,
         "validate_only": False,
+        "idempotency_key": None,
     }
     assert msgspec.to_builtins(RunResult()) == {
         "status": "ok",

@@ -61,6 +61,9 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     fence: int
     until_ms: int
 
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+
 
 class Claimant(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks for a lease, when, and for how long.
