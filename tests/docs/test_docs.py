@@ -26,7 +26,7 @@ from standfast.protocols.code.executor import CELL_LIMITS
 from standfast.protocols.code.instructions import how_to_act
 from standfast.protocols.code.own_functions import own_functions
 from standfast.tools import ToolRegistry
-from standfast.tools.catalog import ToolCatalog
+from standfast.tools.registry import ToolCatalog
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)

@@ -18,8 +18,8 @@ IDS: Final = ("session_id", "parent_session_id", "forked_from")
 GOOD: Final = "agent-123_ok"
 IN_MEMORY: Final = {
     "PluginActionContext", "ProtocolSessionContext", "SessionBuild", "SessionConfigChanged",
-    "SessionLine", "SessionReadView", "SessionRestored", "SessionRow", "SessionSetup", "SubagentContext", "TurnAbout",
-    "TurnFinalized", "TurnPersisted", "Under",
+    "SessionLine", "SessionReadView", "SessionRestored", "SessionRow", "SessionSetup", "SubagentContext",
+    "TurnAbout", "TurnFinalized", "TurnPersisted", "Under",
 }  # fmt: skip
 """Values that are made of checked ones in the same process, and are never decoded."""
 BAD: Final = ("bad/slash", "a\n", "x" * 65, "é", "../x", "a\0")

@@ -41,7 +41,7 @@ from standfast.plugins.plugin import Plugin
 from standfast.plugins.running import RegisteredHook
 from standfast.plugins.triggers import TriggerEvent
 from standfast.ports.model_provider import ReplyEnded
-from standfast.tools.catalog import ToolCatalogContribution
+from standfast.tools.registry import ToolCatalogContribution
 
 MIB = 1 << 20
 HI = UserMessage(content="hi")

@@ -42,7 +42,7 @@ from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.agent_session import Session
 from standfast.runtime.result import TurnResult
 from standfast.testing.clock import FakeClock
-from standfast.tools.catalog import ToolCatalogContribution
+from standfast.tools.registry import ToolCatalogContribution
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from standfast.plugins.registrar import Contributions, PluginRegistrar, collect_
 from standfast.plugins.triggers import TriggerEvent
 from standfast.protocols.standard.plugin import StandardDriver
 from standfast.tools.decorator import as_registered
-from standfast.tools.provider import StaticTools
+from standfast.tools.tool_table import StaticTools
 
 
 def registrar(plugin_id: str = "one") -> tuple[PluginRegistrar, Contributions]:

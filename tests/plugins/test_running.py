@@ -21,7 +21,7 @@ from standfast.plugins.running import (
     described,
     within,
 )
-from standfast.tools.eager import Started
+from standfast.tools.threads import Started
 
 word: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="none")
 

@@ -53,7 +53,7 @@ from standfast.plugins.running import Current, HookRunner
 from standfast.plugins.session import PluginSession, SessionAuthority
 from standfast.ports.model_provider import ReplyEnded
 from standfast.protocols.standard.plugin import StandardDriver
-from standfast.tools.catalog import ToolCatalogContribution
+from standfast.tools.registry import ToolCatalogContribution
 
 SEED_METHODS = {
     "session_id": "session_id",

@@ -15,8 +15,8 @@ from standfast.errors import BadToolSource, PluginFailed
 from standfast.model.capability import ToolAvailability, ToolManifest
 from standfast.runtime.agent_runtime import Runtime
 from standfast.tools.decorator import as_registered
-from standfast.tools.provider import StaticTools
 from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.tool_table import StaticTools
 
 TIMEOUT_S = 0.4
 

@@ -21,7 +21,7 @@ from standfast.model.plugin_state import PluginSessionSnapshot, PluginSnapshotMe
 from standfast.plugins.contexts import SubagentContext, ToolCatalogContext
 from standfast.plugins.session import PluginSession, SessionAuthority
 from standfast.plugins.snapshot import SnapshotReader
-from standfast.tools.catalog import ToolCatalog
+from standfast.tools.registry import ToolCatalog
 
 PROGRAM = (Path(__file__).parent / "crash_scenarios" / "plugin_program.py").read_text()
 

@@ -22,10 +22,10 @@ from standfast.model.host_requests import SessionCreateRequest
 from standfast.model.prompt import PromptContribution, PromptSlot
 from standfast.plugins.contexts import ToolCatalogContext
 from standfast.plugins.session_context import MAX_CATALOGS, MAX_PROMPTS, SessionContext
-from standfast.tools.catalog import CatalogTool, ToolCatalogContribution
 from standfast.tools.decorator import as_registered
-from standfast.tools.provider import StaticTools, ToolProvider
 from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.registry import CatalogTool, ToolCatalogContribution
+from standfast.tools.tool_table import StaticTools, ToolProvider
 
 
 @dataclass

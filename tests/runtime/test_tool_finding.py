@@ -17,9 +17,9 @@ from standfast.model.message import Message, ToolMessage
 from standfast.plugins.contexts import ToolCatalogContext
 from standfast.protocols.code.plugin import CodeMode, CodeProtocol
 from standfast.providers.scripted import ScriptedModel
-from standfast.tools.catalog import ToolCatalogContribution
 from standfast.tools.decorator import as_registered
-from standfast.tools.provider import StaticTools
+from standfast.tools.registry import ToolCatalogContribution
+from standfast.tools.tool_table import StaticTools
 
 
 @tool(side_effect="read")

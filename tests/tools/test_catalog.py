@@ -7,7 +7,7 @@ import pytest
 from standfast import Capability, RegisteredTool, ToolRegistry
 from standfast.errors import InvalidArgument
 from standfast.model.capability import SessionToolAccess, SideEffect, ToolAvailability, ToolManifest
-from standfast.tools.catalog import CatalogTool, ToolCatalog, ToolCatalogContribution, resolve_catalog
+from standfast.tools.registry import CatalogTool, ToolCatalog, ToolCatalogContribution, resolve_catalog
 
 OFF, SEARCHABLE, CALLABLE, SHOWCASED = ToolAvailability
 NOTHING = ToolCatalogContribution()

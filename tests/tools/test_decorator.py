@@ -26,7 +26,7 @@ from standfast.errors import InvalidArgument, InvalidToolName
 from standfast.model import SettledCall
 from standfast.ports.clock import SystemClock
 from standfast.tools import Dispatcher, Tool, ToolRegistry, as_registered, collect_tools
-from standfast.tools.admission import Admitted
+from standfast.tools.registered_tool import Admitted
 from standfast.tools.threads import DaemonThreads
 
 

@@ -17,7 +17,7 @@ from standfast.errors import ToolError, UnknownTool
 from standfast.model import CallStatus, SettledCall, SideEffect, digest_json
 from standfast.ports.clock import Clock, SystemClock
 from standfast.tools import Dispatcher, ToolRegistry, as_registered
-from standfast.tools.admission import Admitted, NeedsApproval
+from standfast.tools.registered_tool import Admitted, NeedsApproval
 from standfast.tools.settlement import request_digest
 from standfast.tools.threads import DaemonThreads
 

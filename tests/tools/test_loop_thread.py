@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from standfast.tools.loop_thread import LoopThread
+from standfast.tools.loop_threads import LoopThread
 
 
 def test_work_that_exits_ends_only_itself() -> None:

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from standfast.errors import ServiceUnavailable
-from standfast.tools.home_loop import HomeIterator, at_home
-from standfast.tools.loop_threads import LoopThreads, SharedLoop
+from standfast.tools.loop_threads import HomeIterator, LoopThreads, SharedLoop, at_home
 
 
 async def until(condition: Callable[[], bool]) -> None:

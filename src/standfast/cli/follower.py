@@ -27,7 +27,7 @@ from standfast.errors import TurnNotFound
 from standfast.model.events import Event, TurnBegan
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.turn import Subscription
-from standfast.tools.loop_thread import LoopThread
+from standfast.tools.loop_threads import LoopThread
 
 T = TypeVar("T")
 

@@ -63,7 +63,7 @@ _HOMES = {
     "standfast.plugins.session": ("PluginSession", "SessionAuthority", "SessionBuild"),
     "standfast.plugins.triggers": ("TriggerEvent",),
     "standfast.plugins.turn_hooks": ("TurnContext",),
-    "standfast.tools.catalog": ("ToolCatalogContribution",),
+    "standfast.tools.registry": ("ToolCatalogContribution",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -142,4 +142,4 @@ if TYPE_CHECKING:
     from standfast.plugins.session import SessionBuild as SessionBuild
     from standfast.plugins.triggers import TriggerEvent as TriggerEvent
     from standfast.plugins.turn_hooks import TurnContext as TurnContext
-    from standfast.tools.catalog import ToolCatalogContribution as ToolCatalogContribution
+    from standfast.tools.registry import ToolCatalogContribution as ToolCatalogContribution

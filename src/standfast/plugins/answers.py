@@ -27,7 +27,7 @@ from standfast.plugins.directives import MAX_BYTES
 from standfast.plugins.running import RegisteredHook
 from standfast.plugins.triggers import TriggerEvent
 from standfast.ports.model_provider import ReplyEnded
-from standfast.tools.catalog import ToolCatalogContribution
+from standfast.tools.registry import ToolCatalogContribution
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 from standfast.model.capability import Capability
 from standfast.model.message import AssistantMessage, Message
 from standfast.plugins.protocol import CodeExecutionContext, CodeExecutorPlugin, ExecRequest, ExecResponse
-from standfast.tools.catalog import ToolCatalog
 from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.registry import ToolCatalog
 
 CELL_TOOL: Final = "run_code"
 

@@ -42,10 +42,9 @@ from standfast.plugins.running import (
     within,
 )
 from standfast.plugins.session import FULL, PluginSession, SessionAuthority, SessionBuild
-from standfast.tools.catalog import ToolCatalogContribution
 from standfast.tools.loop_threads import SharedLoop
-from standfast.tools.provider import ASKED, StaticTools
-from standfast.tools.registry import ToolRegistry
+from standfast.tools.registry import ToolCatalogContribution, ToolRegistry
+from standfast.tools.tool_table import ASKED, StaticTools
 
 T = TypeVar("T")
 

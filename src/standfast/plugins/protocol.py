@@ -39,8 +39,8 @@ from standfast.ports.host import (
     SessionTask,
 )
 from standfast.ports.model_provider import ModelRequest
-from standfast.tools.catalog import ToolCatalog
 from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.registry import ToolCatalog
 from standfast.tools.threads import DaemonThreads
 
 T = TypeVar("T")

@@ -21,8 +21,8 @@ from standfast.plugins.hook import HOOKS, LIFECYCLE, HookKind, require_kind
 from standfast.plugins.running import AT_HOME, BuildStep, HookRunner, PluginPlace, RegisteredHook
 from standfast.plugins.triggers import TriggerEvent, TriggerEventCatalog
 from standfast.tools.decorator import as_registered
-from standfast.tools.provider import ToolProvider
 from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.tool_table import ToolProvider
 
 if TYPE_CHECKING:
     from standfast.plugins.protocol import (

@@ -23,10 +23,10 @@ import msgspec
 
 from standfast.errors import CallerError, PluginFailed, StandfastError
 from standfast.ports.trace import HookWatch, PhaseProbe
-from standfast.tools.eager import Spares, Started
 from standfast.tools.loop_threads import LoopThreads, SharedLoop
-from standfast.tools.provider import ASKED
 from standfast.tools.stalls import StallWatch, watched
+from standfast.tools.threads import Spares, Started
+from standfast.tools.tool_table import ASKED
 
 T = TypeVar("T")
 

@@ -89,8 +89,7 @@ from standfast.plugins.running import (
     all_within,
     within,
 )
-from standfast.tools.catalog import ToolCatalog, ToolCatalogContribution, resolve_catalog
-from standfast.tools.registry import ToolRegistry
+from standfast.tools.registry import ToolCatalog, ToolCatalogContribution, ToolRegistry, resolve_catalog
 
 T = TypeVar("T")
 

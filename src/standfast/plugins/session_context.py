@@ -44,10 +44,9 @@ from standfast.plugins.protocol import (
 )
 from standfast.plugins.session import PluginSession
 from standfast.ports.session_store import StateRecord
-from standfast.tools.catalog import ToolCatalog, ToolCatalogContribution
-from standfast.tools.provider import StaticTools, ToolProvider
 from standfast.tools.registered_tool import RegisteredTool
-from standfast.tools.registry import ToolRegistry
+from standfast.tools.registry import ToolCatalog, ToolCatalogContribution, ToolRegistry
+from standfast.tools.tool_table import StaticTools, ToolProvider
 
 T = TypeVar("T")
 

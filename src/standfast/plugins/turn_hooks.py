@@ -82,7 +82,7 @@ from standfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnd
 from standfast.ports.session_store import Blob, JournalEntry
 from standfast.tools.context import Attachments, Triggers
 from standfast.tools.dispatch import Dispatcher
-from standfast.tools.home_loop import at_home
+from standfast.tools.loop_threads import at_home
 
 MakeRequest = Callable[[str, list[Message]], ModelRequest]
 """Makes the request of a model call from a prompt and the messages."""

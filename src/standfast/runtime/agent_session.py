@@ -50,8 +50,8 @@ from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.sessions.observation import Cursor, Observed, Observer
 from standfast.runtime.sessions.session_plugins import SessionPlugins, SessionTools, append_nodes
 from standfast.runtime.turn import Turn, TurnRequest, new_input_id, new_turn_id
-from standfast.tools.provider import ToolProvider
 from standfast.tools.registered_tool import ARGS, from_native, is_positional
+from standfast.tools.tool_table import ToolProvider
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,7 +27,7 @@ from standfast.runtime.sandbox import (
 )
 from standfast.runtime.sessions.approvals import get_approval, list_approvals
 from standfast.sandbox.run_errors import cancelled_error
-from standfast.tools.blocking_loop import run_blocking
+from standfast.tools.threads import run_blocking
 
 
 class BlockingSandbox:

@@ -71,8 +71,8 @@ from standfast.runtime.sessions.materialize import journaled_states
 from standfast.sandbox.monty.validate import too_slow
 from standfast.sandbox.run_errors import cancelled_error, under_way_error
 from standfast.sandbox.snapshots import PausedTurn
-from standfast.tools.blocking_loop import run_blocking
 from standfast.tools.settlement import request_digest, settle_failure
+from standfast.tools.threads import run_blocking
 
 T = TypeVar("T")
 

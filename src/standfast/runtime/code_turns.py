@@ -45,7 +45,6 @@ from standfast.sandbox.engine_kinds import CodeEngines, kind_of, usual_engine
 from standfast.sandbox.monty.rules import RuleEvaluator
 from standfast.sandbox.monty.workers import MontyWorkers
 from standfast.sandbox.run_errors import cancelled_error
-from standfast.tools.blocking_loop import BlockingLoop, run_blocking
 from standfast.tools.context import NO_TURN, Attachments, Triggers
 from standfast.tools.decorator import tool
 from standfast.tools.dispatch import Dispatcher
@@ -53,7 +52,7 @@ from standfast.tools.no_host import NO_HOST
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import ToolRegistry
 from standfast.tools.stubs import stub_text
-from standfast.tools.threads import DaemonThreads
+from standfast.tools.threads import BlockingLoop, DaemonThreads, run_blocking
 
 if TYPE_CHECKING:
     from standfast.trace.tracer import Tracer

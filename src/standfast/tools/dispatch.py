@@ -1,18 +1,18 @@
-"""The one way a capability is called, whoever calls it.
+"""The steps that every call of a capability takes, from native tool use and from guest code.
 
 Theory of operation
 -------------------
-A call passes the same steps from native tool use and from guest code::
+A call passes these steps::
 
     input validated → request size → rate → approval → concurrency → intent → execute → response → record
 
 `admit` does everything up to the approval and answers with a value: the call is admitted, waits for a
-person, or has failed already. `start` does the rest and tells an inbox; `perform` is `start` and the wait. A
-slot of `concurrency` is taken only after the approval, so that a person's absence blocks nobody else.
+person, or has failed already. `start` does the rest and posts the outcome to an inbox; `perform` is `start`
+and the wait. A slot of `concurrency` is taken only after the approval, so a person's absence blocks no call.
 
 Rules
 -----
-1. Nothing a tool does escapes: whatever it raises or returns becomes a `SettledCall`.
+1. Anything a tool raises or returns becomes a `SettledCall`.
 2. `timeout_ms` holds whatever the tool does, in real time. A handler runs on a thread of its own, an async
    one with an event loop of its own, so one that blocks delays nothing else. A thread that does not come back
    is left behind; what it returns later is dropped. Only a tool that is declared with `loop="runtime"` runs
@@ -30,7 +30,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from standfast.errors import Code, StandfastError, ValueTooLarge
 from standfast.model.canonical import Json, to_json
@@ -39,14 +41,12 @@ from standfast.model.limits import SANDBOX_TIMEOUT_MS
 from standfast.model.trace_record import span_id_of
 from standfast.ports.clock import Clock
 from standfast.ports.trace import UNDER, Under
-from standfast.tools.admission import Admission, Admitted, NeedsApproval
-from standfast.tools.loop_thread import LoopThread
-from standfast.tools.loop_threads import LoopJob, LoopThreads
-from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.context import RunContext
+from standfast.tools.loop_threads import LoopJob, LoopThread, LoopThreads
+from standfast.tools.registered_tool import Admission, Admitted, NeedsApproval, RegisteredTool
 from standfast.tools.registry import ToolRegistry
-from standfast.tools.running import Arrived, Inbox, Listener, RunningCall, Slots, invoke
 from standfast.tools.settlement import (
-    Refused,
+    CallRefused,
     request_digest,
     settle_failure,
     settle_outcome,
@@ -54,6 +54,108 @@ from standfast.tools.settlement import (
 )
 from standfast.tools.stalls import StallWatch, watched
 from standfast.tools.threads import DaemonThreads
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class CallSlots:
+    """Grants a number of slots, in order; giving one back starts the next in line."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._queue: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()
+
+    def take(self, granted: Callable[[], None]) -> None:
+        """Call *granted* when there is a slot: now, or from the thread that gives one back."""
+        with self._lock:
+            if self._free == 0:
+                self._queue.append(granted)
+                return
+            self._free -= 1
+        granted()
+
+    def give_back(self) -> None:
+        with self._lock:
+            if not self._queue:
+                self._free += 1
+                return
+            granted = self._queue.popleft()
+        granted()
+
+
+class RunningCall:
+    """A call under way. Its handler's outcome arrives once, on `inbox`, unless it expires first.
+
+    `deadline` is set when the handler starts; waiting for a slot does not count.
+    """
+
+    __slots__ = ("_finished", "_slots", "_task", "call", "deadline", "inbox", "started")
+
+    def __init__(self, call: Admitted, inbox: CallListener) -> None:
+        self.call = call
+        self.inbox = inbox
+        self.started = 0.0
+        self.deadline: float | None = None
+        self._finished = threading.Lock()
+        self._slots: CallSlots | None = None
+        self._task: LoopJob[Any] | asyncio.Task[Any] | None = None
+
+    def finish(self, value: object, error: BaseException | None) -> None:
+        """Post the outcome of the handler, unless the call was abandoned."""
+        if self._end():
+            self.inbox.put(Arrived(self, value, error))
+
+    def abandon(self) -> bool:
+        """Give the handler up and drop its outcome. Return False if it had finished."""
+        ended = self._end()
+        task = self._task
+        if not ended or task is None:
+            return ended
+        if isinstance(task, LoopJob):
+            task.cancel()
+        else:
+            task.get_loop().call_soon_threadsafe(task.cancel)
+        return True
+
+    def _end(self) -> bool:
+        if not self._finished.acquire(blocking=False):
+            return False
+        if self._slots is not None:
+            self._slots.give_back()
+        return True
+
+
+def invoke(call: Admitted) -> Any:
+    """Call the handler and return its result, of an async tool an awaitable."""
+    bound = call.bound
+    if call.tool.isolate:
+        return call.tool.handler(*bound.args, timeout_ms=call.timeout_ms)
+    if not call.tool.takes_context:
+        return call.tool.handler(*bound.args, **bound.kwargs)
+    context = call.run_context or RunContext(None, call.session_id, call_id=call.call_id)
+    return call.tool.handler(context, *bound.args, **bound.kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A handler has returned or raised."""
+
+    running: RunningCall
+    value: object
+    error: BaseException | None
+
+
+class CallListener(Protocol):
+    """Receives the messages about a call: a queue, or something like it."""
+
+    def put(self, item: Any, /) -> None: ...
+
+
+Inbox = queue.SimpleQueue[Any]
+"""Receives `Arrived`, and the `RunningCall` itself when its handler starts."""
+
 
 RuleEvaluator = Callable[[str, list[Json], dict[str, Json], str], bool]
 
@@ -80,14 +182,14 @@ class Dispatcher:
         self._stalls = stalls or StallWatch()
         self._clock = clock
         self._evaluate_rule = evaluate_rule
-        self._slots: dict[str, Slots] = {}
+        self._slots: dict[str, CallSlots] = {}
         self._recent: dict[str, deque[float]] = {}
         self._lock = threading.Lock()
         self._own_loop = LoopThread()
         self.home: asyncio.AbstractEventLoop | None = None
         """The runtime's loop, for tools with `loop="runtime"`. Without one they share a loop made here."""
         self.traced = False
-        """Whether somebody keeps a trace: what an async handler does is then told as a part of its call."""
+        """Whether a trace is kept: spans of an async handler are then parts of its call's span."""
 
     def close(self) -> None:
         self._own_loop.close()
@@ -103,26 +205,45 @@ class Dispatcher:
     def admit_tool(
         self, tool: RegisteredTool, args: object, kwargs: object, *, session_id: str, call_id: int
     ) -> Admission:
-        """The same for a tool that the caller has found."""
-        admitted = self._in_rate(self.check(tool, args, kwargs, session_id=session_id, call_id=call_id))
-        policy = tool.capability.approval_policy
-        if policy == "none" or isinstance(admitted, SettledCall):
+        """Check a call of a tool that the caller has found."""
+        admitted = self.check(tool, args, kwargs, session_id=session_id, call_id=call_id)
+        if isinstance(admitted, SettledCall):
             return admitted
-        if not isinstance(policy, str) and self._rule_approves(policy.auto.rule, admitted):
+        rate_per_min, policy = tool.capability.limits.rate_per_min, tool.capability.approval_policy
+        if rate_per_min is not None:  # an approved call was counted when it was asked for
+            try:
+                self._check_rate(tool.name, rate_per_min)
+            except StandfastError as error:
+                return settle_failure(tool, admitted.request_digest, error.error_object())
+        if policy == "none":
             return admitted
-        return NeedsApproval(admitted)
+        if isinstance(policy, str):
+            return NeedsApproval(admitted)
+        try:
+            view_args, _ = to_json(admitted.bound.view_args)
+            view_kwargs, _ = to_json(admitted.bound.view_kwargs)
+        except StandfastError:
+            return NeedsApproval(admitted)
+        approved = self._evaluate_rule(policy.auto.rule, view_args, view_kwargs, session_id)
+        return admitted if approved else NeedsApproval(admitted)
 
     def check(
         self, tool: RegisteredTool, args: object, kwargs: object, *, session_id: str, call_id: int
     ) -> Admitted | SettledCall:
-        """JSON, schema, request size: what must hold again when a person has edited the arguments."""
-        digest = ""
+        """Check that the arguments are JSON, fit the schema and the request size; also after an edit."""
+        digest, limit = "", tool.capability.limits.max_request_bytes
         try:
-            (clean_args, clean_kwargs), size = _bounded(tool, args, kwargs)
+            try:
+                (clean_args, clean_kwargs), size = to_json([args, kwargs], limit)
+            except ValueTooLarge as error:
+                message = f"the arguments of {tool.name}() are too large: {error.limit}"
+                raise CallRefused(Code.REQUEST_TOO_LARGE, message) from None
             digest = request_digest(tool.name, clean_args, clean_kwargs)
             context = ToolCallContext(name=tool.name, args=clean_args, kwargs=clean_kwargs)
             bound = tool.bind(context)
-            self._check_request(tool, size)
+            if size > limit:
+                message = f"the arguments of {tool.name}() are {size} bytes, the limit is {limit}"
+                raise CallRefused(Code.REQUEST_TOO_LARGE, message)
         except StandfastError as error:
             return settle_failure(tool, digest, error.error_object())
         timeout_ms = self.timeout_ms(tool)
@@ -146,7 +267,7 @@ class Dispatcher:
             if isinstance(message, Arrived):
                 return self.settle(message)
 
-    def start(self, call: Admitted, inbox: Listener) -> RunningCall:
+    def start(self, call: Admitted, inbox: CallListener) -> RunningCall:
         """Begin an admitted call; *inbox* gets its outcome."""
         running = RunningCall(call, inbox)
         # The thread that gives back a slot may be another call's, so the context is taken here.
@@ -175,11 +296,11 @@ class Dispatcher:
         deadline = running.deadline
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
-    def _slots_of(self, tool: RegisteredTool) -> Slots:
+    def _slots_of(self, tool: RegisteredTool) -> CallSlots:
         slots = self._slots.get(tool.digest)
         if slots is None:
             with self._lock:
-                slots = self._slots.setdefault(tool.digest, Slots(tool.capability.limits.concurrency))
+                slots = self._slots.setdefault(tool.digest, CallSlots(tool.capability.limits.concurrency))
         return slots
 
     def _launch(self, running: RunningCall, context: contextvars.Context | None) -> None:
@@ -196,19 +317,14 @@ class Dispatcher:
                 self._threads.start(lambda: _call_handler(running))
             elif call.tool.loop == "runtime":
                 self._launch_at_home(running, context)
-            else:
-                self._launch_apart(running, context)
+            else:  # on a loop of its own
+                if self.traced:
+                    context.run(_enter_span, call)
+                job = running._task = LoopJob(partial(invoke, call), partial(_finish_async, running), context)
+                self._loops.start(job)
         except (RuntimeError, OSError) as error:  # no thread is to be had
             running.finish(None, error)
         running.inbox.put(running)
-
-    def _launch_apart(self, running: RunningCall, context: contextvars.Context) -> None:
-        """Run an async handler on a loop of its own."""
-        call = running.call
-        if self.traced:
-            context.run(_enter_span, call)
-        job = running._task = LoopJob(partial(invoke, call), partial(_finish_async, running), context)
-        self._loops.start(job)
 
     def _launch_at_home(self, running: RunningCall, context: contextvars.Context) -> None:
         """Run an async handler on the runtime's loop, under the watch for handlers that block it."""
@@ -218,10 +334,11 @@ class Dispatcher:
         async def body() -> None:
             if self.traced:
                 _enter_span(call)
-            # Whatever is raised stays in here: SystemExit would end the loop and everything else on it.
+            # Every exception stays in here: SystemExit would end the loop and everything else on it.
             value, error = None, None
             try:
-                value = await watched(invoke(call), self._stalls, _described(call))
+                described = f"tool {call.tool.name}() of session {call.session_id}, call {call.call_id},"
+                value = await watched(invoke(call), self._stalls, described)
             except asyncio.CancelledError as cancelled:
                 _finish_async(running, None, cancelled)
                 raise
@@ -229,7 +346,7 @@ class Dispatcher:
                 error = raised
             if self.seconds_left(running):
                 running.finish(value, error)
-            # else it has blocked the loop for longer than it has; whoever waits for it finds it late
+            # else it has blocked the loop past its deadline; the caller finds it late
 
         def begin() -> None:
             task = loop.create_task(body(), context=context)
@@ -242,32 +359,6 @@ class Dispatcher:
         else:
             loop.call_soon_threadsafe(begin)
 
-    def _rule_approves(self, rule: str, call: Admitted) -> bool:
-        try:
-            view_args, _ = to_json(call.bound.view_args)
-            view_kwargs, _ = to_json(call.bound.view_kwargs)
-        except StandfastError:
-            return False
-        return self._evaluate_rule(rule, view_args, view_kwargs, call.session_id)
-
-    def _check_request(self, tool: RegisteredTool, size: int) -> None:
-        limits = tool.capability.limits
-        if size > limits.max_request_bytes:
-            raise Refused(
-                Code.REQUEST_TOO_LARGE,
-                f"the arguments of {tool.name}() are {size} bytes, the limit is {limits.max_request_bytes}",
-            )
-
-    def _in_rate(self, call: Admitted | SettledCall) -> Admitted | SettledCall:
-        """Count a call, once: one that a person approves was counted when it was asked for."""
-        if isinstance(call, SettledCall) or call.tool.capability.limits.rate_per_min is None:
-            return call
-        try:
-            self._check_rate(call.tool.name, call.tool.capability.limits.rate_per_min)
-        except StandfastError as error:
-            return settle_failure(call.tool, call.request_digest, error.error_object())
-        return call
-
     def _check_rate(self, name: str, rate_per_min: int) -> None:
         now = self._clock.monotonic()
         with self._lock:
@@ -279,26 +370,15 @@ class Dispatcher:
                 recent.append(now)
         if refused:
             wait = max(0.0, recent[0] + 60 - now) if recent else 60.0
-            raise Refused(
+            raise CallRefused(
                 Code.RATE_LIMITED,
                 f"{name}() may be called {rate_per_min} times a minute",
                 hint=f"wait {wait:.0f} s",
             )
 
 
-def _bounded(tool: RegisteredTool, args: object, kwargs: object) -> tuple[Json, int]:
-    """The arguments as JSON, and their size. Raise `Refused` for what surely exceeds the request size."""
-    try:
-        return to_json([args, kwargs], tool.capability.limits.max_request_bytes)
-    except ValueTooLarge as error:
-        raise Refused(
-            Code.REQUEST_TOO_LARGE,
-            f"the arguments of {tool.name}() are too large: {error.limit}",
-        ) from None
-
-
 def _enter_span(call: Admitted) -> None:
-    """Say in the context of a handler which call it is."""
+    """Set the span of *call* in the context of its handler."""
     about = call.run_context
     if about is not None and about.turn_id:
         UNDER.set(Under(about.session_id, about.turn_id, span_id_of(about.turn_id, f"tool.{about.call_id}")))
@@ -308,10 +388,6 @@ def _finish_async(running: RunningCall, value: object, error: BaseException | No
     if isinstance(error, asyncio.CancelledError):
         error = RuntimeError("the tool was cancelled")
     running.finish(value, error)
-
-
-def _described(call: Admitted) -> str:
-    return f"tool {call.tool.name}() of session {call.session_id}, call {call.call_id},"
 
 
 def _call_handler(running: RunningCall) -> None:

@@ -27,24 +27,17 @@ def read_docstring(function: Callable[..., Any]) -> Docs:
     text = inspect.getdoc(function) or ""
     if not _HAS_SECTIONS.search(text):
         return Docs(description=text.strip())
-    return _parse(text)
-
-
-def _parse(text: str) -> Docs:
+    # griffe is imported only here: it costs more than the rest of the package together.
     from griffe import Docstring, DocstringSectionKind, parse_auto
 
-    # griffe is imported only here: it costs more than the rest of the package together.
+    # The types are in the signature, which griffe does not see here; its warnings would be noise.
+    quiet: PerStyleOptions = {style: {"warnings": False} for style in ("google", "numpy", "sphinx")}  # type: ignore[assignment]
     words: list[str] = []
     parameters: dict[str, str] = {}
     # The default is for a lone `:param` on the last line, which griffe's heuristics do not see.
-    for section in parse_auto(Docstring(text), default="sphinx", per_style_options=_quiet()):
+    for section in parse_auto(Docstring(text), default="sphinx", per_style_options=quiet):
         if section.kind is DocstringSectionKind.text:
             words.append(section.value)
         elif section.kind is DocstringSectionKind.parameters:
             parameters.update({item.name: item.description.strip() for item in section.value})
     return Docs(description="\n\n".join(words).strip(), parameters=parameters)
-
-
-def _quiet() -> PerStyleOptions:
-    """The types are in the signature, which griffe does not see here; its warnings would be noise."""
-    return {"google": {"warnings": False}, "numpy": {"warnings": False}, "sphinx": {"warnings": False}}

@@ -78,7 +78,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     kwargs: dict[str, Json]
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ProcessFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`code` for a failure with a code of its own, else `type` is the name of the exception's class."""
 
     message: str
@@ -88,20 +88,17 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     traceback: str | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ProcessAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nonce: str
     value: Json = None
-    error: Failure | None = None
+    error: ProcessFailure | None = None
 
 
 def isolated(tool: RegisteredTool) -> RegisteredTool:
-    """The same tool with a handler that runs it in a worker process."""
-    workers = _Workers(_locate(tool), tool.capability)
-    return replace(tool, handler=workers.call, async_mode=False, isolate=True)
+    """Return *tool* with a handler that runs it in a worker process.
 
-
-def _locate(tool: RegisteredTool) -> Target:
-    """Where another process finds the function again; `InvalidArgument` if it cannot."""
+    Raise `InvalidArgument` if another process could not find its function.
+    """
     function = inspect.unwrap(tool.handler)
     qualname = getattr(function, "__qualname__", "<unknown>")
     names = getattr(function, "__globals__", {})
@@ -112,7 +109,7 @@ def _locate(tool: RegisteredTool) -> Target:
             hint="define it with def at the top level of a module that is in a file",
         )
     spec = names.get("__spec__")
-    return Target(
+    target = Target(
         name=tool.name,
         file=os.path.abspath(file),
         module=spec.name if spec is not None else str(names.get("__name__", "__main__")),
@@ -120,6 +117,8 @@ def _locate(tool: RegisteredTool) -> Target:
         digest=tool.digest,
         path=[],
     )
+    handler = _Workers(target, tool.capability).call
+    return replace(tool, handler=handler, async_mode=False, isolate=True)
 
 
 class _Died(Exception):
@@ -158,20 +157,23 @@ class _Workers:
         request = Request(nonce=nonce, target=target, args=context.args, kwargs=context.kwargs)
         worker = self._take()
         try:
-            data = worker.ask(msgspec.json.encode(request), self._max_answer_bytes(), deadline)
-            answer = msgspec.json.decode(data, type=Answer)
+            max_bytes = self._limits.max_response_bytes * 2 + _SLACK_BYTES
+            data = worker.ask(msgspec.json.encode(request), max_bytes, deadline)
+            answer = msgspec.json.decode(data, type=ProcessAnswer)
             if answer.nonce != nonce:
                 raise _Confused
         except BaseException as error:
             status = worker.end(deadline if isinstance(error, _Died) else 0)
             self._explain(error, status, timeout_ms)
-        self._give_back(worker)
+        with self._lock:
+            keep = len(self._idle) < MAX_IDLE
+            if keep:
+                self._idle.append(worker)
+        if not keep:
+            worker.end()
         if answer.error is not None:
             raise with_traceback(_rebuilt(answer.error), answer.error.traceback)
         return answer.value
-
-    def _max_answer_bytes(self) -> int:
-        return self._limits.max_response_bytes * 2 + _SLACK_BYTES
 
     def _explain(self, error: BaseException, status: str, timeout_ms: int) -> NoReturn:
         match error:
@@ -200,14 +202,6 @@ class _Workers:
                 return worker
             worker.end()
 
-    def _give_back(self, worker: _Worker) -> None:
-        with self._lock:
-            keep = len(self._idle) < MAX_IDLE
-            if keep:
-                self._idle.append(worker)
-        if not keep:
-            worker.end()
-
 
 class _Worker:
     """One worker process and the pipes to it, which never block longer than a deadline."""
@@ -229,17 +223,18 @@ class _Worker:
 
     def usable(self) -> bool:
         """Whether it is alive, silent, and ours: a fork of the host must not share its workers."""
-        return self._host_pid == os.getpid() and self._process.poll() is None and not self._has_spoken()
-
-    def _has_spoken(self) -> bool:
         poll = select.poll()
         poll.register(self._out, select.POLLIN)
-        return bool(poll.poll(0))
+        return self._host_pid == os.getpid() and self._process.poll() is None and not poll.poll(0)
 
     def ask(self, data: bytes, max_bytes: int, deadline: float) -> bytes:
         """Send one frame and return the frame that answers it."""
+        view = memoryview(HEADER.pack(len(data)) + data)
         try:
-            self._write(HEADER.pack(len(data)) + data, deadline)
+            while view:
+                _wait_for(self._in, select.POLLOUT, deadline)
+                with suppress(BlockingIOError):
+                    view = view[os.write(self._in, view) :]
         except BrokenPipeError:
             raise _Died from None
         size = HEADER.unpack(self._read(HEADER.size, deadline))[0]
@@ -260,14 +255,13 @@ class _Worker:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
-        return _shown_status(self._process.returncode)
-
-    def _write(self, data: bytes, deadline: float) -> None:
-        view = memoryview(data)
-        while view:
-            _wait_for(self._in, select.POLLOUT, deadline)
-            with suppress(BlockingIOError):
-                view = view[os.write(self._in, view) :]
+        status = self._process.returncode
+        if status >= 0:
+            return f"exit status {status}"
+        try:
+            return f"signal {signal.Signals(-status).name}"
+        except ValueError:
+            return f"signal {-status}"
 
     def _read(self, size: int, deadline: float) -> bytes:
         data = bytearray()
@@ -293,7 +287,7 @@ def _kill_all(workers: list[_Worker]) -> None:
         workers.pop().end()
 
 
-def _rebuilt(failure: Failure) -> Exception:
+def _rebuilt(failure: ProcessFailure) -> Exception:
     if failure.code is not None:
         return ToolError(failure.code, failure.message, hint=failure.hint)
     kind = failure.type or "RuntimeError"
@@ -301,12 +295,3 @@ def _rebuilt(failure: Failure) -> Exception:
     if rebuild is not None:
         return rebuild(failure.message)
     return RuntimeError(f"{kind}: {failure.message}" if failure.message else kind)
-
-
-def _shown_status(returncode: int) -> str:
-    if returncode >= 0:
-        return f"exit status {returncode}"
-    try:
-        return f"signal {signal.Signals(-returncode).name}"
-    except ValueError:
-        return f"signal {-returncode}"

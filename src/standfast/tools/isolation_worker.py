@@ -14,6 +14,7 @@ with it, whatever the tool is doing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -31,9 +32,10 @@ import msgspec
 from standfast.errors import Code, InvalidArgument, StandfastError, ToolError, ValueTooLarge
 from standfast.model.canonical import Json, check_bounds, to_json
 from standfast.tools.decorator import Tool
-from standfast.tools.isolation import HEADER, Answer, Failure, Request, Target
+from standfast.tools.isolation import HEADER, ProcessAnswer, ProcessFailure, Request, Target
 from standfast.tools.module_file import load_file
-from standfast.tools.schema import Signature, encode_output, read_signature
+from standfast.tools.registered_tool import Signature
+from standfast.tools.schema import encode_output, read_signature
 from standfast.tools.tracebacks import traceback_of
 
 _MAX_MESSAGE_CHARS: Final = 4096
@@ -41,7 +43,12 @@ _MAX_MESSAGE_CHARS: Final = 4096
 
 def main() -> None:
     """Serve calls until the host closes the pipe."""
-    requests_fd, answers_fd = _move_pipes()
+    requests_fd, answers_fd = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    sys.stdout = open(1, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115 - for ever
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(requests_fd, requests), daemon=True).start()
     found: tuple[Callable[..., Any], Signature] | None = None
@@ -49,26 +56,25 @@ def main() -> None:
         request = msgspec.json.decode(requests.get(), type=Request)
         try:
             found = found or _find(request.target)
-            answer = Answer(nonce=request.nonce, value=_call(*found, request))
-        except StandfastError as error:
-            failure = Failure(code=str(error.code), message=_text(error.message), hint=error.hint)
-            failure = msgspec.structs.replace(failure, traceback=traceback_of(error))
-            answer = Answer(nonce=request.nonce, error=failure)
+            function, signature = found
+            bound = signature.bind(request.args, request.kwargs)
+            value = function(*bound.args, **bound.kwargs)
+            plain = _plain(asyncio.run(value) if inspect.iscoroutine(value) else value)
+            answer = ProcessAnswer(nonce=request.nonce, value=plain)
         except BaseException as error:
-            kind, where = type(error).__name__, traceback_of(error)
-            failure = Failure(type=kind, message=_message_of(error), traceback=where)
-            answer = Answer(nonce=request.nonce, error=failure)
-        _send(answers_fd, msgspec.json.encode(answer))
-
-
-def _move_pipes() -> tuple[int, int]:
-    requests_fd, answers_fd = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    sys.stdout = open(1, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115 - for ever
-    return requests_fd, answers_fd
+            failure = ProcessFailure(
+                type=type(error).__name__, message=_message_of(error), traceback=traceback_of(error)
+            )
+            if isinstance(error, StandfastError):
+                code, message = str(error.code), _text(error.message)
+                failure = msgspec.structs.replace(
+                    failure, type=None, code=code, message=message, hint=error.hint
+                )
+            answer = ProcessAnswer(nonce=request.nonce, error=failure)
+        data = msgspec.json.encode(answer)
+        view = memoryview(HEADER.pack(len(data)) + data)
+        while view:
+            view = view[os.write(answers_fd, view) :]
 
 
 def _receive(source: int, requests: queue.SimpleQueue[bytes]) -> None:
@@ -76,12 +82,6 @@ def _receive(source: int, requests: queue.SimpleQueue[bytes]) -> None:
         while len(header := stream.read(HEADER.size)) == HEADER.size:
             requests.put(stream.read(HEADER.unpack(header)[0]))
     os._exit(0)
-
-
-def _send(sink: int, data: bytes) -> None:
-    view = memoryview(HEADER.pack(len(data)) + data)
-    while view:
-        view = view[os.write(sink, view) :]
 
 
 def _find(target: Target) -> tuple[Callable[..., Any], Signature]:
@@ -108,24 +108,13 @@ def _find(target: Target) -> tuple[Callable[..., Any], Signature]:
 
 def _load(target: Target) -> ModuleType:
     """Import by name if the name leads to the same file, else load the file itself."""
-    if _names_same_file(target):
-        return importlib.import_module(target.module)
-    return load_file(Path(target.file))
-
-
-def _names_same_file(target: Target) -> bool:
-    try:
+    origin = None
+    with contextlib.suppress(Exception):  # a parent package that cannot be imported, or that is no package
         spec = importlib.util.find_spec(target.module)
-        return spec is not None and spec.origin is not None and os.path.samefile(spec.origin, target.file)
-    except Exception:  # a parent package that cannot be imported, or that is no package
-        return False
-
-
-def _call(function: Callable[..., Any], signature: Signature, request: Request) -> Json:
-    decoded = signature.decode(signature.arguments(request.args, request.kwargs))
-    args, kwargs = signature.call_values(decoded)
-    value = function(*args, **kwargs)
-    return _plain(asyncio.run(value) if inspect.iscoroutine(value) else value)
+        origin = None if spec is None else spec.origin
+        if origin is not None and not os.path.samefile(origin, target.file):
+            origin = None
+    return load_file(Path(target.file)) if origin is None else importlib.import_module(target.module)
 
 
 def _plain(value: object) -> Json:

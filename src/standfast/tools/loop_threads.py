@@ -18,6 +18,8 @@ Rules
 2. Nothing that the coroutine raises ends the thread, `SystemExit` included.
 3. A thread that does not come back is left behind; `cancel` tells its coroutine to stop and does not wait.
 4. When no thread or loop can be made, work waits for a thread that becomes free.
+5. `at_home`: a service of the runtime runs on the runtime's loop, with the caller's context variables. A
+   cancellation of either side reaches the other. On the runtime's loop it is a plain await.
 """
 
 from __future__ import annotations
@@ -29,18 +31,144 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
+from standfast.errors import ServiceUnavailable
 from standfast.tools.threads import DaemonThreads, settler
 
+if TYPE_CHECKING:
+    import asyncio
+
+
+class LoopThread:
+    """One event loop on a daemon thread, started when first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                import asyncio
+
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._loop,), name="standfast-tools", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+    def close(self) -> None:
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is None or thread is None:
+            return
+        loop.call_soon_threadsafe(_cancel_all, loop)
+        thread.join(timeout=0.5)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        while True:
+            try:
+                loop.run_forever()
+                return
+            except (SystemExit, KeyboardInterrupt):  # raised by a task, whose awaiter gets it too
+                continue
+    finally:
+        loop.close()
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    """End what is under way, then the loop. A task that will not be cancelled keeps its daemon thread."""
+    import asyncio
+
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+
+    async def end() -> None:
+        await asyncio.gather(*tasks, return_exceptions=True)
+        loop.stop()
+
+    loop.create_task(end())
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
+
+
+async def at_home(
+    home: asyncio.AbstractEventLoop | None,
+    function: Callable[P, Awaitable[R]],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> R:
+    """Await *function* on the loop *home*, or on the caller's if that is None."""
+    if home is None or asyncio.get_running_loop() is home:
+        return await function(*args, **kwargs)
+
+    async def call() -> R:
+        return await function(*args, **kwargs)
+
+    work = call()
+    try:
+        future = asyncio.run_coroutine_threadsafe(work, home)
+    except RuntimeError:
+        work.close()
+        raise ServiceUnavailable("the runtime", "its event loop has ended") from None
+    return await asyncio.wrap_future(future)
+
+
+def homed(home: asyncio.AbstractEventLoop, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    """Return *function* as a function that can be awaited on any loop."""
+
+    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await at_home(home, function, *args, **kwargs)
+
+    return call
+
+
+class HomeIterator(Generic[T]):
+    """An async iterator of the loop *home*, to be read on any loop."""
+
+    __slots__ = ("_home", "_items")
+
+    def __init__(self, home: asyncio.AbstractEventLoop, items: AsyncIterator[T]) -> None:
+        self._home = home
+        self._items = items
+
+    def __aiter__(self) -> HomeIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        async def take() -> list[T]:
+            async for item in self._items:
+                return [item]
+            return []  # no future takes a StopAsyncIteration
+
+        found = await at_home(self._home, take)
+        if not found:
+            raise StopAsyncIteration
+        return found[0]
+
+    async def aclose(self) -> None:
+        close: Any = getattr(self._items, "aclose", None)
+        if close is not None:
+            await at_home(self._home, close)
+
 
 Work = Callable[[], Awaitable[T]]
 Done = Callable[[T | None, BaseException | None], None]
-"""Told the value of a coroutine, or what it raised; on the coroutine's thread, and must not raise."""
+"""Takes the value of a coroutine, or its exception, on the coroutine's thread; must not raise."""
 
 MAX_IDLE: Final = 16
 GRACE_S: Final = 0.1
@@ -52,7 +180,7 @@ _TIDY_S: Final = 1.0
 class LoopJob(Generic[T]):
     """A coroutine that runs, or will run, on a loop of its own."""
 
-    __slots__ = ("_context", "_done", "_is_told", "_loop", "_must_stop", "_task", "_work")
+    __slots__ = ("_context", "_done", "_is_cancelled", "_loop", "_must_stop", "_task", "_work")
 
     def __init__(self, work: Work[T], done: Done[T], context: contextvars.Context | None = None) -> None:
         self._work = work
@@ -61,25 +189,25 @@ class LoopJob(Generic[T]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         self._must_stop = False
-        self._is_told = False
+        self._is_cancelled = False
 
     def cancel(self) -> None:
-        """Tell the coroutine to stop, from any thread. One that blocks hears of it when it waits again."""
+        """Cancel the coroutine, from any thread. One that blocks stops when it next awaits."""
         self._must_stop = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # closed: it is over
-                self._loop.call_soon_threadsafe(self._tell)
+                self._loop.call_soon_threadsafe(self._cancel_task)
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
         """Make the coroutine a task of *loop*. Called on the loop's thread."""
         task = self._task = loop.create_task(self.outcome(), context=self._context)
         self._loop = loop
         if self._must_stop:
-            self._tell()
+            self._cancel_task()
         return task
 
     async def outcome(self) -> None:
-        """Run the coroutine and report what comes of it; raises nothing."""
+        """Run the coroutine and report its value or exception; raise nothing."""
         try:
             value = await self._work()
         except BaseException as error:
@@ -88,12 +216,12 @@ class LoopJob(Generic[T]):
             self.report(value, None)
 
     def report(self, value: T | None, error: BaseException | None) -> None:
-        done, self._done = self._done, _unheard
+        done, self._done = self._done, _ignore
         done(value, error)
 
-    def _tell(self) -> None:
-        if self._task is not None and not self._is_told:
-            self._is_told = True
+    def _cancel_task(self) -> None:
+        if self._task is not None and not self._is_cancelled:
+            self._is_cancelled = True
             self._task.cancel()
 
 
@@ -144,7 +272,7 @@ class LoopThreads:
         self._executor.close()
 
     def free(self, thread: _LoopThread) -> LoopJob[Any] | None:
-        """Take back a thread that has finished its job; its next one, if one waits. Ends surplus threads."""
+        """Take back a thread that has finished its job, and return its next one. End surplus threads."""
         with self._lock:
             self._busy.pop(thread, None)
             if self._waiting:
@@ -216,13 +344,15 @@ class _LoopThread:
     def _run(self, job: LoopJob[Any]) -> bool:
         """Run one job; False if this thread got no loop and has handed the job over."""
         try:
-            loop = self._open_loop()
+            if self._loop is None:
+                self._loop = self._pool.new_loop()
+                self._loop.set_task_factory(self._make_task)  # type: ignore[arg-type]  # it is generic
         except OSError as error:  # out of file descriptors
             if self._pool.wait_again(self, job):
                 return False
             job.report(None, error)
             return True
-        self._tasks_made = 0
+        loop, self._tasks_made = self._loop, 0
         task = job.begin(loop)
         loop.call_soon(self._look, task)  # runs right after the task's first step
         try:
@@ -234,12 +364,6 @@ class _LoopThread:
             self._loop = None
             _tidy(loop)
         return True
-
-    def _open_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = self._pool.new_loop()
-            self._loop.set_task_factory(self._make_task)  # type: ignore[arg-type]  # it is generic
-        return self._loop
 
     def _look(self, task: asyncio.Task[None]) -> None:
         self._waited = not task.done()
@@ -278,8 +402,10 @@ class SharedLoop:
         try:
             return await finished(job, future)
         finally:
-            if not future.done():
-                self._leave(room)
+            if not future.done():  # that thread does not come back: use another from here on
+                with self._lock:
+                    if self._room is room:
+                        self._room = None
 
     def _close(self, room: _Room) -> bool:
         """End *room* unless more work has come."""
@@ -289,12 +415,6 @@ class SharedLoop:
             if self._room is room:
                 self._room = None
             return True
-
-    def _leave(self, room: _Room) -> None:
-        """Use another thread from here on: this one does not come back."""
-        with self._lock:
-            if self._room is room:
-                self._room = None
 
 
 class _Room:
@@ -307,7 +427,7 @@ class _Room:
         self._new: list[LoopJob[Any]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake: asyncio.Event | None = None
-        self.job: LoopJob[None] = LoopJob(self._serve, _unheard, first._context)
+        self.job: LoopJob[None] = LoopJob(self._serve, _ignore, first._context)
 
     @property
     def has_work(self) -> bool:
@@ -369,7 +489,7 @@ def outcome_here() -> tuple[asyncio.Future[Any], Done[Any]]:
 
 
 async def finished(job: LoopJob[T], future: asyncio.Future[T]) -> T:
-    """The outcome of *job*. If the caller is cancelled, so is the job, which gets a moment to stop."""
+    """Await the outcome of *job*. If the caller is cancelled, so is the job, which gets a moment to stop."""
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
@@ -404,14 +524,14 @@ class _ThreadExecutor(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Do nothing: every loop that closes calls this, and the others go on."""
+        """Do nothing: every loop that closes calls this, and the others still use the threads."""
 
     def close(self) -> None:
         self._daemons.close()
 
 
 def _tidy(loop: asyncio.AbstractEventLoop) -> None:
-    """End what a coroutine has left on its loop, and the loop."""
+    """End the tasks and generators that a coroutine has left on its loop, and close the loop."""
     if loop.is_closed():
         return
     try:
@@ -421,7 +541,11 @@ def _tidy(loop: asyncio.AbstractEventLoop) -> None:
         if left:
             loop.run_until_complete(asyncio.wait(left, timeout=_TIDY_S))
         for task in left:
-            _forget(task, loop)
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # it ignored its cancellation
+            elif not task.cancelled() and (error := task.exception()) is not None:
+                message = "a task that a tool left behind raised while it was cancelled"
+                loop.call_exception_handler({"message": message, "exception": error, "task": task})
         loop.run_until_complete(loop.shutdown_asyncgens())
     except BaseException as error:  # a task that was left raised SystemExit, for instance
         loop.call_exception_handler(
@@ -431,13 +555,5 @@ def _tidy(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def _forget(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
-    if not task.done():
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # it was told to stop and did not
-    elif not task.cancelled() and (error := task.exception()) is not None:
-        message = "a task that a tool left behind raised while it was cancelled"
-        loop.call_exception_handler({"message": message, "exception": error, "task": task})
-
-
-def _unheard(value: object, error: BaseException | None) -> None:
-    """Where nothing is reported to."""
+def _ignore(value: object, error: BaseException | None) -> None:
+    """Report to no one."""

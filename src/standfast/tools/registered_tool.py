@@ -1,4 +1,4 @@
-"""A capability with the code that carries it out.
+"""A capability with its handler, the checks of its arguments and results, and calls before they run.
 
 A provider sends a tool's arguments as one JSON object. A contract whose schema is an array is therefore
 offered as an object with the list under `args`, and the list is taken out again before the call is checked:
@@ -8,6 +8,7 @@ from there on a native call and one that code made are the same call, with the s
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -16,8 +17,10 @@ import msgspec
 
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json
-from standfast.model.capability import Capability, ToolCallContext
-from standfast.tools.schema import Signature
+from standfast.model.capability import Capability, SettledCall, ToolCallContext
+from standfast.model.limits import SANDBOX_TIMEOUT_MS
+from standfast.tools.context import RunContext
+from standfast.tools.docstrings import Docs
 
 Handler = Callable[..., Any]
 
@@ -44,13 +47,106 @@ class Bound:
     view_kwargs: dict[str, Json]
 
 
+def is_pydantic(type_: Any) -> bool:
+    return hasattr(type_, "__pydantic_validator__") and hasattr(type_, "model_validate")
+
+
+class _ReadsItself(type):
+    """msgspec asks whether what a hook made is an instance; only the type knows, and it made it."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return True
+
+
+class CustomType(metaclass=_ReadsItself):
+    """A type that msgspec does not know and that reads JSON by itself, as values of any type."""
+
+    @classmethod
+    def from_json(cls, value: Json) -> Any:
+        """*value* as this type has it; `ValueError` if it does not fit."""
+        raise NotImplementedError
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """The JSON Schema of what `from_json` takes, with definitions under `$defs`."""
+        raise NotImplementedError
+
+
+def decode_custom(type_: type, value: Any) -> Any:
+    if issubclass(type_, CustomType):
+        return type_.from_json(value)
+    if is_pydantic(type_):
+        try:
+            return type_.model_validate(value)  # type: ignore[attr-defined]
+        except ValueError as error:
+            raise ValueError(re.sub(r"\s*For further information visit \S+", "", str(error))) from None
+    if isinstance(value, type_):
+        return value
+    raise NotImplementedError(f"cannot convert to {type_!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The parameters and the result of a plain function."""
+
+    name: str
+    parameters: tuple[str, ...]
+    positional: int
+    positional_only: int
+    struct: type[msgspec.Struct]
+    checks: type[msgspec.Struct] | None
+    returns: Any
+    docs: Docs
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any]
+    takes_context: bool = False
+    runs_code: bool = False
+    """Whether reading arguments or a result runs Python code of the types, which may block."""
+
+    def bind(self, args: list[Json], kwargs: dict[str, Json]) -> Bound:
+        """Check the arguments of a call and convert them to the types of the function's annotations."""
+        if len(args) > self.positional:
+            raise InvalidArgument(
+                f"{self.name}() takes {self.positional} positional arguments but {len(args)} were given",
+                hint=f"its parameters are: {', '.join(self.parameters) or 'none'}",
+            )
+        named = dict(zip(self.parameters, args, strict=False))
+        for key, value in kwargs.items():
+            if key in self.parameters[: self.positional_only]:
+                raise InvalidArgument(f"{self.name}() takes {key!r} by position only")
+            if key in named:
+                raise InvalidArgument(f"{self.name}() got multiple values for argument {key!r}")
+            named[key] = value
+        try:
+            if self.checks is not None:
+                msgspec.convert(named, self.checks, dec_hook=decode_custom)
+            decoded = msgspec.convert(named, self.struct, dec_hook=decode_custom)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(
+                f"{self.name}(): {error}", hint=f"its parameters are: {', '.join(self.parameters) or 'none'}"
+            ) from None
+        values = [getattr(decoded, name) for name in self.parameters]
+        known = {name: named.get(name, value) for name, value in zip(self.parameters, values, strict=True)}
+        only = self.positional_only
+        by_name = dict(zip(self.parameters[only:], values[only:], strict=True))
+        return Bound(values[:only], by_name, list(known.values()), known)
+
+    def check_output(self, value: Json) -> None:
+        """Refuse a result that is not what the function says it returns."""
+        if not self.output_schema:
+            return
+        try:
+            msgspec.convert(value, self.returns, dec_hook=decode_custom)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"{self.name}() returned something else than declared: {error}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class RegisteredTool:
     """A contract and its handler.
 
-    With a `signature` the handler is a plain typed function; without one it takes the
-    `ToolCallContext` itself and the arguments are checked against the contract's schemas. An isolated
-    tool has both: its signature checks the call, its handler takes the context.
+    With a `signature` the handler is a plain typed function; without one it takes the `ToolCallContext`, and
+    the contract's schemas check its arguments. An isolated tool has both: the signature checks the call.
     """
 
     capability: Capability
@@ -139,7 +235,7 @@ class RegisteredTool:
     def bind(self, context: ToolCallContext) -> Bound:
         """Check a call's arguments against the contract."""
         if self.signature is not None:
-            bound = self._bind_signature(self.signature, context)
+            bound = self.signature.bind(context.args, context.kwargs)
             if self.isolate:  # the worker process converts the values; JSON is what crosses the pipe
                 return Bound([context], {}, bound.view_args, bound.view_kwargs)
             return bound
@@ -161,14 +257,6 @@ class RegisteredTool:
             _validate(
                 self.capability.output_schema, value, f"{self.name}() returned something else than declared"
             )
-
-    @staticmethod
-    def _bind_signature(signature: Signature, context: ToolCallContext) -> Bound:
-        named = signature.arguments(context.args, context.kwargs)
-        decoded = signature.decode(named)
-        args, kwargs = signature.call_values(decoded)
-        known = {name: named.get(name, getattr(decoded, name)) for name in signature.parameters}
-        return Bound(args, kwargs, list(known.values()), known)
 
 
 def owner_of(function: Callable[..., Any]) -> str:
@@ -242,3 +330,26 @@ def from_native(capability: Capability, arguments: dict[str, Json]) -> list[Json
             hint=f"put every argument into {ARGS}, in order",
         )
     return args
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """A call that may be executed now. `attempt` counts its executions in a turn, and its waits, from 1."""
+
+    tool: RegisteredTool
+    context: ToolCallContext
+    bound: Bound
+    session_id: str
+    call_id: int
+    request_digest: str
+    run_context: RunContext[Any] | None = None
+    timeout_ms: int = SANDBOX_TIMEOUT_MS
+    attempt: int = 1
+
+
+class NeedsApproval(msgspec.Struct, frozen=True):
+    """A call that waits for a person."""
+
+    call: Admitted
+
+
+Admission = Admitted | NeedsApproval | SettledCall

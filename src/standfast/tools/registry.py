@@ -3,10 +3,12 @@
 Theory of operation
 -------------------
 A source (`upsert`) is a provider under a name. The registry lists it once, cheaply; a tool's contract and
-handler are asked for when the tool is first needed. `generation` counts changes, so whoever derives something
-from the tools can tell whether it is stale, and whoever changes them from an old reading is refused.
+handler are asked for when the tool is first needed. `generation` counts changes, so values derived from the
+tools can be found stale, and a change based on an old state is refused. The tools are in an immutable
+`ToolTable`; a change makes another and swaps it in under the lock.
 
-The tools are in a `ToolTable` that never changes; a change makes another and swaps it in under the lock.
+A session's catalog starts from the registry's manifests and is narrowed in a fixed order: each plugin's
+contribution, then the session's overlay, then the session's authority. It holds no contracts.
 
 Rules
 -----
@@ -14,22 +16,172 @@ Rules
 2. The generation rises by one with every upsert, removal and applied state, with every tool that is resolved
    for the first time, and with every orphan that is bound again. Restoring adopts the state's own, a fork
    keeps the same: what is cached by generation alone must be dropped when a state is restored.
-3. Providers are called outside the lock: a slow one delays its own caller and nobody else.
-
-Not here: what a session's model may use of all this (`catalog`).
+3. Providers are called outside the lock: a slow one delays only its own caller.
+4. Authority comes last and only narrows a catalog: it never restores a tool that a contributor hid or
+   switched off. A hidden tool stays hidden; an availability may be set again by a later contributor.
+5. A searchable tool that the model has found is callable. A contribution to an unknown tool is ignored.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
 
 from standfast.errors import GenerationMismatch, InvalidArgument, ToolNameTaken, ToolOrphaned, UnknownTool
-from standfast.model.capability import Capability, ToolAvailability, ToolManifest, ToolState, ToolStateEntry
-from standfast.tools.provider import Binding, StaticTools, ToolProvider, bindings_of, resolve_binding
+from standfast.model.capability import (
+    Capability,
+    SessionToolAccess,
+    ToolAvailability,
+    ToolManifest,
+    ToolState,
+    ToolStateEntry,
+    checked_availability,
+)
 from standfast.tools.registered_tool import RegisteredTool
-from standfast.tools.tool_table import ToolTable
+from standfast.tools.tool_table import (
+    Binding,
+    StaticTools,
+    ToolProvider,
+    ToolTable,
+    bindings_of,
+    resolve_binding,
+)
+
+
+class CatalogTool(msgspec.Struct, frozen=True):
+    """One tool of a catalog, under the availability that it has there.
+
+    One that was `found` is callable because the model has found it, and would be searchable otherwise.
+    """
+
+    manifest: ToolManifest
+    availability: ToolAvailability
+    found: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    def project(self) -> dict[str, Any]:
+        """The tool as JSON."""
+        return {
+            "id": self.manifest.id,
+            "name": self.manifest.name,
+            "description": self.manifest.description,
+            "side_effect": str(self.manifest.side_effect),
+            "availability": str(self.availability),
+        }
+
+
+class ToolCatalogContribution(msgspec.Struct, frozen=True):
+    """The availability of tools, and the names of hidden ones, as a plugin or a session sets them."""
+
+    availability: Mapping[str, ToolAvailability] = msgspec.field(default_factory=dict)
+    hidden: frozenset[str] = frozenset()
+
+    @property
+    def out_of_reach(self) -> tuple[str, ...]:
+        """The names of the tools that this takes away from the model."""
+        off = {name for name, level in self.availability.items() if level == ToolAvailability.OFF}
+        return tuple(sorted(self.hidden | off))
+
+
+NO_CATALOG_OVERLAY: Final = ToolCatalogContribution()
+
+
+class ToolCatalog(msgspec.Struct, frozen=True, dict=True):
+    """The tools of one session, none of them off. What is derived from them is made once, on demand."""
+
+    tools: tuple[CatalogTool, ...] = ()
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(tool.name for tool in self.tools)
+
+    @cached_property
+    def _by_name(self) -> dict[str, CatalogTool]:
+        return {tool.name: tool for tool in self.tools}
+
+    @cached_property
+    def _showcased(self) -> tuple[CatalogTool, ...]:
+        return tuple(tool for tool in self.tools if tool.availability == ToolAvailability.SHOWCASED)
+
+    @cached_property
+    def _callable(self) -> tuple[CatalogTool, ...]:
+        return tuple(tool for tool in self.tools if tool.availability != ToolAvailability.SEARCHABLE)
+
+    @cached_property
+    def _projection(self) -> list[dict[str, Any]]:
+        return [tool.project() for tool in self.tools]
+
+    def find(self, name: str) -> CatalogTool | None:
+        """Return the tool of this name, if the session has it."""
+        return self._by_name.get(name)
+
+    def showcased(self) -> tuple[CatalogTool, ...]:
+        """Return the tools that the model is shown in full."""
+        return self._showcased
+
+    def callable(self) -> tuple[CatalogTool, ...]:
+        """Return the tools that the model may call, whether or not it was shown them."""
+        return self._callable
+
+    def searchable(self) -> tuple[CatalogTool, ...]:
+        """Return the tools that the model may find: every tool of the catalog."""
+        return self.tools
+
+    def may_call(self, name: str) -> bool:
+        """Return whether the session's model may call this tool."""
+        tool = self._by_name.get(name)
+        return tool is not None and tool.availability != ToolAvailability.SEARCHABLE
+
+    def found(self) -> tuple[CatalogTool, ...]:
+        """Return the tools that the model may call because it has found them."""
+        return tuple(tool for tool in self.tools if tool.found)
+
+    def has_more(self) -> bool:
+        """Return whether there are tools that the model has to find, or has found."""
+        return any(tool.found or tool.availability == ToolAvailability.SEARCHABLE for tool in self.tools)
+
+    def capabilities(self, resolve: Callable[[str], RegisteredTool]) -> list[Capability]:
+        """Return the contracts of the showcased tools, as *resolve* (a registry's `require`) gives them."""
+        return [resolve(tool.name).capability for tool in self.showcased()]
+
+    def project(self) -> list[dict[str, Any]]:
+        """Return the catalog as JSON, for the caller to change."""
+        return [tool.copy() for tool in self._projection]
+
+
+def resolve_catalog(
+    manifests: Iterable[ToolManifest],
+    contributions: Sequence[ToolCatalogContribution],
+    overlay: ToolCatalogContribution,
+    access: SessionToolAccess,
+    found: Set[str] = frozenset(),
+) -> ToolCatalog:
+    """Make the catalog of one session: plugin contributors in order, then its overlay, its authority last.
+
+    *found* are the names of the tools that the model has found by searching.
+    """
+    listed = {manifest.name: manifest for manifest in manifests}
+    levels = {name: manifest.availability for name, manifest in listed.items()}
+    for contribution in (*contributions, overlay):
+        for name, availability in contribution.availability.items():
+            if name in levels:
+                levels[name] = checked_availability(availability)
+        for name in contribution.hidden:
+            levels.pop(name, None)
+    tools = []
+    for name in access.select([name for name, level in levels.items() if level != ToolAvailability.OFF]):
+        is_found = name in found and levels[name] == ToolAvailability.SEARCHABLE
+        level = ToolAvailability.CALLABLE if is_found else levels[name]
+        tools.append(CatalogTool(listed[name], level, is_found))
+    return ToolCatalog(tuple(tools))
+
 
 REGISTERED: Final = "registered"
 """The source of tools that are registered one by one."""
@@ -41,8 +193,8 @@ CONTEXT: Final = "context"
 class ToolRegistry:
     """The tools that a sandbox, an agent or a session may call. Safe to use from any thread.
 
-    `names`, `in`, `len`, iteration, `capabilities`, `digests` and `manifests` speak of the tools that are
-    there for a caller: bound to a source, in the catalog, and not off. A registry is a `ToolProvider`, too.
+    `names`, `in`, `len`, iteration, `capabilities`, `digests` and `manifests` cover the visible tools: bound
+    to a source, in the catalog, and not off. A registry is a `ToolProvider`, too.
     """
 
     def __init__(self, tools: Iterable[RegisteredTool] = ()) -> None:
@@ -64,7 +216,9 @@ class ToolRegistry:
         """Add one tool; a name that is taken is refused with both owners named."""
         bindings = bindings_of(REGISTERED, StaticTools([tool]))
         with self._lock:
-            self._refuse_taken(tool)
+            entry = self._table.find(tool.name)
+            if entry is not None and entry.binding is not None and entry.kept.source == REGISTERED:
+                raise ToolNameTaken(tool.name, self._tool_of(entry.binding).owner, tool.owner)
             self._commit(self._table.extend(REGISTERED, bindings), bindings)
 
     def upsert(self, source: str, provider: ToolProvider) -> int:
@@ -92,11 +246,11 @@ class ToolRegistry:
     # Tools
 
     def get(self, name: str) -> RegisteredTool | None:
-        """The tool of this name, made whole by its source if need be; `None` if it is not there."""
-        entry = self._table.find(name)
-        if entry is None or entry.binding is None or not entry.visible:
+        """Return the tool of this name, resolved by its source if need be; None if it is not there."""
+        entry = self._table.visible.get(name)
+        if entry is None or entry.binding is None:
             return None
-        return self._tool_of(entry.binding)
+        return self._resolved.get(entry.binding) or self._tool_of(entry.binding)
 
     def asks_source(self, name: str | None = None) -> bool:
         """Whether `get(name)`, or for some name `get`, asks a source that may block."""
@@ -111,10 +265,20 @@ class ToolRegistry:
         return self.get(name)
 
     def require(self, name: str) -> RegisteredTool:
-        """The tool of this name, or an error that says why there is none."""
-        if (tool := self.get(name)) is None:
-            raise self._why_not(name)
-        return tool
+        """Return the tool of this name, or raise an error that says why there is none."""
+        if (tool := self.get(name)) is not None:
+            return tool
+        entry = self._table.find(name)
+        if entry is not None and not entry.kept.member:
+            raise UnknownTool(
+                f"the tool {name!r} is not in the catalog", hint="it was taken out; put it back"
+            )
+        if entry is not None:
+            raise UnknownTool(f"the tool {name!r} is off", hint="give it another availability")
+        for kept in self._table.orphans.values():
+            if kept.name == name:
+                raise ToolOrphaned(name, kept.source)
+        raise UnknownTool(f"there is no tool {name!r}", hint=self.suggest(name))
 
     def suggest(self, name: str) -> str | None:
         """A sentence that names the closest capabilities, if any is close."""
@@ -143,8 +307,7 @@ class ToolRegistry:
         return dict(self._table.orphans)
 
     def __contains__(self, name: object) -> bool:
-        entry = self._table.find(name) if isinstance(name, str) else None
-        return entry is not None and entry.visible
+        return name in self._table.visible
 
     def __iter__(self) -> Iterator[RegisteredTool]:
         bindings = [entry.binding for entry in self._table.visible.values()]
@@ -183,7 +346,7 @@ class ToolRegistry:
             return self._commit(self._table.with_state(state))
 
     def restore_state(self, state: ToolState) -> None:
-        """Go on from a stored state and its generation. What no source offers now becomes an orphan."""
+        """Adopt a stored state and its generation. A tool that no source offers now becomes an orphan."""
         with self._lock:
             self._table = self._table.with_state(state)
             self._generation = state.generation
@@ -243,30 +406,8 @@ class ToolRegistry:
         if (known := self._resolved.get(binding)) is not None:
             return known
         tool = resolve_binding(binding)
-        if isinstance(binding.provider, StaticTools):
-            return tool
         with self._lock:
             if binding not in self._resolved and self._table.holds(binding):
                 self._resolved[binding] = tool
-                self._generation += 1
+                self._generation += not isinstance(binding.provider, StaticTools)
             return self._resolved.get(binding, tool)
-
-    def _refuse_taken(self, tool: RegisteredTool) -> None:
-        """Tools that were registered one by one name their owners; all others name their sources."""
-        entry = self._table.find(tool.name)
-        if entry is None or entry.binding is None or entry.kept.source != REGISTERED:
-            return
-        raise ToolNameTaken(tool.name, self._tool_of(entry.binding).owner, tool.owner)
-
-    def _why_not(self, name: str) -> UnknownTool:
-        entry = self._table.find(name)
-        if entry is not None and not entry.kept.member:
-            return UnknownTool(
-                f"the tool {name!r} is not in the catalog", hint="it was taken out; put it back"
-            )
-        if entry is not None:
-            return UnknownTool(f"the tool {name!r} is off", hint="give it another availability")
-        for kept in self._table.orphans.values():
-            if kept.name == name:
-                return ToolOrphaned(name, kept.source)
-        return UnknownTool(f"there is no tool {name!r}", hint=self.suggest(name))

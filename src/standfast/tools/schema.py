@@ -11,25 +11,68 @@ part through hooks and are never imported unless a user's signature names one.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import enum
 import inspect
-import re
 import typing
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from types import NoneType
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
+import msgspec.inspect
 
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json
 from standfast.tools.constraints import checked_type, checked_types, field_default
 from standfast.tools.context import is_run_context, without_later
 from standfast.tools.docstrings import Docs, read_docstring
-from standfast.tools.json_types import type_without_json
+from standfast.tools.registered_tool import CustomType, Signature, decode_custom, is_pydantic
+
+_JSON: Final = (str, int, float, bool, list, tuple, dict, set, frozenset, enum.Enum, type(None))
+_BINARY: Final = (
+    msgspec.inspect.BytesType,
+    msgspec.inspect.ByteArrayType,
+    msgspec.inspect.MemoryViewType,
+    msgspec.inspect.ExtType,
+    msgspec.inspect.RawType,
+)
+
+
+def type_without_json(type_: Any) -> str | None:
+    """Name the first type within *type_* none of whose values is JSON; None if there is no such type.
+
+    A type that msgspec cannot read is left alone: it may stand for values that are JSON.
+    """
+    try:
+        info = msgspec.inspect.type_info(type_)
+    except TypeError:
+        return None
+    for node in _nodes(info, set()):
+        if isinstance(node, _BINARY):
+            return type(node).__name__.removesuffix("Type").lower()
+        if isinstance(node, msgspec.inspect.CustomType) and not hasattr(node.cls, "model_dump"):
+            with contextlib.suppress(TypeError):  # raised for a protocol that cannot be asked
+                if not issubclass(node.cls, _JSON) and not any(issubclass(one, node.cls) for one in _JSON):
+                    return node.cls.__name__
+    return None
+
+
+def _nodes(value: Any, seen: set[int]) -> Iterator[msgspec.inspect.Type]:
+    """Walk a type and everything in it, fields of classes included; classes may refer to themselves."""
+    if isinstance(value, tuple):
+        for one in value:
+            yield from _nodes(one, seen)
+    elif isinstance(value, (msgspec.inspect.Type, msgspec.inspect.Field)) and id(value) not in seen:
+        seen.add(id(value))
+        if isinstance(value, msgspec.inspect.Type):
+            yield value
+        for name in value.__struct_fields__:
+            yield from _nodes(getattr(value, name), seen)
+
 
 _NOT_CONVERTED = (bytes, bytearray, memoryview)
 """msgspec would write these as base64; they are not JSON, so they are left for the JSON check to refuse."""
@@ -45,78 +88,28 @@ _NOT_READING = (
     "expected",
     "members",
 )
-"""What in a schema of pydantic's core says nothing about code that is run when a value is read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """What a plain function takes and gives."""
-
-    name: str
-    parameters: tuple[str, ...]
-    positional: int
-    positional_only: int
-    struct: type[msgspec.Struct]
-    checks: type[msgspec.Struct] | None
-    returns: Any
-    docs: Docs
-    input_schema: dict[str, Any]
-    output_schema: dict[str, Any]
-    takes_context: bool = False
-    runs_code: bool = False
-    """Whether reading arguments or a result runs Python code of the types, which may block."""
-
-    def arguments(self, args: list[Json], kwargs: dict[str, Json]) -> dict[str, Json]:
-        """Give every passed value its parameter's name."""
-        if len(args) > self.positional:
-            raise InvalidArgument(
-                f"{self.name}() takes {self.positional} positional arguments but {len(args)} were given",
-                hint=f"its parameters are: {', '.join(self.parameters) or 'none'}",
-            )
-        named = dict(zip(self.parameters, args, strict=False))
-        for key, value in kwargs.items():
-            if key in self.parameters[: self.positional_only]:
-                raise InvalidArgument(f"{self.name}() takes {key!r} by position only")
-            if key in named:
-                raise InvalidArgument(f"{self.name}() got multiple values for argument {key!r}")
-            named[key] = value
-        return named
-
-    def decode(self, named: dict[str, Json]) -> msgspec.Struct:
-        """Check the arguments and convert them to what the function's annotations ask for."""
-        try:
-            if self.checks is not None:
-                msgspec.convert(named, self.checks, dec_hook=_decode_custom)
-            return msgspec.convert(named, self.struct, dec_hook=_decode_custom)
-        except msgspec.ValidationError as error:
-            raise InvalidArgument(
-                f"{self.name}(): {error}", hint=f"its parameters are: {', '.join(self.parameters) or 'none'}"
-            ) from None
-
-    def call_values(self, decoded: msgspec.Struct) -> tuple[list[Any], dict[str, Any]]:
-        values = [getattr(decoded, name) for name in self.parameters]
-        only = self.positional_only
-        return values[:only], dict(zip(self.parameters[only:], values[only:], strict=True))
-
-    def check_output(self, value: Json) -> None:
-        """Refuse a result that is not what the function says it returns."""
-        if not self.output_schema:
-            return
-        try:
-            msgspec.convert(value, self.returns, dec_hook=_decode_custom)
-        except msgspec.ValidationError as error:
-            raise InvalidArgument(f"{self.name}() returned something else than declared: {error}") from None
+"""The parts of pydantic's core schema that run no code when a value is read."""
 
 
 def read_signature(function: Callable[..., Any], name: str) -> Signature:
     """Derive the contract of *function*; what cannot be described is refused here, not at the first call."""
-    hints = _type_hints(function, name)
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except Exception as error:
+        raise InvalidArgument(
+            f"the annotations of tool {name}() cannot be read: {error}",
+            hint="types named in annotations must be importable at module level",
+        ) from None
     docs = read_docstring(function)
     parameters = list(inspect.signature(function).parameters.values())
     takes_context = bool(parameters) and is_run_context(hints.get(parameters[0].name))
     if takes_context:
         del parameters[0]
-    _refuse_misplaced_context(parameters, hints, name)
+    for parameter in parameters:
+        if is_run_context(hints.get(parameter.name)):
+            raise InvalidArgument(
+                f"{parameter.name} of tool {name}() is a RunContext, which only the first parameter can be"
+            )
     fields = [_field(parameter, hints, docs, name) for parameter in parameters]
     checked = _checked([field[1] for field in fields], f"a parameter of tool {name}()")
     try:
@@ -139,7 +132,10 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
             f"tool {name}() returns {refused}, which has no JSON form",
             hint="return text (base64 for bytes), JSON types, dataclasses or pydantic models",
         )
-    output_schema = _output_schema(returns)
+    output_schema: dict[str, Any] = {}
+    if returns is not Any and returns is not inspect.Signature.empty:
+        with contextlib.suppress(TypeError):
+            output_schema = schema_of(returns)
     return Signature(
         name=name,
         parameters=tuple(parameter.name for parameter in parameters),
@@ -168,14 +164,29 @@ def schema_of(type_: Any) -> dict[str, Any]:
     schema = {key: value for key, value in schema.items() if key != "title"}
     if definitions:
         schema["$defs"] = definitions
-    return _hoist_definitions(schema)
+    found: dict[str, Any] = {}
+
+    def lift(node: Any) -> Any:
+        """Move `$defs` of embedded models to the root, where their references point."""
+        if isinstance(node, list):
+            return [lift(value) for value in node]
+        if not isinstance(node, dict):
+            return node
+        for key, value in node.get("$defs", {}).items():
+            found[key] = lift(value)
+        return {key: lift(value) for key, value in node.items() if key != "$defs"}
+
+    root: dict[str, Any] = lift(schema)
+    if found:
+        root["$defs"] = found
+    return root
 
 
 def convert(value: Json, type_: Any) -> Any:
     """JSON data as a value of *type_*; `msgspec.ValidationError` says where it does not fit."""
     if (checked := checked_type(type_)) is not type_:
-        msgspec.convert(value, checked, dec_hook=_decode_custom)
-    return msgspec.convert(value, type_, dec_hook=_decode_custom)
+        msgspec.convert(value, checked, dec_hook=decode_custom)
+    return msgspec.convert(value, type_, dec_hook=decode_custom)
 
 
 def runs_code(*types_: Any) -> bool:
@@ -191,20 +202,19 @@ def runs_code(*types_: Any) -> bool:
             waiting.extend(node)
         elif isinstance(node, msgspec.Struct) and id(node) not in seen:
             seen.add(id(node))
-            if _runs_code_itself(node):
+            if isinstance(node, msgspec.inspect.CustomType):
+                runs = not is_pydantic(node.cls) or _validates_in_python(node.cls)
+            elif isinstance(node, msgspec.inspect.EnumType):
+                runs = _looks_up_by_itself(node.cls)
+            elif isinstance(node, msgspec.inspect.Field):  # a factory that is neither built in nor made here
+                factory = node.default_factory
+                runs = callable(factory) and getattr(factory, "__module__", "") not in ("builtins", __name__)
+            else:
+                runs = hasattr(getattr(node, "cls", None), "__post_init__")
+            if runs:
                 return True
             waiting.extend(getattr(node, name) for name in node.__struct_fields__)
     return False
-
-
-def _runs_code_itself(node: Any) -> bool:
-    if isinstance(node, msgspec.inspect.CustomType):
-        return not _is_pydantic(node.cls) or _validates_in_python(node.cls)
-    if isinstance(node, msgspec.inspect.EnumType):
-        return _looks_up_by_itself(node.cls)
-    if isinstance(node, msgspec.inspect.Field):
-        return _is_foreign(node.default_factory)
-    return hasattr(getattr(node, "cls", None), "__post_init__")
 
 
 def _validates_in_python(model: Any) -> bool:
@@ -238,35 +248,12 @@ def _looks_up_by_itself(kind: Any) -> bool:
     return kind._missing_.__func__ is not Enum._missing_.__func__  # type: ignore[attr-defined]
 
 
-def _is_foreign(factory: object) -> bool:
-    """Whether a factory of defaults is neither a built-in type nor one that is made here."""
-    return callable(factory) and getattr(factory, "__module__", "") not in ("builtins", __name__)
-
-
 def encode_output(value: object) -> object:
     """Turn dataclasses, structs, models, enums and dates into JSON data; what is not JSON stays as it is."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         # msgspec leaves out fields that only the class has a value for: those with init=False and a default.
         value = dataclasses.asdict(value)
     return msgspec.to_builtins(value, builtin_types=_NOT_CONVERTED, str_keys=True, enc_hook=_encode_custom)
-
-
-def _type_hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function, include_extras=True)
-    except Exception as error:
-        raise InvalidArgument(
-            f"the annotations of tool {name}() cannot be read: {error}",
-            hint="types named in annotations must be importable at module level",
-        ) from None
-
-
-def _refuse_misplaced_context(parameters: list[inspect.Parameter], hints: dict[str, Any], name: str) -> None:
-    for parameter in parameters:
-        if is_run_context(hints.get(parameter.name)):
-            raise InvalidArgument(
-                f"{parameter.name} of tool {name}() is a RunContext, which only the first parameter can be"
-            )
 
 
 def _field(
@@ -321,55 +308,8 @@ def _classes_in(types_: Iterable[Any]) -> set[type]:
     return found
 
 
-def _output_schema(returns: Any) -> dict[str, Any]:
-    if returns is Any or returns is inspect.Signature.empty:
-        return {}
-    try:
-        return schema_of(returns)
-    except TypeError:
-        return {}
-
-
-def _is_pydantic(type_: Any) -> bool:
-    return hasattr(type_, "__pydantic_validator__") and hasattr(type_, "model_validate")
-
-
-class _ReadsItself(type):
-    """msgspec asks whether what a hook made is an instance; only the type knows, and it made it."""
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return True
-
-
-class CustomType(metaclass=_ReadsItself):
-    """A type that msgspec does not know and that reads JSON by itself, as values of any type."""
-
-    @classmethod
-    def from_json(cls, value: Json) -> Any:
-        """*value* as this type has it; `ValueError` if it does not fit."""
-        raise NotImplementedError
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """The JSON Schema of what `from_json` takes, with definitions under `$defs`."""
-        raise NotImplementedError
-
-
-def _decode_custom(type_: type, value: Any) -> Any:
-    if issubclass(type_, CustomType):
-        return type_.from_json(value)
-    if _is_pydantic(type_):
-        try:
-            return type_.model_validate(value)  # type: ignore[attr-defined]
-        except ValueError as error:
-            raise ValueError(re.sub(r"\s*For further information visit \S+", "", str(error))) from None
-    if isinstance(value, type_):
-        return value
-    raise NotImplementedError(f"cannot convert to {type_!r}")
-
-
 def _encode_custom(value: Any) -> Any:
-    if _is_pydantic(type(value)):
+    if is_pydantic(type(value)):
         return value.model_dump(mode="json")
     raise NotImplementedError(f"a value of type {type(value).__name__} is not JSON")
 
@@ -377,7 +317,7 @@ def _encode_custom(value: Any) -> Any:
 def _custom_schema(type_: type) -> dict[str, Any]:
     if issubclass(type_, CustomType):
         return type_.json_schema()
-    if _is_pydantic(type_):
+    if is_pydantic(type_):
         schema: dict[str, Any] = type_.model_json_schema(ref_template="#/$defs/{model}")  # type: ignore[attr-defined]
         return schema
     raise NotImplementedError
@@ -387,22 +327,3 @@ def _mentions(node: Any, reference: str) -> bool:
     if isinstance(node, dict):
         return node.get("$ref") == reference or any(_mentions(value, reference) for value in node.values())
     return isinstance(node, list) and any(_mentions(value, reference) for value in node)
-
-
-def _hoist_definitions(schema: dict[str, Any]) -> dict[str, Any]:
-    """Move `$defs` of embedded models to the root, where their references point."""
-    found: dict[str, Any] = {}
-
-    def lift(node: Any) -> Any:
-        if isinstance(node, list):
-            return [lift(value) for value in node]
-        if not isinstance(node, dict):
-            return node
-        for key, value in node.get("$defs", {}).items():
-            found[key] = lift(value)
-        return {key: lift(value) for key, value in node.items() if key != "$defs"}
-
-    root: dict[str, Any] = lift(schema)
-    if found:
-        root["$defs"] = found
-    return root

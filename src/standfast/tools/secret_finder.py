@@ -1,4 +1,4 @@
-"""Finds secrets in text and JSON, and tells how much of a text that is still coming can be shown.
+"""Find secrets in text and JSON, also in a text that is still arriving.
 
 Rule: a text that is given out piece by piece, each up to `safe_length`, comes out as if it had been cleaned
 as a whole. That holds for secrets and for the patterns here, in words of up to 4,096 characters; for patterns
@@ -41,12 +41,20 @@ _PEM_END: Final = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY-----")
 
 
 class SecretFinder:
-    """What is secret, and what stands in its place."""
+    """Secrets and patterns of secrets, and the text that replaces them."""
 
     def __init__(self, patterns: Sequence[str], secrets: Sequence[str], replacement: str) -> None:
-        _check(patterns, secrets, replacement)
+        for name, given in (("patterns", patterns), ("secrets", secrets)):
+            if not isinstance(given, (list, tuple)) or not all(isinstance(one, str) for one in given):
+                raise InvalidArgument(f"{name} of plugin 'redact' is not a list of texts")
+        if not isinstance(replacement, str):
+            raise InvalidArgument("replacement of plugin 'redact' is not a text")
+        if any(len(secret) < 4 for secret in secrets):
+            problem = "a secret of plugin 'redact' is shorter than 4 characters"
+            raise InvalidArgument(problem, hint="it would be found in ordinary words")
         self._replacement = replacement
-        self._secrets = _written(secrets)
+        forms = {form for one in secrets for form in (one, msgspec.json.encode(one).decode()[1:-1])}
+        self._secrets = sorted(forms)  # also as JSON writes them
         self._searched = [re.compile(re.escape(one)) for one in self._secrets] + [*map(_pattern, patterns)]
         self._by_line = not set(patterns) <= set(DEFAULT_PATTERNS)
 
@@ -75,7 +83,12 @@ class SecretFinder:
             return value
         made: dict[str, Json] = {}
         for key, one in value.items():
-            made[_unused(self.clean_text(key), made)] = self.clean(one)
+            name = free = self.clean_text(key)
+            number = 1
+            while free in made:  # two keys that are the same once cleaned
+                number += 1
+                free = f"{name} {number}"
+            made[free] = self.clean(one)
         return made
 
     def safe_length(self, text: str) -> int:
@@ -100,22 +113,6 @@ class SecretFinder:
         return self._outside(text, min(inside)) if inside else end
 
 
-def _check(patterns: object, secrets: object, replacement: object) -> None:
-    for name, given in (("patterns", patterns), ("secrets", secrets)):
-        if not isinstance(given, (list, tuple)) or not all(isinstance(one, str) for one in given):
-            raise InvalidArgument(f"{name} of plugin 'redact' is not a list of texts")
-    if not isinstance(replacement, str):
-        raise InvalidArgument("replacement of plugin 'redact' is not a text")
-
-
-def _written(secrets: Sequence[str]) -> list[str]:
-    """The secrets, also as JSON writes them."""
-    if any(len(secret) < 4 for secret in secrets):
-        problem = "a secret of plugin 'redact' is shorter than 4 characters"
-        raise InvalidArgument(problem, hint="it would be found in ordinary words")
-    return sorted({form for one in secrets for form in (one, msgspec.json.encode(one).decode()[1:-1])})
-
-
 def _pattern(given: str) -> re.Pattern[str]:
     try:
         compiled = re.compile(given)
@@ -130,12 +127,3 @@ def _begun(text: str, secret: str) -> int:
     """How many characters at the end of a text could be the beginning of a secret."""
     most = min(len(secret) - 1, len(text))
     return next((count for count in range(most, 0, -1) if text.endswith(secret[:count])), 0)
-
-
-def _unused(name: str, names: dict[str, Json]) -> str:
-    """The name, numbered if there is one like it."""
-    number, free = 1, name
-    while free in names:
-        number += 1
-        free = f"{name} {number}"
-    return free

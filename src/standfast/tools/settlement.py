@@ -5,6 +5,7 @@ Rule: nothing a tool returns or raises escapes as it is. It becomes a `SettledCa
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import msgspec
@@ -20,9 +21,8 @@ from standfast.model.canonical import (
     to_json,
 )
 from standfast.model.capability import CallStatus, ExternalCallRecord, GuestException, SettledCall
-from standfast.tools.admission import Admitted
 from standfast.tools.context import Later
-from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.registered_tool import Admitted, RegisteredTool
 from standfast.tools.schema import encode_output
 from standfast.tools.tracebacks import log_raised
 
@@ -33,7 +33,7 @@ GUEST_EXCEPTION: dict[str, str] = {
     Code.REQUEST_TOO_LARGE: "ValueError",
     Code.UNKNOWN_TOOL: "NameError",
 }
-"""What guest code sees for a failure of ours; everything else is a RuntimeError."""
+"""The exception that guest code sees for an error code; any other is a RuntimeError."""
 
 _MAX_DEPTH = 128
 """Results are written and read again with other call stacks above them; this depth fits into any."""
@@ -48,7 +48,7 @@ _OTHER_LOOP = (
     "different event loop",
     "Event loop is closed",
 )
-"""What asyncio and libraries over it say of an object that was made on another event loop."""
+"""Parts of the messages with which asyncio and others refuse an object of another event loop."""
 
 _OTHER_LOOP_HINT = (
     "the tool uses an object that belongs to another event loop: make it inside the tool, or declare the "
@@ -59,7 +59,7 @@ _PASSED_ON_NAMES = {cls.__name__ for cls in _PASSED_ON}
 
 
 def request_digest(name: str, args: list[Json], kwargs: dict[str, Json]) -> str:
-    """The digest of a call: its name and arguments, which must be plain JSON."""
+    """Return the digest of a call's name and arguments, which must be plain JSON."""
     return digest_bytes(encode_sorted([name, args, kwargs]))
 
 
@@ -71,29 +71,38 @@ def settle_failure(
     seen: GuestException | None = None,
     traceback: str | UnsetType = UNSET,
 ) -> SettledCall:
-    """A call that failed with *error*; guest code sees *seen*, or what the code stands for.
+    """Settle a call that failed with *error*; guest code sees *seen*, or the exception for the error's code.
 
-    However a call that is not idempotent timed out, its outcome is reported as unknown.
+    If a call that is not idempotent timed out, its outcome is reported as unknown.
     """
-    if error.code == Code.TIMEOUT_TOOL and not tool.capability.idempotent:
-        error = _outcome_unknown(error)
+    status = CallStatus.DENIED if error.code == Code.PERMISSION_DENIED else CallStatus.ERROR
+    if error.code == Code.TIMEOUT_TOOL:
+        status = CallStatus.TIMEOUT
+        if not tool.capability.idempotent:
+            advice = "it may have taken effect: look at its effect before calling again"
+            error = ErrorObject(
+                code=error.code,
+                message=f"{error.message}; whether it took effect is unknown",
+                hint=advice if error.hint is None else f"{error.hint}; {advice}",
+                span=error.span,
+            )
     record = ExternalCallRecord(
         name=tool.name,
         side_effect=tool.capability.side_effect,
         duration_ms=duration_ms,
-        status=_status_of(error.code),
+        status=status,
         request_digest=digest,
         error=error,
         traceback=traceback,
     )
-    kind = GUEST_EXCEPTION.get(error.code, "RuntimeError")
-    return SettledCall(
-        record=record, exception=seen or GuestException(type=kind, message=_seen_message(error))
-    )
+    if seen is None:
+        kind = GUEST_EXCEPTION.get(error.code, "RuntimeError")
+        seen = GuestException(type=kind, message=f"{error.code}: {error.message}")
+    return SettledCall(record=record, exception=seen)
 
 
 def settle_interrupted(tool: RegisteredTool, digest: str) -> SettledCall:
-    """A call that was under way when its process died, and is not repeated."""
+    """Settle a call that was under way when its process died, and is not repeated."""
     error = ErrorObject(
         code=Code.INTERRUPTED,
         message=f"the process died while {tool.name}() ran; whether it took effect is unknown",
@@ -103,19 +112,19 @@ def settle_interrupted(tool: RegisteredTool, digest: str) -> SettledCall:
 
 
 def settle_denied(call: Admitted, message: str) -> SettledCall:
-    """A call that a person said no to, or that nobody decided in time."""
+    """Settle a call that a person denied, or whose approval expired."""
     error = ErrorObject(code=Code.PERMISSION_DENIED, message=message)
     return settle_failure(call.tool, call.request_digest, error)
 
 
 def settle_continued(call: Admitted, started: float) -> SettledCall:
-    """A call that opened a new frame: it went well, and has no result of the kind that its contract names."""
+    """Settle a call that opened a new frame: it succeeded, and has no result of its contract's type."""
     value = "continued in a new frame"
     return SettledCall(record=_ok_record(call, started, value), value=value)
 
 
 def settle_outcome(call: Admitted, started: float, raw: object, error: BaseException | None) -> SettledCall:
-    """Make a settled call of what a handler returned or raised, whatever that is."""
+    """Settle a call whose handler returned *raw* or raised *error*."""
     tool = call.tool
     if error is not None:
         return _settle_raised(call, started, error)
@@ -140,34 +149,29 @@ def _ok_record(call: Admitted, started: float, value: Json) -> ExternalCallRecor
 
 
 def _settle_raised(call: Admitted, started: float, error: BaseException) -> SettledCall:
-    """A call whose handler raised. Its traceback is logged and kept in the record, and shown nowhere else."""
-    tool, digest, took_ms = call.tool, call.request_digest, _since(started)
-    failure, seen = _seen_of(call, error)
-    settled = settle_failure(tool, digest, failure, took_ms, seen, log_raised(call, error))
+    """Settle a call whose handler raised. Only the log and the record have the traceback.
+
+    A `ToolError` is always meant for the model and guest code.
+    """
+    tool, name, seen = call.tool, call.tool.name, None
+    if not tool.expose_errors and not isinstance(error, ToolError):
+        message = f"{name}() failed (call {call.call_id}); the log of the program has the details"
+        failure = ErrorObject(code=Code.TOOL_ERROR, message=message)
+    elif isinstance(error, StandfastError):
+        failure = error.error_object()
+    else:
+        kind = type(error).__name__
+        message = _message_of(error)
+        raised = f"{kind}: {message}" if message else kind
+        own_loop = tool.async_mode and tool.loop == "own"
+        hint = _OTHER_LOOP_HINT if own_loop and any(words in message for words in _OTHER_LOOP) else None
+        failure = ErrorObject(code=Code.TOOL_ERROR, message=f"{name}() raised {raised}", hint=hint)
+        passed = kind in _PASSED_ON_NAMES
+        seen = GuestException(type=kind if passed else "RuntimeError", message=message if passed else raised)
+    traceback = log_raised(call, error)
+    settled = settle_failure(tool, call.request_digest, failure, _since(started), seen, traceback)
     ends_turn = isinstance(error, ToolError) and error.ends_turn
     return msgspec.structs.replace(settled, ends_turn=True) if ends_turn else settled
-
-
-def _seen_of(call: Admitted, error: BaseException) -> tuple[ErrorObject, GuestException | None]:
-    """What the model and guest code see of an exception. A `ToolError` is always meant for them."""
-    name = call.tool.name
-    if not call.tool.expose_errors and not isinstance(error, ToolError):
-        message = f"{name}() failed (call {call.call_id}); the log of the program has the details"
-        return ErrorObject(code=Code.TOOL_ERROR, message=message), None
-    if isinstance(error, StandfastError):
-        return error.error_object(), None
-    kind = type(error).__name__
-    message = _message_of(error)
-    raised = f"{kind}: {message}" if message else kind
-    hint = _OTHER_LOOP_HINT if _is_of_other_loop(call.tool, message) else None
-    failure = ErrorObject(code=Code.TOOL_ERROR, message=f"{name}() raised {raised}", hint=hint)
-    passed = kind in _PASSED_ON_NAMES
-    seen = GuestException(type=kind if passed else "RuntimeError", message=message if passed else raised)
-    return failure, seen
-
-
-def _is_of_other_loop(tool: RegisteredTool, message: str) -> bool:
-    return tool.async_mode and tool.loop == "own" and any(words in message for words in _OTHER_LOOP)
 
 
 def _since(started: float) -> int:
@@ -175,33 +179,49 @@ def _since(started: float) -> int:
 
 
 def _checked_output(tool: RegisteredTool, raw: object) -> Json:
-    """The result as JSON, if it is as large and of the kind that the contract allows."""
+    """Return the result as JSON; raise `CallRefused` if it breaks a limit or the contract's schema."""
     if isinstance(raw, Later):
-        raise Refused(
+        raise CallRefused(
             Code.TOOL_ERROR,
             f"{tool.name}() answered with {type(raw).__name__}, which only a turn understands",
         )
     limit = tool.capability.limits.max_response_bytes
     try:
-        value, size = _to_output(raw, limit)
+        try:
+            value, size = to_json(raw, limit)
+        except ValueTooLarge:
+            raise
+        except InvalidArgument as first:
+            plain, failure = raw, first
+            with contextlib.suppress(
+                Exception
+            ):  # a conversion that a user's own class brings may raise anything
+                plain = encode_output(raw)
+            if plain is raw:
+                raise failure from None
+            value, size = to_json(plain, limit)
     except ValueTooLarge as error:
-        raise Refused(
+        raise CallRefused(
             Code.RESPONSE_TOO_LARGE, f"{tool.name}() returned a value that is too large: {error.limit}"
         ) from None
+    except InvalidArgument as error:
+        raise CallRefused(Code.SERIALIZE_ERROR, f"the tool's result is {error.message}") from None
     if size > limit:
-        raise Refused(Code.RESPONSE_TOO_LARGE, f"{tool.name}() returned {size} bytes, the limit is {limit}")
+        raise CallRefused(
+            Code.RESPONSE_TOO_LARGE, f"{tool.name}() returned {size} bytes, the limit is {limit}"
+        )
     if nested_deeper_than(value, _MAX_DEPTH):
-        raise Refused(
+        raise CallRefused(
             Code.SERIALIZE_ERROR, f"{tool.name}() returned something nested over {_MAX_DEPTH} levels deep"
         )
     try:
         tool.check_output(value)
     except InvalidArgument as error:
-        raise Refused(Code.TOOL_ERROR, error.message) from None
+        raise CallRefused(Code.TOOL_ERROR, error.message) from None
     return value
 
 
-class Refused(StandfastError):
+class CallRefused(StandfastError):
     """A call that breaks a limit or a promise of its contract."""
 
     def __init__(self, code: Code, message: str, *, hint: str | None = None) -> None:
@@ -209,60 +229,15 @@ class Refused(StandfastError):
         self.code = code
 
 
-def _to_output(value: object, max_bytes: int) -> tuple[Json, int]:
-    """The result as JSON, and its size. Raise `ValueTooLarge` before anything else looks at the result."""
-    try:
-        return to_json(value, max_bytes)
-    except ValueTooLarge:
-        raise
-    except InvalidArgument as error:
-        plain = _plain(value)
-        if plain is value:
-            raise Refused(Code.SERIALIZE_ERROR, f"the tool's result is {error.message}") from None
-    try:
-        return to_json(plain, max_bytes)
-    except ValueTooLarge:
-        raise
-    except InvalidArgument as error:
-        raise Refused(Code.SERIALIZE_ERROR, f"the tool's result is {error.message}") from None
-
-
-def _plain(value: object) -> object:
-    try:
-        return encode_output(value)
-    except Exception:  # a conversion that a user's own class brings may raise anything
-        return value
-
-
 def settle_timed_out(call: Admitted) -> SettledCall:
-    """A call whose handler did not return within its time-out."""
+    """Settle a call whose handler did not return within its time-out."""
     message = f"{call.tool.name}() did not answer within {call.timeout_ms} ms"
     error = ErrorObject(code=Code.TIMEOUT_TOOL, message=message)
     return settle_failure(call.tool, call.request_digest, error, call.timeout_ms)
 
 
-def _outcome_unknown(error: ErrorObject) -> ErrorObject:
-    advice = "it may have taken effect: look at its effect before calling again"
-    return ErrorObject(
-        code=error.code,
-        message=f"{error.message}; whether it took effect is unknown",
-        hint=advice if error.hint is None else f"{error.hint}; {advice}",
-        span=error.span,
-    )
-
-
-def _status_of(code: str) -> CallStatus:
-    if code == Code.TIMEOUT_TOOL:
-        return CallStatus.TIMEOUT
-    return CallStatus.DENIED if code == Code.PERMISSION_DENIED else CallStatus.ERROR
-
-
-def _seen_message(error: ErrorObject) -> str:
-    return f"{error.code}: {error.message}"
-
-
 def _message_of(error: BaseException) -> str:
-    """The exception's text, made fit for JSON and for a guest."""
+    """Return the exception's text, made fit for JSON."""
     try:
         check_bounds(error.args)
         text = str(error.args[0]) if isinstance(error, KeyError) and len(error.args) == 1 else str(error)

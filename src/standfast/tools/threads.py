@@ -1,18 +1,41 @@
-"""Threads that never keep the process from ending.
+"""Where work runs: daemon threads, tasks that start at once, and a loop for callers that have none.
 
-A tool that hangs keeps its thread for ever; the standard executor would then hang the interpreter at
-exit. These threads are daemons, are made on demand, and wait for more work when they are done.
+Theory of operation
+-------------------
+*Threads.* A tool that hangs keeps its thread for ever; the standard executor would then hang the interpreter
+at exit. `DaemonThreads` are daemons, are made on demand, and wait for more work when they are done.
+
+*Tasks.* Most hooks never wait for anything, and a task for each would cost more than the hook. `Started` does
+the first step of the work at once, as if a task did: the task is the current one, and the context is the
+work's. If that ends the work, the task serves the next one (`Spares`). If not, it continues after that step.
+(Python 3.12 can start tasks like this by itself; 3.11 cannot.)
+
+*A loop without I/O.* `run_blocking` drives one coroutine to its end on the calling thread. Everything that
+the coroutine awaits is a future that a callback settles: one that is due, a timer, or one that another thread
+has posted. While none is due, the thread waits for a post. There is no selector and no wake-up pipe, so a
+coroutine that never waits costs little more than a call.
+
+Rule: a `BlockingLoop` belongs to the thread that made it; others may only call `call_soon_threadsafe`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import contextvars
 import functools
+import heapq
+import logging
 import queue
 import threading
+import time
+import types
+from asyncio import current_task, get_running_loop
+from asyncio.tasks import _enter_task, _leave_task
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,11 +65,7 @@ class DaemonThreads:
         self._closed = False
 
     def start(self, job: _Job) -> None:
-        """Run *job* on some thread; it must not raise.
-
-        What it returns, if anything, is called when the thread is free again: whoever is told then and has
-        more to do finds the same thread.
-        """
+        """Run *job* on some thread; it must not raise. Call what it returns once the thread is free again."""
         try:
             jobs = self._idle.pop()
         except IndexError:
@@ -108,7 +127,7 @@ class DaemonThreads:
 
 
 def hand_over(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], job: Callable[[], T]) -> _Then:
-    """Run *job* here; what settles *future* on its own loop."""
+    """Run *job* and return the function that settles *future* on its loop."""
     try:
         return functools.partial(settler(loop, future), job(), None)
     except BaseException as error:
@@ -118,7 +137,7 @@ def hand_over(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], job: C
 def settler(
     loop: asyncio.AbstractEventLoop, future: asyncio.Future[T]
 ) -> Callable[[T | None, BaseException | None], None]:
-    """A function that settles *future* from any thread, if its loop still runs and nobody gave it up."""
+    """Return a function that settles *future* from any thread, unless its loop has ended or it is settled."""
 
     def on_loop(value: T | None, error: BaseException | None) -> None:
         if future.done():
@@ -129,7 +148,273 @@ def settler(
             future.set_result(value)  # type: ignore[arg-type]
 
     def settle(value: T | None, error: BaseException | None) -> None:
-        with contextlib.suppress(RuntimeError):  # a closed loop: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(on_loop, value, error)
 
     return settle
+
+
+_NOT_OVER: Any = object()
+
+
+class Started(Generic[T]):
+    """Work that has begun. `task` is there if it is not over yet."""
+
+    __slots__ = ("_error", "_value", "task")
+
+    def __init__(self, work: Coroutine[Any, Any, T], spares: Spares | None = None) -> None:
+        self.task: asyncio.Task[T] | None = None
+        self._value: T = _NOT_OVER
+        self._error: BaseException | None = None
+        loop = get_running_loop()
+        outer = current_task(loop)
+        assert outer is not None
+        rest = _Rest(loop) if spares is None else spares.take(loop)
+        context = copy_context()
+        _leave_task(loop, outer)
+        _enter_task(loop, rest.task)
+        try:
+            pending = context.run(work.send, None)
+        except StopIteration as stop:
+            self._value = stop.value
+        except KeyboardInterrupt:  # of the thread's own user
+            raise
+        except BaseException as error:
+            self._error = error
+        else:
+            self.task = rest.task
+            rest.take_over(work, context, pending)
+        finally:
+            _leave_task(loop, rest.task)
+            _enter_task(loop, outer)
+            if self.task is None:
+                rest.let_go() if spares is None else spares.put_back(rest)
+
+    @property
+    def over(self) -> bool:
+        return self.task is None
+
+    def result(self) -> T:
+        """Return the value of finished work, or raise its exception."""
+        if self.task is not None:
+            return self.task.result()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class Spares:
+    """Tasks that have nothing to do. Their owner closes them."""
+
+    __slots__ = ("_free", "put_back")
+
+    def __init__(self) -> None:
+        self._free: list[_Rest] = []
+        self.put_back = self._free.append
+
+    def take(self, loop: asyncio.AbstractEventLoop) -> _Rest:
+        while self._free:
+            rest = self._free.pop()
+            if rest.serves(loop):
+                return rest
+        return _Rest(loop)
+
+    async def close(self) -> None:
+        free = self._free.copy()
+        self._free.clear()
+        loop = asyncio.get_running_loop()
+        tasks = [rest.task for rest in free if rest.serves(loop)]
+        for rest in free:
+            rest.let_go()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Rest:
+    """The rest of some work after its first step, for a task that waits for it."""
+
+    __slots__ = ("_context", "_loop", "_pending", "_wake", "_work", "task")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._wake: asyncio.Future[None] = loop.create_future()
+        self._pending: Any = _NOT_OVER
+        self._work: Coroutine[Any, Any, Any]
+        self._context: contextvars.Context
+        run = self._run()
+        run.send(None)  # it has begun: a cancellation that comes first then reaches the work
+        self.task: asyncio.Task[Any] = loop.create_task(run, context=contextvars.Context())
+
+    def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether the task still waits, on this loop."""
+        return self._loop is loop and not self.task.cancelling()
+
+    def take_over(self, work: Coroutine[Any, Any, Any], context: contextvars.Context, pending: Any) -> None:
+        self._work, self._context, self._pending = work, context, pending
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Wake the task: it continues the work that it has taken over, or ends."""
+        if not self._wake.done() and not self._loop.is_closed():
+            self._wake.set_result(None)
+
+    async def _run(self) -> Any:
+        return await self._continue()
+
+    @types.coroutine
+    def _continue(self) -> Generator[Any, Any, Any]:
+        """Take over the work in the middle, as `yield from` would have from its beginning."""
+        step, given = "", None
+        try:
+            yield
+            yield from self._wake
+        except BaseException as error:
+            step, given = "throw", error
+            if self._pending is _NOT_OVER:
+                raise
+        if self._pending is _NOT_OVER:
+            return None  # no work needed it
+        pending = self._pending
+        while True:
+            try:
+                if step:
+                    pending = self._context.run(getattr(self._work, step), given)
+            except StopIteration as stop:
+                return stop.value
+            try:
+                step, given = "send", (yield pending)
+            except BaseException as error:
+                step, given = "throw", error
+
+
+log: Final = logging.getLogger("standfast")
+
+_loops: Final = threading.local()
+
+
+def run_blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run *work* to its end on this thread. An event loop that runs on it, as in a notebook, is blocked."""
+    loop: BlockingLoop | None = getattr(_loops, "loop", None)
+    if loop is None or loop.is_running():
+        loop = _loops.loop = BlockingLoop()  # type: ignore[abstract]
+    return loop.run(work)
+
+
+class BlockingLoop(asyncio.AbstractEventLoop):
+    """Implements what futures and tasks need of a loop, and nothing else."""
+
+    def __init__(self) -> None:
+        self._ready: deque[asyncio.Handle] = deque()
+        self._posted: queue.SimpleQueue[asyncio.Handle] = queue.SimpleQueue()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers_made = 0
+        self._running = False
+        self.spares = Spares()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run *work* to its end, and every callback that is due until then."""
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        self._running = True
+        try:
+            task = asyncio.Task(work, loop=self)
+            try:
+                while not task.done():
+                    self._step()
+            except BaseException:  # Ctrl-C: end the work, then let the caller have the exception
+                task.cancel()
+                while not task.done():
+                    self._step()
+                raise
+            while self._ready:  # tasks that the work has cancelled end now
+                self._step()
+            return task.result()
+        finally:
+            self._running = False
+            asyncio._set_running_loop(outer)
+
+    def _step(self) -> None:
+        """Run what is due, or wait until something is."""
+        ready, timers = self._ready, self._timers
+        if not ready:
+            while timers and timers[0][2]._cancelled:
+                heapq.heappop(timers)
+            timeout = max(0.0, timers[0][0] - time.monotonic()) if timers else None
+            try:
+                ready.append(self._posted.get(timeout=timeout))
+            except queue.Empty:
+                ready.append(heapq.heappop(timers)[2])
+        while not self._posted.empty():
+            ready.append(self._posted.get())
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    # What asyncio asks of a loop
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._posted.put(handle)
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timers_made += 1
+        heapq.heappush(self._timers, (when, self._timers_made, handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """A cancelled timer is dropped when it is the next one."""
+
+    def time(self) -> float:
+        return time.monotonic()
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self,
+        coro: Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[T]:
+        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # spares wait as long as the loop lives
+        return task
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        log.error("%s", context.get("message"), exc_info=context.get("exception"))

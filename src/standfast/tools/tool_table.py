@@ -1,10 +1,10 @@
-"""Who holds which tool id and which tool name: the table inside a registry.
+"""Sources of tools, and the table inside a registry: which source holds which tool id and name.
 
 Theory of operation
 -------------------
-A table is never changed. Every operation returns a new one or raises, so whoever holds a table sees one
-moment of the registry, and a change that fails leaves nothing behind. What is derived from a table (the
-sorted names, the manifests, the state) is made once and kept with it.
+A table is immutable. Every operation returns a new one or raises, so a table shows the registry at one
+moment, and a change that fails leaves nothing behind. Values derived from a table (the sorted names, the
+manifests, the state) are computed once and kept with it.
 
 An entry with a binding is *bound*: a live source offers it. An entry without one is an *orphan*: known from a
 source that is gone, from a stored state, or because an overlay covers it. Orphans keep their settings.
@@ -15,30 +15,156 @@ Rules
 2. Settings (override, membership) belong to the id: a source that is listed anew finds them again. An
    overlay does not: it wins over what it covers, settings included.
 
-Not here: generations, locks, resolving.
+3. The answers of a source are checked before they are used; the error names a source that fails.
+
+Not here: generations and locks (`registry`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from standfast.errors import ToolConflict
-from standfast.model.capability import ToolAvailability, ToolManifest, ToolState, ToolStateEntry
-from standfast.tools.provider import Binding, StaticTools
+from standfast.errors import BadToolSource, InvalidArgument, StandfastError, ToolConflict, ToolNameTaken
+from standfast.model.capability import SideEffect, ToolAvailability, ToolManifest, ToolState, ToolStateEntry
+from standfast.tools.registered_tool import RegisteredTool
+
+T = TypeVar("T")
+
+ASKED: Final[ContextVar[list[tuple[str, str]] | None]] = ContextVar("standfast_asked_source", default=None)
+"""Where a source may block: takes the name and the method of the source that is asked, until it answers."""
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """One tool that the registry knows: what is stored about it, and who offers it now."""
+class ToolProvider(Protocol):
+    """A source of tools: it lists them cheaply and makes one whole when it is needed."""
+
+    def manifests(self) -> Sequence[ToolManifest]:
+        """Every tool of this source, without its schemas."""
+        ...
+
+    def resolve(self, name: str) -> RegisteredTool | None:
+        """A tool's contract with the handler that carries it out; `None` if there is no such tool."""
+        ...
+
+
+class StaticTools:
+    """A source over tools that are whole already: those of an agent or of a plugin."""
+
+    def __init__(
+        self,
+        tools: Iterable[RegisteredTool],
+        prefix: str = "",
+        *,
+        availability: ToolAvailability = ToolAvailability.SHOWCASED,
+    ) -> None:
+        self._prefix, self._availability = prefix, availability
+        self._tools: dict[str, RegisteredTool] = {}
+        for tool in tools:
+            if not isinstance(tool, RegisteredTool):
+                raise InvalidArgument(
+                    f"{type(tool).__name__} is no tool", hint="convert it with as_registered()"
+                )
+            if (other := self._tools.get(tool.name)) is not None:
+                raise ToolNameTaken(tool.name, other.owner, tool.owner)
+            self._tools[tool.name] = tool
+
+    def manifests(self) -> Sequence[ToolManifest]:
+        return [
+            ToolManifest(
+                id=f"{self._prefix}{tool.name}",
+                name=tool.name,
+                description=tool.capability.description,
+                side_effect=tool.capability.side_effect,
+                availability=self._availability,
+            )
+            for tool in self._tools.values()
+        ]
+
+    def resolve(self, name: str) -> RegisteredTool | None:
+        return self._tools.get(name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binding:
+    """One tool as one source advertised it at one time. `claimant` names the source in messages.
+
+    Two listings of the same tool are two bindings: what was resolved under one is not used under the other.
+    """
+
+    manifest: ToolManifest
+    provider: ToolProvider
+    claimant: str
+
+
+def bindings_of(claimant: str, provider: ToolProvider) -> list[Binding]:
+    """Return a binding for each manifest that *provider* lists; raise `BadToolSource` for a wrong one."""
+    listed = _answer(claimant, "manifests()", lambda: list(provider.manifests()))
+    for manifest in listed:
+        if not isinstance(manifest, ToolManifest):
+            raise BadToolSource(claimant, f"lists {_described(manifest)}, which is no manifest")
+        fits = (  # a struct that was made in Python accepts any value
+            isinstance(manifest.id, str)
+            and isinstance(manifest.description, str)
+            and isinstance(manifest.side_effect, SideEffect)
+            and isinstance(manifest.availability, ToolAvailability)
+        )
+        if not fits:
+            raise BadToolSource(claimant, f"lists {manifest.name!r} with fields of the wrong type")
+    return [Binding(manifest, provider, claimant) for manifest in listed]
+
+
+def resolve_binding(binding: Binding) -> RegisteredTool:
+    """The tool behind a binding, if its source still has it and it is what was advertised."""
+    manifest, claimant = binding.manifest, binding.claimant
+    tool = _answer(claimant, f"resolve({manifest.name!r})", lambda: binding.provider.resolve(manifest.name))
+    if tool is None:
+        raise BadToolSource(claimant, f"lists the tool {manifest.name!r} and cannot resolve it")
+    if not isinstance(tool, RegisteredTool) or tool.name != manifest.name:
+        raise BadToolSource(claimant, f"resolves {manifest.name!r} to {_described(tool)}")
+    if tool.capability.side_effect != manifest.side_effect:
+        real = str(tool.capability.side_effect)
+        raise BadToolSource(
+            claimant,
+            f"lists {manifest.name!r} with side effect {str(manifest.side_effect)!r}, it has {real!r}",
+        )
+    return tool
+
+
+def _answer(claimant: str, method: str, ask: Callable[[], T]) -> T:
+    asked = ASKED.get()
+    if asked is not None:
+        asked.append((claimant, method))
+    try:
+        answer = ask()
+    except (Exception, SystemExit) as error:
+        described = type(error).__name__
+        with contextlib.suppress(Exception):  # its own __str__ raises
+            described = str(error) if isinstance(error, StandfastError) else f"{described}: {error}"[:500]
+        raise BadToolSource(claimant, f"failed in {method}: {described}") from error
+    if asked is not None:
+        asked.clear()
+    return answer
+
+
+def _described(answer: object) -> str:
+    return f"tool {answer.name!r}" if isinstance(answer, RegisteredTool) else f"a {type(answer).__name__}"
+
+
+class ToolEntry(msgspec.Struct, frozen=True):
+    """One tool that the registry knows: its stored settings, and the source that offers it now."""
 
     kept: ToolStateEntry
     binding: Binding | None = None
 
     @property
     def availability(self) -> ToolAvailability:
-        """What holds: the override, else what the source says. Nothing offers an orphan."""
+        """The override, else the source's own; off for an orphan."""
         if self.binding is None:
             return ToolAvailability.OFF
         return self.kept.availability or self.binding.manifest.availability
@@ -58,16 +184,16 @@ class Entry(msgspec.Struct, frozen=True):
 class ToolTable(msgspec.Struct, frozen=True, dict=True):
     """Entries by id, the ids of the bound ones by name, the sources in the order they came.
 
-    `found` are names of tools that the model has found by searching, whoever offers them.
+    `found` are names of tools that the model has found by searching, from any source.
     """
 
-    entries: dict[str, Entry] = msgspec.field(default_factory=dict)
+    entries: dict[str, ToolEntry] = msgspec.field(default_factory=dict)
     bound: dict[str, str] = msgspec.field(default_factory=dict)
     sources: tuple[str, ...] = ()
     found: tuple[str, ...] = ()
 
     @cached_property
-    def visible(self) -> dict[str, Entry]:
+    def visible(self) -> dict[str, ToolEntry]:
         """What a session may see, by name and in the order of names."""
         names = sorted(name for name, tool_id in self.bound.items() if self.entries[tool_id].visible)
         return {name: self.entries[self.bound[name]] for name in names}
@@ -92,7 +218,7 @@ class ToolTable(msgspec.Struct, frozen=True, dict=True):
     def state(self) -> dict[str, ToolStateEntry]:
         return {tool_id: entry.kept for tool_id, entry in self.entries.items()}
 
-    def find(self, name: str) -> Entry | None:
+    def find(self, name: str) -> ToolEntry | None:
         """The bound tool of this name, visible or not."""
         tool_id = self.bound.get(name)
         return None if tool_id is None else self.entries[tool_id]
@@ -110,10 +236,23 @@ class ToolTable(msgspec.Struct, frozen=True, dict=True):
         """Bind these to a source, beside what it has."""
         entries, bound = dict(self.entries), dict(self.bound)
         for binding in bindings:
-            manifest = binding.manifest
-            _refuse_conflict(entries, bound, binding)
-            entries[manifest.id] = _bind(source, binding, entries.get(manifest.id))
-            bound[manifest.name] = manifest.id
+            manifest, name = binding.manifest, binding.manifest.name
+            known = entries.get(manifest.id)
+            for kind, value, holder in (
+                ("id", manifest.id, known),
+                ("name", name, entries[bound[name]] if name in bound else None),
+            ):
+                if holder is not None and (other := holder.binding) is not None:
+                    pair = (other.manifest, manifest)
+                    tools = [each.name if kind == "id" else each.id for each in pair]
+                    raise ToolConflict(
+                        kind, value, owner=other.claimant, other=binding.claimant, tools=(tools[0], tools[1])
+                    )
+            kept = ToolStateEntry(name=name, source=source)
+            if known is not None:
+                kept = msgspec.structs.replace(known.kept, name=name, source=source)
+            entries[manifest.id] = ToolEntry(kept, binding)
+            bound[name] = manifest.id
         sources = self.sources if source in self.sources else (*self.sources, source)
         return ToolTable(entries, bound, sources, self.found)
 
@@ -139,52 +278,24 @@ class ToolTable(msgspec.Struct, frozen=True, dict=True):
         return msgspec.structs.replace(below, entries=left).rebind(source, bindings)
 
     def with_state(self, given: ToolState) -> ToolTable:
-        """Take the settings of a state. Of what it does not list, a bound tool has none, an orphan goes."""
-        state = given.tools
-        entries = {
-            tool_id: _settle(entry, state.get(tool_id))
-            for tool_id, entry in self.entries.items()
-            if entry.binding is not None
-        }
-        orphans = {tool_id: Entry(kept) for tool_id, kept in state.items() if tool_id not in entries}
+        """Take the settings of a state; a bound tool keeps its own name and source.
+
+        A bound tool that the state does not list has no settings; an orphan that it does not list is dropped.
+        """
+        state, entries = given.tools, {}
+        for tool_id, entry in self.entries.items():
+            if entry.binding is not None:
+                kept = ToolStateEntry(name=entry.kept.name, source=entry.kept.source)
+                if tool_id in state:
+                    kept = msgspec.structs.replace(state[tool_id], name=kept.name, source=kept.source)
+                entries[tool_id] = ToolEntry(kept, entry.binding)
+        orphans = {tool_id: ToolEntry(kept) for tool_id, kept in state.items() if tool_id not in entries}
         return msgspec.structs.replace(self, entries={**entries, **orphans}, found=given.found)
 
     def _ids_of(self, source: str) -> list[str]:
         return [tool_id for tool_id in self.bound.values() if self.entries[tool_id].kept.source == source]
 
     def _released(self, ids: Iterable[str]) -> ToolTable:
-        released = {tool_id: Entry(self.entries[tool_id].kept) for tool_id in ids}
+        released = {tool_id: ToolEntry(self.entries[tool_id].kept) for tool_id in ids}
         bound = {name: tool_id for name, tool_id in self.bound.items() if tool_id not in released}
         return msgspec.structs.replace(self, entries={**self.entries, **released}, bound=bound)
-
-
-def _refuse_conflict(entries: Mapping[str, Entry], bound: Mapping[str, str], binding: Binding) -> None:
-    manifest = binding.manifest
-    if (holder := entries.get(manifest.id)) is not None and holder.binding is not None:
-        raise _conflict("id", manifest.id, holder.binding, binding)
-    if (holder_id := bound.get(manifest.name)) is not None:
-        holding = entries[holder_id].binding
-        if holding is not None:
-            raise _conflict("name", manifest.name, holding, binding)
-
-
-def _conflict(kind: str, value: str, holding: Binding, wanting: Binding) -> ToolConflict:
-    tools = [each.name if kind == "id" else each.id for each in (holding.manifest, wanting.manifest)]
-    return ToolConflict(
-        kind, value, owner=holding.claimant, other=wanting.claimant, tools=(tools[0], tools[1])
-    )
-
-
-def _bind(source: str, binding: Binding, known: Entry | None) -> Entry:
-    name = binding.manifest.name
-    if known is None:
-        return Entry(ToolStateEntry(name=name, source=source), binding)
-    return Entry(msgspec.structs.replace(known.kept, name=name, source=source), binding)
-
-
-def _settle(entry: Entry, settings: ToolStateEntry | None) -> Entry:
-    """The live entry under stored settings; its name and source are those of the live one."""
-    name, source = entry.kept.name, entry.kept.source
-    if settings is None:
-        return Entry(ToolStateEntry(name=name, source=source), entry.binding)
-    return Entry(msgspec.structs.replace(settings, name=name, source=source), entry.binding)

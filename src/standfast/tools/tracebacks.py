@@ -1,9 +1,9 @@
-"""Tracebacks of tools: what the log, the trace and the record of a call keep of an exception.
+"""Tracebacks of tools, for the log, the trace and the record of a call.
 
 Rules
 -----
 1. A traceback is at most `MAX_CHARS` long and has no secrets of the usual forms in it.
-2. Whatever the exception is, or does when it is shown, a text comes of it.
+2. Every exception gives a text, even one that raises while it is shown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 import traceback
 from collections.abc import Iterator
 from functools import cache
-from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from standfast.errors import StandfastError, ValueTooLarge
@@ -21,7 +20,7 @@ from standfast.model.canonical import check_bounds
 from standfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder
 
 if TYPE_CHECKING:
-    from standfast.tools.admission import Admitted
+    from standfast.tools.registered_tool import Admitted
 
 log: Final = logging.getLogger("standfast.tools")
 
@@ -33,6 +32,7 @@ _MAX_FRAMES: Final = 64
 _TITLE: Final = "Traceback (most recent call last):"
 _KEPT: Final = "__standfast_traceback__"
 _TYPE: Final = re.compile(r"([A-Za-z_][\w.]*)(?::|\Z)")
+_OWN_MODULES: Final = __name__.rpartition(".")[0] + "."
 _FRAME: Final = re.compile(r'\s+File "[^"\n]*", line \d+, in \S+\Z')
 
 
@@ -56,7 +56,7 @@ def log_raised(call: Admitted, error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback of an exception, from the tool's own code on."""
+    """Return the traceback of an exception, from the tool's own code on."""
     kept = getattr(error, _KEPT, None)
     try:
         text = kept if isinstance(kept, str) else _formatted(error)
@@ -67,13 +67,13 @@ def traceback_of(error: BaseException) -> str:
 
 
 def with_traceback(error: BaseException, text: str | None) -> BaseException:
-    """*error* with the traceback that it had in another process."""
+    """Return *error* with the traceback that it had in another process."""
     setattr(error, _KEPT, text)
     return error
 
 
 def frames_of(text: str) -> str:
-    """The places in the code that a traceback names, without what the exceptions say."""
+    """Return the code locations of a traceback, without the exceptions' messages."""
     return "\n".join(line for line in text.splitlines() if _FRAME.match(line))
 
 
@@ -86,21 +86,18 @@ def exception_type_of(text: str) -> str:
 
 
 def _formatted(error: BaseException) -> str:
-    where = _from_tool(error.__traceback__)
-    if not all(_has_bounds(one) for one in _with_its_causes(error)):
+    where = error.__traceback__
+    while where is not None and str(where.tb_frame.f_globals.get("__name__")).startswith(_OWN_MODULES):
+        where = where.tb_next  # frames of this package that called the tool
+    where = where or error.__traceback__
+    try:
+        for one in _with_its_causes(error):  # a value that shares its parts may have no end as text
+            check_bounds([one.args, getattr(one, "__notes__", None)])
+    except ValueTooLarge:
         frames = "".join(traceback.format_tb(where, limit=-_MAX_FRAMES))
         return f"{_TITLE}\n{frames}{type(error).__name__}: (its message cannot be shown)"
     shown = traceback.TracebackException(type(error), error, where, limit=-_MAX_FRAMES)
     return "".join(_bounded(line, _MOST_CHARS) for line in shown.format()).rstrip()
-
-
-def _has_bounds(error: BaseException) -> bool:
-    """Whether what an exception carries may be made a text: a value that shares its parts has no end."""
-    try:
-        check_bounds([error.args, getattr(error, "__notes__", None)])
-    except ValueTooLarge:
-        return False
-    return True
 
 
 def _with_its_causes(error: BaseException) -> Iterator[BaseException]:
@@ -116,19 +113,6 @@ def _with_its_causes(error: BaseException) -> Iterator[BaseException]:
         left += (one.__cause__, one.__context__)
         if isinstance(one, BaseExceptionGroup):
             left += one.exceptions
-
-
-def _from_tool(found: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames of this package that called the tool."""
-    at = found
-    while at is not None and _is_ours(at):
-        at = at.tb_next
-    return at or found
-
-
-def _is_ours(at: TracebackType) -> bool:
-    name = at.tb_frame.f_globals.get("__name__")
-    return isinstance(name, str) and name.startswith(__name__.rpartition(".")[0] + ".")
 
 
 def _bounded(text: str, most: int) -> str:

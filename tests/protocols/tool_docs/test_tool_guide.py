@@ -18,7 +18,7 @@ from standfast.model import auto_approval
 from standfast.model.capability import ToolAvailability, ToolManifest
 from standfast.protocols.tool_docs.stub_writer import StubWriter
 from standfast.protocols.tool_docs.tool_guide import group_names, guide, signature_of
-from standfast.tools.catalog import CatalogTool, ToolCatalog
+from standfast.tools.registry import CatalogTool, ToolCatalog
 
 
 @tool(side_effect="external_system", approval="manual")

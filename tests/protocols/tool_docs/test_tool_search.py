@@ -14,7 +14,7 @@ from standfast.errors import StandfastError, ToolOrphaned, UnknownTool
 from standfast.model import ToolCallContext, auto_approval
 from standfast.model.capability import SideEffect, ToolAvailability, ToolManifest
 from standfast.protocols.tool_docs.tool_search import MAX_RESULTS, ToolIndex, discovery, search
-from standfast.tools.catalog import CatalogTool, ToolCatalog
+from standfast.tools.registry import CatalogTool, ToolCatalog
 
 
 def entry(name: str, description: str = "", at: ToolAvailability = ToolAvailability.SHOWCASED) -> CatalogTool:

@@ -25,8 +25,8 @@ from standfast.runtime.sessions.approvals import list_approvals
 from standfast.sandbox.config import SandboxConfig
 from standfast.store.sqlite.sessions import SqliteSessionStore
 from standfast.testing.crash_points import CrashPoints
-from standfast.tools.blocking_loop import run_blocking
 from standfast.tools.registry import ToolRegistry
+from standfast.tools.threads import run_blocking
 
 HOME = Path(sys.argv[1])
 POINTS = CrashPoints.from_environment()

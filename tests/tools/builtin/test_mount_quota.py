@@ -12,7 +12,7 @@ import pytest
 from standfast import BlockingSandbox, Mount
 from standfast.cli.host import Grants
 from standfast.errors import InvalidArgument, ToolError
-from standfast.tools.builtin import mount_quota
+from standfast.tools.builtin import mounts
 from standfast.tools.builtin.files import file_tools
 from standfast.tools.builtin.mounts import MountTable
 
@@ -98,7 +98,7 @@ def test_a_file_that_the_host_makes_is_noticed_when_the_count_is_old(
     write = writer(tmp_path, max_bytes=10)
     write("a", "1")
     (tmp_path / "b").write_text("123456789")
-    monkeypatch.setattr(mount_quota, "_FRESH_S", -1.0)
+    monkeypatch.setattr(mounts, "_FRESH_S", -1.0)
     refused(write, "c", "1")
 
 

@@ -45,8 +45,8 @@ from standfast.protocols.code.running_cell import CellCheckFailed, ModelCell, Su
 from standfast.protocols.code.values import ReadOnlyValues, SessionReading
 from standfast.protocols.code.written import WrittenMessages
 from standfast.protocols.standard.cells import kept_report
-from standfast.tools.catalog import ToolCatalog
 from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.registry import ToolCatalog
 
 CELL_LIMITS: Final = SessionLimits(
     memory_mb=256,

@@ -17,10 +17,10 @@ from standfast.model.cell import RUN_CODE
 from standfast.model.language import Language
 from standfast.model.limits import CapabilityLimits, SessionLimits
 from standfast.protocols.tool_docs.tool_search import discovery
-from standfast.tools.catalog import ToolCatalog
 from standfast.tools.context import CompleteAfter, RunContext
 from standfast.tools.decorator import Tool, tool
 from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.registry import ToolCatalog
 
 OWNER: Final = "the code protocol"
 FINISH: Final = "finish"

@@ -28,8 +28,7 @@ from standfast.model.wait import (
     WaitOutcome,
 )
 from standfast.plugins.turn_hooks import TurnContext
-from standfast.tools.admission import Admitted
-from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.registered_tool import Admitted, RegisteredTool
 from standfast.tools.settlement import (
     settle_denied,
     settle_failure,

@@ -71,9 +71,8 @@ from standfast.ports.code_engine import (
     CodeEngine,
 )
 from standfast.protocols.standard.cut_report import cut_report
-from standfast.tools.blocking_loop import BlockingLoop
-from standfast.tools.eager import Started
 from standfast.tools.settlement import GUEST_EXCEPTION
+from standfast.tools.threads import BlockingLoop, Started
 
 WHOLE_REPORT: Final = "cell.json"
 """The name of the attachment that holds a whole report."""

@@ -50,10 +50,18 @@ from standfast.ports.session_store import Blob, JournalEntry
 from standfast.protocols.standard.approvals import request_approval, settle_wait
 from standfast.protocols.standard.cells import TurnCells
 from standfast.protocols.standard.model_call import ModelCall
-from standfast.tools.admission import Admission, Admitted, NeedsApproval
 from standfast.tools.context import CompleteAfter, CompleteLater, ContinueAs, Later, RunContext
-from standfast.tools.registered_tool import ARGS, Bound, RegisteredTool, from_native, is_positional
-from standfast.tools.running import Arrived, RunningCall
+from standfast.tools.dispatch import Arrived, RunningCall
+from standfast.tools.registered_tool import (
+    ARGS,
+    Admission,
+    Admitted,
+    Bound,
+    NeedsApproval,
+    RegisteredTool,
+    from_native,
+    is_positional,
+)
 from standfast.tools.settlement import (
     request_digest,
     settle_continued,

@@ -22,8 +22,8 @@ from typing import Final
 from standfast.model.language import Language
 from standfast.protocols.tool_docs.stub_writer import StubWriter
 from standfast.protocols.tool_docs.typescript_writer import TypeScriptWriter
-from standfast.tools.catalog import CatalogTool, ToolCatalog
 from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.registry import CatalogTool, ToolCatalog
 
 DEFAULT_BUDGET_CHARS: Final = 16_000
 OTHER: Final = "other"

@@ -30,10 +30,10 @@ from standfast.errors import GenerationMismatch, ServiceUnavailable, StandfastEr
 from standfast.model.capability import ToolAvailability
 from standfast.model.language import Language
 from standfast.protocols.tool_docs.tool_guide import Resolve, signature_of
-from standfast.tools.catalog import CatalogTool, ToolCatalog
 from standfast.tools.context import RunContext
 from standfast.tools.decorator import Tool, tool
 from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.registry import CatalogTool, ToolCatalog
 from standfast.tools.stubs import stub_of
 from standfast.tools.typescript_stubs import brief_declaration_of
 

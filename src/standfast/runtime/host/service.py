@@ -27,7 +27,7 @@ from standfast.ports import host as ports
 from standfast.runtime.host.background import BackgroundServices
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.sessions.live_session import LiveSession
-from standfast.tools.home_loop import HomeIterator, at_home
+from standfast.tools.loop_threads import HomeIterator, at_home
 from standfast.tools.no_host import SERVICES
 
 

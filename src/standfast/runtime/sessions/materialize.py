@@ -37,10 +37,10 @@ from standfast.ports.clock import Clock
 from standfast.ports.model_provider import ModelProvider
 from standfast.ports.session_store import JournalEntry, SessionStore
 from standfast.runtime.agent_definition import AgentDefinition
-from standfast.tools.catalog import NO_CATALOG_OVERLAY, ToolCatalogContribution
 from standfast.tools.dispatch import Dispatcher
-from standfast.tools.home_loop import at_home, homed
-from standfast.tools.provider import ToolProvider
+from standfast.tools.loop_threads import at_home, homed
+from standfast.tools.registry import NO_CATALOG_OVERLAY, ToolCatalogContribution
+from standfast.tools.tool_table import ToolProvider
 
 if TYPE_CHECKING:
     from standfast.providers.prices import Prices, PriceTable

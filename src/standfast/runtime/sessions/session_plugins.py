@@ -30,9 +30,8 @@ from standfast.ports.host import SessionTask
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.sessions.materialize import require_same_provider
 from standfast.runtime.turn import new_turn_id
-from standfast.tools.catalog import ToolCatalogContribution
-from standfast.tools.provider import ToolProvider
-from standfast.tools.registry import CONTEXT, REGISTERED
+from standfast.tools.registry import CONTEXT, REGISTERED, ToolCatalogContribution
+from standfast.tools.tool_table import ToolProvider
 
 T = TypeVar("T")
 

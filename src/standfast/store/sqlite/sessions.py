@@ -65,8 +65,7 @@ from standfast.store.sqlite import history, inputs, prune, records, rows, turns,
 from standfast.store.sqlite.database import MAX_READERS, Database
 from standfast.store.sqlite.inputs import occur
 from standfast.store.sqlite.sandbox_migration import COMPONENTS
-from standfast.tools.blocking_loop import BlockingLoop
-from standfast.tools.threads import DaemonThreads
+from standfast.tools.threads import BlockingLoop, DaemonThreads
 
 T = TypeVar("T")
 

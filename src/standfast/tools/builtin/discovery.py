@@ -1,4 +1,4 @@
-"""What guest code can ask about its own surroundings. Always there, and without effects."""
+"""Tools that describe the tools and the limits of guest code. Always there, and without effects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from standfast.model.capability import Capability
 from standfast.model.limits import SANDBOX_TIMEOUT_MS
 from standfast.tools.context import RunContext
 from standfast.tools.decorator import Tool, tool
@@ -24,21 +23,21 @@ Policy = Callable[[RunContext[Any]], dict[str, Any]]
 
 
 def discovery_tools(registry: ToolRegistry, policy: Policy) -> list[RegisteredTool]:
-    """`list_tools`, `describe_tool` and `current_policy`. They read the registry when they are called."""
-    made = [_list_tools(registry), _describe_tool(registry), _current_policy(policy)]
-    return [replace(each.registered, owner=OWNER) for each in made]
+    """Return `list_tools`, `describe_tool` and `current_policy`, which read the registry when called."""
 
-
-def _list_tools(registry: ToolRegistry) -> Tool[Any, Any]:
     @tool(side_effect="none")
     def list_tools() -> list[dict[str, Any]]:
         """List the tools that can be called: name, description, side_effect and approval of each."""
-        return [_summary(capability) for capability in registry.capabilities()]
+        return [
+            {
+                "name": one.name,
+                "description": one.description.partition("\n")[0],
+                "side_effect": str(one.side_effect),
+                "approval": one.approval_policy if isinstance(one.approval_policy, str) else "auto",
+            }
+            for one in registry.capabilities()
+        ]
 
-    return list_tools
-
-
-def _describe_tool(registry: ToolRegistry) -> Tool[Any, Any]:
     @tool(side_effect="none")
     def describe_tool(name: Annotated[str, _NAME]) -> dict[str, Any]:
         """Describe one tool in full: its input and output schemas, limits and approval policy."""
@@ -46,23 +45,10 @@ def _describe_tool(registry: ToolRegistry) -> Tool[Any, Any]:
         limits = described["limits"]
         return {**described, "limits": {**limits, "timeout_ms": limits["timeout_ms"] or SANDBOX_TIMEOUT_MS}}
 
-    return describe_tool
-
-
-def _current_policy(policy: Policy) -> Tool[Any, Any]:
     @tool(side_effect="none")
     def current_policy(ctx: RunContext[Any]) -> dict[str, Any]:
         """Show the limits of this run and of its session, and the grants that the code runs under."""
         return policy(ctx)
 
-    return current_policy
-
-
-def _summary(capability: Capability) -> dict[str, Any]:
-    policy = capability.approval_policy
-    return {
-        "name": capability.name,
-        "description": capability.description.partition("\n")[0],
-        "side_effect": str(capability.side_effect),
-        "approval": policy if isinstance(policy, str) else "auto",
-    }
+    made: list[Tool[Any, Any]] = [list_tools, describe_tool, current_policy]
+    return [replace(each.registered, owner=OWNER) for each in made]

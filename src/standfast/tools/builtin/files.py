@@ -17,15 +17,10 @@ _CHUNK_BYTES = 1 << 16
 
 
 def file_tools(table: MountTable, *, limits: CapabilityLimits | None = None) -> list[RegisteredTool]:
-    """The file tools of a mount table; without a writable mount there is no `write_text`."""
+    """Return the file tools of a mount table; without a writable mount there is no `write_text`."""
     limits = limits or CapabilityLimits()
-    made = [_read_text(table, limits), _list_dir(table, limits)]
-    if table.writable:
-        made.append(_write_text(table, limits))
-    return [replace(each.registered, owner=OWNER) for each in made]
+    max_bytes = limits.max_response_bytes
 
-
-def _read_text(table: MountTable, limits: CapabilityLimits) -> Tool[Any, Any]:
     @tool(side_effect="read", limits=limits)
     def read_text(path: str) -> str:
         """Read a UTF-8 text file.
@@ -33,12 +28,38 @@ def _read_text(table: MountTable, limits: CapabilityLimits) -> Tool[Any, Any]:
         Args:
             path: absolute path of the file, below one of the mounts; list_dir("/") shows them.
         """
-        return _decode(_read_bytes(table, path, limits.max_response_bytes), path)
+        with table.open_to_read(path) as file:
+            if (size := os.fstat(file).st_size) > max_bytes:
+                raise _too_large(path, f"it has {size} bytes, the limit is {max_bytes}")
+            data = bytearray()
+            while chunk := os.read(file, _CHUNK_BYTES):
+                data += chunk
+                if len(data) > max_bytes:  # it grew, or it is one of those files that have no size
+                    raise _too_large(path, f"it has more than {max_bytes} bytes")
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise ToolError(
+                Code.TOOL_ERROR,
+                f"{path} is not UTF-8 text: byte {error.start} cannot be decoded",
+                hint="read_text reads text files only",
+            ) from None
 
-    return read_text
+    @tool(side_effect="read", limits=limits)
+    def list_dir(path: str = "/") -> list[str]:
+        """List the names in a directory, sorted; directories end in "/".
 
+        Args:
+            path: absolute path of the directory; "/" shows the mounts.
+        """
+        names, size = [], 0
+        for name, is_directory in table.entries(path):
+            size += len(name) + 3
+            if size > max_bytes:
+                raise _too_large(path, f"its list is over {max_bytes} bytes")
+            names.append(name + "/" if is_directory else name)
+        return sorted(names)
 
-def _write_text(table: MountTable, limits: CapabilityLimits) -> Tool[Any, Any]:
     @tool(side_effect="write", idempotent=True, limits=limits)
     def write_text(path: str, text: str) -> int:
         """Write a text file as UTF-8, replacing what it held. Returns the number of bytes written.
@@ -52,49 +73,8 @@ def _write_text(table: MountTable, limits: CapabilityLimits) -> Tool[Any, Any]:
             stream.write(data)
         return len(data)
 
-    return write_text
-
-
-def _list_dir(table: MountTable, limits: CapabilityLimits) -> Tool[Any, Any]:
-    @tool(side_effect="read", limits=limits)
-    def list_dir(path: str = "/") -> list[str]:
-        """List the names in a directory, sorted; directories end in "/".
-
-        Args:
-            path: absolute path of the directory; "/" shows the mounts.
-        """
-        names, size = [], 0
-        for name, is_directory in table.entries(path):
-            size += len(name) + 3
-            if size > limits.max_response_bytes:
-                raise _too_large(path, f"its list is over {limits.max_response_bytes} bytes")
-            names.append(name + "/" if is_directory else name)
-        return sorted(names)
-
-    return list_dir
-
-
-def _read_bytes(table: MountTable, path: str, max_bytes: int) -> bytes:
-    with table.open_to_read(path) as file:
-        if (size := os.fstat(file).st_size) > max_bytes:
-            raise _too_large(path, f"it has {size} bytes, the limit is {max_bytes}")
-        data = bytearray()
-        while chunk := os.read(file, _CHUNK_BYTES):
-            data += chunk
-            if len(data) > max_bytes:  # it grew, or it is one of those files that have no size
-                raise _too_large(path, f"it has more than {max_bytes} bytes")
-    return bytes(data)
-
-
-def _decode(data: bytes, path: str) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise ToolError(
-            Code.TOOL_ERROR,
-            f"{path} is not UTF-8 text: byte {error.start} cannot be decoded",
-            hint="read_text reads text files only",
-        ) from None
+    made: list[Tool[Any, Any]] = [read_text, list_dir, *([write_text] if table.writable else [])]
+    return [replace(each.registered, owner=OWNER) for each in made]
 
 
 def _too_large(path: str, why: str) -> ToolError:

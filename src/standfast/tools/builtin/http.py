@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
@@ -84,11 +84,7 @@ def http_tools(
         raise InvalidArgument("allow_hosts is a list of hosts, not one text", hint=f"write [{allow_hosts!r}]")
     grants = tuple(_read_grant(entry) for entry in allow_hosts)
     gate = _Gate(grants, allow_private, resolve or _resolve_by_system)
-    made = [_fetch_text(gate, limits), _fetch_json(gate, limits)]
-    return [replace(each.registered, owner=OWNER) for each in made]
 
-
-def _fetch_text(gate: _Gate, limits: CapabilityLimits) -> Tool[Any, Any]:
     @tool(side_effect="network", idempotent=True, limits=limits)
     def fetch_text(url: str) -> str:
         """Fetch a URL with GET and return the answer's text.
@@ -99,10 +95,6 @@ def _fetch_text(gate: _Gate, limits: CapabilityLimits) -> Tool[Any, Any]:
         body = _fetch(gate, url, limits)
         return body.data.decode(body.charset, "replace")
 
-    return fetch_text
-
-
-def _fetch_json(gate: _Gate, limits: CapabilityLimits) -> Tool[Any, Any]:
     @tool(side_effect="network", idempotent=True, limits=limits)
     def fetch_json(url: str) -> Any:
         """Fetch a URL with GET and return the JSON value of the answer.
@@ -116,7 +108,8 @@ def _fetch_json(gate: _Gate, limits: CapabilityLimits) -> Tool[Any, Any]:
         except (msgspec.DecodeError, RecursionError) as error:
             raise ToolError("HTTP_ERROR", f"{body.host} did not answer with JSON: {error}") from None
 
-    return fetch_json
+    made: list[Tool[Any, Any]] = [fetch_text, fetch_json]
+    return [replace(each.registered, owner=OWNER) for each in made]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +120,11 @@ class _Grant:
     subdomains: bool
     port: int | None
     address: Address | None
+
+    @property
+    def shown(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return ("*." if self.subdomains else "") + host + (f":{self.port}" if self.port else "")
 
     def covers(self, target: _Target) -> bool:
         if target.port != (self.port or _DEFAULT_PORT[target.scheme]):
@@ -175,16 +173,19 @@ class _Gate:
     resolve: Resolve
 
     def admit(self, url: str) -> tuple[_Target, list[Address]]:
-        """The target of *url* and the addresses that may be connected to, or `AccessDenied`."""
+        """Return the target of *url* and its addresses; raise `AccessDenied` unless all are allowed."""
         target = _read_url(url)
         if not any(grant.covers(target) for grant in self.grants):
-            shown = ", ".join(_shown_grant(grant) for grant in self.grants) or "none"
+            shown = ", ".join(grant.shown for grant in self.grants) or "none"
             raise AccessDenied(
                 f"{target.host} port {target.port} is not an allowed host", hint=f"allowed hosts: {shown}"
             )
         addresses = [target.address] if target.address is not None else self._look_up(target)
         for address in addresses:
-            if not self._may_connect(target, address):
+            named = replace(target, host=str(address), address=address)
+            granted = any(grant.address == address and grant.covers(named) for grant in self.grants)
+            public = self.allow_private or is_public(address)
+            if getattr(address, "scope_id", None) or not (public or granted):
                 raise AccessDenied(f"{target.host} leads to the private address {address}")
         return target, addresses
 
@@ -199,14 +200,6 @@ class _Gate:
             raise ToolError("HTTP_ERROR", f"{target.host} has no address")
         return list(dict.fromkeys(found))
 
-    def _may_connect(self, target: _Target, address: Address) -> bool:
-        if getattr(address, "scope_id", None):
-            return False
-        if self.allow_private or is_public(address):
-            return True
-        named = replace(target, host=str(address), address=address)
-        return any(grant.address == address and grant.covers(named) for grant in self.grants)
-
 
 def is_public(address: Address) -> bool:
     """Whether an address is one of the public internet, also when it embeds an IPv4 address."""
@@ -216,19 +209,15 @@ def is_public(address: Address) -> bool:
             and not (address.is_multicast or address.is_reserved)
             and not any(address in network for network in _NEVER_GLOBAL)
         )
-    embedded = _embedded(address)
+    known = (address.ipv4_mapped, address.sixtofour, *(address.teredo or ()))
+    embedded = [inner for inner in known if inner is not None]
+    if address in _NAT64:
+        embedded = [ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)]
     if not all(is_public(inner) for inner in embedded):
         return False
     if embedded and (address.ipv4_mapped or address in _NAT64):
         return True
     return address in _GLOBAL_UNICAST and address.is_global and not address.is_multicast
-
-
-def _embedded(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
-    if address in _NAT64:
-        return [ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)]
-    found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
-    return [inner for inner in found if inner is not None]
 
 
 def _fetch(gate: _Gate, url: str, limits: CapabilityLimits) -> _Body:
@@ -238,15 +227,11 @@ def _fetch(gate: _Gate, url: str, limits: CapabilityLimits) -> _Body:
         with _network_failures(target), _answer(target, addresses, deadline) as response:
             if response.status_code not in _REDIRECTS or "location" not in response.headers:
                 return _read_body(target, response, limits.max_response_bytes, deadline)
-            url = _redirected(target, response.headers["location"])
+            try:
+                url = urljoin(target.url, response.headers["location"])
+            except ValueError:
+                raise AccessDenied(f"{target.host} redirects to something that is no URL") from None
     raise ToolError("HTTP_ERROR", f"{target.host} redirected more than {MAX_REDIRECTS} times")
-
-
-def _redirected(target: _Target, location: str) -> str:
-    try:
-        return urljoin(target.url, location)
-    except ValueError:
-        raise AccessDenied(f"{target.host} redirects to something that is no URL") from None
 
 
 @contextmanager
@@ -344,13 +329,8 @@ def _read_url(url: str) -> _Target:
         raise AccessDenied(f"a URL with credentials is refused (host {parts.hostname})")
     host, address = _read_host(parts.hostname)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return _Target(
-        parts.scheme, host, port or _DEFAULT_PORT[parts.scheme], address, path, _without_fragment(parts)
-    )
-
-
-def _without_fragment(parts: SplitResult) -> str:
-    return parts._replace(fragment="").geturl()
+    shown = parts._replace(fragment="").geturl()
+    return _Target(parts.scheme, host, port or _DEFAULT_PORT[parts.scheme], address, path, shown)
 
 
 def _read_host(text: str) -> tuple[str, Address | None]:
@@ -359,7 +339,12 @@ def _read_host(text: str) -> tuple[str, Address | None]:
         return _read_address(text)
     host = text.lower().removesuffix(".")
     if not host.isascii():
-        host = _to_ascii(host)
+        import idna
+
+        try:
+            host = idna.encode(host, uts46=True).decode().removesuffix(".")
+        except (idna.IDNAError, UnicodeError):
+            raise AccessDenied(f"{host[:80]!r} is not a host name") from None
     labels = host.split(".")
     if _NUMBER.fullmatch(labels[-1]):
         return _read_address(host)
@@ -381,15 +366,6 @@ def _read_address(text: str) -> tuple[str, Address]:
     return str(address), address
 
 
-def _to_ascii(host: str) -> str:
-    import idna
-
-    try:
-        return idna.encode(host, uts46=True).decode().removesuffix(".")
-    except (idna.IDNAError, UnicodeError):
-        raise AccessDenied(f"{host[:80]!r} is not a host name") from None
-
-
 def _read_grant(entry: str) -> _Grant:
     wrong = InvalidArgument(
         f"allow_hosts: {entry!r} is not a host", hint="write example.com, *.example.com or 127.0.0.1:8080"
@@ -397,26 +373,16 @@ def _read_grant(entry: str) -> _Grant:
     if not isinstance(entry, str) or re.search(r"[/@?#\s]", entry):
         raise wrong
     subdomains = entry.startswith("*.")
-    host_text, port = _split_port(entry.removeprefix("*."), wrong)
+    text, port = entry.removeprefix("*."), None
+    if text.count(":") <= 1 or text.startswith("["):  # an IPv6 address with a port is in brackets
+        matched = re.fullmatch(r"(\[[^\[\]]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?", text)
+        if matched is None or (matched[2] and not 0 < int(matched[2]) < 65536):
+            raise wrong
+        text, port = matched[1].strip("[]"), int(matched[2]) if matched[2] else None
     try:
-        host, address = _read_host(host_text)
+        host, address = _read_host(text)
     except AccessDenied:
         raise wrong from None
     if subdomains and address is not None:
         raise wrong
     return _Grant(host, subdomains, port, address)
-
-
-def _split_port(text: str, wrong: InvalidArgument) -> tuple[str, int | None]:
-    """Split `host:port`; an IPv6 address with a port is in brackets."""
-    if text.count(":") > 1 and not text.startswith("["):
-        return text, None
-    matched = re.fullmatch(r"(\[[^\[\]]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?", text)
-    if matched is None or (matched[2] and not 0 < int(matched[2]) < 65536):
-        raise wrong
-    return matched[1].strip("[]"), int(matched[2]) if matched[2] else None
-
-
-def _shown_grant(grant: _Grant) -> str:
-    host = f"[{grant.host}]" if ":" in grant.host else grant.host
-    return ("*." if grant.subdomains else "") + host + (f":{grant.port}" if grant.port else "")
