@@ -11,7 +11,7 @@ from driver_bench import (
     replied,
 )
 
-from standfast.durable import Driven, TurnDriver
+from standfast.durable.driver import Driven, TurnDriver
 from standfast.machine.inputs import Input
 from standfast.model.message import ToolMessage
 

@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
-from standfast.durable import Committed, Driven, EffectReady, Prepared, TurnDriver, replay
-from standfast.durable.effects import Deliver, Kept
+from standfast.durable.driver import Committed, Driven, TurnDriver
+from standfast.durable.effects import Deliver, EffectReady, Kept, Prepared
+from standfast.durable.journal import replay
 from standfast.errors import PluginStateLost
 from standfast.machine.commands import CallModel, Command, ContinueCell, PrepareCall, RunHooks, RunTool
 from standfast.machine.inputs import (

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 from driver_bench import Bench, finished, on, replied, settled
 
-from standfast.durable import Committed, EffectReady, EffectSettled, EffectWaits, Parked, Prepared
+from standfast.durable.driver import Committed, Parked
+from standfast.durable.effects import EffectReady, EffectSettled, EffectWaits, Prepared
 from standfast.errors import ErrorObject, LeaseLost, StoreUnavailable
 from standfast.machine.commands import RunTool
 from standfast.machine.inputs import ModelFailed, WaitEnded

@@ -19,7 +19,8 @@ from driver_bench import (
     stepped,
 )
 
-from standfast.durable import Driven, EffectSettled
+from standfast.durable.driver import Driven
+from standfast.durable.effects import EffectSettled
 from standfast.machine.commands import ContinueCell
 
 Benches = Callable[[], Bench]

@@ -21,7 +21,8 @@ from driver_bench import (
     stopped,
 )
 
-from standfast.durable import Committed, EffectSettled, EffectWaits, Parked
+from standfast.durable.driver import Committed, Parked
+from standfast.durable.effects import EffectSettled, EffectWaits
 from standfast.errors import ErrorObject, LeaseLost, StoreUnavailable
 from standfast.machine.inputs import FinishRequested, FrameSwitchRequested, Input, ToolSettled, WaitEnded
 from standfast.model.frame import FrameSwitch

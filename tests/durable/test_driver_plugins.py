@@ -22,8 +22,8 @@ from driver_bench import (
     stopped,
 )
 
-from standfast.durable import Committed, EffectSettled, EffectWaits, Parked
-from standfast.durable.effects import EffectHost, Kept
+from standfast.durable.driver import Committed, Parked
+from standfast.durable.effects import EffectHost, EffectSettled, EffectWaits, Kept
 from standfast.errors import ErrorObject, PluginStateLost
 from standfast.machine.inputs import CallPrepared, CallRuled, ModelFailed, Stage, ToolSettled
 from standfast.model.canonical import digest_bytes

@@ -18,7 +18,7 @@ from driver_bench import (
     stopped,
 )
 
-from standfast.durable import Driven, TurnDriver
+from standfast.durable.driver import Driven, TurnDriver
 from standfast.errors import LeaseLost, StoreUnavailable
 from standfast.model.outcome import StopReason
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from standfast.errors import NodeNotFound, StaleBranch
-from standfast.graph import (
+from standfast.graph.history import (
     Branch,
     SessionGraph,
+    answered,
     calls_at,
     frame_at,
     frame_path,
@@ -21,7 +22,6 @@ from standfast.graph import (
     nodes_of,
     path,
 )
-from standfast.graph.history import answered
 from standfast.model.frame import INITIAL, FrameSwitch
 from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from standfast.model.session import Entry, FrameOpened, Payload, PluginNode

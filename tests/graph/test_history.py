@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standfast.errors import Code, ErrorObject
-from standfast.graph import messages_of
-from standfast.graph.history import answered
+from standfast.graph.history import answered, messages_of
 from standfast.model.frame import FrameSwitch
 from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from standfast.model.outcome import Stopped, StopReason

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from standfast.errors import InvalidArgument
-from standfast.graph import (
+from standfast.graph.history import (
+    Lookup,
     calls_at,
+    cut,
     frame_at,
     frame_path,
     holds,
@@ -15,7 +17,6 @@ from standfast.graph import (
     opens_frame,
     path,
 )
-from standfast.graph.history import Lookup, cut
 from standfast.model.frame import INITIAL, FrameSwitch
 from standfast.model.message import AssistantMessage, UserMessage
 from standfast.model.session import Entry, FrameOpened, Segment

@@ -14,7 +14,7 @@ from standfast.errors import (
     SessionNotFound,
     StaleBranch,
 )
-from standfast.graph import Branch, SessionGraph, nodes_of
+from standfast.graph.history import Branch, SessionGraph, nodes_of
 from standfast.model.frame import INITIAL, FrameSwitch
 from standfast.model.message import AssistantMessage, UserMessage
 from standfast.model.session import Entry, FrameOpened, Segment

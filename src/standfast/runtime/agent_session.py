@@ -8,7 +8,7 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from standfast.errors import ApprovalNotFound, InvalidArgument, SessionNotFound, ValueTooLarge
-from standfast.graph import messages_of, nodes_of
+from standfast.graph.history import messages_of, nodes_of
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json, digest_bytes, encode_sorted, to_json
 from standfast.model.frame import FrameSwitch

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from standfast.graph import SessionGraph, frame_path
+from standfast.graph.history import SessionGraph, frame_path
 from standfast.model.session import TurnState
 from standfast.ports.session_store import Pruned, PruneRequest
 from standfast.store import rules

@@ -20,7 +20,7 @@ from standfast.errors import (
     TokenNotFound,
     TurnNotFound,
 )
-from standfast.graph import Branch, frame_path, path
+from standfast.graph.history import Branch, frame_path, path
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json
 from standfast.model.limits import UsageEntry

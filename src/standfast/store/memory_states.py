@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from standfast.graph import SessionGraph
+from standfast.graph.history import SessionGraph
 from standfast.model.session import SessionHead, split_node_id
 from standfast.ports.session_store import StateRecord
 from standfast.store.rules import (

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from standfast.errors import InputNotFound, SessionNotFound
-from standfast.graph import Branch, SessionGraph
+from standfast.graph.history import Branch, SessionGraph
 from standfast.model.approval import Approval
 from standfast.model.session import SessionHead, TurnRecord
 from standfast.model.wait import Wait, WaitOutcome

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from standfast.errors import NodeNotFound, SessionExists, SessionNotFound
-from standfast.graph import messages_of
+from standfast.graph.history import messages_of
 from standfast.model.limits import Usage, UsageEntry
 from standfast.model.session import SessionCharter
 from standfast.ports.session_store import NewSession, SessionStore, StateRecord

@@ -17,7 +17,7 @@ from standfast.errors import (
     StaleBranch,
     TurnNotFound,
 )
-from standfast.graph import messages_of
+from standfast.graph.history import messages_of
 from standfast.model.session import Blocked, SessionHead
 from standfast.ports.session_store import SessionStore
 from standfast.testing.session_values import (

@@ -31,7 +31,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 import msgspec
 
 from standfast.errors import RecordCorrupt, StandfastError, TaskNotFound
-from standfast.graph import messages_of
+from standfast.graph.history import messages_of
 from standfast.model.plugin_state import encode_state
 from standfast.model.session import SessionHead
 from standfast.model.task import TaskRecord

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from standfast.errors import StaleBranch
-from standfast.graph import messages_of
+from standfast.graph.history import messages_of
 from standfast.model.capability import ToolAvailability, ToolState
 from standfast.model.host_requests import (
     Appended,

@@ -24,7 +24,7 @@ from standfast.errors import (
     TurnNotRunnable,
     TurnUnfinished,
 )
-from standfast.graph import messages_of
+from standfast.graph.history import messages_of
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.events import Event, TurnBlocked
 from standfast.model.message import Message

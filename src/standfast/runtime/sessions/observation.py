@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from standfast.errors import InvalidArgument
-from standfast.graph import frame_at, nodes_of
+from standfast.graph.history import frame_at, nodes_of
 from standfast.model.events import Event, Gap, NodeCommitted, TurnCommitted
 from standfast.model.session import Segment
 from standfast.ports.session_store import SessionStore

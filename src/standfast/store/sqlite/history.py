@@ -22,7 +22,7 @@ import apsw
 import msgspec
 
 from standfast.errors import InvalidArgument, RecordCorrupt, SessionExists, StaleBranch
-from standfast.graph import Branch, branch_at, frame_path, grown, holds, moved, path
+from standfast.graph.history import Branch, branch_at, frame_path, grown, holds, moved, path
 from standfast.model.limits import UsageEntry
 from standfast.model.session import Entry, Segment, SessionCharter, SessionHead, node_id, split_node_id
 from standfast.ports.session_store import Blob, NewSession, StateRecord
