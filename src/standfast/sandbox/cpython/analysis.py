@@ -75,7 +75,17 @@ def check_cell(
     """Find wrong syntax, unknown functions, wrong arguments, missing modules and rebound inputs, by line."""
     tree = parse(code)
     if tree is None:
-        return _syntax(code) if len(code) <= MAX_READ_CHARS else []
+        try:
+            if len(code) <= MAX_READ_CHARS:
+                ast.parse(code)
+            return []
+        except SyntaxError as error:
+            span = Span(line=max(1, error.lineno or 1), column=max(1, error.offset or 1))
+            return [_error(Code.SYNTAX_ERROR, error.msg, span=span)]
+        except ValueError as error:
+            return [_error(Code.SYNTAX_ERROR, str(error))]
+        except (RecursionError, MemoryError, SystemError):
+            return [_error(Code.SYNTAX_ERROR, "the code is nested too deeply")]
     lines = code.split("\n")
     found = [_error(Code.SYNTAX_ERROR, what, span=_span(node, lines)) for node, what in _misplaced(tree)]
     calls = check_calls(code, tree, bound, functions, inputs)
@@ -84,20 +94,6 @@ def check_cell(
         message, hint = f"there is no module {name!r}", modules_hint(packages)
         found.append(_error(Code.UNSUPPORTED_FEATURE, message, hint, _span(node, lines)))
     return sorted(found, key=lambda item: (item.span.line, item.span.column) if item.span else (0, 0))
-
-
-def _syntax(code: str) -> list[Diagnostic]:
-    """Report why the code cannot be parsed."""
-    try:
-        ast.parse(code)
-    except SyntaxError as error:
-        span = Span(line=max(1, error.lineno or 1), column=max(1, error.offset or 1))
-        return [_error(Code.SYNTAX_ERROR, error.msg, span=span)]
-    except ValueError as error:
-        return [_error(Code.SYNTAX_ERROR, str(error))]
-    except (RecursionError, MemoryError, SystemError):
-        return [_error(Code.SYNTAX_ERROR, "the code is nested too deeply")]
-    return []
 
 
 def _misplaced(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:

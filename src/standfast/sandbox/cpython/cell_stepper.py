@@ -97,7 +97,7 @@ class CPythonStepper:
         self._slot.take()
 
     def begin(self) -> Step:
-        """Send the run to a worker that holds the session, and read its messages."""
+        """Send the run to a worker that holds the session, or an empty one, and read its messages."""
         if self._inputs is None:
             try:
                 given = self._host.request.inputs.items()
@@ -106,7 +106,16 @@ class CPythonStepper:
                 message = f"an input cannot be passed: {error}"
                 raise CellFailed(ErrorObject(code=Code.INVALID_ARGUMENT, message=message)) from None
         self._slot.take()
-        worker = self._attached()
+        if self._host.stopped is not None:
+            raise CellStopped
+        worker = self._slot.worker
+        if worker is None or not worker.holds(self._state) or not self._taken(worker):
+            self._slot.drop()
+            worker = self._fresh()
+            if not self._taken(worker):
+                raise self._death(worker)
+        self._loading, self._packing = worker.version != self._state, False
+        self._watchdog.watch(self._watch_key, _LOOK_S, self._look)
         try:
             self._send(self._run_message(worker, self._inputs))
             return self.proceed()
@@ -291,21 +300,6 @@ class CPythonStepper:
         worker.meter.peak.bytes()  # remembered, for when the process is gone
         worker.end()
         return GuestDied(run_errors.died_error(worker.process.status))
-
-    def _attached(self) -> CPythonWorker:
-        """Return the cell's worker, which holds the session's state or an empty session."""
-        if self._host.stopped is not None:
-            raise CellStopped
-        worker = self._slot.worker
-        if worker is None or not worker.holds(self._state) or not self._taken(worker):
-            self._slot.drop()
-            worker = self._fresh()
-            if not self._taken(worker):
-                raise self._death(worker)
-        self._loading = worker.version != self._state
-        self._packing = False
-        self._watchdog.watch(self._watch_key, _LOOK_S, self._look)
-        return worker
 
     def _taken(self, worker: CPythonWorker) -> bool:
         """Put the worker into the cell's slot; return false if it died while it was idle."""

@@ -14,7 +14,7 @@ its place is taken by one of `guards.wat` that calls it::
     scrub, changed    new exports, for snapshots
 
 `overflow_function` and `rejection_function` are exported globals that hold functions of the prelude. When the
-prelude has run, the memory it left becomes the module's own (`_with_image`): a guest is new, and the prelude
+prelude has run, the memory it left becomes the module's own: a guest is new, and the prelude
 has run in it already. A second memory holds a copy of that image, and room for a list. All of this happens
 once for a build; `module_cache` keeps the result.
 
@@ -128,7 +128,12 @@ def booted(engine: wasmtime.Engine) -> tuple[wasmtime.Module, Boot]:
     guest.close()
     digest = hashlib.sha256(image).digest()[:16]
     boot = msgspec.structs.replace(boot, image_bytes=len(image), digest=digest)
-    return wasmtime.Module(engine, _with_image(guarded, build.data, image)), boot
+    parts = _Sections(guarded)  # its memory begins with the image, and its second memory holds a copy
+    pages, copy_pages = (build.data + len(image)) // PAGE, -(-(len(image) + LIST_BYTES) // PAGE)
+    parts.replace(_MEMORIES, _vector([b"\x00" + _uleb(pages), b"\x01" + _uleb(copy_pages) * 2]))
+    data = _uleb(len(image)) + image
+    parts.replace(_DATA, _vector([b"\x00" + _const(build.data) + data, b"\x02\x01" + _const(0) + data]))
+    return wasmtime.Module(engine, parts.joined()), boot
 
 
 def _with_prelude(guest: Guest) -> Boot:
@@ -208,17 +213,6 @@ def guard(wasm: bytes, build: Build) -> tuple[bytes, int]:
     parts.replace(_TABLES, bytes([1, 0x70, 1]) + _uleb(tracker + 1) * 2)
     parts.extend(_ELEMENTS, [b"\x00" + _const(tracker) + _vector([_uleb(first + 2)])])
     return parts.joined(), tracker
-
-
-def _with_image(wasm: bytes, start: int, image: bytes) -> bytes:
-    """Return the module whose memory holds *image* from *start* on, and whose second memory holds a copy."""
-    parts = _Sections(wasm)
-    pages = (start + len(image)) // PAGE
-    copy_pages = -(-(len(image) + LIST_BYTES) // PAGE)
-    parts.replace(_MEMORIES, _vector([b"\x00" + _uleb(pages), b"\x01" + _uleb(copy_pages) * 2]))
-    data = _uleb(len(image)) + image
-    parts.replace(_DATA, _vector([b"\x00" + _const(start) + data, b"\x02\x01" + _const(0) + data]))
-    return parts.joined()
 
 
 class _Sections:

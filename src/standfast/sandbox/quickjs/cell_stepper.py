@@ -140,9 +140,18 @@ class QuickJsStepper:
         return answer.exception is not None and answer.exception.type == EXIT
 
     def _taken_in(self, reply: frames.GuestReply) -> Step:
-        """Convert a reply of the worker: its first call, a wait, or an end."""
+        """Convert a reply of the worker, and take in what was printed: its first call, a wait, or an end."""
         self._count(reply)
-        poll = self._polled(reply)
+        try:
+            poll = frames.decode_poll(reply.poll) if reply.poll else _NO_POLL
+        except msgspec.DecodeError as problem:
+            raise EngineFailed(f"the guest broke its protocol: {problem}") from None
+        if poll.stdout:
+            self._host.output("stdout", poll.stdout)
+        if poll.stderr:
+            self._host.output("stderr", poll.stderr)
+        if poll.printed > self._limits.max_stdout_bytes:
+            self._host.output.truncated = True
         if reply.stop == "version":
             raise state.other_build()
         if reply.stop == "corrupt":
@@ -159,20 +168,6 @@ class QuickJsStepper:
         self._left = reply, poll.names
         error, result = self._outcome(poll)
         return StepEnded(result=result, error=error)
-
-    def _polled(self, reply: frames.GuestReply) -> frames.Poll:
-        """Decode the report of the bridge, and take in what was printed."""
-        try:
-            poll = frames.decode_poll(reply.poll) if reply.poll else _NO_POLL
-        except msgspec.DecodeError as error:
-            raise EngineFailed(f"the guest broke its protocol: {error}") from None
-        if poll.stdout:
-            self._host.output("stdout", poll.stdout)
-        if poll.stderr:
-            self._host.output("stderr", poll.stderr)
-        if poll.printed > self._limits.max_stdout_bytes:
-            self._host.output.truncated = True
-        return poll
 
     def _engine_call(self, call: frames.Call) -> EngineCall:
         call_id, name, raw, problem = call

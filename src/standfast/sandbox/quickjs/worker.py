@@ -15,6 +15,7 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import select
@@ -91,21 +92,19 @@ class GuestClock:
             time.sleep(_TICK_S)
             with self._lock:
                 idle = 0 if self._running else idle + 1
-                if self._running and self._is_late():
-                    self._machine.engine.increment_epoch()
+                if self._running:
+                    if any(event & ~select.POLLIN for _, event in self._hangup.poll(0)):
+                        os._exit(0)
+                    if time.monotonic() >= self._wall_until:
+                        self.reason = "wall"
+                        self._machine.engine.increment_epoch()
+                    elif time.clock_gettime(self._cpu_clock) >= self._cpu_until:
+                        self._machine.engine.increment_epoch()
             if idle > _IDLE_TICKS:
                 self._awake.clear()
                 if not self._running:
                     self._awake.wait()
                 idle = 0
-
-    def _is_late(self) -> bool:
-        if any(event & ~select.POLLIN for _, event in self._hangup.poll(0)):
-            os._exit(0)
-        if time.monotonic() >= self._wall_until:
-            self.reason = "wall"
-            return True
-        return time.clock_gettime(self._cpu_clock) >= self._cpu_until
 
 
 class WorkerProgram:
@@ -141,27 +140,26 @@ class WorkerProgram:
                 case frames.Open():
                     self._open(question)
                 case frames.Run() | frames.Settle() | frames.Finish():
-                    self._enter_and_reply(question)
+                    reply = self._entered(question)
+                    if reply.more and not isinstance(question, frames.Finish) and question.early:
+                        self._send(reply)
+                        reply = self._left(question)
+                    elif reply.more:
+                        left = self._left(question)
+                        names, memory = left.names, left.memory_bytes
+                        reply = (
+                            left
+                            if left.stop
+                            else msgspec.structs.replace(
+                                reply, more=False, image=left.image, names=names, memory_bytes=memory
+                            )
+                        )
+                    self._send(reply)
                 case frames.Dump():
                     self._send(self._dumped())
                     self._forget()
                 case _:
                     self._forget()
-
-    def _enter_and_reply(self, question: frames.Entry) -> None:
-        """Send where the guest stands and, if it has ended, its state: in a second reply if `early`."""
-        reply = self._entered(question)
-        if reply.more and not isinstance(question, frames.Finish) and question.early:
-            self._send(reply)
-            reply = self._left(question)
-        elif reply.more and not (left := self._left(question)).stop:
-            names, memory = left.names, left.memory_bytes
-            reply = msgspec.structs.replace(
-                reply, more=False, image=left.image, names=names, memory_bytes=memory
-            )
-        elif reply.more:
-            reply = left
-        self._send(reply)
 
     def _send(self, reply: frames.GuestReply) -> None:
         """Send a reply, and behind it the memory of the guest if that belongs to it."""
@@ -337,22 +335,17 @@ class WorkerProgram:
         guest, used, memory, poll = self._guest, 0, 0, b""
         if guest is not None:
             used = max(0, self._fuel - guest.fuel)
-            poll = self._rescued(guest) if stop not in ("corrupt", "version") else b""
+            if stop not in ("corrupt", "version"):
+                with contextlib.suppress(Exception):  # it may not be able to tell what it had printed
+                    guest.allow(guest.size + _RESCUE_BYTES, _RESCUE_FUEL)
+                    text = guest.call("rest")
+                    frames.decode_poll(text)
+                    poll = text
             memory = guest.size
         self._forget()
         return frames.GuestReply(
             stop=stop, detail=[detail], poll=poll, memory_bytes=memory, instructions=used, cpu_us=cpu_us
         )
-
-    def _rescued(self, guest: Guest) -> bytes:
-        """Return what a stopped guest had printed, if it can still be asked."""
-        try:
-            guest.allow(guest.size + _RESCUE_BYTES, _RESCUE_FUEL)
-            text = guest.call("rest")
-            frames.decode_poll(text)
-        except Exception:
-            return b""
-        return text
 
     def _forget(self) -> None:
         self._snapshot = None

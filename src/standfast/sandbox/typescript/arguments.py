@@ -36,25 +36,20 @@ def argument_problems(source: Source, call: Node, name: str, schema: Schema) -> 
         return
     given = [part for part in arguments.named_children if part.type != "comment"]
     fit = _TypeScriptFit(source, schema)
-    if len(given) == 1:
-        yield from _one_argument(call, name, given[0], fit)
-    elif not any(part.type == "spread_element" for part in given):
-        yield from _by_position(call, name, given, fit)
-
-
-def _one_argument(call: Node, name: str, argument: Node, fit: _TypeScriptFit) -> Iterator[Problem]:
-    """One argument may be an object with all of them."""
-    node = fit.literal(argument)
+    if len(given) != 1:
+        if not any(part.type == "spread_element" for part in given):
+            yield from _by_position(call, name, given, fit)
+        return
+    node = fit.literal(given[0])  # it may be an object with all of them
+    parts = fit.pairs(node)
     if node.type != "object":
         if fit.json_type(node) is not None:
-            yield from _by_position(call, name, [argument], fit)
+            yield from _by_position(call, name, given, fit)
+    elif parts is None:
         return
-    parts = fit.pairs(node)
-    if parts is None:
-        return
-    if parts.keys() <= fit.properties.keys() and set(fit.required) <= parts.keys():
+    elif parts.keys() <= fit.properties.keys() and set(fit.required) <= parts.keys():
         yield from _judged(name, parts.items(), fit)
-    elif by_position := list(_by_position(call, name, [argument], fit)):
+    elif by_position := list(_by_position(call, name, given, fit)):
         yield from _meant_by_name(call, name, parts, fit) or by_position
 
 

@@ -10,7 +10,6 @@ Rules
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import resource
@@ -112,23 +111,17 @@ def _restrict(listable: Iterable[str], readable: Iterable[str], writable: Iterab
         (writable, (_READ_FILE | _READ_DIR | _WRITES | _TRUNCATE | _REFER) & handled),
     ):
         for path in paths:
-            with contextlib.suppress(FileNotFoundError):  # a path that does not exist needs no rule
-                _allow(libc, rules, path, rights)
+            try:
+                handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            except FileNotFoundError:  # it needs no rule
+                continue
+            rule = struct.pack("=Qi", rights if os.path.isdir(path) else rights & _FILE_RIGHTS, handle)
+            added = libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, ctypes.c_char_p(rule), ctypes.c_uint32(0))
+            _checked(added, f"{path} cannot be allowed")
+            os.close(handle)
     seccomp.no_new_privileges(libc)
     _checked(libc.syscall(_RESTRICT, rules, ctypes.c_uint32(0)), "the ruleset cannot be put on")
     os.close(rules)
-
-
-def _allow(libc: ctypes.CDLL, rules: int, path: str, rights: int) -> None:
-    """Allow `rights` at and below `path`."""
-    handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        rights = rights if os.path.isdir(path) else rights & _FILE_RIGHTS
-        rule = struct.pack("=Qi", rights, handle)
-        added = libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, ctypes.c_char_p(rule), ctypes.c_uint32(0))
-        _checked(added, f"{path} cannot be allowed")
-    finally:
-        os.close(handle)
 
 
 def _checked(result: int, problem: str) -> int:

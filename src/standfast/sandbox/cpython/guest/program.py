@@ -77,25 +77,22 @@ class _Scan:
                 else:
                     self.bound.add(node.id)
             elif kind in _CHILDREN:
-                self._note(node)
+                if isinstance(node, ast.Call):
+                    self.calls.append(node)
+                elif isinstance(node, ast.arg):
+                    self.bound.add(node.arg)
+                elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                    self.bound.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+                elif isinstance(node, ast.MatchMapping) and node.rest:
+                    self.bound.add(node.rest)
+                elif isinstance(node, _NAMED) and node.name:
+                    self.bound.add(node.name)
+                if isinstance(node, ast.ExceptHandler):
+                    self.handlers.append(node)
+                self.has_scopes |= isinstance(node, _SCOPES)
                 for name in _CHILDREN[kind]:
                     part = getattr(node, name, None)
                     pending.extend(part) if type(part) is list else pending.append(part)
-
-    def _note(self, node: Any) -> None:
-        if isinstance(node, ast.Call):
-            self.calls.append(node)
-        elif isinstance(node, ast.arg):
-            self.bound.add(node.arg)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            self.bound.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.MatchMapping) and node.rest:
-            self.bound.add(node.rest)
-        elif isinstance(node, _NAMED) and node.name:
-            self.bound.add(node.name)
-        if isinstance(node, ast.ExceptHandler):
-            self.handlers.append(node)
-        self.has_scopes |= isinstance(node, _SCOPES)
 
 
 def _change(
