@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from standfast import Agent, Attachment, Runtime, tool
-from standfast.cli.session_export import SessionExport
+from standfast.cli.session_view import SessionExport
 from standfast.providers.scripted import ScriptedModel
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from standfast import BlockingSandbox, Runtime, tool
-from standfast.cli.session_export import export_session
+from standfast.cli.session_view import export_session
 from standfast.model.message import AssistantMessage, ToolMessage
 from standfast.model.trace_record import TraceRecord
 from standfast.runtime.sessions.observation import Observed

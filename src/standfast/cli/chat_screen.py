@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import sys
 
-from standfast.cli.cell_view import code_lines, is_cell, outcome, remarks, report_of
-from standfast.cli.output import error_console, error_text, short_json, shortened, styled, write_guest
+from standfast.cli.output import error_console, error_text, short_json, styled, write_guest
+from standfast.cli.transcript import code_lines, is_cell, outcome, remarks, report_of, short_call
 from standfast.model.events import (
     Event,
     MessagesDelivered,
@@ -147,15 +147,6 @@ class ChatScreen:
     def _indent(self, call_id: int) -> str:
         """Indent a call that a cell makes below that cell."""
         return "  " if self._cell in (None, call_id) else "    "
-
-
-def short_call(call: ToolCall) -> str:
-    """Format a call as Python, shortened."""
-    if call.arguments is None:
-        return f"{call.name}({shortened(call.raw or '')})"
-    parts = [repr(value) for value in call.args]
-    parts += [f"{name}={value!r}" for name, value in call.arguments.items()]
-    return f"{call.name}({shortened(', '.join(parts))})"
 
 
 def _over_text(over: WaitOutcome) -> str:

@@ -94,7 +94,7 @@ def export(
     """Print a session as one JSON document: head, nodes, turns, usage and approvals."""
     import msgspec
 
-    from standfast.cli.session_export import export_session
+    from standfast.cli.session_view import export_session
 
     exported = invocation.with_runtime(lambda runtime: export_session(runtime, session_id, attachments))
     data = msgspec.json.format(msgspec.json.encode(exported), indent=2) + b"\n"

@@ -130,7 +130,7 @@ def cancel(invocation: Invocation, *, session_id: str, task_id: str) -> CommandO
         return record
 
     record = _with_runtime(invocation, work)
-    state = record.state if record.state.is_terminal else "to end; its process was told"
+    state = record.state if record.state.is_terminal else "to end; its process was notified"
     return CommandOutput.line(f"task {task_id} of session {session_id} is {state}", record)
 
 

@@ -1,19 +1,25 @@
-"""A session's history for people to read."""
+"""A session's history for people to read, and its cells: code, output, calls and results.
+
+A cell is a call of `run_code` whose result is a `CellReport`. Rule: any other call or result is shown like a
+call of any tool.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from standfast.cli.cell_view import calls_made, code_lines, is_cell, outcome, remarks, report_of
-from standfast.cli.chat_screen import short_call
-from standfast.cli.output import cost_text, short_json, visible
+import msgspec
+
+from standfast.cli.output import cost_text, error_text, short_json, shortened, visible
 from standfast.cli.report import plain_table
+from standfast.model.cell import RUN_CODE, CellReport
 from standfast.model.limits import UsageEntry
 from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
     InputPart,
+    ToolCall,
     ToolMessage,
     UserMessage,
     text_of,
@@ -104,3 +110,67 @@ def usage_table(usage: Sequence[UsageEntry]) -> Any:
         numbers = (used.calls, used.input, used.cache_read + used.cache_write, used.output, used.reasoning)
         table.add_row(line.source, line.model, *map(str, numbers), *([cost_text(used)] if costs else []))
     return table
+
+
+_MOST_LINES: Final = 60
+
+_MOST_CALLS: Final = 20
+
+
+def is_cell(call: ToolCall) -> bool:
+    return call.name == RUN_CODE and not call.parent and isinstance((call.arguments or {}).get("code"), str)
+
+
+def code_lines(call: ToolCall) -> list[str]:
+    """Return the code of a cell as lines; those beyond the limit are counted."""
+    code = str((call.arguments or {}).get("code"))
+    lines = code.strip("\n").expandtabs(4).split("\n")
+    more = len(lines) - _MOST_LINES
+    shown = [f"  │ {line}".rstrip() for line in lines[:_MOST_LINES]]
+    return shown if more < 1 else [*shown, f"  │ … and {more} more lines"]
+
+
+def report_of(value: Any) -> CellReport | None:
+    """Convert a result to the report of a cell; None if it is not one."""
+    if not isinstance(value, dict) or "index" not in value:
+        return None
+    try:
+        return msgspec.convert(value, CellReport)
+    except msgspec.ValidationError:
+        return None
+
+
+def outcome(report: CellReport) -> str:
+    """Describe the result of a cell in one line."""
+    if report.error is not None:
+        place = "" if report.error.span is None else f" (line {report.error.span.line})"
+        return f"✗ {error_text(report.error)}{place}"
+    if report.finished:
+        return "gave the answer"
+    return "→ no result" if report.result is None else f"→ {short_json(report.result)}"
+
+
+def remarks(report: CellReport) -> list[str]:
+    """Return the output of a cell and the runtime's notes about it, one line each."""
+    streams = (("printed", report.stdout), ("printed to stderr", report.stderr))
+    said = [f"{label}: {shortened(text)}" for label, text in streams if text.strip()]
+    return [*said, *(f"note: {note}" for note in report.notes)]
+
+
+def calls_made(report: CellReport) -> list[str]:
+    """Return the calls of a cell, one line each."""
+    lines = []
+    for call in report.calls[:_MOST_CALLS]:
+        end = f"→ {call.status.replace('_', ' ')}" if call.error is None else f"✗ {error_text(call.error)}"
+        lines.append(f"{call.name}({call.arguments}) {end}")
+    more = len(report.calls) - _MOST_CALLS
+    return lines if more < 1 else [*lines, f"… and {more} more calls"]
+
+
+def short_call(call: ToolCall) -> str:
+    """Format a call as Python, shortened."""
+    if call.arguments is None:
+        return f"{call.name}({shortened(call.raw or '')})"
+    parts = [repr(value) for value in call.args]
+    parts += [f"{name}={value!r}" for name, value in call.arguments.items()]
+    return f"{call.name}({shortened(', '.join(parts))})"

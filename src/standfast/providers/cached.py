@@ -26,8 +26,7 @@ from standfast.model.limits import Usage
 from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
 from standfast.providers.request_digest import request_digest
 from standfast.providers.resolve import resolve_model
-from standfast.providers.script import Reply
-from standfast.providers.scripted_replies import ReplyRecorder, prepare_reply
+from standfast.providers.script import Reply, ReplyRecorder, prepare_reply
 from standfast.providers.wrapper import ModelWrapper, open_stream
 
 _log: Final = logging.getLogger("standfast")

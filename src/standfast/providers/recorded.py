@@ -23,8 +23,7 @@ from standfast.errors import InvalidArgument, ModelError
 from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
 from standfast.providers.request_digest import request_digest
 from standfast.providers.resolve import resolve_model
-from standfast.providers.script import Expectation, Reply
-from standfast.providers.scripted_replies import ReplyRecorder
+from standfast.providers.script import Expectation, Reply, ReplyRecorder
 from standfast.providers.wrapper import ModelWrapper, open_stream
 
 

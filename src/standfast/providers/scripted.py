@@ -28,12 +28,13 @@ from standfast.providers.script import (
     Entries,
     Expectation,
     ModelScript,
+    PreparedReply,
     Reply,
     Rule,
     checked,
+    prepare_reply,
     read_script,
 )
-from standfast.providers.scripted_replies import PreparedReply, prepare_reply
 
 __all__ = ["RepliesLeftOver", "Reply", "Rule", "ScriptedModel", "UnexpectedModelCall"]
 

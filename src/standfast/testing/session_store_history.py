@@ -75,7 +75,7 @@ class HistoryContract(StoreContract):
         assert [head.session_id for head in await store.heads()] == ["new", "middle", "old"]
 
     async def test_describing_a_session_keeps_its_history(self, store: SessionStore) -> None:
-        """Ours: the CLI goes on with sessions of other agents."""
+        """Ours: the CLI resumes sessions of other agents."""
         before = await take_turn(store)
         host: dict[str, object] = {"tools": ["pay"], "big": 2**70}
         await store.describe("s1", agent="helper", model="m2", host=host)
@@ -89,7 +89,7 @@ class HistoryContract(StoreContract):
     async def test_what_a_session_was_opened_with_is_kept_until_it_is_replaced(
         self, store: SessionStore
     ) -> None:
-        """Ours: deps are made of it by whoever resumes the session's turns; its forks have it, too."""
+        """Ours: a process that resumes the session's turns makes deps of it; its forks have it, too."""
         await store.open_session(msgspec.structs.replace(a_head(), metadata={"tenant": "acme"}))
         await take_turn(store, "t1")
         await store.describe("s1", agent="helper", model="m1", host={})
@@ -112,8 +112,8 @@ class HistoryContract(StoreContract):
         assert (await store.fork("s1", "s2", None, NOW)).blocked is None
         await store.note_blocked("s1", None)
         assert await store.head("s1") == before
-        await store.note_blocked("nobody", note)
-        assert await store.head("nobody") is None
+        await store.note_blocked("missing", note)
+        assert await store.head("missing") is None
 
     async def test_a_deleted_session_is_gone_with_its_turns_and_inputs(self, store: SessionStore) -> None:
         """Ours: deleting means deleting."""
@@ -129,7 +129,7 @@ class HistoryContract(StoreContract):
         assert await store.path(head.leaf) == ()
         assert await store.delete_session("s1") is False
 
-    async def test_a_session_that_somebody_works_on_cannot_be_deleted(self, store: SessionStore) -> None:
+    async def test_a_session_with_a_running_turn_cannot_be_deleted(self, store: SessionStore) -> None:
         """Ours: deleting must not pull the ground from under a turn."""
         begun = await begin(store)
         with pytest.raises(SessionBusy, match="w1"):
@@ -139,7 +139,7 @@ class HistoryContract(StoreContract):
     async def test_a_session_whose_turn_waits_or_whose_owner_died_can_be_deleted(
         self, store: SessionStore
     ) -> None:
-        """Ours: a session that nobody works on belongs to its user."""
+        """Ours: a session without a running turn belongs to its user."""
         await park(store, a_wait("tick"))
         assert await store.delete_session("s1") is True
         await begin(store, "t2", "s2", claimant("dead"))
@@ -211,7 +211,7 @@ class HistoryContract(StoreContract):
         assert [it.segment_id for it in await store.frame("t4.1", known="t2.1")] == ["t3", "t4"]
         assert await store.frame("t4.1", known="t4.1") == ()
 
-    async def test_a_known_node_that_is_not_on_the_path_helps_nobody(self, store: SessionStore) -> None:
+    async def test_a_known_node_that_is_not_on_the_path_is_ignored(self, store: SessionStore) -> None:
         """Ours: after a rewind a cache holds nodes of another branch."""
         for number in range(1, 4):
             await take_turn(store, f"t{number}")
@@ -278,7 +278,7 @@ class HistoryContract(StoreContract):
         assert (await store.fork("s1", "s2", None, NOW)).leaf is None
 
     async def test_a_fork_of_a_fork_reaches_the_first_ones_nodes(self, store: SessionStore) -> None:
-        """Ours: what is on the active path is the session's, whoever appended it."""
+        """Ours: every node of the active path is the session's, also one that the host appended."""
         await take_turn(store, "t1")
         await store.fork("s1", "s2", None, NOW)
         await take_turn(store, "t2", "s2")

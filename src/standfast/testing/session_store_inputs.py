@@ -43,7 +43,7 @@ class InputContract(StoreContract):
             await store.put_input(an_input("i9", session_id="s9"))
 
     async def test_the_same_input_twice_is_one(self, store: SessionStore) -> None:
-        """Ours: a sender that did not hear the answer repeats itself, perhaps later."""
+        """Ours: a sender that got no answer repeats itself, perhaps later."""
         await store.open_session(a_head())
         await store.put_input(an_input())
         await store.put_input(msgspec.structs.replace(an_input(), created_at=NOW + 9))
@@ -52,7 +52,7 @@ class InputContract(StoreContract):
             with pytest.raises(IdempotencyConflict, match="i1"):
                 await store.put_input(other)
 
-    async def test_an_input_that_was_claimed_is_not_heard_again(self, store: SessionStore) -> None:
+    async def test_an_input_that_was_claimed_is_not_queued_again(self, store: SessionStore) -> None:
         """Ours: a sender that repeats itself after the claim must not start a second turn."""
         await store.open_session(a_head())
         await store.put_input(an_input())
@@ -170,7 +170,7 @@ class InputContract(StoreContract):
         assert len(await store.inputs("s1")) == 3
         assert isinstance(await store.begin(new_turn("t2", consumes="i1"), claimant()), Begun)
 
-    async def test_a_first_input_waits_until_somebody_takes_it(self, store: SessionStore) -> None:
+    async def test_a_first_input_waits_until_a_turn_claims_it(self, store: SessionStore) -> None:
         """Seed: the first turn's input is popped once; turns that begin, save and end leave it alone."""
         await store.open_session(a_head())
         first = an_input("i0", "first")

@@ -39,7 +39,7 @@ BRANCHES = PruneRequest(branches=True)
 
 
 class PruneContract(StoreContract):
-    """Retention: by age, by frame, by branch; blobs that nobody names."""
+    """Retention: by age, by frame, by branch; blobs without references."""
 
     async def test_nothing_is_pruned_that_was_not_asked_for(self, store: SessionStore) -> None:
         """Ours: an empty request takes nothing."""
@@ -110,7 +110,7 @@ class PruneContract(StoreContract):
     # By frame
 
     async def test_what_lies_before_the_current_frame_goes(self, store: SessionStore) -> None:
-        """Ours: retention by frame; the session goes on as if nothing had happened."""
+        """Ours: retention by frame; the session continues as before."""
         await take_turn(store, "t1")
         await take_turn(store, "t2", entries=(said("long"), replied("yes"), opened("f2")))
         await take_turn(store, "t3")

@@ -143,8 +143,8 @@ class StateContract(StoreContract):
             await change(store, "one", "s2")
         assert await state_of(store) is None
 
-    async def test_who_takes_over_gets_the_state_of_the_session(self, store: SessionStore) -> None:
-        """Ours: a turn goes on elsewhere with the plugins it had."""
+    async def test_a_process_that_takes_over_gets_the_state_of_the_session(self, store: SessionStore) -> None:
+        """Ours: a turn resumes elsewhere with the plugins it had."""
         await take_turn(store, "t0", state=a_state("one"))
         await begin(store, "t1", claimed_by=claimant("dead"))
         taken = await store.take_over("t1", claimant())
@@ -186,7 +186,7 @@ class StateContract(StoreContract):
         for node, state in (*held.items(), *reversed(held.items())):
             assert await text_of(store, await store.rewind("s1", node, NOW)) == state, node
 
-    async def test_a_branch_goes_on_from_the_state_at_its_root(self, store: SessionStore) -> None:
+    async def test_a_branch_continues_from_the_state_at_its_root(self, store: SessionStore) -> None:
         """Ours: branches have states of their own."""
         await take_turn(store, "t1", state=a_state("one"))
         await take_turn(store, "t2", state=a_state("two"))
@@ -279,7 +279,7 @@ class StateRetentionContract(StoreContract):
     """Which states and blobs a store deletes, and which it keeps."""
 
     async def test_blobs_of_a_save_stay_until_the_turn_ends(self, store: SessionStore) -> None:
-        """Ours: nobody needs to name them while the turn runs; they are no entries of its journal."""
+        """Ours: no record needs to name them while the turn runs; they are not journal entries."""
         saved, parked = a_blob(b"saved"), a_blob(b"parked")
         begun = await begin(store)
         await store.save(begun.lease, Save(turn_id="t1", entries=(), blobs=(saved, saved)))
@@ -403,7 +403,7 @@ class StateRetentionContract(StoreContract):
         assert await state_of(store) is None
 
     async def test_a_state_id_is_never_used_again(self, store: SessionStore) -> None:
-        """Ours: whoever remembers a state by its id must not meet another one."""
+        """Ours: a remembered state id must never name another state."""
         seen: set[str | None] = set()
         for number in range(3):
             head = await take_turn(store, f"t{number}", state=a_state("one"))

@@ -1,4 +1,4 @@
-"""What every session store must do with work that goes on beside a session's turns."""
+"""What every session store must do with background tasks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def a_task(
     state: TaskState = TaskState.RUNNING,
     at_ms: int = NOW,
 ) -> TaskRecord:
-    """A task that somebody runs."""
+    """Return a running task."""
     return TaskRecord(
         session_id=session_id,
         id=task_id,
@@ -124,7 +124,7 @@ class TaskContract(StoreContract):
         assert await store.task("s1", "watch") == ended
 
     async def test_what_is_over_stays_as_it_ended(self, store: SessionStore) -> None:
-        """Seed: a state that has ended never changes again; who comes late is told how it ended."""
+        """Seed: a final state never changes again; a late caller gets the final record."""
         await store.open_session(a_head())
         for state in ENDED:
             await store.add_task(a_task(state.value, state=state))
@@ -135,7 +135,7 @@ class TaskContract(StoreContract):
             assert await store.task("s1", state.value) == a_task(state.value, state=state)
 
     async def test_of_many_ends_at_once_one_holds(self, store: SessionStore) -> None:
-        """Ours: completion and cancellation race, and everybody hears of the same winner."""
+        """Ours: completion and cancellation race, and all callers see the same winner."""
         await store.open_session(a_head())
         await store.add_task(a_task())
         ends = [becomes(ENDED[number % 3], NOW + number) for number in range(9)]
@@ -143,7 +143,7 @@ class TaskContract(StoreContract):
         assert results == [await store.task("s1", "watch")] * 9
 
     async def test_a_change_that_fails_changes_nothing(self, store: SessionStore) -> None:
-        """Ours: the error of the function is the caller's; nobody else is concerned."""
+        """Ours: the error of the function reaches the caller alone."""
         await open_two(store)
         await store.add_task(a_task())
 
@@ -179,7 +179,7 @@ class TaskContract(StoreContract):
         assert ids(await store.tasks(session_id="s1")) == [("s1", "z"), ("s1", "b")]
 
     async def test_live_tasks_are_those_that_are_not_over(self, store: SessionStore) -> None:
-        """Ours: who recovers looks at these and at nothing else."""
+        """Ours: recovery reads only these."""
         await open_two(store)
         for session_id in ("s1", "s2"):
             for state in TaskState:
@@ -195,7 +195,7 @@ class TaskContract(StoreContract):
     # Moves
 
     async def test_tasks_move_to_another_session(self, store: SessionStore) -> None:
-        """Seed: handles are transferred; the task goes on as it was, elsewhere."""
+        """Seed: handles are transferred; the task continues unchanged."""
         await open_two(store)
         for name in ("a", "b", "c"):
             await store.add_task(a_task(name))

@@ -24,7 +24,7 @@ _replace = msgspec.structs.replace
 
 
 def a_trigger(name: str = "nightly", session_id: str = "s1", next_at: int | None = NOW) -> Trigger:
-    """A trigger that occurs by itself, or only when it is told to."""
+    """Return a trigger with a schedule, or one that only fires from outside."""
     return Trigger(
         name=name,
         source=f"source/{name}",
@@ -77,7 +77,7 @@ class TriggerContract(StoreContract):
         assert await store.triggers() == []
 
     async def test_triggers_go_with_their_session(self, store: SessionStore) -> None:
-        """Ours: nobody is woken who is not there, whoever gets the name."""
+        """Ours: a deleted session is not woken, also if its name is used again."""
         await store.open_session(a_head("s1"))
         await store.open_session(a_head("s2"))
         for name, session_id in (("a", "s1"), ("b", "s2"), ("c", "s1")):
@@ -153,13 +153,13 @@ class TriggerContract(StoreContract):
     async def test_many_told_twice_at_once_are_delivered_once_each(self, store: SessionStore) -> None:
         """Ours: a faulty source; one delivery for each occurrence."""
         await store.open_session(a_head())
-        told = [f"k{number}" for number in range(50)] * 2
-        heard = await asyncio.gather(*(store.occur(an_occurrence(key), (delivery(key),)) for key in told))
-        assert sum(heard) == 50
+        keys = [f"k{number}" for number in range(50)] * 2
+        fired = await asyncio.gather(*(store.occur(an_occurrence(key), (delivery(key),)) for key in keys))
+        assert sum(fired) == 50
         assert len(await store.inputs("s1")) == 50
 
     async def test_what_occurred_is_forgotten_by_age_and_by_nothing_else(self, store: SessionStore) -> None:
-        """Ours: whoever repeats itself is recognised for as long as records are kept."""
+        """Ours: a repeated event is recognised for as long as records are kept."""
         await store.open_session(a_head())
         await store.put_trigger(a_trigger())
         for key, at_ms in (("old", NOW + 99), ("new", NOW + 100)):
@@ -177,7 +177,7 @@ class TriggerContract(StoreContract):
     # Moving on
 
     async def test_a_trigger_moves_on_with_its_occurrence(self, store: SessionStore) -> None:
-        """Ours: whoever dies in between has done both or neither, and who comes second does no harm."""
+        """Ours: a crash in between leaves both or neither, and a second process does no harm."""
         await store.open_session(a_head())
         await store.put_trigger(a_trigger())
         later = a_trigger(next_at=NOW + 10)
@@ -202,7 +202,7 @@ class TriggerContract(StoreContract):
         assert await store.occur(an_occurrence("1"), (), a_trigger(next_at=NOW + 10)) is True
         assert await store.trigger("nightly") == a_trigger(next_at=NOW + 20)
 
-    async def test_what_somebody_changed_about_a_trigger_stays(self, store: SessionStore) -> None:
+    async def test_a_change_of_a_trigger_stays(self, store: SessionStore) -> None:
         """Ours: who moves a trigger on has perhaps read it before it was changed, disabled or removed."""
         await store.open_session(a_head())
         advance = a_trigger(next_at=NOW + 10)

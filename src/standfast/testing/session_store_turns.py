@@ -89,7 +89,7 @@ class TurnContract(StoreContract):
         assert [head.leaf for head in heads] == [f"t{n}.1" for n in range(30)]
 
     async def test_an_unfinished_turn_comes_first(self, store: SessionStore) -> None:
-        """Ours: what waits or was left is gone on with, not forgotten."""
+        """Ours: a waiting or interrupted turn is resumed, not forgotten."""
         await park(store, a_wait("tick"))
         with pytest.raises(TurnUnfinished) as waits:
             await store.begin(new_turn("t2"), claimant())
@@ -200,7 +200,7 @@ class LeaseContract(StoreContract):
         assert second.lease.fence > dead.lease.fence
         assert first.lease.owner == "w2"
 
-    async def test_whoever_lost_the_lease_can_write_nothing(self, store: SessionStore) -> None:
+    async def test_an_owner_that_lost_its_lease_can_write_nothing(self, store: SessionStore) -> None:
         """Ours: port rule 2, fencing. Not even with the same owner's name."""
         stale = (await begin(store, claimed_by=claimant("dead"))).lease
         taken = await store.take_over("t1", claimant("dead"))
@@ -227,7 +227,7 @@ class LeaseContract(StoreContract):
             assert (await store.renew((lease,), NOW, LEASE_MS)).lost == {"s1"}
 
     async def test_fences_only_rise_also_over_a_deleted_session(self, store: SessionStore) -> None:
-        """Ours: whoever remembers a lease of the forerunner can write nothing."""
+        """Ours: an old lease of a deleted session can write nothing."""
         old = (await begin(store, "t1", claimed_by=claimant("dead"))).lease
         await store.delete_session("s1")
         new = await begin(store, "t1", claimed_by=claimant("dead"))
@@ -287,8 +287,8 @@ class LeaseContract(StoreContract):
 class TurnEndContract(StoreContract):
     """Parking, committing, cancelling and recovering turns, and reading an open turn."""
 
-    async def test_a_parked_turn_waits_and_goes_on_where_it_stood(self, store: SessionStore) -> None:
-        """Ours: suspension is a value; days later another process goes on."""
+    async def test_a_parked_turn_waits_and_resumes_where_it_stopped(self, store: SessionStore) -> None:
+        """Ours: suspension is a value; days later another process resumes the turn."""
         lease = await park(store, a_wait("tick"))
         record = await store.turn("t1")
         assert record is not None
@@ -335,7 +335,7 @@ class TurnEndContract(StoreContract):
         assert [it.summary for it in records] == [summary for _, _, summary in cases]
         assert [await store.turn(it.turn_id) for it in records] == records
 
-    async def test_a_turn_that_somebody_cancelled_does_not_finish(self, store: SessionStore) -> None:
+    async def test_a_cancelled_turn_does_not_finish(self, store: SessionStore) -> None:
         """Ours: a cancellation wins or loses once."""
         begun = await begin(store)
         assert await store.cancel("t1") is True
@@ -357,16 +357,16 @@ class TurnEndContract(StoreContract):
         assert record is not None
         assert record.cancel_requested is False
 
-    async def test_turns_that_nobody_runs_are_found(self, store: SessionStore) -> None:
-        """Ours: recovery finds what a crash left, and leaves alone what is alive."""
+    async def test_turns_without_a_live_owner_are_found(self, store: SessionStore) -> None:
+        """Ours: recovery finds interrupted turns, and leaves live ones alone."""
         await begin(store, "t1", "s1")
         await begin(store, "t2", "s2", claimant("dead"))
         await take_turn(store, "t3", "s3")
         assert [it.turn_id for it in await store.unfinished(NOW)] == ["t2"]
         assert [it.turn_id for it in await store.unfinished(NOW + LEASE_MS)] == ["t1", "t2"]
 
-    async def test_a_waiting_turn_that_somebody_cancelled_is_found(self, store: SessionStore) -> None:
-        """Ours: nobody else would ever go on with it."""
+    async def test_a_waiting_turn_that_was_cancelled_is_found(self, store: SessionStore) -> None:
+        """Ours: otherwise no process would ever end it."""
         await park(store, a_wait("tick"))
         assert await store.unfinished(NOW) == []
         await store.cancel("t1")
@@ -382,7 +382,7 @@ class TurnEndContract(StoreContract):
         assert (await store.take_over("t1", claimant())).journal == (an_entry("checkpoint.1"),)
 
     async def test_the_open_turn_of_a_session_is_found_with_its_journal(self, store: SessionStore) -> None:
-        """Ours: what plugins are in the middle of a turn can be looked at without taking it over."""
+        """Ours: the state of plugins in a turn can be read without taking the turn over."""
         begun = await begin(store)
         turn_id = begun.record.turn_id
         entry = JournalEntry(key="model.1", kind="input", body=b"{}")
@@ -400,6 +400,6 @@ class TurnEndContract(StoreContract):
         await take_turn(store, "t1")
         assert await store.open_turn("s1") is None
         assert await store.journal("t1") == ()
-        assert await store.open_turn("nobody") is None
+        assert await store.open_turn("missing") is None
         assert await store.open_turn_journal("s1") is None
-        assert await store.open_turn_journal("nobody") is None
+        assert await store.open_turn_journal("missing") is None

@@ -87,7 +87,7 @@ class WaitContract(StoreContract):
         assert len(await store.unfinished(NOW)) == 1
 
     async def test_a_completion_may_be_a_failure(self, store: SessionStore) -> None:
-        """Ours: whoever works outside may fail."""
+        """Ours: work outside of the runtime may fail."""
         await park(store, a_wait(TOKEN, "completion"))
         failed = Failed(error=ErrorObject(code=Code.TOOL_ERROR, message="no luck"))
         await store.complete(TOKEN, failed, NOW)
@@ -106,7 +106,7 @@ class WaitContract(StoreContract):
             await store.complete(TOKEN, Completed(), NOW)
 
     async def test_a_completion_that_comes_too_late_is_refused(self, store: SessionStore) -> None:
-        """Ours: a wait always ends; whoever was told so can rely on it, whatever other clocks say."""
+        """Ours: a wait ends once; other clocks cannot reopen it."""
         await park(store, a_wait(TOKEN, "completion"))
         with pytest.raises(TokenAlreadyUsed):
             await store.complete(TOKEN, Completed(), NOW + 1_000)
@@ -215,7 +215,7 @@ class WaitContract(StoreContract):
         assert await decide("a4", Decision(approved=False, args=[2])) == ([], kwargs, None)
 
     async def test_an_approval_is_decided_once(self, store: SessionStore) -> None:
-        """Ours: port of approvals, everyone else is told who it was."""
+        """Ours: the rules of approvals; later callers learn who decided."""
         await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
         tries = (store.decide("a1", YES, now_ms=NOW, edited_digest=None) for _ in range(5))
         results = await asyncio.gather(*tries, return_exceptions=True)
@@ -226,7 +226,7 @@ class WaitContract(StoreContract):
             await store.decide("a9", NO, now_ms=NOW, edited_digest=None)
 
     async def test_an_approval_cannot_be_given_after_its_time(self, store: SessionStore) -> None:
-        """Ours: whoever hears first that the time is over makes it so."""
+        """Ours: the first process that notices the expiry records it."""
         await park(
             store,
             a_wait("a1", "approval"),
@@ -241,7 +241,7 @@ class WaitContract(StoreContract):
             await store.decide("a2", YES, now_ms=NOW, edited_digest=None)
 
     async def test_open_approvals_end_with_their_turn(self, store: SessionStore) -> None:
-        """Ours: nobody is asked for what nobody waits for."""
+        """Ours: an approval without a waiting turn is not asked for."""
         await park(
             store,
             a_wait("a1", "approval"),
@@ -257,7 +257,7 @@ class WaitContract(StoreContract):
             await store.decide("a2", YES, now_ms=NOW, edited_digest=None)
 
     async def test_open_approvals_end_with_their_session(self, store: SessionStore) -> None:
-        """Ours: nobody is asked for what nobody waits for."""
+        """Ours: an approval without a waiting turn is not asked for."""
         await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
         await store.delete_session("s1")
         assert [it.state for it in await store.approvals()] == [ApprovalState.CANCELLED]

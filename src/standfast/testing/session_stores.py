@@ -11,13 +11,11 @@ from __future__ import annotations
 import pytest
 
 from standfast.ports.session_store import SessionStore
-from standfast.testing.session_store_children import ChildContract
-from standfast.testing.session_store_creation import CreationContract
+from standfast.testing.session_store_children import ChildContract, CreationContract
 from standfast.testing.session_store_history import HistoryContract
 from standfast.testing.session_store_inputs import InputContract
-from standfast.testing.session_store_plugin_records import PluginRecordsContract
 from standfast.testing.session_store_prune import PruneContract
-from standfast.testing.session_store_snapshots import SnapshotContract
+from standfast.testing.session_store_snapshots import PluginRecordsContract, SnapshotContract
 from standfast.testing.session_store_states import StateContract, StateRetentionContract
 from standfast.testing.session_store_tasks import TaskContract
 from standfast.testing.session_store_triggers import TriggerContract

@@ -61,7 +61,7 @@ def _run_on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
 
 
 def is_dead(owner: str) -> bool:
-    """What the store under test is told about owners."""
+    """Tell whether an owner is dead; pass this to the store under test."""
     return owner.startswith("dead")
 
 
@@ -135,7 +135,7 @@ def finished(text: str = ANSWER, value: Json = None) -> TurnSummary:
 
 
 def stopped(reason: StopReason = StopReason.CANCELLED) -> TurnSummary:
-    error = ErrorObject(code=Code.CANCELLED, message="somebody wanted it to end")
+    error = ErrorObject(code=Code.CANCELLED, message="the turn was cancelled")
     return TurnSummary(outcome=Stopped(reason=reason, error=error))
 
 

@@ -16,12 +16,12 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 import msgspec
 
-from standfast.errors import Code
+from standfast.errors import Code, StandfastError
 from standfast.machine.commands import Command, RunTool
 from standfast.machine.inputs import (
     Input,
@@ -51,11 +51,11 @@ from standfast.model.wait import (
     Wait,
     WaitOutcome,
 )
-from standfast.ports.model_provider import ReplyEnded
+from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
 from standfast.ports.session_store import JournalEntry
 from standfast.ports.trace import Under
 from standfast.tools.tracebacks import exception_type_of, frames_of
-from standfast.trace.tracer import Tracer
+from standfast.trace.tracer import Tracer, span_under
 
 _CALL_STATUS: Final[dict[CallStatus, TraceStatus]] = {
     CallStatus.OK: "ok",
@@ -363,3 +363,45 @@ def _arguments(call: RequestedCall) -> Json:
         return msgspec.json.decode(call.arguments or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return call.arguments
+
+
+class TracedModel:
+    """A `ModelProvider` over another one."""
+
+    def __init__(self, model: ModelProvider, spans: TurnSpans) -> None:
+        self._model = model
+        self._spans = spans
+
+    @property
+    def model_id(self) -> str:
+        return self._model.model_id
+
+    async def close(self) -> None:
+        await self._model.close()
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        spans = self._spans
+        parent_id, started_ms = span_under(spans.turn_id), spans.now_ms()
+        is_recorded = False
+
+        def record(status: TraceStatus, facts: dict[str, Json]) -> None:
+            nonlocal is_recorded
+            if not is_recorded:
+                is_recorded = True
+                body: Json = {"model": self.model_id, "attempt": request.attempt, **facts}
+                spans.record_side_call(request.idempotency_key, started_ms, parent_id, status, body)
+
+        stream = self._model.stream(request)
+        try:
+            async for delta in stream:
+                if isinstance(delta, ReplyEnded):
+                    record("ok", reply_facts(delta))
+                yield delta
+        except Exception as error:
+            code = error.code if isinstance(error, StandfastError) else type(error).__name__
+            record("error", {"error": code})
+            raise
+        finally:
+            record("cancelled", {})
+            if (close := getattr(stream, "aclose", None)) is not None:
+                await close()

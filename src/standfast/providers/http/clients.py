@@ -1,7 +1,5 @@
 """The HTTP clients of one model: one for each event loop that uses it.
 
-Theory of operation
--------------------
 Connections belong to an event loop, and an agent may be used in several loops, one after the other
 (`run_sync` makes one each time) or at once. A client is created when a loop first needs it. A suspended async
 generator closes it: `asyncio.run` closes every suspended generator before it closes the loop, so no

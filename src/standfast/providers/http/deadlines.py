@@ -1,7 +1,5 @@
 """How long a model's server may take, and the timer that enforces it.
 
-Theory of operation
--------------------
 A `WaitTimer` has one timer handle for a whole reply. A task that waits notes when it began. When the handle
 fires, the timer checks whether a wait is overdue, and otherwise schedules the handle for the earliest time at
 which one could be. So a chunk costs neither a timer nor a task of its own.

@@ -1,7 +1,5 @@
 """One POST that is answered with a stream of events.
 
-Theory of operation
--------------------
 A `StreamClient` belongs to one model and keeps its connections open between calls. A response is read chunk
 by chunk as its events are asked for; nothing reads ahead, so a slow consumer slows the server down. After the
 last event the client waits briefly for the end of the body, so that the connection can be reused.

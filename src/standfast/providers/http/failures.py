@@ -46,10 +46,19 @@ def response_error(
             f"{dialect.provider}: the server redirects to {target} (HTTP {status}), which is not followed",
             hint="if that is the right place, pass it as base_url",
         )
-    if status < 300:
-        return _success_error(dialect, headers, body)
+    if status < 300:  # the body may still be a vendor's error
+        kind = headers.get("content-type", "something")[:_MAX_EXCERPT_CHARS]
+        report = _read_error(dialect, 200, body) if "json" in kind else ErrorReport("")
+        return ModelError(
+            f"{dialect.provider}: the server sent {kind} where a stream of events belongs: {excerpt(body)!r}",
+            code=report.code,
+            retryable=report.retryable or False,
+            retry_after_ms=retry_after_ms(headers),
+            hint="is base_url right, and is there a proxy that answers in its place?",
+        )
     report = _read_error(dialect, status, body)
-    message = report.message.strip()[:_MAX_MESSAGE_CHARS] or _phrase(status)
+    phrase = next((one.phrase for one in HTTPStatus if one == status), "the server gives no reason")
+    message = report.message.strip()[:_MAX_MESSAGE_CHARS] or phrase
     limited = status == 429 and report.code == TurnCode.PROVIDER_ERROR
     retryable = report.retryable
     if retryable is None:
@@ -65,31 +74,11 @@ def response_error(
     )
 
 
-def _success_error(dialect: Dialect, headers: Mapping[str, str], body: bytes) -> ModelError:
-    """Explain a 2xx response that is no stream; its body may still be a vendor's error."""
-    kind = headers.get("content-type", "something")[:_MAX_EXCERPT_CHARS]
-    report = _read_error(dialect, 200, body) if "json" in kind else ErrorReport("")
-    return ModelError(
-        f"{dialect.provider}: the server sent {kind} where a stream of events belongs: {excerpt(body)!r}",
-        code=report.code,
-        retryable=report.retryable or False,
-        retry_after_ms=retry_after_ms(headers),
-        hint="is base_url right, and is there a proxy that answers in its place?",
-    )
-
-
 def _read_error(dialect: Dialect, status: int, body: bytes) -> ErrorReport:
     try:
         return dialect.read_error(status, body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return ErrorReport(excerpt(body))
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "the server gives no reason"
 
 
 def excerpt(body: bytes) -> str:

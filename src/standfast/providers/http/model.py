@@ -1,7 +1,5 @@
 """A model behind HTTP, in any dialect.
 
-Theory of operation
--------------------
 The dialect writes the request and reads the events; `StreamClient` carries both. This module does what all
 vendors have in common: it looks up settings and media, requires the vendor's terminal event, and raises every
 failure as a `ModelError` without the key.

@@ -5,7 +5,7 @@ Rules
 1. A schema is changed only where the vendor would refuse or ignore it, and then to one with the same meaning.
 2. Anthropic's grammar knows a part of JSON Schema. A constraint that it lacks is moved to the description; a
    schema that would change its meaning (a map with any keys, a value of any type, a recursive type) has no
-   native form, and the model is told about it in words.
+   native form, and is described to the model in words.
 3. OpenAI's strict mode requires closed objects with every property required. A schema that goes further is
    sent as advice (`strict: false`).
 4. Gemini accepts nearly everything: `$ref` must stand alone, and `const` becomes an `enum` of one.
@@ -91,10 +91,16 @@ class _NoNativeForm(Exception):
 
 
 def anthropic_schema(schema: Schema) -> Schema | None:
-    """Return the schema in Anthropic's form; None if it has none."""
+    """Return the schema in Anthropic's form; None if it has none, as a type that contains itself."""
     definitions = schema.get("$defs", {})
+    mentions = {name: _references(part) for name, part in definitions.items()}
+    while mentions:
+        free = [name for name, names in mentions.items() if not names & mentions.keys()]
+        if not free:
+            return None
+        for name in free:
+            del mentions[name]
     try:
-        _refuse_cycles(definitions)
         found = _written({key: value for key, value in schema.items() if key != "$defs"}, 0)
         if definitions:
             found["$defs"] = {name: _written(part, 0) for name, part in definitions.items()}
@@ -161,17 +167,6 @@ def _object(rest: Schema, depth: int) -> Schema:
     if "required" in rest:
         found["required"] = rest.pop("required")
     return found
-
-
-def _refuse_cycles(definitions: dict[str, Schema]) -> None:
-    """Raise if a type contains itself; the vendor's grammar has no recursion."""
-    mentions = {name: _references(part) for name, part in definitions.items()}
-    while mentions:
-        free = [name for name, names in mentions.items() if not names & mentions.keys()]
-        if not free:
-            raise _NoNativeForm
-        for name in free:
-            del mentions[name]
 
 
 def _references(part: Any) -> set[str]:

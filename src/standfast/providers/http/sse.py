@@ -1,7 +1,5 @@
 """A parser of server-sent events for bytes that arrive in pieces of any size.
 
-Theory of operation
--------------------
 A line ends with LF, CRLF or CR, an event with an empty line. The parser converts line ends to LF as bytes
 arrive, so an event is whatever precedes two LFs. It keeps the pieces of an unfinished event in a list and
 joins them once, so a large event costs its size however small the pieces are. Nearly every chunk is one event
@@ -72,9 +70,17 @@ class EventParser:
             self._expect(b"", line_end)
         self._clear = False
         if self._bom is not None:
-            data = self._without_bom(data)
-        if self._after_cr or b"\r" in data:
-            data = self._with_plain_line_ends(data)
+            data = self._bom + data
+            if len(data) < len(_BOM) and _BOM.startswith(data):
+                self._bom, data = data, b""
+            else:
+                self._bom, data = None, data.removeprefix(_BOM)
+        if self._after_cr and data:  # the CR of a CRLF that was cut in two has ended the line
+            self._after_cr = False
+            data = data.removeprefix(b"\n")
+        if b"\r" in data:
+            self._after_cr = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if self._pieces:
             if not (self._at_line_end and data.startswith(b"\n")) and b"\n\n" not in data:
                 self._keep(data)
@@ -92,23 +98,6 @@ class EventParser:
         block = self._joined(b"")
         event = self._event(block[:-1]) if whole else None
         return [] if event is None else [event]
-
-    def _without_bom(self, data: bytes) -> bytes:
-        data = (self._bom or b"") + data
-        if len(data) < len(_BOM) and _BOM.startswith(data):
-            self._bom = data
-            return b""
-        self._bom = None
-        return data.removeprefix(_BOM)
-
-    def _with_plain_line_ends(self, data: bytes) -> bytes:
-        """Convert line ends to LF; drop the LF of a CRLF that was cut in two: its CR has ended the line."""
-        if self._after_cr and data:
-            self._after_cr = False
-            data = data.removeprefix(b"\n")
-        if data.endswith(b"\r"):
-            self._after_cr = True
-        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _keep(self, data: bytes) -> None:
         if not data:

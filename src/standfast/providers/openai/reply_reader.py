@@ -1,19 +1,17 @@
 """Reads the events of one streamed response.
 
-Theory of operation
--------------------
 A response is a list of items, numbered by `output_index`. An item begins (`output_item.added`), grows by
 deltas, and is done (`output_item.done`), which repeats it whole. `response.completed` or
 `response.incomplete` ends the response and repeats every item once more.
 
 A session stores the texts of a reply as one text and its calls as a list, which loses the order of the items.
 So the reader stores an outline in `Reasoning.opaque`, one entry per item: reasoning whole, a message by its
-length, a call by its id. `request` never takes texts or calls from an outline: it sends what the session has.
+length, a call by its id. `request` never takes texts or calls from an outline: it sends those of the session.
 
 Rules
 -----
-1. Deltas are for display. `done` says what an item is in the end; if that does not continue what was shown,
-   the stream is broken, and the attempt with it.
+1. Deltas are for display. `done` gives the final item; if that does not continue what was shown, the stream
+   is broken, and the attempt with it.
 2. A delta belongs to an item that has begun and is not done. Numbered events arrive in the order of their
    numbers. A violation is a retryable `ModelError`.
 3. A call that is not done when the response is complete, or that the response contradicts, is never returned.
@@ -22,7 +20,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -175,32 +173,47 @@ class OpenAIReplyReader:
         self._has_text = False
         self._reasoning: list[str] = []
         self._refused = False
-        self._handlers: dict[str, Callable[[bytes], Deltas]] = {
-            "response.output_text.delta": self._on_text,
-            "response.refusal.delta": self._on_refusal,
-            "response.function_call_arguments.delta": self._on_arguments,
-            "response.reasoning_summary_text.delta": self._on_reasoning,
-            "response.reasoning_text.delta": self._on_reasoning,
-            "response.output_item.added": self._on_added,
-            "response.output_item.done": self._on_done,
-            "response.created": self._on_created,
-            "response.completed": self._on_ended,
-            "response.incomplete": self._on_incomplete,
-            "response.failed": self._on_failed,
-            "error": self._on_error,
-        }
 
     def feed(self, event: ServerEvent, /) -> Deltas:
         try:
-            handler = self._handlers.get(event.name)
-            if handler is None:
-                # The data of an event without a name says what the event is.
-                if event.name not in ("", "message") or event.data == b"[DONE]":
-                    return ()
-                handler = self._handlers.get(_decode_kind(event.data).type)
-            return () if handler is None else handler(event.data)
+            # The data of an event without a name says what the event is.
+            if event.name in ("", "message"):
+                return (
+                    () if event.data == b"[DONE]" else self._read(_decode_kind(event.data).type, event.data)
+                )
+            return self._read(event.name, event.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _broken(f"event {event.name or 'without a name'!r} cannot be read: {error}") from None
+
+    def _read(self, kind: str, data: bytes) -> Deltas:
+        match kind:
+            case "response.output_text.delta":
+                return self._on_text(data)
+            case "response.function_call_arguments.delta":
+                delta = _decode_delta(data)
+                item = self._open(delta.output_index, delta.sequence_number, "function_call")
+                item.pieces.append(delta.delta)
+            case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
+                return self._on_reasoning(data)
+            case "response.refusal.delta":
+                self._refused = True
+                return self._on_text(data)
+            case "response.output_item.added":
+                self._on_added(data)
+            case "response.output_item.done":
+                return self._on_done(data)
+            case "response.created":
+                response = _decode_response(data).response
+                self._response_id, self._model = response.id, response.model or self._model
+            case "response.completed" | "response.incomplete":
+                response = _decode_response(data).response
+                is_complete = kind == "response.completed" and response.status != "incomplete"
+                return (self._end(response, is_complete=is_complete),)
+            case "response.failed":
+                raise stream_error(_decode_response(data).response.error)
+            case "error":
+                raise stream_error(msgspec.json.decode(data))
+        return ()
 
     def _on_text(self, data: bytes) -> Deltas:
         delta = _decode_delta(data)
@@ -214,15 +227,6 @@ class OpenAIReplyReader:
             return (TextArrived(text),)
         item.pieces.append(text)
         return (TextArrived(SEPARATOR + text),)
-
-    def _on_refusal(self, data: bytes) -> Deltas:
-        self._refused = True
-        return self._on_text(data)
-
-    def _on_arguments(self, data: bytes) -> Deltas:
-        delta = _decode_delta(data)
-        self._open(delta.output_index, delta.sequence_number, "function_call").pieces.append(delta.delta)
-        return ()
 
     def _on_reasoning(self, data: bytes) -> Deltas:
         delta = _decode_delta(data)
@@ -256,7 +260,7 @@ class OpenAIReplyReader:
                 raise _broken(f"event {number} came after event {self._last}")
             self._last = number
 
-    def _on_added(self, data: bytes) -> Deltas:
+    def _on_added(self, data: bytes) -> None:
         event = _decode_item_event(data)
         self._check_order(event.sequence_number)
         if event.output_index in self._items:
@@ -267,7 +271,6 @@ class OpenAIReplyReader:
         elif item.kind == "message":
             item.message = _decode_message(event.item)
         self._items[event.output_index] = item
-        return ()
 
     def _on_done(self, data: bytes) -> Deltas:
         event = _decode_item_event(data)
@@ -280,7 +283,12 @@ class OpenAIReplyReader:
             case "message":
                 return self._finish_message(item, _decode_message(event.item))
             case "function_call":
-                item.call = _checked_call(item, _decode_call(event.item))
+                call, begun = _decode_call(event.item), item.call
+                if begun is not None and (begun.call_id, begun.name) != (call.call_id, call.name):
+                    raise _broken(f"call {call.call_id!r} of {call.name!r} began as another one")
+                if item.pieces and "".join(item.pieces) != call.arguments:
+                    raise _broken(f"the arguments of {call.name!r} are not what their deltas said")
+                item.call = call
             case "reasoning":
                 found = item.reasoning = _decode_reasoning(event.item)
                 parts = [*(found.summary or ()), *(found.content or ())]
@@ -303,24 +311,6 @@ class OpenAIReplyReader:
         self._has_text = True
         return (TextArrived(between + rest),)
 
-    def _on_created(self, data: bytes) -> Deltas:
-        response = _decode_response(data).response
-        self._response_id, self._model = response.id, response.model or self._model
-        return ()
-
-    def _on_failed(self, data: bytes) -> Deltas:
-        raise stream_error(_decode_response(data).response.error)
-
-    def _on_error(self, data: bytes) -> Deltas:
-        raise stream_error(msgspec.json.decode(data))
-
-    def _on_ended(self, data: bytes) -> Deltas:
-        response = _decode_response(data).response
-        return (self._end(response, is_complete=response.status != "incomplete"),)
-
-    def _on_incomplete(self, data: bytes) -> Deltas:
-        return (self._end(_decode_response(data).response, is_complete=False),)
-
     def _end(self, response: _Response, *, is_complete: bool) -> ReplyEnded:
         items = [item for _, item in sorted(self._items.items())]
         if is_complete:
@@ -333,24 +323,22 @@ class OpenAIReplyReader:
             details = response.incomplete_details
             cause = (details.reason if details is not None else None) or "incomplete"
             stop_reason = _STOP_REASONS.get(cause, cause)
+        outline = [_entry(item) for item in items]
+        keeps = _must_keep(outline)
+        reasoning: tuple[Reasoning, ...] = ()
+        if keeps or self._reasoning:
+            opaque: Json = msgspec.to_builtins(outline) if keeps else None
+            text = "".join(self._reasoning)
+            reasoning = (Reasoning(origin=self._origin, text=text, opaque=opaque),)
         return ReplyEnded(
             text=SEPARATOR.join(_texts(items)),
             calls=calls,
             usage=response.usage.usage() if response.usage is not None else Usage(calls=1),
             model=response.model or self._model,
             stop_reason=stop_reason,
-            reasoning=self._stored_reasoning(items),
+            reasoning=reasoning,
             response_id=response.id or self._response_id,
         )
-
-    def _stored_reasoning(self, items: list[_Item]) -> tuple[Reasoning, ...]:
-        """Return the reasoning, with the outline of the reply if sending it back requires the order."""
-        outline = [_entry(item) for item in items]
-        keeps = _must_keep(outline)
-        if not keeps and not self._reasoning:
-            return ()
-        opaque: Json = msgspec.to_builtins(outline) if keeps else None
-        return (Reasoning(origin=self._origin, text="".join(self._reasoning), opaque=opaque),)
 
 
 def _check_complete(items: list[_Item], response: _Response) -> None:
@@ -374,16 +362,6 @@ def _check_complete(items: list[_Item], response: _Response) -> None:
         (call.provider_id, call.name, call.arguments) for call in streamed
     ]:
         raise _broken("the response is not what its events said")
-
-
-def _checked_call(item: _Item, call: _CallItem) -> _CallItem:
-    """Return the final call; raise if its beginning or its deltas said something else."""
-    begun = item.call
-    if begun is not None and (begun.call_id, begun.name) != (call.call_id, call.name):
-        raise _broken(f"call {call.call_id!r} of {call.name!r} began as another one")
-    if item.pieces and "".join(item.pieces) != call.arguments:
-        raise _broken(f"the arguments of {call.name!r} are not what their deltas said")
-    return call
 
 
 def _requested(item: _Item) -> RequestedCall:

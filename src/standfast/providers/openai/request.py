@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json
@@ -86,8 +86,15 @@ def request_body(prepared: PreparedRequest) -> dict[str, Json]:
                 f"OpenAI's Responses API has no setting {name!r}",
                 hint="leave it out, or use the model as 'openai-compatible:MODEL@BASE_URL'",
             )
-    format_, instruction = _output_format(request.output_schema)
-    instructions = "\n\n".join(filter(None, (request.instructions, instruction)))
+    instructions, format_ = request.instructions, None
+    if request.output_schema is not None:
+        schema = resolve_root(request.output_schema)
+        if is_object(schema):
+            strict = fits_strict(schema)
+            format_ = {"type": "json_schema", "name": "answer", "schema": schema, "strict": strict}
+        else:  # the API has no format for it
+            words = schema_instruction(schema)
+            instructions = f"{instructions}\n\n{words}" if instructions else words
     conversation = _Conversation(prepared)
     for message in request.messages:
         conversation.add(message)
@@ -107,17 +114,6 @@ def request_body(prepared: PreparedRequest) -> dict[str, Json]:
     }
     body |= {name: value for name, value in optional.items() if value is not None}
     return body | _tools(request.tools, settings) | _reasoning(prepared.model, settings.reasoning)
-
-
-def _output_format(schema: dict[str, Any] | None) -> tuple[Json, str]:
-    """Return the format of the answer, or an instruction in words if the API has no format for the schema."""
-    if schema is None:
-        return None, ""
-    schema = resolve_root(schema)
-    if not is_object(schema):
-        return None, schema_instruction(schema)
-    strict = fits_strict(schema)
-    return {"type": "json_schema", "name": "answer", "schema": schema, "strict": strict}, ""
 
 
 def _tools(tools: tuple[Capability, ...], settings: ModelSettings) -> dict[str, Json]:
@@ -171,9 +167,14 @@ class _Conversation:
                 if parts := [made for part in given if (made := _part(part, self._media)) is not None]:
                     self.items.append({"type": "message", "role": "user", "content": parts})
             case AssistantMessage():
-                self._ids = {call.call_id: self._new_id(call) for call in message.tool_calls}
-                outline = stored_outline(message.reasoning, self._origin)
-                self.items += self._reply(message, () if outline is None else outline)
+                self._ids = {}
+                for call in message.tool_calls:
+                    given_id = call.provider_id
+                    wanted = given_id if 0 < len(given_id) <= _MAX_ID_CHARS else f"call_{call.call_id}"
+                    self._ids[call.call_id] = unique_id(
+                        wanted, self._taken, lambda name, number: f"{name[: _MAX_ID_CHARS - 8]}_{number}"
+                    )
+                self.items += self._reply(message, stored_outline(message.reasoning, self._origin) or ())
             case ToolMessage():
                 call_id = self._ids.get(message.call_id) or message.provider_id or f"call_{message.call_id}"
                 result = {"type": "function_call_output", "call_id": call_id, "output": result_text(message)}
@@ -215,11 +216,6 @@ class _Conversation:
             "name": _NOT_IN_NAMES.sub("_", call.name) or "_",
             "arguments": arguments or "{}",
         }
-
-    def _new_id(self, call: ToolCall) -> str:
-        given = call.provider_id
-        wanted = given if 0 < len(given) <= _MAX_ID_CHARS else f"call_{call.call_id}"
-        return unique_id(wanted, self._taken, lambda name, number: f"{name[: _MAX_ID_CHARS - 8]}_{number}")
 
 
 def _text_item(text: str, phase: str | None = None) -> Json:

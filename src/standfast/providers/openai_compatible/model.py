@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Final, cast
 from urllib.parse import urlsplit
@@ -90,24 +90,21 @@ class OpenAICompatibleModel(HttpModel):
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         async with aclosing(cast("AsyncGenerator[ModelDelta]", super().stream(request))) as deltas:
             async for delta in deltas:
-                if type(delta) is ReplyFinished:
-                    for last in await self._last(deltas, delta):
-                        yield last
-                    return
-                yield delta
-
-    async def _last(self, deltas: AsyncIterator[ModelDelta], finished: ReplyFinished) -> Sequence[ModelDelta]:
-        """Return the rest of a finished reply."""
-        left: list[ModelDelta] = []
-        try:
-            async with asyncio.timeout(self.usage_within_s):
-                async for delta in deltas:
-                    left.append(delta)
-                    if type(delta) is ReplyEnded:
-                        break
-        except (TimeoutError, ModelError):
-            return [*left, *finished.end()]
-        return left
+                if type(delta) is not ReplyFinished:
+                    yield delta
+                    continue
+                rest: list[ModelDelta] = []
+                try:
+                    async with asyncio.timeout(self.usage_within_s):
+                        async for last in deltas:
+                            rest.append(last)
+                            if type(last) is ReplyEnded:
+                                break
+                except (TimeoutError, ModelError):
+                    rest += delta.end()
+                for last in rest:
+                    yield last
+                return
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -140,7 +137,7 @@ def key_for(base_url: str, given: str | None, environment: Mapping[str, str] = o
     """Return the key to send: *given*, the host's own, the one for any host, or None."""
     host = host_of(base_url)
     if host.domain and not base_url.lower().startswith("https:"):
-        raise InvalidArgument(f"{host.domain} is only asked over https, so that nobody reads the key")
+        raise InvalidArgument(f"{host.domain} is only called over https, which protects the key")
     key = given or environment.get(host.key_variable) or environment.get(_ANY_HOST_KEY)
     if not key and host.domain:
         raise NotConfigured(

@@ -1,7 +1,5 @@
 """Reads the chunks of a streamed chat completion.
 
-Theory of operation
--------------------
 The `finish_reason` ends the text. The count of tokens may follow: in the same chunk, in a later one, or not
 at all. So the reply ends with the first of: a count in that chunk or a later one, `[DONE]`, the end of the
 stream. The end of the stream is no event: the reader returns `ReplyFinished` with the `finish_reason`, and
@@ -31,6 +29,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -165,7 +164,14 @@ class OpenAICompatibleReplyReader:
             raise stream_error(data)
         if not self._id:
             self._id, self._model = chunk.id or "", chunk.model or ""
-        deltas = self._choice(chunk.choices[0]) if chunk.choices else []
+        deltas: list[ModelDelta] = []
+        if chunk.choices and not (choice := chunk.choices[0]).index:
+            if choice.delta is not None:
+                deltas = self._delta(choice.delta)
+            if choice.finish_reason and not self._stop_reason:
+                self._stop_reason = self._convert_reason(choice, choice.finish_reason)
+                self._requested = self._calls.ended(cut_off=self._stop_reason not in _WHOLE_REPLY)
+                deltas.append(ReplyFinished("", self.end))
         tokens = chunk.usage
         if tokens is None and chunk.x_groq is not None:
             tokens = chunk.x_groq.usage
@@ -184,17 +190,6 @@ class OpenAICompatibleReplyReader:
         if self._mixed_up:
             raise _after_the_end()
         return [self._reply()]
-
-    def _choice(self, choice: _Choice) -> list[ModelDelta]:
-        if choice.index:
-            return []
-        delta = choice.delta
-        deltas = [] if delta is None else self._delta(delta)
-        if choice.finish_reason and not self._stop_reason:
-            self._stop_reason = self._convert_reason(choice, choice.finish_reason)
-            self._requested = self._calls.ended(cut_off=self._stop_reason not in _WHOLE_REPLY)
-            deltas.append(ReplyFinished("", self.end))
-        return deltas
 
     def _delta(self, delta: _Delta) -> list[ModelDelta]:
         deltas: list[ModelDelta] = []
@@ -230,7 +225,11 @@ class OpenAICompatibleReplyReader:
             if not isinstance(part, dict):
                 continue
             if part.get("type") == THINKING:
-                if thought := _thinking_text(part):
+                thought = inner = part.get(THINKING)
+                if not isinstance(inner, str):
+                    pieces: Sequence[Json] = inner if isinstance(inner, list) else ()
+                    thought = "".join(str(it.get("text") or "") for it in pieces if isinstance(it, dict))
+                if thought:
                     self._reasoning.add_thinking(thought)
                     deltas.append(ReasoningArrived(thought))
             elif text := part.get("text") or part.get("refusal"):
@@ -270,7 +269,7 @@ class OpenAICompatibleReplyReader:
 
 
 def _after_the_end() -> ModelError:
-    return ModelError("the server's reply goes on after its finish_reason", retryable=True)
+    return ModelError("the server's reply continues after its finish_reason", retryable=True)
 
 
 def _usage(tokens: _Tokens | None) -> Usage:
@@ -352,14 +351,6 @@ class _ReasoningBuffer:
         return text if isinstance(text, str) else ""
 
 
-def _thinking_text(part: dict[str, Json]) -> str:
-    inner = part.get(THINKING)
-    if isinstance(inner, str):
-        return inner
-    parts: Sequence[Json] = inner if isinstance(inner, list) else ()
-    return "".join(str(each.get("text") or "") for each in parts if isinstance(each, dict))
-
-
 # Calls
 
 
@@ -439,22 +430,16 @@ class _CallBuffer:
                     continue
                 raise _mixed_up("a call has arguments and no name")
             text = "".join(call.pieces)
-            if "}{" in text and _has_second_object(text):
-                raise _mixed_up("the arguments of a call go on after their end")
+            if "}{" in text:
+                with suppress(ValueError, RecursionError):
+                    _, end = json.JSONDecoder().raw_decode(text.lstrip())
+                    if text.lstrip()[end:].lstrip().startswith("{"):  # pieces that arrived twice
+                        raise _mixed_up("the arguments of a call continue after their end")
             provider_id = call.id if call.id and call.id not in ids else f"call_{self._call_number}_{place}"
             ids.add(provider_id)
             arguments = "{}" if not is_cut and not text.strip() else text
             found.append(RequestedCall(name=call.name, arguments=arguments, provider_id=provider_id))
         return tuple(found)
-
-
-def _has_second_object(text: str) -> bool:
-    """Tell whether a complete JSON object is followed by another one: pieces that arrived twice."""
-    try:
-        _, end = json.JSONDecoder().raw_decode(text.lstrip())
-    except (ValueError, RecursionError):
-        return False
-    return text.lstrip()[end:].lstrip().startswith("{")
 
 
 def _mixed_up(problem: str) -> ModelError:

@@ -3,8 +3,8 @@
 Rules
 -----
 1. Unset settings are not sent: some servers refuse fields that they do not know.
-2. A schema that the server does not accept, or not beside tools, is told to the model in words. The answer is
-   checked in either case.
+2. A schema that the server does not accept, or not beside tools, is described to the model in words. The
+   answer is checked in either case.
 3. A `tool` message follows the reply that made its call, under the call's id. A result without a call becomes
    a user message, because servers refuse it otherwise.
 4. Arguments are always the text of a JSON object: servers parse it to fill in their templates.
@@ -32,12 +32,10 @@ from standfast.model.capability import Capability
 from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
-    Content,
     InputPart,
     Message,
     Part,
     TextPart,
-    ToolCall,
     ToolMessage,
     UserMessage,
 )
@@ -146,32 +144,33 @@ def request_body(prepared: PreparedRequest, host: ChatHost) -> dict[str, Json]:
     """Write the body, without the user's `extra_body`."""
     request, settings = prepared.request, prepared.settings
     format_, instruction = _response_format(prepared, host)
-    system = "\n\n".join(filter(None, (request.instructions, instruction)))
-    messages = _messages(prepared, host, system)
-    body: dict[str, Json] = {"model": prepared.model, "stream": True, "messages": messages}
-    body |= _tools(request.tools, settings)
-    if format_ is not None:
-        body["response_format"] = format_
-    body |= _sampling(settings, host) | _reasoning(settings.reasoning, host)
-    if host.cache_key and settings.cache and request.session_id:
-        body["prompt_cache_key"] = request.session_id
-    if host.asks_usage:
-        body["stream_options"] = {"include_usage": True}
-    return body
-
-
-def _sampling(settings: ModelSettings, host: ChatHost) -> dict[str, Json]:
+    conversation = _Conversation(prepared, host)
+    for message in request.messages:
+        conversation.add(message)
+    messages = conversation.messages
+    if any(REASONING_CONTENT in message for message in messages):
+        for message in messages:
+            if "tool_calls" in message:
+                message.setdefault(REASONING_CONTENT, "")
+    if system := "\n\n".join(filter(None, (request.instructions, instruction))):
+        messages = [{"role": "system", "content": system}, *messages]
     if settings.top_k is not None and not host.top_k:
         raise InvalidArgument(f"{host.domain} has no top_k", hint="use top_p or temperature")
-    given: dict[str, Json] = {
+    body: dict[str, Json] = {"model": prepared.model, "stream": True, "messages": messages}
+    optional: dict[str, Json] = {
+        **_tools(request.tools, settings),
+        "response_format": format_,
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         "top_k": settings.top_k,
         host.max_tokens: settings.max_tokens,
         "stop": list(settings.stop) or None,
         host.seed: settings.seed,
+        **_reasoning(settings.reasoning, host),
+        "prompt_cache_key": request.session_id or None if host.cache_key and settings.cache else None,
+        "stream_options": {"include_usage": True} if host.asks_usage else None,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return body | {name: value for name, value in optional.items() if value is not None}
 
 
 def _reasoning(wanted: str | int | None, host: ChatHost) -> dict[str, Json]:
@@ -200,7 +199,7 @@ def _tools(tools: tuple[Capability, ...], settings: ModelSettings) -> dict[str, 
     body: dict[str, Json] = {"tools": described}
     if choice not in (None, "auto", "none", "required"):
         if all(tool.name != choice for tool in tools):
-            raise InvalidArgument(f"tool_choice {choice!r} is no tool of the agent's")
+            raise InvalidArgument(f"tool_choice {choice!r} is not a tool of this request")
         choice = {"type": "function", "function": {"name": choice}}
     if choice is not None:
         body["tool_choice"] = choice
@@ -226,18 +225,6 @@ def _response_format(prepared: PreparedRequest, host: ChatHost) -> tuple[Json, s
 # Messages
 
 
-def _messages(prepared: PreparedRequest, host: ChatHost, system: str) -> list[Json]:
-    conversation = _Conversation(prepared, host)
-    for message in prepared.request.messages:
-        conversation.add(message)
-    messages = conversation.messages
-    if any(REASONING_CONTENT in message for message in messages):
-        for message in messages:
-            if "tool_calls" in message:
-                message.setdefault(REASONING_CONTENT, "")
-    return [{"role": "system", "content": system}, *messages] if system else messages
-
-
 class _Conversation:
     """Writes a conversation, message by message."""
 
@@ -251,7 +238,13 @@ class _Conversation:
     def add(self, message: Message) -> None:
         match message:
             case UserMessage():
-                if content := _content(message.content, self._prepared.media):
+                content: Json = message.content
+                if not isinstance(content, str):
+                    media = self._prepared.media
+                    parts = [made for part in content if (made := _part(part, media)) is not None]
+                    is_text = all(part["type"] == "text" for part in parts)
+                    content = "\n".join(part["text"] for part in parts) if is_text else parts
+                if content:
                     self.messages.append({"role": "user", "content": content})
             case AssistantMessage():
                 if message.text or message.tool_calls:
@@ -272,21 +265,20 @@ class _Conversation:
             parts = [{"type": THINKING, THINKING: [_text_part(thinking)]}]
             written["content"] = [*parts, _text_part(message.text)] if message.text else parts
         written |= reasoning
-        self._ids = {call.call_id: self._new_id(call) for call in message.tool_calls}
+        self._ids = {}
         calls: list[Json] = []
         for call in message.tool_calls:
+            wanted = call.provider_id or f"call_{call.call_id}"
+            if self._host.nine_letter_ids or len(wanted) > _MAX_ID_CHARS:
+                wanted = _nine_letters(wanted)
+            call_id = unique_id(wanted, self._taken, lambda name, number: _nine_letters(f"{name} {number}"))
+            self._ids[call.call_id] = call_id
             given = {"malformed_arguments": call.raw or ""} if call.arguments is None else call.arguments
             function = {"name": call.name, "arguments": json_text(given)}
-            calls.append({"id": self._ids[call.call_id], "type": "function", "function": function})
+            calls.append({"id": call_id, "type": "function", "function": function})
         if calls:
             written["tool_calls"] = calls
         self.messages.append(written)
-
-    def _new_id(self, call: ToolCall) -> str:
-        wanted = call.provider_id or f"call_{call.call_id}"
-        if self._host.nine_letter_ids or len(wanted) > _MAX_ID_CHARS:
-            wanted = _nine_letters(wanted)
-        return unique_id(wanted, self._taken, lambda name, number: _nine_letters(f"{name} {number}"))
 
 
 def _nine_letters(wanted: str) -> str:
@@ -309,44 +301,33 @@ def _stored_reasoning(message: AssistantMessage, origin: str) -> dict[str, Json]
     return found
 
 
-def _content(content: Content, media: Mapping[str, bytes]) -> str | list[Json]:
-    if isinstance(content, str):
-        return content
-    parts = [made for part in content if (made := _part(part, media)) is not None]
-    if all(part["type"] == "text" for part in parts):
-        return "\n".join(part["text"] for part in parts)
-    return parts
-
-
 def _part(part: Part, media: Mapping[str, bytes]) -> Json:
     match part:
         case TextPart():
-            text = part.text
+            return _text_part(part.text) if part.text else None
         case InputPart():
-            text = input_text(part)
+            return _text_part(input_text(part))
         case AttachmentPart():
             kind, data = media_type(part), media[part.digest]
-            if not is_text(kind):
-                return _media_part(part, kind, data)
-            text = file_text(part, data)
+            if is_text(kind):
+                text = file_text(part, data)
+                return _text_part(text) if text else None
+            if kind.startswith("image/"):
+                return {"type": "image_url", "image_url": {"url": data_url(kind, data)}}
+            if kind in _AUDIO:
+                audio = {"data": base64_text(data), "format": _AUDIO[kind]}
+                return {"type": "input_audio", "input_audio": audio}
+            if kind in _DOCUMENTS or kind.startswith("application/vnd."):
+                name = part.name or f"attachment{_DOCUMENTS.get(kind, '')}"
+                return {"type": "file", "file": {"filename": name, "file_data": data_url(kind, data)}}
+            name = part.name or part.digest[:12]
+            raise InvalidArgument(
+                f"Chat Completions has no part for {kind!r}, which attachment {name!r} is",
+                hint="it has images, WAV and MP3, PDF and office documents, and text",
+            )
         case _:
             assert_never(part)
-    return _text_part(text) if text else None
 
 
 def _text_part(text: str) -> dict[str, Json]:
     return {"type": "text", "text": text}
-
-
-def _media_part(part: AttachmentPart, kind: str, data: bytes) -> Json:
-    if kind.startswith("image/"):
-        return {"type": "image_url", "image_url": {"url": data_url(kind, data)}}
-    if kind in _AUDIO:
-        return {"type": "input_audio", "input_audio": {"data": base64_text(data), "format": _AUDIO[kind]}}
-    if kind in _DOCUMENTS or kind.startswith("application/vnd."):
-        name = part.name or f"attachment{_DOCUMENTS.get(kind, '')}"
-        return {"type": "file", "file": {"filename": name, "file_data": data_url(kind, data)}}
-    raise InvalidArgument(
-        f"Chat Completions has no part for {kind!r}, which attachment {part.name or part.digest[:12]!r} is",
-        hint="it has images, WAV and MP3, PDF and office documents, and text",
-    )

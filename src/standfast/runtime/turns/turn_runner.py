@@ -439,9 +439,8 @@ class TurnRunner:
         show: Callable[[Event], None] = functools.partial(self._live.show, turn)
         beside = model
         if self._services.tracer is not None:  # only a runtime that keeps a trace needs these modules
-            from standfast.trace.traced_model import TracedModel
             from standfast.trace.tracer import Tracer
-            from standfast.trace.turn_spans import TurnAbout, TurnSpans
+            from standfast.trace.turn_spans import TracedModel, TurnAbout, TurnSpans
 
             assert isinstance(self._services.tracer, Tracer)
             executor = context.plugins.code_executor
