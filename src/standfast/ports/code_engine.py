@@ -1,17 +1,18 @@
-"""What a turn asks of an engine that runs the code a model writes.
+"""The port of an engine that runs the code a model writes.
 
 Theory of operation
 -------------------
-A *cell* is code that runs in a session's state. It runs until it ends, or until it cannot go on without the
-result of a call: then it *pauses*, and whoever drives it answers one of its calls, and so on. A paused cell
-can be suspended to bytes and taken up again, by any process.
+A *cell* is code that runs in a session's state. It runs until it ends, or until it cannot continue without
+the result of a call: then it *pauses*, and its driver answers one of its calls, and so on. A paused cell can
+be suspended to bytes and resumed by any process.
 
 Rules
 -----
-1. What a cell does follows from its code, its state, its inputs, `now_ms`, `seed` and the answers in their
-   order. Run again with the same, it makes the same calls: so a crash costs nothing but computing.
-2. A cell touches nothing outside. Whatever it wants of the world is a call.
-3. Every method blocks, and is called on a thread that may. Only `stop` may be called while another runs.
+1. A cell's behaviour follows from its code, its state, its inputs, `now_ms`, `seed` and the answers in their
+   order. Run again with the same, it makes the same calls: a crash costs only computing.
+2. A cell touches nothing outside. Everything that it needs from the outside is a call.
+3. Every method blocks, and is called on a thread that may block. Only `stop` may be called while another
+   method runs.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ from standfast.model.language import Language
 from standfast.model.limits import SessionLimits
 
 SLEEP = "sleep"
-"""The call that an engine makes of whatever the language has for sleeping: `sleep(seconds=...)`."""
+"""The call that an engine makes for the sleep functions of its language: `sleep(seconds=...)`."""
 
 
 class CellFunctions(Protocol):
-    """What code may call, by name."""
+    """The functions that code may call, by name."""
 
     def __contains__(self, name: object, /) -> bool: ...
 
     def names(self) -> Iterable[str]: ...
 
     def capability(self, name: str) -> Capability:
-        """The contract of a function that there is."""
+        """Return the contract of a function that exists."""
 
     def is_async(self, name: str) -> bool:
-        """Whether the function is to be awaited where the code does not tell."""
+        """Return whether the function is awaited where the syntax of the code does not show it."""
 
     def suggest(self, name: str) -> str | None:
-        """A hint for a name that there is not: what might have been meant."""
+        """Return a hint for an unknown name: what might have been meant."""
 
 
 class CellCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +65,7 @@ class CellCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a call, and when: `value`, or the exception that the code sees for `error`."""
+    """The result of a call, and its time: `value`, or the exception that the code sees for `error`."""
 
     value: Json = None
     exception: GuestException | None = None
@@ -73,13 +74,13 @@ class CallAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellPause(msgspec.Struct, frozen=True):
-    """The code cannot go on before one of its calls is answered. `calls` are those it has made since."""
+    """The code cannot continue until one of its calls is answered. `calls` are those since the last pause."""
 
     calls: tuple[CellCall, ...] = ()
 
 
 class LastCall(msgspec.Struct, frozen=True):
-    """A call that the code ended with, and where. It was not made: that is up to whoever drives the cell."""
+    """A call that the code ended with, and its place. It was not made: that is up to the cell's driver."""
 
     call: CellCall
     span: Span
@@ -88,9 +89,9 @@ class LastCall(msgspec.Struct, frozen=True):
 class CellEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The code ran to its end, or failed with `error`.
 
-    `state` is what it left, None if that is what there was before: always so after a `hard` failure (a limit,
-    a crash, a stop), which an exception of the language is not. `notes` are what else whoever wrote the code
-    should know; `instructions` is the engine's own count, where it has one.
+    `state` is the session's state after it, None if that did not change: always so after a `hard` failure (a
+    limit, a crash, a stop), which an exception of the language is not. `notes` are further messages to the
+    author of the code; `instructions` is the engine's own count, if it has one.
     """
 
     result: Json = None
@@ -111,19 +112,19 @@ class CellEnd(msgspec.Struct, frozen=True, kw_only=True):
 CellStep = CellPause | CellEnd
 
 AnswerNow = Callable[[CellCall], CallAnswer | None]
-"""Answers a call on the spot, in the engine's thread; None if the cell is to pause for it."""
+"""Answers a call immediately, in the engine's thread; None if the cell is to pause for it."""
 
 
 class CellRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A cell to run. An engine keeps the worker of a session warm under `key`.
 
-    `paused` is where a suspended cell goes on; without it the code runs from its beginning. `inputs` are
-    values that the code is known to need, `load` gives others by name when they are touched and raises
-    `LookupError` if there are none of that name; neither becomes part of the state. `last` are functions that
-    never return: where the code ends with a call of one, an engine may end there and leave the call to others
-    (`CellEnd.last_call`). `through` may be called, in the engine's thread, once the code is through and
-    before what it left is stored: with the end that follows if nothing goes wrong, without its state.
-    `now_ms` is the time, until an answer brings a later one; `seed` is what chance is made of.
+    `paused` is a suspended cell to resume; without it the code runs from its beginning. `inputs` are values
+    that the code is known to need; `load` returns others by name when they are read, and raises `LookupError`
+    for an unknown name. Neither becomes part of the state. `last` are functions that never return: where the
+    code ends with a call of one, an engine may end there and leave the call to the driver
+    (`CellEnd.last_call`). An engine may call `through`, in its thread, after the code has ended and before
+    its state is stored: with the end that follows if nothing fails, without its state. `now_ms` is the time
+    until an answer brings a later one; random numbers come from `seed`.
     """
 
     key: str
@@ -142,7 +143,7 @@ class CellRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellOutput(msgspec.Struct, frozen=True):
-    """What code has printed. It is `truncated` if there was more than it may print."""
+    """What code has printed. It is `truncated` if the code printed more than it may."""
 
     stdout: str
     stderr: str
@@ -153,26 +154,26 @@ class CellRun(Protocol):
     """One cell while it runs."""
 
     def start(self) -> CellStep:
-        """Run from the beginning, or from where the cell was suspended: that is a pause with no new calls."""
+        """Run from the beginning; a suspended cell returns a pause without new calls."""
 
     def answer(self, number: int, answer: CallAnswer) -> CellStep:
         """Give a paused cell the result of one of its calls. The order of the answers counts."""
 
     def printed(self) -> CellOutput:
-        """What a paused cell has printed so far."""
+        """Return what a paused cell has printed so far."""
 
     def suspend(self) -> bytes:
-        """A paused cell as bytes. This run is over then, and its worker is free."""
+        """Return a paused cell as bytes, end this run and free its worker."""
 
     def stop(self, error: ErrorObject) -> None:
         """End the cell with *error*, hard, from any thread; a paused one ends when it is next answered."""
 
     def close(self) -> None:
-        """Give up a cell that has not ended. Harmless if it has."""
+        """Abandon a cell that has not ended. Harmless if it has."""
 
 
 Check = Literal["calls", "types", "session"]
-"""How closely code is looked at before it runs.
+"""How closely code is checked before it runs.
 
 `calls`: syntax, what the language does not have, unknown functions, arguments that a function does not take.
 `types`: all that, and what a type checker finds, which costs some ten times as much.
@@ -195,21 +196,21 @@ class CodeEngine(Protocol):
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
     ) -> list[Diagnostic]:
-        """Everything that is wrong with the code, found without running any of it. `inputs` are read-only."""
+        """Return what is wrong with the code, without running any of it. `inputs` are read-only."""
 
     def touched(self, code: str, names: Collection[str]) -> Touched:
-        """Which of *names* the code reads."""
+        """Return which of *names* the code reads."""
 
     def names(self, state: bytes) -> list[str]:
-        """The names that a state binds."""
+        """Return the names that a state binds."""
 
     def prepare(self) -> None:
-        """Do what a first run would wait for, so that it is not that run's time. Harmless if it is done."""
+        """Do in advance what the first run would wait for. Idempotent."""
 
     def open(self, request: CellRequest) -> CellRun: ...
 
     def forget(self, key: str) -> None:
-        """End what is kept warm under a key: whoever comes next under it is somebody else."""
+        """End the worker that is kept warm under *key*: the next session with this key is another one."""
 
     def close(self) -> None:
         """End the engine's processes."""

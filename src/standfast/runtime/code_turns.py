@@ -42,7 +42,7 @@ from standfast.protocols.standard.host import StandardHost
 from standfast.runtime.code_executor import SandboxExecutor
 from standfast.sandbox.config import SandboxConfig
 from standfast.sandbox.engine_kinds import CodeEngines, kind_of, usual_engine
-from standfast.sandbox.monty.rules import RuleEvaluator
+from standfast.sandbox.monty.rules import MontyRules
 from standfast.sandbox.monty.workers import MontyWorkers
 from standfast.sandbox.run_errors import cancelled_error
 from standfast.tools.context import NO_TURN, Attachments, Triggers
@@ -238,7 +238,7 @@ class SandboxServices:
         self.jobs = DaemonThreads("standfast-sandbox")
         self.workers = MontyWorkers(config.workers)
         self.dispatcher = Dispatcher(
-            registry, threads=self.jobs, clock=config.clock, evaluate_rule=RuleEvaluator(self.workers)
+            registry, threads=self.jobs, clock=config.clock, evaluate_rule=MontyRules(self.workers)
         )
         self.engines = CodeEngines(self.workers, config.workers, config.packages)
         self.engine_names = {kind_of(config.engine).language: config.engine} if config.engine else {}

@@ -56,11 +56,11 @@ class LazyRules:
 
     def __call__(self, rule: str, args: list[Json], kwargs: dict[str, Json], session_id: str) -> bool:
         if self._evaluate is None:
-            from standfast.sandbox.monty.rules import RuleEvaluator
+            from standfast.sandbox.monty.rules import MontyRules
             from standfast.sandbox.monty.workers import MontyWorkers
 
             self._workers = MontyWorkers(1)
-            self._evaluate = RuleEvaluator(self._workers)
+            self._evaluate = MontyRules(self._workers)
         return bool(self._evaluate(rule, args, kwargs, session_id))
 
     def close(self) -> None:

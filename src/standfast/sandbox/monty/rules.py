@@ -13,7 +13,7 @@ _MAX_FRAME_BYTES: Final = 32_768
 """The most that a rule may send back: its value, and every name that it looks up."""
 
 
-class RuleEvaluator:
+class MontyRules:
     """Evaluates rules in an empty sandbox of their own, without capabilities."""
 
     def __init__(self, workers: MontyWorkers) -> None:
