@@ -44,7 +44,7 @@ def prune(tables: Tables, request: PruneRequest) -> Pruned:
 
 
 def _prune_sessions(tables: Tables, request: PruneRequest) -> int:
-    busy = tables.triggers.due_sessions()
+    busy = {it.session_id for it in tables.triggers.values() if rules.due_at(it) is not None}
     old = [
         session_id
         for session_id, row in tables.sessions.items()
@@ -55,7 +55,7 @@ def _prune_sessions(tables: Tables, request: PruneRequest) -> int:
             idle=row.open is None
             and not row.inputs
             and session_id not in busy
-            and not tables.tasks.has_live(session_id),
+            and all(it.record.state.is_terminal for it in tables.tasks.get(session_id, {}).values()),
             running=row.open is not None and row.open.record.state is TurnState.RUNNING,
         )
     ]
@@ -92,8 +92,10 @@ def _prune_records(tables: Tables, before_ms: int, only: str | None) -> int:
     ]
     for snapshot_id in snapshots:
         del tables.snapshots[snapshot_id]
-    occurrences = 0 if only is not None else tables.triggers.prune(before_ms)
-    return len(approvals) + len(turns) + len(snapshots) + occurrences
+    occurrences = [it for it, at_ms in tables.occurrences.items() if only is None and at_ms < before_ms]
+    for place in occurrences:
+        del tables.occurrences[place]
+    return len(approvals) + len(turns) + len(snapshots) + len(occurrences)
 
 
 def _prune_segments(tables: Tables, request: PruneRequest) -> None:

@@ -8,6 +8,7 @@ Rules
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ from standfast.errors import (
     ApprovalNotFound,
     IdempotencyConflict,
     LeaseLost,
+    TaskNotFound,
     TokenNotFound,
     TurnNotFound,
 )
@@ -36,6 +38,8 @@ from standfast.model.session import (
     TurnRecord,
     TurnSummary,
 )
+from standfast.model.task import TaskRecord
+from standfast.model.trigger import Occurrence, Trigger
 from standfast.model.wait import WaitOutcome
 from standfast.ports.session_store import (
     Begun,
@@ -60,12 +64,12 @@ from standfast.ports.session_store import (
     TurnInProgress,
 )
 from standfast.store import rules
-from standfast.store.memory_host_records import MemoryHostRecords
 from standfast.store.memory_prune import prune
 from standfast.store.memory_tables import OpenTurn, SessionRow, Snapshot, Tables, copied
+from standfast.store.rules import PlacedTask
 
 
-class MemorySessionStore(MemoryHostRecords):
+class MemorySessionStore:
     """A `SessionStore` in dicts."""
 
     durable = False
@@ -76,6 +80,7 @@ class MemorySessionStore(MemoryHostRecords):
         self._owner_is_dead = owner_is_dead
         self._clocks: dict[str, tuple[int, int]] = {}
         self._fence = 0
+        self._task_seq = itertools.count(1)
 
     async def close(self) -> None:
         """Nothing to let go of."""
@@ -520,6 +525,117 @@ class MemorySessionStore(MemoryHostRecords):
                 lambda it: copied(rules.decided(it, decision, now_ms=now_ms, edited_digest=edited_digest)),
             )
         return copied(after)
+
+    # Sessions that others made
+
+    async def children(self, session_id: str) -> list[SessionHead]:
+        with self._lock:
+            found = [self._tables.sessions[it].head for it in self._tables.children.get(session_id, ())]
+        return sorted(found, key=lambda head: head.created_at)
+
+    async def with_queued(self) -> list[str]:
+        with self._lock:
+            queued = {it.session_id: None for it in self._tables.inputs.values() if it.kind == "queue"}
+            return [session_id for session_id in queued if self._tables.sessions[session_id].open is None]
+
+    # Tasks. What can be refused is refused before the first change.
+
+    async def add_task(self, record: TaskRecord) -> None:
+        with self._lock:
+            self._tables.row(record.session_id)
+            tasks = self._tables.tasks.setdefault(record.session_id, {})
+            there = tasks.get(record.id)
+            rules.require_room(None if there is None else there.record)
+            tasks[record.id] = PlacedTask(record, next(self._task_seq))
+
+    async def change_task(
+        self, session_id: str, task_id: str, change: Callable[[TaskRecord], TaskRecord]
+    ) -> TaskRecord:
+        with self._lock:
+            placed = self._placed_task(session_id, task_id)
+            after = rules.changed_task(placed.record, change)
+            self._tables.tasks[session_id][task_id] = PlacedTask(after, placed.seq)
+            return after
+
+    async def task(self, session_id: str, task_id: str) -> TaskRecord | None:
+        with self._lock:
+            placed = self._tables.tasks.get(session_id, {}).get(task_id)
+            return None if placed is None else placed.record
+
+    async def tasks(self, *, session_id: str | None = None, live: bool = False) -> list[TaskRecord]:
+        with self._lock:
+            found = [
+                placed
+                for owner, tasks in self._tables.tasks.items()
+                if session_id in (None, owner)
+                for placed in tasks.values()
+                if not live or not placed.record.state.is_terminal
+            ]
+        return [placed.record for placed in sorted(found, key=rules.task_order)]
+
+    async def move_tasks(self, from_id: str, to_id: str, task_ids: tuple[str, ...], now_ms: int) -> None:
+        with self._lock:
+            self._tables.row(from_id)
+            self._tables.row(to_id)
+            target = self._tables.tasks.setdefault(to_id, {})
+            found = [self._placed_task(from_id, task_id) for task_id in dict.fromkeys(task_ids)]
+            if from_id == to_id:
+                return
+            for record, _ in found:
+                there = target.get(record.id)
+                rules.require_room(None if there is None else there.record)
+            for record, seq in found:
+                del self._tables.tasks[from_id][record.id]
+                target[record.id] = PlacedTask(rules.moved_task(record, to_id, now_ms), seq)
+
+    async def remove_task(self, session_id: str, task_id: str) -> bool:
+        with self._lock:
+            return self._tables.tasks.get(session_id, {}).pop(task_id, None) is not None
+
+    def _placed_task(self, session_id: str, task_id: str) -> PlacedTask:
+        if (found := self._tables.tasks.get(session_id, {}).get(task_id)) is None:
+            raise TaskNotFound(session_id, task_id)
+        return found
+
+    # Triggers
+
+    async def put_trigger(self, trigger: Trigger) -> None:
+        with self._lock:
+            self._tables.row(trigger.session_id)
+            self._tables.triggers[trigger.name] = trigger
+
+    async def trigger(self, name: str) -> Trigger | None:
+        return self._tables.triggers.get(name)
+
+    async def triggers(self) -> list[Trigger]:
+        with self._lock:
+            return [trigger for _, trigger in sorted(self._tables.triggers.items())]
+
+    async def remove_trigger(self, name: str) -> bool:
+        with self._lock:
+            return self._tables.triggers.pop(name, None) is not None
+
+    async def replace_trigger(self, seen: Trigger, by: Trigger) -> bool:
+        with self._lock:
+            if self._tables.triggers.get(seen.name) != seen:
+                return False
+            self._tables.triggers[by.name] = by
+            return True
+
+    async def occur(
+        self, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None = None
+    ) -> bool:
+        tables, place = self._tables, (occurrence.source, occurrence.key)
+        with self._lock:
+            known = place in tables.occurrences
+            if not known:
+                there = tuple(item for item in inputs if item.session_id in tables.sessions)
+                for item in tables.not_known(there):
+                    tables.add_input(tables.sessions[item.session_id], item)
+                tables.occurrences[place] = occurrence.at_ms
+            if advance is not None and rules.moves_on(tables.triggers.get(advance.name), advance):
+                tables.triggers[advance.name] = advance
+            return not known
 
     # Records of plugins
 

@@ -10,21 +10,29 @@ Rules
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from standfast.errors import InputNotFound, SessionNotFound
 from standfast.graph.history import Branch, SessionGraph
 from standfast.model.approval import Approval
-from standfast.model.session import SessionHead, TurnRecord
+from standfast.model.session import SessionHead, TurnRecord, split_node_id
+from standfast.model.trigger import Trigger
 from standfast.model.wait import Wait, WaitOutcome
 from standfast.ports.session_store import Blob, JournalEntry, Lease, QueuedInput, StateRecord
 from standfast.store import rules
-from standfast.store.memory_states import MemoryStates
-from standfast.store.memory_tasks import MemoryTasks, MemoryTriggers
-from standfast.store.rules import state_id
+from standfast.store.rules import (
+    PlacedTask,
+    Spot,
+    StatePlace,
+    before_leaf,
+    held_at,
+    needed_states,
+    state_id,
+    state_key,
+)
 
 
 @dataclass(slots=True)
@@ -117,6 +125,84 @@ class Snapshot:
     data: bytes
 
 
+_NO_SESSION = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A state in its place."""
+
+    record: StateRecord
+    place: StatePlace
+
+
+class MemoryStates:
+    """All states of one store by key, and the ones that segments name."""
+
+    def __init__(self, graph: SessionGraph) -> None:
+        self._graph = graph
+        self._states: dict[int, _Stored] = {}
+        self._last = 0
+        self.of_segments: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def add(self, head: SessionHead, record: StateRecord) -> int:
+        """Keep a state at the head's leaf; returns its key."""
+        self._last += 1
+        previous = before_leaf(self._find, head.state, head.leaf)
+        place = StatePlace(head.session_id, previous, head.leaf, head.depth)
+        self._states[self._last] = _Stored(record, place)
+        return self._last
+
+    def body(self, name: str) -> bytes | None:
+        """The body of the state of that name."""
+        found = self._states.get(state_key(name) or 0)
+        return None if found is None else found.record.body
+
+    def blobs(self) -> Iterator[str]:
+        """The digests that states list."""
+        for stored in self._states.values():
+            yield from stored.record.blobs
+
+    def name(self, segment_id: str, state: str | None) -> None:
+        """Remember the state that holds at the end of a segment."""
+        if (key := state_key(state)) is not None:
+            self.of_segments[segment_id] = key
+
+    def at_node(self, head: SessionHead, family: Sequence[int], node: str, depth: int) -> str | None:
+        """The state that holds for a session at a node that it can reach. *family* are its family's."""
+        for key in reversed(family):
+            place = self._states[key].place
+            if (place.session, place.node) == (head.session_id, node):
+                return state_id(key)
+        segment_id = split_node_id(node)[0]
+        own = self._graph.segments[segment_id].session_id == head.session_id
+        spot = Spot(node, depth, own, self.of_segments.get(segment_id))
+        return state_id(held_at(self._find, state_key(head.state), spot))
+
+    def disown(self, session_id: str, family: Iterable[int]) -> None:
+        """Give up the states of a deleted session, so that a later session of its name does not have them."""
+        for key in family:
+            stored = self._states[key]
+            if stored.place.session == session_id:
+                self._states[key] = replace(stored, place=stored.place._replace(session=_NO_SESSION))
+
+    def sweep(self, family: list[int], heads: Sequence[SessionHead], segments: Sequence[str]) -> None:
+        """Delete the states of the family that neither its sessions nor its segments need."""
+        places = {key: self._states[key].place for key in family}
+        named = [state_key(head.state) for head in heads] + [self.of_segments.get(it) for it in segments]
+        kept = needed_states(places, named, {head.session_id for head in heads}, set(segments))
+        for key in places.keys() - kept:
+            del self._states[key]
+        family[:] = [key for key in family if key in kept]
+
+    def _find(self, key: int) -> StatePlace | None:
+        found = self._states.get(key)
+        return None if found is None else found.place
+
+
 class Tables:
     """All sessions of one store."""
 
@@ -134,8 +220,9 @@ class Tables:
         self.snapshots: dict[str, Snapshot] = {}
         self.approvals: dict[str, tuple[str, Approval]] = {}
         self.children: dict[str, list[str]] = {}
-        self.tasks = MemoryTasks()
-        self.triggers = MemoryTriggers()
+        self.tasks: dict[str, dict[str, PlacedTask]] = {}
+        self.triggers: dict[str, Trigger] = {}
+        self.occurrences: dict[tuple[str, str], int] = {}
 
     def row(self, session_id: str) -> SessionRow:
         if (found := self.sessions.get(session_id)) is None:
@@ -303,8 +390,9 @@ class Tables:
     def drop_session(self, session_id: str) -> None:
         """Delete a session, its turns and inputs, and the segments that no fork of it needs."""
         row = self.sessions.pop(session_id)
-        self.tasks.drop_session(session_id)
-        self.triggers.drop_session(session_id)
+        self.tasks.pop(session_id, None)
+        for name in [name for name, it in self.triggers.items() if it.session_id == session_id]:
+            del self.triggers[name]
         if (parent := rules.parent_of(row.head)) is not None:
             self.children[parent].remove(session_id)
             if not self.children[parent]:
