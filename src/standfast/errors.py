@@ -8,68 +8,70 @@ The first split is whose fault it is::
     │   │   └── ValueTooLarge      REQUEST_TOO_LARGE
     │   ├── InvalidSessionId       INVALID_SESSION_ID
     │   ├── InvalidToolName        INVALID_TOOL_NAME
-    │   ├── ToolNameTaken          INVALID_TOOL_NAME
-    │   ├── ToolConflict           INVALID_TOOL_NAME
+    │   ├── ToolNameTaken          TOOL_CONFLICT
+    │   ├── ToolConflict           TOOL_CONFLICT
     │   ├── UnknownTool            UNKNOWN_TOOL
-    │   ├── ToolOrphaned           UNKNOWN_TOOL
-    │   ├── GenerationMismatch     INVALID_ARGUMENT
+    │   ├── ToolOrphaned           TOOL_ORPHANED
+    │   ├── GenerationMismatch     GENERATION_MISMATCH
     │   ├── SessionNotFound        SESSION_NOT_FOUND
-    │   ├── SessionExists          INVALID_ARGUMENT
+    │   ├── SessionExists          SESSION_EXISTS
     │   ├── SessionWaiting         WAITING_FOR_APPROVAL
-    │   ├── SessionBusy            INVALID_ARGUMENT
-    │   ├── TurnNotFound           INVALID_ARGUMENT
+    │   ├── SessionBusy            SESSION_BUSY
+    │   ├── TurnNotFound           TURN_NOT_FOUND
     │   ├── TurnUnfinished         WAITING_FOR_APPROVAL, INTERRUPTED
-    │   ├── TurnWaitsForItself     INVALID_ARGUMENT
-    │   ├── NobodyWaits            WAITING_FOR_APPROVAL
-    │   ├── IdempotencyConflict    INVALID_ARGUMENT
-    │   ├── InputNotFound          INVALID_ARGUMENT
-    │   ├── NodeNotFound           INVALID_ARGUMENT
-    │   ├── StaleBranch            INVALID_ARGUMENT
-    │   ├── TokenNotFound          INVALID_ARGUMENT
-    │   ├── TokenAlreadyUsed       INVALID_ARGUMENT
-    │   ├── ApprovalNotFound       INVALID_ARGUMENT
-    │   ├── ApprovalAlreadyDecided INVALID_ARGUMENT
-    │   ├── TaskExists             INVALID_ARGUMENT
-    │   ├── TaskNotFound           INVALID_ARGUMENT
-    │   ├── MonitorNotFound        INVALID_ARGUMENT
-    │   ├── TriggerNotFound        INVALID_ARGUMENT
+    │   ├── TurnWaitsForItself     TURN_WAITS_FOR_ITSELF
+    │   ├── RuntimeRequired        RUNTIME_REQUIRED
+    │   ├── IdempotencyConflict    IDEMPOTENCY_CONFLICT
+    │   ├── InputNotFound          INPUT_NOT_FOUND
+    │   ├── NodeNotFound           NODE_NOT_FOUND
+    │   ├── StaleBranch            STALE_BRANCH
+    │   ├── TokenNotFound          TOKEN_NOT_FOUND
+    │   ├── TokenAlreadyUsed       TOKEN_ALREADY_USED
+    │   ├── ApprovalNotFound       APPROVAL_NOT_FOUND
+    │   ├── ApprovalAlreadyDecided APPROVAL_ALREADY_DECIDED
+    │   ├── TaskExists             TASK_EXISTS
+    │   ├── TaskNotFound           TASK_NOT_FOUND
+    │   ├── MonitorNotFound        MONITOR_NOT_FOUND
+    │   ├── TriggerNotFound        TRIGGER_NOT_FOUND
     │   ├── SignatureRefused       PERMISSION_DENIED (`runtime.triggers`)
-    │   ├── ServiceUnavailable     UNSUPPORTED_FEATURE
-    │   ├── InvalidPlugin          INVALID_ARGUMENT
-    │   ├── PluginConflict         INVALID_ARGUMENT
-    │   ├── ProtocolError          INVALID_ARGUMENT
+    │   ├── ServiceUnavailable     SERVICE_UNAVAILABLE
+    │   ├── InvalidPlugin          INVALID_PLUGIN
+    │   ├── PluginConflict         PLUGIN_CONFLICT
+    │   ├── ProtocolError          PROTOCOL_ERROR
     │   ├── PluginActionError
     │   │   ├── UnknownAction      METHOD_NOT_FOUND
     │   │   ├── UnknownSession     SESSION_NOT_FOUND
-    │   │   ├── MissingSession     INVALID_ARGUMENT
-    │   │   └── UnexpectedSession  INVALID_ARGUMENT
+    │   │   ├── MissingSession     SESSION_REQUIRED
+    │   │   └── UnexpectedSession  SESSION_NOT_ACCEPTED
     │   ├── ScriptRefused          SYNTAX_ERROR, UNSUPPORTED_FEATURE (`sandbox.typescript.script`)
     │   └── SnapshotRefused        SNAPSHOT_CORRUPT, SNAPSHOT_VERSION_MISMATCH,
     │                              SNAPSHOT_CAPABILITY_MISMATCH
     ├── OperatorError          the installation or its configuration is wrong
-    │   ├── NotConfigured          IO_ERROR
-    │   ├── ProviderMismatch       INVALID_ARGUMENT
-    │   ├── CodeExecutionUnavailable   UNSUPPORTED_FEATURE
+    │   ├── NotConfigured          NOT_CONFIGURED
+    │   ├── ProviderUnconfigured   PROVIDER_UNCONFIGURED
+    │   ├── ProviderUnavailable    PROVIDER_UNAVAILABLE
+    │   ├── ProviderMismatch       PROVIDER_MISMATCH
+    │   ├── CodeExecutionUnavailable   ENGINE_UNAVAILABLE
     │   ├── TurnNotRunnable        a turn cannot run in this process and stays as it is
     │   │   ├── DepsMissing        DEPS_MISSING
     │   │   └── WrongAgent         WRONG_AGENT
-    │   └── RuntimeClosed          INTERRUPTED
+    │   └── RuntimeClosed          RUNTIME_CLOSED
     ├── OutsideError           a tool, an engine or the network failed
     │   ├── ToolError              the tool author's own code, or TOOL_ERROR
-    │   ├── BadToolSource          TOOL_ERROR
+    │   ├── BadToolSource          BAD_TOOL_SOURCE
     │   ├── CommandNotStarted      IO_ERROR (`runtime.monitors.command`)
     │   ├── EngineFailed           INTERRUPTED
     │   │   └── CodeExecutionRuntimeStopped
-    │   ├── InstructionsFailed     RUNTIME_ERROR
+    │   ├── InstructionsFailed     INSTRUCTIONS_FAILED
     │   ├── PluginFailed           PLUGIN_ERROR
     │   │   └── PluginStateLost    PLUGIN_ERROR
     │   └── ModelError             PROVIDER_ERROR, CONTEXT_OVERFLOW, RATE_LIMITED or the provider's own
     ├── StoreError             what is stored cannot be read or written
-    │   ├── RecordCorrupt          IO_ERROR
-    │   ├── SchemaTooNew           IO_ERROR
-    │   ├── StaleState             INTERRUPTED
-    │   ├── LeaseLost              INTERRUPTED
-    │   └── StoreUnavailable       IO_ERROR
+    │   ├── RecordCorrupt          RECORD_CORRUPT
+    │   ├── SchemaTooNew           SCHEMA_TOO_NEW
+    │   ├── StaleState             STALE_STATE
+    │   ├── LeaseLost              LEASE_LOST
+    │   └── StoreUnavailable       STORE_UNAVAILABLE
     └── InternalError          our fault                 RUNTIME_ERROR
 
 Rule 1: an exception and its `ErrorObject` are two views of one thing.
@@ -125,10 +127,46 @@ class Code(enum.StrEnum):
     SNAPSHOT_CORRUPT = "SNAPSHOT_CORRUPT"
     SNAPSHOT_VERSION_MISMATCH = "SNAPSHOT_VERSION_MISMATCH"
     SNAPSHOT_CAPABILITY_MISMATCH = "SNAPSHOT_CAPABILITY_MISMATCH"
+    SESSION_EXISTS = "SESSION_EXISTS"
+    SESSION_BUSY = "SESSION_BUSY"
+    TURN_NOT_FOUND = "TURN_NOT_FOUND"
+    TURN_WAITS_FOR_ITSELF = "TURN_WAITS_FOR_ITSELF"
+    RUNTIME_REQUIRED = "RUNTIME_REQUIRED"
+    IDEMPOTENCY_CONFLICT = "IDEMPOTENCY_CONFLICT"
+    INPUT_NOT_FOUND = "INPUT_NOT_FOUND"
+    NODE_NOT_FOUND = "NODE_NOT_FOUND"
+    STALE_BRANCH = "STALE_BRANCH"
+    TOKEN_NOT_FOUND = "TOKEN_NOT_FOUND"  # noqa: S105
+    TOKEN_ALREADY_USED = "TOKEN_ALREADY_USED"  # noqa: S105
+    APPROVAL_NOT_FOUND = "APPROVAL_NOT_FOUND"
+    APPROVAL_ALREADY_DECIDED = "APPROVAL_ALREADY_DECIDED"
+    TASK_EXISTS = "TASK_EXISTS"
+    TASK_NOT_FOUND = "TASK_NOT_FOUND"
+    MONITOR_NOT_FOUND = "MONITOR_NOT_FOUND"
+    TRIGGER_NOT_FOUND = "TRIGGER_NOT_FOUND"
+    SERVICE_UNAVAILABLE = "SERVICE_UNAVAILABLE"
+    INVALID_PLUGIN = "INVALID_PLUGIN"
+    PLUGIN_CONFLICT = "PLUGIN_CONFLICT"
+    PROTOCOL_ERROR = "PROTOCOL_ERROR"
+    SESSION_REQUIRED = "SESSION_REQUIRED"
+    SESSION_NOT_ACCEPTED = "SESSION_NOT_ACCEPTED"
+    TOOL_CONFLICT = "TOOL_CONFLICT"
+    TOOL_ORPHANED = "TOOL_ORPHANED"
+    GENERATION_MISMATCH = "GENERATION_MISMATCH"
     RUNTIME_ERROR = "RUNTIME_ERROR"
     TOOL_ERROR = "TOOL_ERROR"
     IO_ERROR = "IO_ERROR"
     SERIALIZE_ERROR = "SERIALIZE_ERROR"
+    NOT_CONFIGURED = "NOT_CONFIGURED"
+    PROVIDER_UNCONFIGURED = "PROVIDER_UNCONFIGURED"
+    PROVIDER_UNAVAILABLE = "PROVIDER_UNAVAILABLE"
+    PROVIDER_MISMATCH = "PROVIDER_MISMATCH"
+    ENGINE_UNAVAILABLE = "ENGINE_UNAVAILABLE"
+    RECORD_CORRUPT = "RECORD_CORRUPT"
+    SCHEMA_TOO_NEW = "SCHEMA_TOO_NEW"
+    STORE_UNAVAILABLE = "STORE_UNAVAILABLE"
+    BAD_TOOL_SOURCE = "BAD_TOOL_SOURCE"
+    INSTRUCTIONS_FAILED = "INSTRUCTIONS_FAILED"
     TIMEOUT_WALL = "TIMEOUT_WALL"
     TIMEOUT_CPU = "TIMEOUT_CPU"
     TIMEOUT_TOOL = "TIMEOUT_TOOL"
@@ -143,6 +181,9 @@ class Code(enum.StrEnum):
     CANCELLED = "CANCELLED"
     WAITING_FOR_APPROVAL = "WAITING_FOR_APPROVAL"
     INTERRUPTED = "INTERRUPTED"
+    RUNTIME_CLOSED = "RUNTIME_CLOSED"
+    STALE_STATE = "STALE_STATE"
+    LEASE_LOST = "LEASE_LOST"
 
 
 class TurnCode(enum.StrEnum):
@@ -161,11 +202,20 @@ class TurnCode(enum.StrEnum):
 
 _STATUS_GROUPS: Final = {
     "validation_error": (
-        "SYNTAX_ERROR TYPE_ERROR UNKNOWN_TOOL UNSUPPORTED_FEATURE RESULT_NOT_SERIALIZABLE INVALID_ARGUMENT "
-        "INVALID_SESSION_ID INVALID_TOOL_NAME SESSION_NOT_FOUND METHOD_NOT_FOUND SNAPSHOT_CORRUPT "
-        "SNAPSHOT_VERSION_MISMATCH SNAPSHOT_CAPABILITY_MISMATCH"
+        "SYNTAX_ERROR TYPE_ERROR UNKNOWN_TOOL UNSUPPORTED_FEATURE RESULT_NOT_SERIALIZABLE "
+        "INVALID_ARGUMENT INVALID_SESSION_ID INVALID_TOOL_NAME SESSION_NOT_FOUND METHOD_NOT_FOUND "
+        "SNAPSHOT_CORRUPT SNAPSHOT_VERSION_MISMATCH SNAPSHOT_CAPABILITY_MISMATCH SESSION_EXISTS "
+        "SESSION_BUSY TURN_NOT_FOUND TURN_WAITS_FOR_ITSELF RUNTIME_REQUIRED IDEMPOTENCY_CONFLICT "
+        "INPUT_NOT_FOUND NODE_NOT_FOUND STALE_BRANCH TOKEN_NOT_FOUND TOKEN_ALREADY_USED "
+        "APPROVAL_NOT_FOUND APPROVAL_ALREADY_DECIDED TASK_EXISTS TASK_NOT_FOUND MONITOR_NOT_FOUND "
+        "TRIGGER_NOT_FOUND SERVICE_UNAVAILABLE INVALID_PLUGIN PLUGIN_CONFLICT PROTOCOL_ERROR "
+        "SESSION_REQUIRED SESSION_NOT_ACCEPTED TOOL_CONFLICT TOOL_ORPHANED GENERATION_MISMATCH"
     ),
-    "runtime_error": "RUNTIME_ERROR TOOL_ERROR IO_ERROR SERIALIZE_ERROR",
+    "runtime_error": (
+        "RUNTIME_ERROR TOOL_ERROR IO_ERROR SERIALIZE_ERROR NOT_CONFIGURED PROVIDER_UNCONFIGURED "
+        "PROVIDER_UNAVAILABLE PROVIDER_MISMATCH ENGINE_UNAVAILABLE RECORD_CORRUPT SCHEMA_TOO_NEW "
+        "STORE_UNAVAILABLE BAD_TOOL_SOURCE INSTRUCTIONS_FAILED"
+    ),
     "timeout": "TIMEOUT_WALL TIMEOUT_CPU TIMEOUT_TOOL",
     "resource_exhausted": (
         "MEMORY_EXCEEDED STDOUT_EXCEEDED EXTERNAL_CALLS_EXCEEDED STACK_OVERFLOW REQUEST_TOO_LARGE "
@@ -174,7 +224,7 @@ _STATUS_GROUPS: Final = {
     "permission_denied": "PERMISSION_DENIED",
     "cancelled": "CANCELLED",
     "waiting_for_approval": "WAITING_FOR_APPROVAL",
-    "interrupted": "INTERRUPTED",
+    "interrupted": "INTERRUPTED RUNTIME_CLOSED STALE_STATE LEASE_LOST",
 }
 
 STATUS_OF_CODE: Final[dict[str, str]] = {
@@ -243,7 +293,9 @@ class InvalidToolName(CallerError):
 
 
 class ToolNameTaken(InvalidToolName):
-    """Two owners want one capability name."""
+    """Two owners want the same capability name."""
+
+    code = Code.TOOL_CONFLICT
 
     def __init__(self, name: str, owner: str, other: str) -> None:
         super().__init__(
@@ -285,14 +337,18 @@ class SessionWaiting(CallerError):
 
 
 class SessionExists(CallerError):
-    """A new session was to have an id that another one has."""
+    """A new session was given the id of an existing one."""
+
+    code = Code.SESSION_EXISTS
 
     def __init__(self, session_id: str) -> None:
         super().__init__(f"there is a session {session_id!r} already", hint="choose another id")
 
 
 class SessionBusy(CallerError):
-    """Another worker runs a turn of the session right now."""
+    """Another worker is running a turn of this session."""
+
+    code = Code.SESSION_BUSY
 
     retryable = True
 
@@ -304,7 +360,9 @@ class SessionBusy(CallerError):
 
 
 class TurnNotFound(CallerError):
-    """No turn has this id, or it has ended and cannot go on."""
+    """No turn has this id, or the turn has ended and cannot be resumed."""
+
+    code = Code.TURN_NOT_FOUND
 
     def __init__(self, turn_id: str) -> None:
         super().__init__(
@@ -314,7 +372,7 @@ class TurnNotFound(CallerError):
 
 
 class TurnUnfinished(CallerError):
-    """The session has a turn that waits, or that was left by its process; it comes first."""
+    """The session has a turn that waits, or that its process left unfinished; it must end first."""
 
     def __init__(self, session_id: str, turn_id: str, *, waits: bool) -> None:
         state = "waits" if waits else "was interrupted"
@@ -329,7 +387,9 @@ class TurnUnfinished(CallerError):
 
 
 class TurnWaitsForItself(CallerError):
-    """A turn was to wait for something that waits for this turn."""
+    """The turn would wait for a session that waits for this turn."""
+
+    code = Code.TURN_WAITS_FOR_ITSELF
 
     def __init__(self, session_id: str, awaited: str) -> None:
         what = "itself" if session_id == awaited else f"session {awaited!r}, which waits for it"
@@ -340,10 +400,10 @@ class TurnWaitsForItself(CallerError):
         self.session_id, self.awaited = session_id, awaited
 
 
-class NobodyWaits(CallerError):
-    """A turn without a runtime came to a call that has to wait: nobody could go on with it."""
+class RuntimeRequired(CallerError):
+    """A turn without a runtime reached a call that must wait."""
 
-    code = Code.WAITING_FOR_APPROVAL
+    code = Code.RUNTIME_REQUIRED
 
     def __init__(self, kinds: str) -> None:
         super().__init__(
@@ -353,7 +413,9 @@ class NobodyWaits(CallerError):
 
 
 class IdempotencyConflict(CallerError):
-    """The key was used before, with other content."""
+    """The idempotency key was used before with other content."""
+
+    code = Code.IDEMPOTENCY_CONFLICT
 
     def __init__(self, key: str) -> None:
         super().__init__(
@@ -363,7 +425,9 @@ class IdempotencyConflict(CallerError):
 
 
 class InputNotFound(CallerError):
-    """No waiting input has this id: it was claimed, withdrawn, or never there."""
+    """No queued input has this id: it was claimed or withdrawn, or never existed."""
+
+    code = Code.INPUT_NOT_FOUND
 
     def __init__(self, input_id: str) -> None:
         super().__init__(f"there is no waiting input {input_id!r}")
@@ -372,6 +436,8 @@ class InputNotFound(CallerError):
 
 class NodeNotFound(CallerError):
     """No node of this session has this id."""
+
+    code = Code.NODE_NOT_FOUND
 
     def __init__(self, node_id: str) -> None:
         super().__init__(
@@ -383,6 +449,8 @@ class NodeNotFound(CallerError):
 class StaleBranch(CallerError):
     """A node that must be on the active path is not; nothing was written."""
 
+    code = Code.STALE_BRANCH
+
     def __init__(self, current_leaf_node_id: str | None) -> None:
         super().__init__(
             f"the active path has moved on to {current_leaf_node_id}", hint="read the path again, then append"
@@ -391,14 +459,18 @@ class StaleBranch(CallerError):
 
 
 class TokenNotFound(CallerError):
-    """No call waits, or can still wait, for this token."""
+    """No unfinished call waits for this token."""
+
+    code = Code.TOKEN_NOT_FOUND
 
     def __init__(self, token: str) -> None:
         super().__init__(f"no unfinished turn knows the token {token[:80]!r}")
 
 
 class TokenAlreadyUsed(CallerError):
-    """A completion is delivered once; this one has been, or came too late."""
+    """The token was used before, or its deadline has passed."""
+
+    code = Code.TOKEN_ALREADY_USED
 
     def __init__(self, token: str) -> None:
         super().__init__(f"token {token[:80]!r} was used already, or its time is over")
@@ -407,6 +479,8 @@ class TokenAlreadyUsed(CallerError):
 class ApprovalNotFound(CallerError):
     """No approval request has this id."""
 
+    code = Code.APPROVAL_NOT_FOUND
+
     def __init__(self, approval_id: str) -> None:
         super().__init__(
             f"there is no approval {approval_id!r}", hint="`standfast approvals list` shows those that exist"
@@ -414,7 +488,9 @@ class ApprovalNotFound(CallerError):
 
 
 class ApprovalAlreadyDecided(CallerError):
-    """An approval is decided once; this one has been."""
+    """The approval was decided before; a decision is final."""
+
+    code = Code.APPROVAL_ALREADY_DECIDED
 
     def __init__(self, approval_id: str, state: str) -> None:
         super().__init__(
@@ -425,7 +501,9 @@ class ApprovalAlreadyDecided(CallerError):
 
 
 class TaskExists(CallerError):
-    """A live task of the session has this id."""
+    """The session has a running task with this id."""
+
+    code = Code.TASK_EXISTS
 
     def __init__(self, session_id: str, task_id: str) -> None:
         super().__init__(
@@ -435,30 +513,36 @@ class TaskExists(CallerError):
 
 
 class TaskNotFound(CallerError):
-    """The session has no task of this id."""
+    """The session has no task with this id."""
+
+    code = Code.TASK_NOT_FOUND
 
     def __init__(self, session_id: str, task_id: str) -> None:
         super().__init__(f"session {session_id!r} has no task {task_id[:128]!r}")
 
 
 class MonitorNotFound(CallerError):
-    """The session has no monitor of this id."""
+    """The session has no monitor with this id."""
+
+    code = Code.MONITOR_NOT_FOUND
 
     def __init__(self, session_id: str, monitor_id: str) -> None:
         super().__init__(f"session {session_id!r} has no monitor {monitor_id[:128]!r}")
 
 
 class TriggerNotFound(CallerError):
-    """There is no trigger of this name."""
+    """No trigger has this name."""
+
+    code = Code.TRIGGER_NOT_FOUND
 
     def __init__(self, name: str) -> None:
         super().__init__(f"there is no trigger {name[:128]!r}", hint="`standfast triggers list` shows them")
 
 
 class ServiceUnavailable(CallerError):
-    """A service of the runtime that this session, or this place in it, does not have."""
+    """The session, or this place in it, does not have this service of the runtime."""
 
-    code = Code.UNSUPPORTED_FEATURE
+    code = Code.SERVICE_UNAVAILABLE
 
     def __init__(self, service: str, why: str) -> None:
         super().__init__(f"{service} is unavailable in this session: {why}")
@@ -482,13 +566,15 @@ class OperatorError(StandfastError):
 
 
 class NotConfigured(OperatorError):
-    """Something that this call needs is not set up."""
+    """A file, variable or agent that this call needs is missing or unreadable."""
+
+    code = Code.NOT_CONFIGURED
 
 
 class CodeExecutionUnavailable(OperatorError):
-    """Code of this language cannot be run here."""
+    """The engine for this language cannot run on this machine."""
 
-    code = Code.UNSUPPORTED_FEATURE
+    code = Code.ENGINE_UNAVAILABLE
 
 
 class TurnNotRunnable(OperatorError):
@@ -516,9 +602,9 @@ class WrongAgent(TurnNotRunnable):
 
 
 class ProviderMismatch(OperatorError):
-    """A session was carried on by another provider than the one it was opened with."""
+    """The session was opened with a model of another provider."""
 
-    code = Code.INVALID_ARGUMENT
+    code = Code.PROVIDER_MISMATCH
 
     def __init__(self, session_id: str, *, expected: str, actual: str) -> None:
         super().__init__(
@@ -528,10 +614,28 @@ class ProviderMismatch(OperatorError):
         self.session_id, self.expected, self.actual = session_id, expected, actual
 
 
+class ProviderUnconfigured(OperatorError):
+    """The provider of a session's model lacks a setting, such as its API key."""
+
+    code = Code.PROVIDER_UNCONFIGURED
+    session_id: str = ""
+
+
+class ProviderUnavailable(OperatorError):
+    """No provider with this id is registered, so the session's model cannot be opened."""
+
+    code = Code.PROVIDER_UNAVAILABLE
+    session_id: str = ""
+
+    def __init__(self, provider_id: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.provider_id = provider_id
+
+
 class RuntimeClosed(OperatorError):
     """The runtime was closed while a turn ran."""
 
-    code = Code.INTERRUPTED
+    code = Code.RUNTIME_CLOSED
 
     def __init__(self, turn_id: str) -> None:
         super().__init__(
@@ -561,7 +665,7 @@ class ToolError(OutsideError):
 
 
 class EngineFailed(OutsideError):
-    """The process that ran guest code died or cannot be started."""
+    """The process that runs guest code died or cannot be started."""
 
     code = Code.INTERRUPTED
     retryable = True
@@ -600,6 +704,8 @@ class StoreError(StandfastError):
 class RecordCorrupt(StoreError):
     """A stored record does not match its digest."""
 
+    code = Code.RECORD_CORRUPT
+
     def __init__(self, what: str) -> None:
         super().__init__(
             f"stored record {what} does not match its digest",
@@ -610,18 +716,20 @@ class RecordCorrupt(StoreError):
 class SchemaTooNew(StoreError):
     """The file was written by a later version of Standfast."""
 
+    code = Code.SCHEMA_TOO_NEW
+
 
 class StaleState(StoreError):
     """Another process changed the session between our read and our write."""
 
-    code = Code.INTERRUPTED
+    code = Code.STALE_STATE
     retryable = True
 
 
 class LeaseLost(StoreError):
-    """Another worker has taken the session over; what this one still wanted to write was refused."""
+    """Another worker took the session over; this write was refused."""
 
-    code = Code.INTERRUPTED
+    code = Code.LEASE_LOST
 
     def __init__(self, session_id: str) -> None:
         super().__init__(
@@ -634,11 +742,15 @@ class LeaseLost(StoreError):
 class StoreUnavailable(StoreError):
     """The store could not be written: disk full, locked or unreadable."""
 
+    code = Code.STORE_UNAVAILABLE
+
     retryable = True
 
 
 class InstructionsFailed(OutsideError):
     """The function that makes an agent's instructions raised, or returned no text; the turn did not begin."""
+
+    code = Code.INSTRUCTIONS_FAILED
 
 
 class PluginFailed(OutsideError):
@@ -656,7 +768,9 @@ class PluginStateLost(PluginFailed):
 
 
 class PluginConflict(CallerError):
-    """Two plugins claim the same thing."""
+    """Two plugins claim the same name or slot."""
+
+    code = Code.PLUGIN_CONFLICT
 
     def __init__(self, what: str, owner: str, other: str, *, hint: str | None = None) -> None:
         super().__init__(f"{what} is claimed by plugin {owner!r} and by plugin {other!r}", hint=hint)
@@ -665,11 +779,15 @@ class PluginConflict(CallerError):
 
 
 class InvalidPlugin(CallerError):
-    """A plugin is not made as plugins are."""
+    """A plugin is not built as plugins must be."""
+
+    code = Code.INVALID_PLUGIN
 
 
 class ProtocolError(CallerError):
-    """The session's protocol does not take what it was given."""
+    """The session's protocol cannot take this value."""
+
+    code = Code.PROTOCOL_ERROR
 
 
 class PluginActionError(CallerError):
@@ -693,11 +811,15 @@ class UnknownSession(PluginActionError):
 
 
 class MissingSession(PluginActionError):
-    """The action needs a session, and was given none."""
+    """The action needs a session and was given none."""
+
+    code = Code.SESSION_REQUIRED
 
 
 class UnexpectedSession(PluginActionError):
-    """The action takes no session, and was given one."""
+    """The action takes no session and was given one."""
+
+    code = Code.SESSION_NOT_ACCEPTED
 
 
 class InternalError(StandfastError):
@@ -705,7 +827,9 @@ class InternalError(StandfastError):
 
 
 class ToolConflict(InvalidToolName):
-    """Two sources want one tool id or one tool name; nothing was changed."""
+    """Two sources want the same tool id or tool name; nothing was changed."""
+
+    code = Code.TOOL_CONFLICT
 
     def __init__(self, kind: str, value: str, *, owner: str, other: str, tools: tuple[str, str]) -> None:
         super().__init__(
@@ -716,7 +840,9 @@ class ToolConflict(InvalidToolName):
 
 
 class ToolOrphaned(UnknownTool):
-    """The tool is known, but nothing offers it any more."""
+    """The tool is known, but no source offers it any more."""
+
+    code = Code.TOOL_ORPHANED
 
     def __init__(self, name: str, source: str) -> None:
         super().__init__(
@@ -727,7 +853,9 @@ class ToolOrphaned(UnknownTool):
 
 
 class GenerationMismatch(CallerError):
-    """The tools have changed since the state was read; nothing was changed by it."""
+    """The registry has changed since this state was read; nothing was applied."""
+
+    code = Code.GENERATION_MISMATCH
 
     def __init__(self, *, expected: int, actual: int) -> None:
         super().__init__(
@@ -738,9 +866,9 @@ class GenerationMismatch(CallerError):
 
 
 class BadToolSource(OutsideError):
-    """A source of tools raised, or answered with what is no manifest or no tool; nothing was changed."""
+    """A tool source raised, or returned an invalid manifest or tool; nothing was changed."""
 
-    code: str = Code.TOOL_ERROR
+    code = Code.BAD_TOOL_SOURCE
 
     def __init__(self, source: str, what: str) -> None:
         super().__init__(f"tool source {source!r} {what}", hint="the source is at fault, or it is down")

@@ -11,7 +11,7 @@ import pytest
 from stand_ins import HeldModel, agent_of, asks, events_of, of_kind, said
 
 from standfast import Agent, ContinueAs, Turn, TurnStopped, UsageLimits, tool
-from standfast.errors import InvalidArgument, ModelError, NobodyWaits, StandfastError, ToolNameTaken
+from standfast.errors import InvalidArgument, ModelError, RuntimeRequired, StandfastError, ToolNameTaken
 from standfast.model.events import TextStreamed, TurnBegan, TurnCommitted
 from standfast.model.outcome import StopReason
 from standfast.providers.scripted import ScriptedModel
@@ -241,7 +241,7 @@ def test_a_run_without_a_runtime_that_has_to_wait_says_so() -> None:
 
     asking = {"tool_calls": [{"name": "pay", "arguments": {"cents": 5}}]}
     agent = Agent(ScriptedModel([asking], strict=False), tools=[pay])
-    with pytest.raises(NobodyWaits, match=r"has to wait \(approval\)"):
+    with pytest.raises(RuntimeRequired, match=r"has to wait \(approval\)"):
         agent.run_sync("pay")
 
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final, cast
 
-from standfast.errors import InvalidArgument
+from standfast.errors import InvalidArgument, ProviderUnavailable
 from standfast.ports.model_provider import ModelProvider
 from standfast.providers.fallback import PREFIX, SEPARATOR, Fallback, fallback_name
 from standfast.providers.scripted import ScriptedModel
@@ -75,7 +75,7 @@ def one_of(models: Sequence[str | ModelProvider]) -> str | ModelProvider:
     return fallback_name(names) if len(names) == len(models) else resolve_model(models)
 
 
-def _unknown(model: str) -> InvalidArgument:
+def _unknown(model: str) -> InvalidArgument | ProviderUnavailable:
     """Return an error that suggests similar names, or the name with the provider that was left out."""
     provider, colon, name = model.partition(":")
     close: list[str] = []
@@ -87,4 +87,7 @@ def _unknown(model: str) -> InvalidArgument:
         similar = difflib.get_close_matches(provider, ("scripted", *VENDORS), n=2)
         close = [f"{one}:{name or 'MODEL'}" for one in similar]
     hint = f"did you mean {' or '.join(map(repr, close))}? {_LIST}" if close else f"{_FORM}; {_LIST}"
-    return InvalidArgument(f"{model[:80]!r} names no model", hint=hint)
+    message = f"{model[:80]!r} names no model"
+    if provider and name and provider not in ("scripted", *VENDORS):
+        return ProviderUnavailable(provider[:80], message, hint=hint)
+    return InvalidArgument(message, hint=hint)

@@ -100,7 +100,7 @@ class Agent(AgentDefinition[Deps, Output]):
     ) -> FinishedTurn[Output]:
         """Run one turn in a session of its own, in memory, to its answer.
 
-        Raise `TurnStopped` if it ends without an answer, and `NobodyWaits` if it has to wait.
+        Raise `TurnStopped` if it ends without an answer, and `RuntimeRequired` if it has to wait.
         """
         result = await self.run_stream(prompt, inputs=inputs, deps=deps, limits=limits)
         assert isinstance(result, FinishedTurn)  # every other end of such a turn is raised

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from standfast.durable.journal import task_input_id
-from standfast.errors import ErrorObject, InvalidArgument, NobodyWaits, TurnCode
+from standfast.errors import ErrorObject, InvalidArgument, RuntimeRequired, TurnCode
 from standfast.model.limits import NANO, Usage, UsageLimits
 from standfast.model.message import UserMessage
 from standfast.model.outcome import Stopped, StopReason
@@ -48,7 +48,7 @@ def one_off_turn(
             await runtime.session(SESSION, agent=agent)
             result = await _run_frames(runtime.live(SESSION), turn, limits or agent.limits)
         if isinstance(result, WaitingTurn):
-            raise NobodyWaits(", ".join(sorted({wait.kind for wait in result.waits})))
+            raise RuntimeRequired(", ".join(sorted({wait.kind for wait in result.waits})))
         if isinstance(result, FrameSwitchedTurn):
             raise InvalidArgument(
                 f"the turn opened frame {result.outcome.switch.frame_id!r} without a task, and a run without "

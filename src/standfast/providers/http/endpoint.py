@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 from urllib.parse import quote, quote_plus, urlsplit
 
-from standfast.errors import InvalidArgument, NotConfigured
+from standfast.errors import InvalidArgument, ProviderUnconfigured
 from standfast.providers.http.dialect import HttpCall
 
 _SHOWN: Final = "[key]"
@@ -36,7 +36,9 @@ class Secret:
     def __init__(self, key: str | None) -> None:
         key = (key or "").strip()
         if not (key.isascii() and key.isprintable()) or " " in key:
-            raise NotConfigured("the API key holds characters that no key has", hint="was it copied whole?")
+            raise ProviderUnconfigured(
+                "the API key holds characters that no key has", hint="was it copied whole?"
+            )
         self._key = key
         self._forms: tuple[str, ...] = ()
         if len(key) >= _MIN_SECRET_CHARS:

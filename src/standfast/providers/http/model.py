@@ -20,7 +20,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from standfast.errors import InvalidArgument, ModelError, NotConfigured
+from standfast.errors import InvalidArgument, ModelError, ProviderUnconfigured
 from standfast.model.canonical import Json
 from standfast.model.message import AttachmentPart, UserMessage
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
@@ -142,7 +142,7 @@ class VendorModel(HttpModel):
         variables = " or ".join(vendor.key_variables)
         key = api_key or next(filter(None, map(os.environ.get, vendor.key_variables)), None)
         if not key:
-            raise NotConfigured(
+            raise ProviderUnconfigured(
                 f"{vendor.name}:{model} needs a key, and {variables} is not set",
                 hint=f"set {variables}, or pass api_key",
             )

@@ -18,7 +18,7 @@ from contextlib import aclosing
 from typing import Final, cast
 from urllib.parse import urlsplit
 
-from standfast.errors import InvalidArgument, ModelError, NotConfigured
+from standfast.errors import InvalidArgument, ModelError, ProviderUnconfigured
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
 from standfast.providers.http.deadlines import Deadlines
 from standfast.providers.http.dialect import ErrorReport, HttpCall, PreparedRequest
@@ -140,7 +140,7 @@ def key_for(base_url: str, given: str | None, environment: Mapping[str, str] = o
         raise InvalidArgument(f"{host.domain} is only called over https, which protects the key")
     key = given or environment.get(host.key_variable) or environment.get(_ANY_HOST_KEY)
     if not key and host.domain:
-        raise NotConfigured(
+        raise ProviderUnconfigured(
             f"there is no key for {host.domain}", hint=f"set {host.key_variable}, or pass api_key"
         )
     return key or None

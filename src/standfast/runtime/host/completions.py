@@ -73,7 +73,7 @@ class CompletionService(HostService):
         if live.prepared is not None and name == live.prepared.agent.model_id:
             return live.prepared.model
         self._require_open(method)
-        return self.services.models.named(name)
+        return self.services.models.named(name, self.session_id)
 
     async def _ask(
         self, head: SessionHead, request: ModelRequest, source: str, model: ModelProvider, *, own: bool

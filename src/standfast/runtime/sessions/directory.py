@@ -20,7 +20,14 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from standfast.errors import InvalidArgument, NotConfigured, SessionNotFound, StandfastError
+from standfast.errors import (
+    InvalidArgument,
+    NotConfigured,
+    ProviderUnavailable,
+    ProviderUnconfigured,
+    SessionNotFound,
+    StandfastError,
+)
 from standfast.model.canonical import Json, digest_bytes, to_json
 from standfast.model.capability import SessionToolAccess
 from standfast.model.directive import SessionRequest
@@ -310,7 +317,11 @@ class SessionDirectory:
         """
         live = self.live(session_id)
         if live.prepared is None:
-            live.prepared = self.prepared(agent)
+            try:
+                live.prepared = self.prepared(agent)
+            except (ProviderUnavailable, ProviderUnconfigured) as error:
+                error.session_id = session_id
+                raise
         if live.deps is None and fits(agent.deps_type, deps):
             live.deps = deps
         if live.inherited is None and above is not None and above.prepared is not None:

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from standfast.errors import ProviderMismatch, RecordCorrupt, StandfastError
+from standfast.errors import (
+    ProviderMismatch,
+    ProviderUnavailable,
+    ProviderUnconfigured,
+    RecordCorrupt,
+    StandfastError,
+)
 from standfast.model.canonical import Json
 from standfast.model.capability import ToolState
 from standfast.model.limits import AGENT_TIMEOUT_MS
@@ -78,11 +84,15 @@ class OpenModels:
         self._opened: dict[str, ModelProvider] = {}
         self.limited = limited
 
-    def named(self, name: str) -> ModelProvider:
-        """The model of this name, opened once."""
+    def named(self, name: str, session_id: str = "") -> ModelProvider:
+        """Open the model of this name once; an error carries the id of the session that needs it."""
         found = self._opened.get(name)
         if found is None:
-            found = self._opened[name] = self.limited(self._resolve(name))
+            try:
+                found = self._opened[name] = self.limited(self._resolve(name))
+            except (ProviderUnavailable, ProviderUnconfigured) as error:
+                error.session_id = session_id
+                raise
         return found
 
     def _resolve(self, name: str) -> ModelProvider:

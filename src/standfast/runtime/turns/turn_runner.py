@@ -481,7 +481,7 @@ class TurnRunner:
         chosen = context.policy.model
         if chosen == self._prepared.policy.model:
             return self._prepared.model
-        return self._services.models.named(chosen)
+        return self._services.models.named(chosen, self._live.session_id)
 
     async def _require_price(self, limits: UsageLimits, context: SessionContext) -> None:
         """Raise `NotConfigured` for a limit in dollars on a model whose price is unknown."""
