@@ -324,7 +324,7 @@ def test_without_a_runtime_every_service_is_unavailable_by_name(method: str) -> 
         return
     with pytest.raises(ServiceUnavailable, match=SERVICES[method]) as refused:
         asyncio.run(getattr(NO_HOST, method)("s"))
-    assert (refused.value.service, refused.value.code) == (SERVICES[method], "UNSUPPORTED_FEATURE")
+    assert (refused.value.service, refused.value.code) == (SERVICES[method], "SERVICE_UNAVAILABLE")
 
 
 def test_what_is_no_method_of_the_host_is_no_attribute_without_a_runtime_either() -> None:

@@ -176,7 +176,7 @@ def test_a_name_of_another_source_is_a_conflict_that_names_both() -> None:
     assert (error.kind, error.value, error.owner, error.other) == ("name", "a", "shop", "bank")
     assert "'shop:a' of shop" in str(error)
     assert "'bank:a' of bank" in str(error)
-    assert error.code == "INVALID_TOOL_NAME"
+    assert error.code == "TOOL_CONFLICT"
     assert registry.export_state() == before
     assert registry.sources() == ["shop"]
 
@@ -248,7 +248,7 @@ def test_an_orphan_is_hidden_says_so_and_comes_back_with_its_override() -> None:
     assert registry.orphans()["a"] == ToolStateEntry(name="a", source="shop", availability=SEARCHABLE)
     with pytest.raises(ToolOrphaned, match="'shop'") as caught:
         registry.require("a")
-    assert caught.value.code == "UNKNOWN_TOOL"
+    assert caught.value.code == "TOOL_ORPHANED"
     assert (caught.value.name, caught.value.source) == ("a", "shop")
     assert registry.upsert("market", Lazy("a")) == 5
     assert [(each.name, each.availability) for each in registry.manifests()] == [("a", SEARCHABLE)]

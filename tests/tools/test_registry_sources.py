@@ -95,7 +95,7 @@ def test_a_source_that_cannot_be_listed_is_named_and_changes_nothing(fault: str)
     with pytest.raises(BadToolSource, match="'shop'") as caught:
         registry.upsert("shop", Bad(_LISTINGS[fault]))
     assert caught.value.source == "shop"
-    assert caught.value.code == "TOOL_ERROR"
+    assert caught.value.code == "BAD_TOOL_SOURCE"
     with pytest.raises(BadToolSource, match="'context provider 2'"):
         registry.compose_session_catalog(True, [StaticTools([]), Bad(_LISTINGS[fault])])
     assert registry.export_state() == before

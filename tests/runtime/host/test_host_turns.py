@@ -244,7 +244,7 @@ def test_a_circle_of_turns_that_wait_for_each_other_is_refused_where_it_would_cl
         async with staged(place, Starter(), model=ObedientModel()) as stage:
             await stage.make("other", child=False)
             (answer,) = await call(stage.session, 'ask_on:{"session":"other","then":"root"}')
-            assert answer.value == "INVALID_ARGUMENT"
+            assert answer.value == "TURN_WAITS_FOR_ITSELF"
             await stage.make("third", child=False)
             (fine,) = await call(stage.session, 'ask_on:{"session":"other","then":"third"}')
             assert fine.value == "ok"
@@ -326,5 +326,5 @@ def test_an_action_may_make_a_session_and_wait_for_its_turn(place: Place) -> Non
 def test_it_is_a_typed_error_that_a_turn_waits_for_itself() -> None:
     """Ours: it has a code and says what to do instead."""
     error = TurnWaitsForItself("a", "b")
-    assert (error.code, error.awaited) == ("INVALID_ARGUMENT", "b")
+    assert (error.code, error.awaited) == ("TURN_WAITS_FOR_ITSELF", "b")
     assert error.hint
