@@ -71,7 +71,11 @@ def page() -> str:
     """Return the page as it must be."""
     raised: dict[str, list[type[StandfastError]]] = {}
     for one in vars(errors).values():
-        if isinstance(one, type) and issubclass(one, StandfastError) and isinstance(one.__dict__.get("code"), str):
+        if (
+            isinstance(one, type)
+            and issubclass(one, StandfastError)
+            and isinstance(one.__dict__.get("code"), str)
+        ):
             raised.setdefault(str(one.code), []).append(one)
     rows = []
     for code in (*Code, *TurnCode):

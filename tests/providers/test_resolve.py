@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from standfast import Agent, Runtime
-from standfast.errors import InvalidArgument, ProviderUnavailable, ProviderUnconfigured, ProviderMismatch
+from standfast.errors import InvalidArgument, ProviderMismatch, ProviderUnavailable, ProviderUnconfigured
 from standfast.ports.model_provider import ModelProvider
 from standfast.providers.fallback import Fallback
 from standfast.providers.http.model import HttpModel
@@ -103,7 +103,9 @@ def test_a_model_without_its_key_says_which_variable_is_missing(vendor: object) 
 @pytest.mark.parametrize("name", ["", "gpt", "mine:model", ":", "fallback:", "anthropic: "])
 def test_a_name_of_another_form_is_refused_with_the_form_expected(name: str) -> None:
     """Ours: errors say what would have been right."""
-    with pytest.raises((InvalidArgument, ProviderUnavailable), match=r"names no model.*(scripted:FILE|did you mean)"):
+    with pytest.raises(
+        (InvalidArgument, ProviderUnavailable), match=r"names no model.*(scripted:FILE|did you mean)"
+    ):
         resolve_model(name)
 
 
