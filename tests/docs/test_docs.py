@@ -21,7 +21,7 @@ from standfast.model import CapabilityLimits, SessionLimits
 from standfast.model.language import EngineName
 from standfast.model.limits import AGENT_TIMEOUT_MS, SANDBOX_TIMEOUT_MS
 from standfast.plugins import shipped
-from standfast.plugins.directives import ALLOWED
+from standfast.plugins.answers import ALLOWED
 from standfast.plugins.hook import HOOKS, SLOTS
 from standfast.protocols.code.executor import CELL_LIMITS
 from standfast.protocols.code.instructions import how_to_act

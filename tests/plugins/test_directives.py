@@ -40,15 +40,9 @@ from standfast.model.message import UserMessage
 from standfast.model.outcome import Finished, Stopped, StopReason
 from standfast.model.ruling import CallRuling
 from standfast.model.session import PluginNode
+from standfast.plugins.answers import ALLOWED, read_directives
 from standfast.plugins.contexts import ToolCallHookContext
-from standfast.plugins.directives import (
-    ALLOWED,
-    OwnedDirective,
-    PluginOwned,
-    compose,
-    compose_call,
-    read_directives,
-)
+from standfast.plugins.directives import OwnedDirective, PluginOwned, compose, compose_call
 from standfast.plugins.hook import HOOKS, hook
 from standfast.plugins.plugin import Plugin
 from standfast.plugins.running import RegisteredHook

@@ -151,7 +151,7 @@ class Plain:
     [
         (Forgetful([]), "code executor of plugin 'runs' has no method `snapshot_execution_state`"),
         (Plain(), "execute_code of plugin 'runs' is not `async def`"),
-        (object(), "what plugin 'runs' has for the slot code_executor is a object"),
+        (object(), "plugin 'runs' fills the slot code_executor with a object"),
     ],
     ids=["forgetful", "plain", "nothing"],
 )

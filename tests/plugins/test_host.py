@@ -166,7 +166,7 @@ def test_a_factory_that_builds_nonsense_is_named(nonsense: object) -> None:
 
 def test_a_factory_builds_a_plugin_of_its_own_name() -> None:
     """Ours: what is stored under an id is that plugin's."""
-    with pytest.raises(InvalidPlugin, match="'factory' built a plugin that calls itself 'stepper'"):
+    with pytest.raises(InvalidPlugin, match="'factory' built a plugin with the id 'stepper'"):
         session_of(Factory(Stepper()))
 
 

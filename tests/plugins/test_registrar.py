@@ -202,7 +202,7 @@ def test_one_plugin_cannot_fill_a_slot_twice() -> None:
 def test_a_slot_takes_no_nonsense(fill: str, nonsense: Any) -> None:
     """Bug: nonsense in a slot broke the session without a word about the plugin."""
     to, _ = registrar()
-    with pytest.raises(InvalidPlugin, match="what plugin 'one' has for the slot"):
+    with pytest.raises(InvalidPlugin, match="plugin 'one' fills the slot"):
         getattr(to.protocol, fill)(nonsense)
 
 

@@ -1,6 +1,6 @@
-"""Everything that shapes a session: the plugin kernel, and the plugins that ship with Standfast.
+"""The plugin kernel, and the plugins that ship with Standfast.
 
-What a plugin author needs is importable from here and loaded when it is first used.
+Plugin authors import from here; each name is loaded when it is first used.
 """
 
 from __future__ import annotations

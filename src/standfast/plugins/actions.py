@@ -1,7 +1,6 @@
-"""What a plugin lets others do with it: queries, commands and tasks, by name.
+"""Actions: queries, commands and tasks of a plugin that others call by name.
 
-An action is called with JSON and answers with JSON. With types it is as pleasant as a function: `call_action`
-takes and returns them.
+An action takes and returns JSON; with types, `call_action` converts both.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _PARAMS: Final = ("required", "optional", "forbidden")
 
 
 class PluginActionDef(msgspec.Struct, frozen=True, kw_only=True):
-    """An action as others see it."""
+    """An action as callers see it."""
 
     name: str
     plugin_id: str
@@ -45,7 +44,7 @@ class PluginActionDef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActionMark(msgspec.Struct, frozen=True):
-    """What the decorator leaves on a method."""
+    """The mark that the decorator puts on a method."""
 
     name: str | None
     kind: ActionKind
@@ -53,7 +52,7 @@ class ActionMark(msgspec.Struct, frozen=True):
 
 
 class PluginActionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What an action is told about its call, and what it may ask of the runtime (`host`)."""
+    """The call of an action, and the runtime services it may use (`host`)."""
 
     session_id: str | None
     host: PluginActionHost = NO_HOST
@@ -68,7 +67,7 @@ class RegisteredAction(msgspec.Struct, frozen=True):
     gives: Any
 
     def session_for(self, given: str | None, current: str | None) -> str | None:
-        """The session that the action works on; an error if it must or must not have one."""
+        """Return the session that the action works on; raise if it must or must not have one."""
         session_id = given or current
         name, wanted = self.definition.name, self.definition.session_param
         if wanted == "required" and session_id is None:
@@ -78,14 +77,14 @@ class RegisteredAction(msgspec.Struct, frozen=True):
         return session_id
 
     def read(self, arguments: Json) -> Any:
-        """The arguments as the handler wants them."""
+        """Convert the arguments to the type of the handler."""
         try:
             return msgspec.convert(arguments, self.takes)
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"action {self.definition.name!r}: {error}") from None
 
     def check(self, answer: Json) -> Json:
-        """The answer, if it is what the action says it gives."""
+        """Return the answer if it fits the declared type."""
         try:
             msgspec.convert(answer, self.gives, str_keys=True)
         except msgspec.ValidationError as error:
@@ -110,7 +109,7 @@ def action(
 ) -> Any:
     """Make a method of a plugin an action: `async def status(self, ctx, args: Args) -> Answer`.
 
-    It is called `plugin_id.name`. `args` may be left out. `session` says whether it works on a session.
+    Its name is `plugin_id.name`. `args` is optional. `session` says whether it works on a session.
     """
     if kind not in _KINDS or session not in _PARAMS:
         raise InvalidPlugin(
@@ -131,8 +130,14 @@ def action_mark(function: object) -> ActionMark | None:
 
 
 def make_action(plugin_id: str, method: Any, mark: ActionMark) -> RegisteredAction:
-    """The action of a bound method."""
-    hints = _hints_of(plugin_id, method)
+    """Return the action of a bound method."""
+    try:
+        hints = get_type_hints(method)
+    except Exception as error:
+        raise InvalidPlugin(
+            f"the annotations of {method.__name__}() of plugin {plugin_id!r} cannot be read: {error}",
+            hint="its types must be importable where the plugin is defined",
+        ) from None
     parameters = list(inspect.signature(method).parameters)
     if not 1 <= len(parameters) <= 2:
         raise InvalidPlugin(
@@ -151,16 +156,6 @@ def make_action(plugin_id: str, method: Any, mark: ActionMark) -> RegisteredActi
         output_schema=_schema_of(gives),
     )
     return RegisteredAction(definition, method, takes, gives)
-
-
-def _hints_of(plugin_id: str, method: Any) -> dict[str, Any]:
-    try:
-        return get_type_hints(method)
-    except Exception as error:
-        raise InvalidPlugin(
-            f"the annotations of {method.__name__}() of plugin {plugin_id!r} cannot be read: {error}",
-            hint="its types must be importable where the plugin is defined",
-        ) from None
 
 
 def _schema_of(kind: Any) -> dict[str, Any]:

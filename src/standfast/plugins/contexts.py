@@ -1,7 +1,7 @@
-"""What a hook is told, and what it may answer with besides directives.
+"""The contexts of hooks, and the answers that are not directives.
 
-Rule: a context is read only. A hook changes its turn by what it returns; what it wants of the runtime beside
-that, it asks the context's `host` for, which has the services of the hook's role and no others.
+Rule: a context is read only. A hook changes its turn by what it returns; through the context's `host` it uses
+the runtime services of its role and no others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ StreamKind = Literal["text", "reasoning"]
 
 
 class Shelf(Protocol):
-    """What a plugin keeps beyond one session, under keys, in scopes of its own."""
+    """Storage of a plugin beyond one session: values under keys, in scopes of its own."""
 
     async def put(self, scope: str, key: str, body: bytes | None) -> None: ...
 
@@ -50,11 +50,11 @@ class Shelf(Protocol):
 
 
 Completer = AsksModel
-"""Asks the session's model for a text. What that used is in the ledger, under *source*."""
+"""Asks the session's model for a text. The usage is in the ledger under *source*."""
 
 
 class SessionHosts(Protocol):
-    """What the plugins of one session may ask of the runtime, for each role as much as it has."""
+    """The runtime services of a session's plugins, for each role."""
 
     @property
     def prompt(self) -> PromptHookHost: ...
@@ -91,7 +91,7 @@ class SessionHosts(Protocol):
 
     @property
     def session(self) -> PluginActionHost:
-        """What a plugin has beside its hooks; within a hook, no more of it than the hook has itself."""
+        """The services outside of hooks; within a hook, only those of the hook."""
 
 
 class NoHosts:
@@ -101,13 +101,10 @@ class NoHosts:
     sessions = session_graph = processes = completions = NO_HOST
 
 
-class PluginExtensions:
-    """What plugins of a session lay out for each other, under names."""
+class PluginExtensions(msgspec.Struct):
+    """Values that plugins of a session share under names."""
 
-    __slots__ = ("values",)
-
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
+    values: dict[str, Any] = {}
 
     def put(self, name: str, value: Any) -> None:
         self.values[name] = value
@@ -117,19 +114,19 @@ class PluginExtensions:
 
 
 class HookContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What every hook within a turn is told."""
+    """The context of every hook within a turn."""
 
     session_id: str
     turn_id: str
     extensions: PluginExtensions
     extension: Json = None
-    """What the turn was given for the protocol."""
+    """The turn's extension for the protocol."""
     deps: Any = None
-    """What the turn's tools get as `RunContext.deps`."""
+    """The `RunContext.deps` of the turn's tools."""
 
 
 class PromptHookContext(HookContext, frozen=True, kw_only=True):
-    """The model is about to be asked."""
+    """The model is about to be called."""
 
     iteration: int
     host: PromptHookHost = NO_HOST
@@ -138,7 +135,7 @@ class PromptHookContext(HookContext, frozen=True, kw_only=True):
 class TurnTransformContext(HookContext, frozen=True, kw_only=True):
     """The messages of the next model call. `turn_messages` of them, the last ones, belong to this turn.
 
-    `prompt_tokens` is what the last model call was given, as its provider counted; 0 before the first one.
+    `prompt_tokens` is the size of the last call's prompt as its provider counted; 0 before the first call.
     """
 
     turn_messages: int
@@ -148,7 +145,7 @@ class TurnTransformContext(HookContext, frozen=True, kw_only=True):
 
 
 class CompactionContext(HookContext, frozen=True, kw_only=True):
-    """What the model sees of earlier turns, and may see a summary of instead."""
+    """The messages of earlier turns, which a summary may replace."""
 
     messages: Sequence[Message]
     turn_messages: Sequence[Message]
@@ -202,10 +199,10 @@ class ToolCallHookContext(HookContext, frozen=True, kw_only=True):
 
 
 class ToolResultHookContext(HookContext, frozen=True, kw_only=True):
-    """A call has its result, and nobody has seen it yet: the model, or the code that made the call.
+    """A call has its result, before the model or the code that made the call sees it.
 
-    `parent` is the call that runs that code. With `is_cell` it is code that has ended, and `value` is a
-    `CellReport` as JSON; what it ends the turn with, if it does, is made of the report's `result` afterwards.
+    `parent` is the call that runs that code. With `is_cell` the call itself is code that has ended, and
+    `value` is a `CellReport` as JSON; an answer of the code is taken from the report's `result` afterwards.
     """
 
     call_id: int
@@ -221,7 +218,7 @@ class ToolResultHookContext(HookContext, frozen=True, kw_only=True):
 
 
 class ToolResultProjectionContext(HookContext, frozen=True, kw_only=True):
-    """A result is about to become what the model reads of it."""
+    """A result is about to become the text that the model reads."""
 
     call_id: int
     tool_name: str
@@ -232,8 +229,8 @@ class ToolResultProjectionContext(HookContext, frozen=True, kw_only=True):
 class AssistantStreamHookContext(HookContext, frozen=True, kw_only=True):
     """A piece of the reply arrived: of its text, or of the model's reasoning.
 
-    `number` is that of the model call; another attempt has another one. With `last` nothing more of the kind
-    comes, and `chunk` is empty: whoever has held something back gives it now.
+    `number` is that of the model call; another attempt has another one. With `last` the kind is complete and
+    `chunk` is empty: a hook that has held text back must return it now.
     """
 
     chunk: str
@@ -243,13 +240,13 @@ class AssistantStreamHookContext(HookContext, frozen=True, kw_only=True):
 
 
 class AssistantResponseHookContext(HookContext, frozen=True, kw_only=True):
-    """The whole reply arrived, and nothing was made of it yet."""
+    """The whole reply arrived and is not processed yet."""
 
     response: ReplyEnded
 
 
 class AssistantStreamTransform(msgspec.Struct, frozen=True):
-    """What is shown instead of a piece of the reply."""
+    """The text to show instead of a piece of the reply."""
 
     chunk: str
 
@@ -261,7 +258,7 @@ class AssistantResponseTransform(msgspec.Struct, frozen=True):
 
 
 class ContextCompaction(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model sees instead of earlier turns. Empty, it changes nothing."""
+    """The messages that replace earlier turns. Empty, it changes nothing."""
 
     seed: tuple[Message, ...] = ()
     reason: str = "compaction"
@@ -272,14 +269,14 @@ class ContextCompaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SwitchAgentFrame(msgspec.Struct, frozen=True):
-    """An answer of `before_llm_call`: the turn ends here, *task* is taken up in a new frame."""
+    """An answer of `before_llm_call`: the turn ends, and *task* starts in a new frame."""
 
     frame_id: str
     task: str
 
 
 class ToolCatalogContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools that a catalog is about to be made of. `found` are those that the model has found."""
+    """The tools of a catalog that is being built. `found` are those that the model has found."""
 
     session_id: str
     tools: Sequence[ToolManifest]
@@ -290,7 +287,7 @@ class ToolCatalogContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubagentContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session that works for another one knows about that."""
+    """The place of a session that works for another one."""
 
     parent_session_id: str
     depth: int = 1
@@ -309,7 +306,7 @@ class TurnFinalized(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnPersisted(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn is on disk."""
+    """A turn was committed."""
 
     session_id: str
     turn_id: str
@@ -318,14 +315,14 @@ class TurnPersisted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionRestored(msgspec.Struct, frozen=True, kw_only=True):
-    """A session was opened with what it had kept."""
+    """A session was opened with its stored state."""
 
     session_id: str
     leaf: str | None
 
 
 class SessionConfigChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """A session runs with other settings from now on; with None before, it was just opened."""
+    """A session's settings have changed; `before` is None if it was just opened."""
 
     session_id: str
     before: SessionPolicy | None

@@ -1,11 +1,11 @@
-"""Plugins that are installed beside Standfast, found by their entry point.
+"""Installed plugins, found by their entry point.
 
-A package offers one like this::
+A package declares one like this::
 
     [project.entry-points."standfast.plugins"]
     greeter = "greeter_plugin:Greeter"
 
-It is used where it is named: `Agent(plugins=["greeter"])`. Nothing is imported before that.
+An agent uses it by name: `Agent(plugins=["greeter"])`. It is not imported before that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FoundPlugin(msgspec.Struct, frozen=True):
     _entry: Any
 
     def load(self) -> PluginFactory:
-        """Import it. What goes wrong is `PluginFailed` with its name."""
+        """Import it; `PluginFailed` with its name if that fails."""
         try:
             return as_factory(self._entry.load())
         except (StandfastError, KeyboardInterrupt):
@@ -41,7 +41,7 @@ class FoundPlugin(msgspec.Struct, frozen=True):
 
 
 def installed_plugins() -> list[FoundPlugin]:
-    """Every plugin that an installed package offers, by name. One name may be offered twice."""
+    """Return the plugins of installed packages, sorted by name. Two may have the same name."""
     from importlib import metadata  # slow to import, and most agents name no installed plugin
 
     found = []
@@ -53,7 +53,7 @@ def installed_plugins() -> list[FoundPlugin]:
 
 
 def require_plugin(name: str) -> FoundPlugin:
-    """The plugin of this name, from an installed package; two packages that offer it are a conflict."""
+    """Return the plugin of this name; `PluginConflict` if two packages declare it."""
     installed = installed_plugins()
     named = [one for one in installed if one.name == name]
     if not named:
@@ -70,10 +70,10 @@ def require_plugin(name: str) -> FoundPlugin:
 
 
 def find_plugin(name: str) -> PluginFactory:
-    """The plugin of this name, loaded."""
+    """Return the loaded plugin of this name."""
     return require_plugin(name).load()
 
 
 def resolve_plugin(given: object) -> PluginFactory:
-    """A plugin by its name, or in any of the other forms."""
+    """Return a plugin given by its name, or in a form that `as_factory` takes."""
     return find_plugin(given) if isinstance(given, str) else as_factory(given)

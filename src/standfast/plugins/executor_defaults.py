@@ -1,7 +1,7 @@
-"""What a code executor is taken to have where it does not say.
+"""Defaults for the members that a code executor may leave out.
 
-The seed asks `execute_code` of an executor and nothing else. One that is no more than that keeps no
-variables, lets code call the tools of the session, and is run again from its beginning if its turn waited.
+An executor that has only `execute_code` keeps no variables, lets code call the session's tools, and runs a
+cell again from its beginning if its turn waited.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ _MEMBERS: Final = (
     "accepts_finish", "cell_language", "cell_tool", "execution_state_dirty", "functions", "language", "park",
     "referenced_blobs", "restore_execution_state", "snapshot_execution_state", "turn_over",
 )  # fmt: skip
-"""What an executor may leave out."""
-
+"""The members that an executor may leave out."""
 
 _MEMORY: Final = ("execution_state_dirty", "snapshot_execution_state", "restore_execution_state")
 
 
 class ExecutesCode(Protocol):
-    """What every code executor has."""
+    """The one method that every code executor has."""
 
     async def execute_code(self, ctx: CodeExecutionContext, request: ExecRequest) -> ExecResponse: ...
 
 
 class CatalogFunctions:
-    """The `CodeFunctions` of an executor without functions of its own: the tools that the model may call."""
+    """The `CodeFunctions` of an executor without its own: the tools that the model may call."""
 
     def __init__(
         self, catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool], cell_tool: str
@@ -65,7 +64,7 @@ class CatalogFunctions:
 
 
 class DefaultExecutor:
-    """A code executor of which only `execute_code` is given."""
+    """A code executor made of an object with `execute_code`."""
 
     cell_tool = CELL_TOOL
     language = "python"
@@ -100,20 +99,20 @@ class DefaultExecutor:
         return {}
 
     def restore_execution_state(self, data: bytes) -> None:
-        """There is nothing to take in."""
+        """There is no state."""
 
 
 def lacking_member(given: object) -> str:
-    """Return the method that has no default beside what *given* has; empty if nothing is lacking.
+    """Return a method that *given* must define because it defines others of its kind; empty if none.
 
-    An executor with variables that are not written down, or not read back, would lose them without a word.
+    An executor that only stores, or only restores, its variables would lose them silently.
     """
     missing = [name for name in _MEMORY if not hasattr(given, name)]
     return missing[0] if 0 < len(missing) < len(_MEMORY) else ""
 
 
 def completed(given: Any) -> CodeExecutorPlugin:
-    """Return *given* if it has all that an executor may have, otherwise with defaults for the rest."""
+    """Return *given* with defaults for the members that it lacks."""
     present = [name for name in _MEMBERS if hasattr(given, name)]
     if len(present) == len(_MEMBERS):
         whole: CodeExecutorPlugin = given

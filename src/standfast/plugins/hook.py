@@ -1,4 +1,4 @@
-"""Every place where a plugin can have a say, as one table, and the decorator that takes a method there.
+"""The hooks: one table of every place where plugins are asked, and the decorator that marks their methods.
 
 Rule: the name of a hook is stable, and is the name of the method that implements it.
 """
@@ -33,96 +33,63 @@ class HookKind(msgspec.Struct, frozen=True):
 
 
 _DIRECTIVES: Final = "directives, or None"
+_TURN: Final = "the turn fails"
+_CALL: Final = "that call fails"
+_MODEL: Final = "the model call fails"
+_NEVER: Final = "never fatal"
+_CATALOG: Final = "the catalog build fails"
 
 HOOKS: Final[dict[str, HookKind]] = {
     kind.name: kind
     for kind in (
         HookKind(
-            "prompt_contributor",
-            ("PromptHookContext",),
-            "text, PromptContribution, a list of them, or None",
-            "in order",
-            "the turn fails",
+            "prompt_contributor", ("PromptHookContext",), "text, PromptContribution, a list of them, or None",
+            "in order", _TURN,
         ),
         HookKind(
-            "context_transform",
-            ("TurnTransformContext", "list[Message]"),
-            "the messages that the model is shown",
-            "by priority",
-            "the turn fails",
+            "context_transform", ("TurnTransformContext", "list[Message]"),
+            "the messages that the model is shown", "by priority", _TURN,
+        ),
+        HookKind("compactor", ("CompactionContext",), "ContextCompaction, or None", "by priority", _TURN),
+        HookKind("before_turn", ("TurnHookContext",), _DIRECTIVES, "in order", _TURN),
+        HookKind("checkpoint", ("CheckpointHookContext",), _DIRECTIVES, "in order", _TURN),
+        HookKind("after_turn", ("TurnResultHookContext",), _DIRECTIVES, "in order", _TURN),
+        HookKind("before_tool_call", ("ToolCallHookContext",), _DIRECTIVES, "in order", _CALL),
+        HookKind("after_tool_call", ("ToolResultHookContext",), _DIRECTIVES, "in order", _CALL),
+        HookKind(
+            "assistant_stream", ("AssistantStreamHookContext",), "text, or AssistantStreamTransform",
+            "chained", _MODEL,
         ),
         HookKind(
-            "compactor",
-            ("CompactionContext",),
-            "ContextCompaction, or None",
-            "by priority",
-            "the turn fails",
+            "assistant_response", ("AssistantResponseHookContext",),
+            "ReplyEnded, or AssistantResponseTransform", "chained", _MODEL,
         ),
-        HookKind("before_turn", ("TurnHookContext",), _DIRECTIVES, "in order", "the turn fails"),
-        HookKind("checkpoint", ("CheckpointHookContext",), _DIRECTIVES, "in order", "the turn fails"),
-        HookKind("after_turn", ("TurnResultHookContext",), _DIRECTIVES, "in order", "the turn fails"),
-        HookKind("before_tool_call", ("ToolCallHookContext",), _DIRECTIVES, "in order", "that call fails"),
-        HookKind("after_tool_call", ("ToolResultHookContext",), _DIRECTIVES, "in order", "that call fails"),
+        HookKind("turn_finalized", ("TurnFinalized",), "nothing", "all at once", _NEVER),
+        HookKind("turn_persisted", ("TurnPersisted",), "nothing", "all at once", _NEVER),
+        HookKind("session_restored", ("SessionRestored",), "nothing", "all at once", _NEVER),
+        HookKind("session_config_changed", ("SessionConfigChanged",), "nothing", "all at once", _NEVER),
         HookKind(
-            "assistant_stream",
-            ("AssistantStreamHookContext",),
-            "text, or AssistantStreamTransform",
-            "chained",
-            "the model call fails",
+            "session_config_mutator", ("SessionConfigChanged", "SessionPolicy"),
+            "the SessionPolicy to run with", "chained", _NEVER,
         ),
         HookKind(
-            "assistant_response",
-            ("AssistantResponseHookContext",),
-            "ReplyEnded, or AssistantResponseTransform",
-            "chained",
-            "the model call fails",
-        ),
-        HookKind("turn_finalized", ("TurnFinalized",), "nothing", "all at once", "never fatal"),
-        HookKind("turn_persisted", ("TurnPersisted",), "nothing", "all at once", "never fatal"),
-        HookKind("session_restored", ("SessionRestored",), "nothing", "all at once", "never fatal"),
-        HookKind(
-            "session_config_changed", ("SessionConfigChanged",), "nothing", "all at once", "never fatal"
-        ),
-        HookKind(
-            "session_config_mutator",
-            ("SessionConfigChanged", "SessionPolicy"),
-            "the SessionPolicy to run with",
-            "chained",
-            "never fatal",
-        ),
-        HookKind(
-            "tool_catalog",
-            ("ToolCatalogContext",),
-            "ToolCatalogContribution, or None",
-            "in order",
-            "the catalog build fails",
+            "tool_catalog", ("ToolCatalogContext",), "ToolCatalogContribution, or None", "in order", _CATALOG,
             plain=True,
         ),
-        HookKind(
-            "trigger_catalog",
-            (),
-            "a list of TriggerEvent",
-            "in order",
-            "the catalog build fails",
-            plain=True,
-        ),
+        HookKind("trigger_catalog", (), "a list of TriggerEvent", "in order", _CATALOG, plain=True),
     )
-}
+}  # fmt: skip
 
 LIFECYCLE: Final = ("turn_finalized", "turn_persisted", "session_restored", "session_config_changed")
 
 SLOTS: Final = (
-    "protocol_session",
-    "protocol_driver",
-    "code_executor",
-    "prose_projector",
-    "tool_result_projector",
-)
-"""What only one plugin of a session can be."""
+    "protocol_session", "protocol_driver", "code_executor", "prose_projector", "tool_result_projector",
+)  # fmt: skip
+"""The roles that only one plugin of a session can have."""
 
 
 class HookMark(msgspec.Struct, frozen=True):
-    """What the decorator leaves on a method."""
+    """The mark that the decorator puts on a method."""
 
     kind: str
     priority: int = 0
@@ -133,9 +100,9 @@ def hook(function: F, /) -> F: ...
 @overload
 def hook(kind: str | None = None, /, *, priority: int = 0) -> Callable[[F], F]: ...
 def hook(target: Any = None, /, *, priority: int = 0) -> Any:
-    """Make a method of a plugin a hook: the one it is named after, or the one that is named here.
+    """Make a method of a plugin a hook: the one it is named after, or the one that *kind* names.
 
-    `priority` matters to the hooks that the table orders by it: higher ones come first.
+    Of the hooks that the table orders by priority, those with a higher `priority` come first.
     """
     if callable(target):
         return _marked(target, target.__name__, priority)
@@ -148,7 +115,7 @@ def mark_of(function: object) -> HookMark | None:
 
 
 def require_kind(name: str) -> HookKind:
-    """The row of the table, or an error that suggests one."""
+    """Return a row of the table; `InvalidPlugin` suggests one if there is none of this name."""
     kind = HOOKS.get(name)
     if kind is None:
         import difflib

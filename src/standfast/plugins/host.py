@@ -2,23 +2,22 @@
 
 Rules
 -----
-1. Building: each plugin is built and registers, in order; then every one is told that the session is ready;
-   then each gets what it remembers.
+1. Each plugin is built and registers, in order; then `session_ready` is called on each; then each gets its
+   stored state.
 2. A session has exactly one protocol.
-3. Whatever a plugin raises while it is built is `PluginFailed` with its id; nothing of the session then
-   exists.
+3. Whatever a plugin raises while it is built is `PluginFailed` with its id; the session then does not exist.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
 
 from standfast.errors import BadToolSource, InvalidPlugin, PluginConflict, PluginFailed, StandfastError
 from standfast.model.plugin_state import PluginSessionSnapshot
-from standfast.plugins.contexts import NoHosts, PluginExtensions, SessionHosts, Shelf
+from standfast.plugins.contexts import NoHosts, PluginExtensions, SessionHosts
 from standfast.plugins.plugin import (
     Plugin,
     PluginFactory,
@@ -64,25 +63,28 @@ class PluginHost:
         hosts_of: Callable[[str], SessionHosts] = lambda session_id: NoHosts(),
     ) -> None:
         self.factories = [as_factory(one) for one in factories]
-        _require_unique(self.factories)
+        seen: dict[str, PluginFactory] = {}
+        for factory in self.factories:
+            if (other := seen.setdefault(factory.id, factory)) is not factory:
+                raise PluginConflict(f"the id {factory.id!r}", repr(other), repr(factory), hint="use it once")
         self.tools = tools
         self.runner = runner or HookRunner()
         self._shelf_of = shelf_of
         self.report = report
         self.shared_artifact: tuple[object, Any] = (None, None)
-        """What sessions with the same tools share: the registry's settings, and what was made of them."""
+        """The catalog that sessions with the same tools share, and the registry's settings it is made of."""
         self._read_attachment = read_attachment
         self._hosts_of = hosts_of
 
     async def open_session(self, build: SessionBuild) -> PluginSession:
-        """Build the plugins of one session where plugins that block delay no other session."""
+        """Build the plugins of one session, away from the runtime's loop."""
         step = BuildStep()
         return await self.aside(lambda: self.build_session(build, step), step)
 
     async def aside(self, work: Callable[[], T], step: BuildStep, *, asks_sources: bool = False) -> T:
-        """Call *work*, which calls plugins' functions that cannot await, away from the runtime's loop.
+        """Call *work*, which calls synchronous functions of plugins, away from the runtime's loop.
 
-        If it takes longer than hooks may, the plugin of *step* has failed, or the source of tools that *work*
+        If it exceeds the hook timeout, the plugin of *step* has failed, or the source of tools that *work*
         asks (`BadToolSource`).
         """
         runner = self.runner
@@ -103,17 +105,34 @@ class PluginHost:
             raise step.late(problem) from None
 
     def build_session(self, build: SessionBuild, step: BuildStep | None = None) -> PluginSession:
-        """The plugins of one session, with what they remember. *step* is told which plugin does what."""
+        """Build the plugins of one session with their state. *step* records which plugin does what."""
         step = step or BuildStep()
         extensions, hosts = PluginExtensions(), self._hosts_of(build.session_id)
-        contributions, places = Contributions(), self._places()
+        contributions, runner = Contributions(), self.runner
+        places: dict[PluginLoop | None, PluginPlace] = {None: AT_HOME, "own": AT_HOME, "runtime": AT_HOME}
+        if runner.loops is not None:
+            places["own"] = PluginPlace(away=SharedLoop(runner.loops), stalls=runner.stalls)
+            places["runtime"] = PluginPlace(stalls=runner.stalls)
         unwritten: set[CallStage] = set()
         plugins: list[SessionPlugin] = []
         contexts: list[PluginSessionContext] = []
         for factory in self.factories:
-            ctx = self._context(factory.id, build, extensions, hosts)
+            ctx = PluginSessionContext(
+                session_id=build.session_id,
+                extensions=extensions,
+                shelf=self._shelf_of(factory.id),
+                options=build.authority.plugin_options,
+                parent_session_id=build.parent_session_id,
+                subagent=build.authority.subagent,
+                read_attachment=self._read_attachment,
+                host=hosts.session,
+            )
             plugin = _attempt(step, factory.id, "build", factory.build, ctx)
-            _check_built(factory, plugin)
+            if not isinstance(plugin, (Plugin, SessionPlugin)):
+                problem = f"built a {type(plugin).__name__}, which is no plugin"
+                raise InvalidPlugin(f"factory {factory.id!r} {problem}")
+            if plugin.id != factory.id:
+                raise InvalidPlugin(f"factory {factory.id!r} built a plugin with the id {plugin.id!r}")
             memory = PluginMemory(plugin, unwritten, says_changes=isinstance(plugin, Plugin))
             contributions.places[plugin.id] = msgspec.structs.replace(places[loop_of(plugin)], memory=memory)
             _attempt(step, factory.id, "register", plugin.register, PluginRegistrar(plugin.id, contributions))
@@ -121,8 +140,15 @@ class PluginHost:
             contexts.append(ctx)
         contributions.sort()
         collect_triggers(contributions, self.runner, step)
-        _require_protocol(contributions)
-        registry = self._registry(contributions)
+        for slot in ("protocol_session", "protocol_driver"):
+            if slot not in contributions.slots:
+                hint = 'pass protocol="standard" or a protocol plugin'
+                raise InvalidPlugin(f"no plugin fills the slot {slot}", hint=hint)
+        registry = self.tools.fork()
+        for plugin_id, tools in contributions.tools.items():
+            registry.upsert(f"plugin:{plugin_id}", StaticTools(tools, prefix=f"{plugin_id}."))
+        for source, provider in contributions.providers:
+            registry.upsert(source, provider)
         given_tools = registry.settings
         if build.tool_state is not None:
             registry.restore_state(build.tool_state)
@@ -145,7 +171,7 @@ class PluginHost:
         authority: SessionAuthority = FULL,
         step: BuildStep | None = None,
     ) -> PluginSession:
-        """The plugins of *source*, with what they remember now, for another session."""
+        """Build the plugins of *source*, with their current state, for another session."""
         step = step or BuildStep()
         snapshot, pieces = source.copied(step)
         tools = source.tool_registry
@@ -162,38 +188,6 @@ class PluginHost:
             step,
         )
 
-    def _context(
-        self, plugin_id: str, build: SessionBuild, extensions: PluginExtensions, hosts: SessionHosts
-    ) -> PluginSessionContext:
-        shelf: Shelf = self._shelf_of(plugin_id)
-        return PluginSessionContext(
-            session_id=build.session_id,
-            extensions=extensions,
-            shelf=shelf,
-            options=build.authority.plugin_options,
-            parent_session_id=build.parent_session_id,
-            subagent=build.authority.subagent,
-            read_attachment=self._read_attachment,
-            host=hosts.session,
-        )
-
-    def _places(self) -> dict[PluginLoop | None, PluginPlace]:
-        """Where the code of a session's plugins runs, by what they declare; None stands for those we ship."""
-        runner = self.runner
-        if runner.loops is None:
-            return dict.fromkeys(("own", "runtime", None), AT_HOME)
-        own = PluginPlace(away=SharedLoop(runner.loops), stalls=runner.stalls)
-        return {"own": own, "runtime": PluginPlace(stalls=runner.stalls), None: AT_HOME}
-
-    def _registry(self, contributions: Contributions) -> ToolRegistry:
-        """The agent's tools and those of the plugins."""
-        registry = self.tools.fork()
-        for plugin_id, tools in contributions.tools.items():
-            registry.upsert(f"plugin:{plugin_id}", StaticTools(tools, prefix=f"{plugin_id}."))
-        for source, provider in contributions.providers:
-            registry.upsert(source, provider)
-        return registry
-
 
 def _attempt(step: BuildStep, plugin_id: str, what: str, function: Any, *given: Any) -> Any:
     step.begin(plugin_id, what)
@@ -207,28 +201,3 @@ def _attempt(step: BuildStep, plugin_id: str, what: str, function: Any, *given: 
         raise PluginFailed(plugin_id, what, error.message, hint=error.hint) from error
     except BaseException as error:
         raise PluginFailed(plugin_id, what, described(error)) from error
-
-
-def _check_built(factory: PluginFactory, plugin: object) -> None:
-    if not isinstance(plugin, Plugin) and not isinstance(plugin, SessionPlugin):
-        raise InvalidPlugin(f"factory {factory.id!r} built a {type(plugin).__name__}, which is no plugin")
-    if plugin.id != factory.id:
-        raise InvalidPlugin(f"factory {factory.id!r} built a plugin that calls itself {plugin.id!r}")
-
-
-def _require_unique(factories: Sequence[PluginFactory]) -> None:
-    seen: dict[str, PluginFactory] = {}
-    for factory in factories:
-        if factory.id in seen:
-            raise PluginConflict(
-                f"the id {factory.id!r}", repr(seen[factory.id]), repr(factory), hint="use it once"
-            )
-        seen[factory.id] = factory
-
-
-def _require_protocol(contributions: Contributions) -> None:
-    for slot in ("protocol_session", "protocol_driver"):
-        if slot not in contributions.slots:
-            raise InvalidPlugin(
-                f"no plugin fills the slot {slot}", hint='pass protocol="standard" or a protocol plugin'
-            )

@@ -1,21 +1,20 @@
-"""A plugin: what it is to the kernel, and the class that makes writing one short.
+"""The plugin interfaces of the kernel, and the class that makes writing a plugin short.
 
 Theory of operation
 -------------------
-A *factory* makes one *session plugin* for each session. Users rarely write the two: a `Plugin` is both. What
-is handed to an agent is a pattern; each session gets a copy of it, registers the copy's hooks, tools and
-actions, and gives it the state that it had.
+A *factory* builds one *session plugin* for each session. A `Plugin` is both: the instance passed to an agent
+is a pattern; each session gets a copy, registers its hooks, tools and actions, and restores its state.
 
 Rules
 -----
-1. Sessions share nothing through a `Plugin`: its attributes are copied deeply. What must not be copied is
-   made in `session_ready`.
-2. What a plugin remembers is JSON in `state`, and is written whenever `revision` has risen. Assigning `state`
-   raises it; whoever changes it in place calls `touch`.
-3. `version` is that of the state's shape. State of another version is refused, unless `migrate` can read it.
+1. Sessions share nothing through a `Plugin`: its attributes are copied deeply. Create what must not be copied
+   in `session_ready`.
+2. A plugin's state is JSON in `state`, and is stored whenever `revision` has risen. Assigning `state` raises
+   it; code that changes the state in place must call `touch`.
+3. `version` is that of the state's shape. State of another version is refused unless `migrate` can read it.
 4. The hooks of all plugins of a session run on one event loop that is not the runtime's, so that one that
    blocks delays no other session. A class that declares `loop = "runtime"` has its hooks run on the runtime's
-   loop; the declaration covers that class, and not the classes that are made of it.
+   loop; subclasses do not inherit the declaration.
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ _ID = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
 class PluginSessionContext(msgspec.Struct, frozen=True, kw_only=True):
     """The session that a plugin is built for.
 
-    `host` is what the plugin may ask of the runtime. While a hook of it runs, that is no more than the `host`
-    of the hook's own context has.
+    `host` has the runtime services that the plugin may use; within a hook, only those of the hook's context.
     """
 
     session_id: str
@@ -66,7 +64,7 @@ class PluginSessionContext(msgspec.Struct, frozen=True, kw_only=True):
     parent_session_id: str | None = None
     subagent: SubagentContext | None = None
     read_attachment: Any = None
-    """Gives the bytes of an attachment by its digest: `await ctx.read_attachment(digest)`."""
+    """Reads an attachment by its digest: `await ctx.read_attachment(digest)`."""
     host: PluginActionHost = NO_HOST
 
 
@@ -99,12 +97,13 @@ class Plugin:
     loop: ClassVar[PluginLoop] = "own"
 
     session: PluginSessionContext
-    """The session that this plugin is in. The pattern has none."""
+    """The session of this plugin. The pattern has none."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "id" not in cls.__dict__:
-            cls.id = _id_of(cls.__name__)
+        if "id" not in cls.__dict__:  # the class name in lower case, words separated by `-`
+            words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", cls.__name__.strip("_"))
+            cls.id = words.lower()
         check_plugin_id(cls.id)
         if "loop" not in cls.__dict__:
             cls.loop = "own"
@@ -112,8 +111,6 @@ class Plugin:
             raise InvalidPlugin(
                 f"loop {cls.loop!r} of plugin {cls.id!r} is unknown", hint='use "own" or "runtime"'
             )
-
-    # What it remembers
 
     @property
     def state(self) -> Json:
@@ -127,13 +124,13 @@ class Plugin:
     revision: int = 0
 
     def touch(self) -> None:
-        """Say that `state` has changed."""
+        """Announce that `state` has changed."""
         self.revision += 1
         if (stage := STAGE.get()) is not None:
             stage.changes.add(self.id)
 
     def migrate(self, state: Json, version: str) -> Json:
-        """State of another version in the shape of this one; refused unless overridden."""
+        """Convert state of another version; raises unless overridden."""
         raise PluginStateLost(
             self.id,
             "restore",
@@ -141,10 +138,8 @@ class Plugin:
             hint="install the version that wrote it, or give the plugin a `migrate` method",
         )
 
-    # Being built
-
     def build(self: P, ctx: PluginSessionContext) -> P:
-        """A copy of this pattern for one session."""
+        """Return a copy of this pattern for one session."""
         made = copy.deepcopy(self)
         made.session = ctx
         if (options := ctx.options.plugins.get(self.id)) is not None:
@@ -152,7 +147,7 @@ class Plugin:
         return made
 
     def configure(self, options: Json) -> None:
-        """Take the options that the session was opened with: a JSON object that sets attributes."""
+        """Set attributes from the options of the session, a JSON object."""
         if not isinstance(options, Mapping):
             raise InvalidArgument(f"the options of plugin {self.id!r} are not an object")
         known = [name for name in vars(self) if name not in _NOT_OPTIONS and not name.startswith("_")]
@@ -201,7 +196,7 @@ def check_plugin_id(plugin_id: object) -> str:
 
 
 def loop_of(plugin: SessionPlugin) -> PluginLoop | None:
-    """Where the code of a plugin runs; None for one that this package ships, whose hooks never block."""
+    """Return where the code of a plugin runs; None for a shipped one, whose hooks never block."""
     if is_shipped(plugin):
         return None
     loop: PluginLoop = "runtime" if getattr(plugin, "loop", "own") == "runtime" else "own"
@@ -209,12 +204,12 @@ def loop_of(plugin: SessionPlugin) -> PluginLoop | None:
 
 
 def is_shipped(plugin: object) -> bool:
-    """Whether a plugin or a factory is one of this package."""
+    """Return whether a plugin or a factory belongs to this package."""
     return type(plugin).__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def as_factory(given: object) -> PluginFactory:
-    """A plugin in any of the forms that users have it in: a pattern, its class, or a factory."""
+    """Return the factory of a pattern, of its class, or of a factory."""
     if isinstance(given, type) and issubclass(given, Plugin):
         try:
             given = given()
@@ -231,14 +226,9 @@ def as_factory(given: object) -> PluginFactory:
 
 
 def _members(cls: type) -> list[str]:
-    """The names of the methods in the order of their definition, base classes first."""
+    """Return the names of the methods in the order of their definition, base classes first."""
     found: dict[str, None] = {}
     for base in reversed(cls.__mro__):
         if base not in (object, Plugin):
             found.update(dict.fromkeys(name for name in vars(base) if not name.startswith("__")))
     return [name for name in found if not isinstance(getattr(cls, name, None), property)]
-
-
-def _id_of(name: str) -> str:
-    """The id of a class that does not give one: its name in lower case, words parted by `-`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name.strip("_")).lower()

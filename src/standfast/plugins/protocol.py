@@ -1,8 +1,8 @@
-"""What a protocol is made of: the plugins that decide how a model acts.
+"""The parts of a protocol: the plugins that decide how a model acts.
 
-A protocol is a plugin like any other that fills two exclusive slots. Its *session plugin* looks after the
-protocol's own state and may answer instead of the model; its *driver* makes, once for each catalog of tools,
-a preamble, and from that the `EffectHost` of each turn.
+A protocol is a plugin that fills two exclusive slots. Its *session plugin* looks after the protocol's own
+state and may answer instead of the model; its *driver* makes a preamble for each catalog of tools, and from
+that the `EffectHost` of each turn.
 """
 
 from __future__ import annotations
@@ -47,16 +47,15 @@ T = TypeVar("T")
 
 
 class ProtocolSessionContext(msgspec.Struct, frozen=True):
-    """Which session it is about."""
+    """The session that a protocol method is called for."""
 
     session_id: str
 
 
 class SessionReadView(msgspec.Struct, frozen=True, kw_only=True):
-    """A session in the middle of a turn, to be looked at.
+    """A session in the middle of a turn, read only.
 
-    `history` is what the frame had before the turn, `turn_messages` what the turn has said, and `usage` what
-    the turn has used so far.
+    `history` are the frame's messages before the turn; `turn_messages` and `usage` are the turn's so far.
     """
 
     session_id: str
@@ -70,7 +69,7 @@ class SessionReadView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessScope(msgspec.Struct, frozen=True, kw_only=True):
-    """The tasks that were begun for one model call, under names that a second attempt would choose again."""
+    """The tasks of one model call, under names that a second attempt would choose again."""
 
     session_id: str
     parent_invocation: str
@@ -82,7 +81,7 @@ class ProcessScope(msgspec.Struct, frozen=True, kw_only=True):
     async def spawn(
         self, name: str, task: SessionTask, *, kind: TaskKind = TaskKind.OTHER, label: str = ""
     ) -> TaskRecord:
-        """Run a task of this call; if it runs already, its record."""
+        """Start a task of this call; return its record if it runs already."""
         spec = TaskSpec(id=self.task_id(name), kind=kind, label=label or name)
         try:
             return await self.processes.spawn_managed_task(self.session_id, spec, task)
@@ -90,7 +89,7 @@ class ProcessScope(msgspec.Struct, frozen=True, kw_only=True):
             return next(one for one in await self.tasks() if one.id == spec.id)
 
     async def tasks(self) -> list[TaskRecord]:
-        """The tasks of this call, the oldest first."""
+        """Return the tasks of this call, the oldest first."""
         found = await self.processes.list_background_tasks(self.session_id)
         return [one for one in found if one.id.startswith(f"{self.parent_invocation}.")]
 
@@ -99,10 +98,10 @@ class ProcessScope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProtocolBeforeLlmCallContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The model is about to be asked; it need not be.
+    """The model is about to be called, unless the protocol answers instead.
 
-    `latest_prompt_usage` is what the last reply of the session used; None before the first one. `sessions`,
-    `session_graph` and `processes` are what the protocol may ask of the runtime here.
+    `latest_prompt_usage` is the usage of the session's last reply; None before the first one. `sessions`,
+    `session_graph`, `processes` and `completions` are runtime services.
     """
 
     session_id: str
@@ -120,7 +119,7 @@ class ProtocolBeforeLlmCallContext(msgspec.Struct, frozen=True, kw_only=True):
     completions: DirectCompletionHost
 
     async def direct_llm_completion(self, request: ModelRequest, usage_source: str) -> DirectLlmCompletion:
-        """Ask the session's model with a request of one's own, on the turn's account."""
+        """Ask the session's model with another request, on the turn's account."""
         return await self.completions.direct_llm_completion(request, usage_source)
 
     def process_scope(self) -> ProcessScope:
@@ -131,7 +130,7 @@ class ProtocolBeforeLlmCallContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProtocolSessionMaterialization(msgspec.Struct, frozen=True, kw_only=True):
-    """A session is opened: with these options, as a root or as a child."""
+    """The options that a session is opened with, as a root or as a child."""
 
     plugin_options: PluginOptions
     is_root_session: bool = True
@@ -143,50 +142,50 @@ class ProtocolRuntimeContext(Protocol):
     def protocol_turn_options(self) -> ProtocolTurnOptions | None: ...
 
     def set_protocol_turn_options(self, options: ProtocolTurnOptions) -> None:
-        """For the session, and for its current frame."""
+        """Set the options of the session and of its current frame."""
 
     def set_protocol_turn_options_all_frames(self, options: ProtocolTurnOptions) -> None: ...
 
 
 class ProtocolSessionPlugin:
-    """A protocol's part in the life of a session. Everything may be left as it is."""
+    """A protocol's part in the life of a session. Every method may be left as it is."""
 
     turn_options_version: int = 1
     """The `schema_version` of the protocol's options. Others are refused when they are set, and when a
-    session that has kept them is opened, unless `configure_runtime_on_materialize` sets them anew."""
+    session that has stored them is opened, unless `configure_runtime_on_materialize` replaces them."""
 
     async def initialize_session(self, ctx: ProtocolSessionContext) -> None:
         """The session is opened in this process."""
 
     async def restore_session(self, ctx: ProtocolSessionContext, state: SessionState) -> None:
-        """The session has kept *state*. Called also after a frame switch was committed."""
+        """The session has the stored *state*. Called also after a frame switch was committed."""
 
     async def append_session_nodes(self, ctx: ProtocolSessionContext, nodes: Sequence[Payload]) -> None:
         """The host has added nodes to the history."""
 
     async def apply_session_extension(self, extension: Json) -> None:
-        """The host hands something over for the session."""
+        """The host passes an extension for the session."""
         raise ProtocolError("the protocol of this session takes no session extensions")
 
     async def validate_turn_extension(self, extension: Json) -> None:
-        """The host hands something over for one turn; raise to refuse it."""
+        """The host passes an extension for one turn; raise to refuse it."""
 
     def configure_runtime_on_materialize(
         self, ctx: ProtocolRuntimeContext, materialization: ProtocolSessionMaterialization
     ) -> None:
-        """The session is opened: read and set the protocol's options."""
+        """Read and set the protocol's options while the session is opened."""
 
     async def before_llm_call(
         self, ctx: ProtocolBeforeLlmCallContext, request: ModelRequest
     ) -> SwitchAgentFrame | None:
-        """The model is about to be asked. With a frame to switch to, it is not."""
+        """Return a frame to switch to instead of calling the model, or None."""
         return None
 
 
 class CodeExecutionContext(Protocol):
-    """What a cell may ask of its turn.
+    """The services of a turn for one cell.
 
-    `reply` is the reply that the cell stands in. `now_ms` and `seed` are the same whenever the cell is run.
+    `reply` is the reply that contains the cell. `now_ms` and `seed` are the same whenever the cell is run.
     """
 
     session_id: str
@@ -199,7 +198,7 @@ class CodeExecutionContext(Protocol):
     output: OutputContract | None
 
     def engine(self, name: EngineName) -> CodeEngine:
-        """The engine of this name; `CodeExecutionUnavailable` if it is not installed."""
+        """Return the engine of this name; `CodeExecutionUnavailable` if it is not installed."""
 
     @property
     def reply(self) -> AssistantMessage: ...
@@ -210,29 +209,29 @@ class CodeExecutionContext(Protocol):
     async def read_blob(self, digest: str) -> bytes | None: ...
 
     def heard(self, count: int) -> None:
-        """The cell goes on from where it had this many answers."""
+        """Resume the cell where it had this many answers."""
 
     def ask(self, calls: Sequence[CellCall], hear: Callable[[int, CallAnswer], None]) -> None:
-        """The cell stands still, and has made *calls* since it last did.
+        """Pause the cell, which has made *calls* since its last pause.
 
-        *hear* is told, once, the number of a call and what came of it: later, or at once if that is known.
+        *hear* gets the number and the result of one call, once: later, or at once if it is known.
         """
 
     def made(self) -> Sequence[tuple[ToolCall, ToolSettled | None]]:
-        """The calls of the cell, and what the cell has heard of each."""
+        """Return the calls of the cell, each with the result that the cell has got."""
 
 
 class CodeFunctions(CellFunctions, Protocol):
-    """What code may call: the tools of the session, and functions that only code has."""
+    """The functions that code may call: the session's tools, and those that only code has."""
 
     def own(self, name: str) -> RegisteredTool | None:
-        """A function that only code has, by its name; and the tool that runs the code itself."""
+        """Return a function that only code has, or the tool that runs the code itself."""
 
 
 class CodeExecutorPlugin(Protocol):
     """Runs the code that a model writes, and keeps its variables.
 
-    An executor must have `execute_code`; what else it lacks is as in `executor_defaults`.
+    An executor must have `execute_code`; `executor_defaults` has the rest.
     """
 
     @property
@@ -241,10 +240,10 @@ class CodeExecutorPlugin(Protocol):
 
     @property
     def language(self) -> str:
-        """What the session's code is written in."""
+        """The language of the session's code."""
 
     def cell_language(self, reply: AssistantMessage, code: str) -> str:
-        """Tell what this cell of a reply is written in; it may be another language."""
+        """Return the language of this cell of a reply; it may be another one."""
 
     @property
     def accepts_finish(self) -> bool:
@@ -261,78 +260,69 @@ class CodeExecutorPlugin(Protocol):
         """
 
     def turn_over(self, messages: Sequence[Message]) -> None:
-        """The turn is about to be committed: no code of it is in the middle of anything any more.
+        """The turn is about to be committed, and no cell of it is running.
 
-        *messages* are those of the frame and of the turn: what they bring for code to read stays readable.
+        *messages* are those of the frame and of the turn: their inputs stay readable for code.
         """
 
     def execution_state_dirty(self) -> bool:
-        """Whether there is something to remember that `snapshot_execution_state` has not given yet."""
+        """Return whether the state has changed since `snapshot_execution_state`."""
 
     def snapshot_execution_state(self) -> bytes: ...
 
     def referenced_blobs(self) -> Mapping[str, str]:
-        """The blobs that the state names, by what they are: they are kept as long as the state is."""
+        """Return the digests that the state refers to, by name; they are kept as long as the state is."""
 
     def restore_execution_state(self, data: bytes) -> None:
-        """Take in what was remembered; nothing but empty bytes if there is nothing."""
+        """Restore the state; empty bytes if there is none."""
 
 
 class AssistantProseProjectorPlugin(Protocol):
-    """What of a reply is prose, to be shown to a person."""
+    """Selects the prose of a reply, which is shown to a person."""
 
     def project_assistant_prose(self, text: str) -> str: ...
 
 
 class ExecRequest(msgspec.Struct, frozen=True):
-    """Code to run, and what it is written in. `accept_finish`: it may end the turn."""
+    """Code to run and its language. With `accept_finish` it may end the turn."""
 
     language: str
     code: str
     accept_finish: bool = True
 
 
-def _nothing() -> None:
-    """The code has left nothing."""
-
-
-def _kept_as_it_is(report: CellReport, keep: object) -> tuple[Json, tuple[AttachmentPart, ...]]:
-    return msgspec.to_builtins(report), ()
-
-
 def _as_text(report: CellReport) -> str:
-    """Render what a cell printed and returned, or how it failed."""
-    told = [report.stdout, report.stderr, *report.notes]
+    """Render the output and the result of a cell, or its error."""
+    lines = [report.stdout, report.stderr, *report.notes]
     if report.error is not None:
-        told.append(f"{report.error.code}: {report.error.message}")
+        lines.append(f"{report.error.code}: {report.error.message}")
     elif report.result is not None:
-        told.append(msgspec.json.encode(report.result).decode())
-    return "\n".join(filter(None, told)) or "(nothing)"
+        lines.append(msgspec.json.encode(report.result).decode())
+    return "\n".join(filter(None, lines)) or "(nothing)"
 
 
 class ExecResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it.
+    """The outcome of a cell.
 
-    Plugins may change the report. After that `keep` makes of it what is kept with the result (given something
-    that keeps bytes), `render` what the model reads, and `ending`, if the code ends the turn, makes of its
-    result what the turn ends with: an answer, or a frame. `stored`, if it is there, is awaited before any of
-    that counts: what the code has left may still be on its way, and if it cannot be kept, that is another
-    response. `adopt` is called when the result is taken in: only then the executor's state is what the code
-    has left. With the report alone, it is kept as it is, and the model reads it as text.
+    Plugins may change the report. Then `keep` returns what is stored with the result (given a function that
+    stores bytes), `render` the text that the model reads, and `ending`, if the code ends the turn, the answer
+    or the frame made of its result. `stored` is awaited before any of that counts: it returns another one
+    if the variables could not be stored. `adopt` is called when the result is taken in: only then the
+    executor's state changes. With the report alone, it is stored unchanged and read as text.
     """
 
     report: CellReport
     keep: Callable[
         [CellReport, Callable[[bytes], AttachmentPart]], tuple[Json, tuple[AttachmentPart, ...]]
-    ] = _kept_as_it_is
+    ] = lambda report, keep: (msgspec.to_builtins(report), ())
     render: Callable[[CellReport], str] = _as_text
     ending: Callable[[Json], str | FrameSwitch] | None = None
     stored: Callable[[], Awaitable[ExecResponse | None]] | None = None
-    adopt: Callable[[], None] = _nothing
+    adopt: Callable[[], None] = lambda: None
 
 
 class ProtocolBuildInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a preamble is made of; when one of these changes, a new one is made."""
+    """The input of a preamble; when a part of it changes, a new preamble is made."""
 
     tool_catalog: ToolCatalog
     resolve: Callable[[str], RegisteredTool]
@@ -342,13 +332,12 @@ class ProtocolBuildInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnDriverPreamble(msgspec.Struct, frozen=True, kw_only=True):
-    """What turns have in common until the catalog changes.
+    """The part of turns that stays the same until the catalog changes.
 
     `tools` are offered to the model by its provider, `prompt` goes into the system prompt, and `host` makes
-    of a turn's `TurnContext` the `EffectHost` that carries out its commands. `warns_of_budget`: the model is
-    told when a turn's budget runs out. `own` are tools by name that the protocol brings itself, beside those
-    of the catalog. `found` are those of the `tools` that the model has found by searching: they are offered
-    in the turn that runs.
+    the `EffectHost` of a turn from its `TurnContext`. With `warns_of_budget` the model is warned when
+    the budget runs out. `own` are the protocol's own tools by name. `found` are those of the `tools` that the
+    model has found by searching: they are offered in the running turn already.
     """
 
     host: Callable[[Any], EffectHost]
@@ -364,7 +353,7 @@ class ProtocolDriverPlugin(Protocol):
 
 
 class OutputContract(Protocol):
-    """What an agent promises to answer with."""
+    """The type of answer that an agent promises."""
 
     @property
     def schema(self) -> dict[str, Any]: ...
@@ -378,7 +367,7 @@ class OutputContract(Protocol):
 
 
 def read_turn_options(options: ProtocolTurnOptions | None, version: int, kind: type[T]) -> T | None:
-    """The payload as the protocol wants it; an error if it was written for another version."""
+    """Convert the payload; `ProtocolError` if it has another version or does not fit."""
     if options is None:
         return None
     check_turn_options(options, version)

@@ -1,7 +1,6 @@
-"""Where a plugin says what it brings, one namespace for each kind of contribution.
+"""Registers the contributions of plugins, in one namespace for each kind.
 
-Rule: everything is checked here, when the session is built, and the error names the plugin, and both if two
-of them want the same. What was registered can then be called without looking.
+Rule: everything is checked here, when the session is built. Errors name the plugin, or both if two conflict.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ Function = Callable[..., Any]
 
 
 class Owned(msgspec.Struct, frozen=True):
-    """What fills an exclusive slot, and whose it is."""
+    """The value in an exclusive slot, and the plugin it belongs to."""
 
     plugin_id: str
     value: Any
 
 
 class Contributions(msgspec.Struct):
-    """Everything that the plugins of a session bring."""
+    """All contributions of a session's plugins."""
 
     hooks: dict[str, list[RegisteredHook]] = msgspec.field(
         default_factory=lambda: {name: [] for name in HOOKS}
@@ -53,10 +52,10 @@ class Contributions(msgspec.Struct):
     actions: dict[str, RegisteredAction] = msgspec.field(default_factory=dict)
     triggers: TriggerEventCatalog = msgspec.field(default_factory=TriggerEventCatalog)
     places: dict[str, PluginPlace] = msgspec.field(default_factory=dict)
-    """Where the code of each plugin runs; on the runtime's loop if it is not here."""
+    """Where the code of each plugin runs; by default on the runtime's loop."""
 
     def hook_of(self, plugin_id: str, kind: str, function: Function, priority: int = 0) -> RegisteredHook:
-        """A function of a plugin as a hook that runs where the plugin's code does."""
+        """Return a function of a plugin as a hook that runs where the plugin's code does."""
         return RegisteredHook(plugin_id, kind, function, priority, self.places.get(plugin_id, AT_HOME))
 
     def protocol_hook(self, method: str) -> RegisteredHook:
@@ -70,7 +69,7 @@ class Contributions(msgspec.Struct):
         return "" if owned is None else owned.plugin_id
 
     def sort(self) -> None:
-        """Put the hooks that are asked by priority into that order; the others stay as they came."""
+        """Sort the hooks that the table orders by priority."""
         for name, kind in HOOKS.items():
             if kind.order == "by priority":
                 self.hooks[name].sort(key=lambda hook: -hook.priority)
@@ -96,8 +95,21 @@ class _Namespace:
         self._plugin_id = plugin_id
         self._all = contributions
 
-    def _hook(self, name: str, function: Function, priority: int = 0) -> None:
-        self._all.add_hook(self._plugin_id, name, function, priority)
+
+def _registers(kind: str) -> Callable[[Any, Function], None]:
+    """Return a method of a namespace that registers a function as a hook of *kind*."""
+
+    def register(self: _Namespace, function: Function) -> None:
+        self._all.add_hook(self._plugin_id, kind, function)
+
+    return register
+
+
+def _registers_by_priority(kind: str) -> Callable[..., None]:
+    def register(self: _Namespace, function: Function, *, priority: int = 0) -> None:
+        self._all.add_hook(self._plugin_id, kind, function, priority)
+
+    return register
 
 
 class ToolContributions(_Namespace):
@@ -108,45 +120,37 @@ class ToolContributions(_Namespace):
         mine.extend(as_registered(tool) for tool in tools)
 
     def provider(self, name: str, provider: ToolProvider) -> None:
-        """A source that lists its tools and resolves them when they are needed."""
+        """Add a source that lists its tools and resolves them when they are needed."""
         self._all.providers.append((f"plugin:{self._plugin_id}/{name}", provider))
 
 
 class ToolCatalogContributions(_Namespace):
-    """What the model gets to see of the tools."""
+    """The tools that the model sees."""
 
-    def contributor(self, function: Function) -> None:
-        self._hook("tool_catalog", function)
+    contributor = _registers("tool_catalog")
 
 
 class PromptContributions(_Namespace):
     """Pieces of the system prompt."""
 
-    def contributor(self, function: Function) -> None:
-        self._hook("prompt_contributor", function)
+    contributor = _registers("prompt_contributor")
 
 
 class TurnContributions(_Namespace):
     """Before and after a turn."""
 
-    def before(self, function: Function) -> None:
-        self._hook("before_turn", function)
-
-    def after(self, function: Function) -> None:
-        self._hook("after_turn", function)
+    before = _registers("before_turn")
+    after = _registers("after_turn")
 
 
 class ToolCallContributions(_Namespace):
-    """Before and after each call, and what the model reads of its result."""
+    """Before and after each call, and the text of its result that the model reads."""
 
-    def before(self, function: Function) -> None:
-        self._hook("before_tool_call", function)
-
-    def after(self, function: Function) -> None:
-        self._hook("after_tool_call", function)
+    before = _registers("before_tool_call")
+    after = _registers("after_tool_call")
 
     def project_result(self, function: Function) -> None:
-        """Fills the slot `tool_result_projector`."""
+        """Fill the slot `tool_result_projector`."""
         _require_async(self._plugin_id, "tool_result_projector", function)
         self._all.fill_slot(self._plugin_id, "tool_result_projector", function)
 
@@ -154,54 +158,47 @@ class ToolCallContributions(_Namespace):
 class CheckpointContributions(_Namespace):
     """After each round of calls, and before the answer counts."""
 
-    def at(self, function: Function) -> None:
-        self._hook("checkpoint", function)
+    at = _registers("checkpoint")
 
 
 class OutputContributions(_Namespace):
-    """The model's reply, while it streams and when it is whole."""
+    """The model's reply, while it streams and when it is complete."""
 
-    def stream(self, function: Function) -> None:
-        self._hook("assistant_stream", function)
-
-    def response(self, function: Function) -> None:
-        self._hook("assistant_response", function)
+    stream = _registers("assistant_stream")
+    response = _registers("assistant_response")
 
 
 class ContextContributions(_Namespace):
     """The messages that the model is shown."""
 
-    def transform(self, function: Function, *, priority: int = 0) -> None:
-        self._hook("context_transform", function, priority)
+    transform = _registers_by_priority("context_transform")
 
 
 class CompactionContributions(_Namespace):
     """A new frame in place of a history that has become too long."""
 
-    def compactor(self, function: Function, *, priority: int = 0) -> None:
-        self._hook("compactor", function, priority)
+    compactor = _registers_by_priority("compactor")
 
 
 class LifecycleContributions(_Namespace):
-    """To be told, and nothing more."""
+    """Observers, whose answers do not count."""
 
     def on(self, event: str, function: Function) -> None:
         if event not in LIFECYCLE:
             raise InvalidPlugin(
                 f"{event!r} is not a lifecycle event", hint=f"they are {', '.join(LIFECYCLE)}"
             )
-        self._hook(event, function)
+        self._all.add_hook(self._plugin_id, event, function)
 
 
 class ConfigContributions(_Namespace):
     """The settings that the session runs with."""
 
-    def mutator(self, function: Function) -> None:
-        self._hook("session_config_mutator", function)
+    mutator = _registers("session_config_mutator")
 
 
 class ActionContributions(_Namespace):
-    """What others may do with the plugin."""
+    """Actions that others may call."""
 
     def add(self, method: Any, mark: ActionMark | None = None) -> None:
         mark = mark or ActionMark(None, "query", "optional")
@@ -214,14 +211,13 @@ class ActionContributions(_Namespace):
 
 
 class TriggerContributions(_Namespace):
-    """What can wake the session."""
+    """Events that can wake the session."""
+
+    catalog = _registers("trigger_catalog")
 
     def add(self, *events: TriggerEvent) -> None:
         for event in events:
             self._all.triggers.add(self._plugin_id, event)
-
-    def catalog(self, function: Function) -> None:
-        self._hook("trigger_catalog", function)
 
 
 class ProtocolContributions(_Namespace):
@@ -234,13 +230,13 @@ class ProtocolContributions(_Namespace):
         self._fill("protocol_driver", plugin, "build_preamble")
 
     def code_executor(self, plugin: ExecutesCode) -> None:
-        """Fill the slot with something that has `execute_code`; the rest of an executor has defaults."""
+        """Fill the slot with an object that has `execute_code`; `executor_defaults` has the rest."""
         self._check("code_executor", plugin, "execute_code")
         _require_async(self._plugin_id, "execute_code", plugin.execute_code)
         if lacking := lacking_member(plugin):
             raise InvalidPlugin(
                 f"the code executor of plugin {self._plugin_id!r} has no method `{lacking}`",
-                hint="it must tell whether its state has changed, write it down, and read it again",
+                hint="an executor with a state must define `execution_state_dirty`, snapshot and restore",
             )
         self._all.fill_slot(self._plugin_id, "code_executor", completed(plugin))
 
@@ -254,13 +250,13 @@ class ProtocolContributions(_Namespace):
     def _check(self, slot: str, plugin: object, method: str) -> None:
         if not callable(getattr(plugin, method, None)):
             raise InvalidPlugin(
-                f"what plugin {self._plugin_id!r} has for the slot {slot} is a {type(plugin).__name__}",
+                f"plugin {self._plugin_id!r} fills the slot {slot} with a {type(plugin).__name__}",
                 hint=f"it must have a method `{method}`",
             )
 
 
 class PluginRegistrar:
-    """Handed to a plugin's `register`."""
+    """The argument of a plugin's `register`."""
 
     def __init__(self, plugin_id: str, contributions: Contributions) -> None:
         self.plugin_id = plugin_id
@@ -281,14 +277,14 @@ class PluginRegistrar:
         self._contributions = contributions
 
     def hook(self, kind: str, function: Function, *, priority: int = 0) -> None:
-        """Register a hook by the name that it has in the table."""
+        """Register a hook by its name in the table."""
         self._contributions.add_hook(self.plugin_id, kind, function, priority)
 
 
 def collect_triggers(
     contributions: Contributions, runner: HookRunner | None = None, step: BuildStep | None = None
 ) -> None:
-    """Ask the plugins that announce their triggers by a hook. *step* is told which one is asked."""
+    """Ask the plugins that announce their triggers by a hook. *step* records which one is asked."""
     runner, step = runner or HookRunner(), step or BuildStep()
     for hook in contributions.hooks["trigger_catalog"]:
         step.begin(hook.plugin_id, hook.kind)

@@ -1,14 +1,13 @@
-"""Runs hooks so that nothing they do escapes.
+"""Calls hooks so that nothing they raise escapes.
 
 Rules
 -----
 1. Whatever a hook raises becomes `PluginFailed` with the plugin's id: exceptions, SystemExit, and a
-   cancellation that nobody asked for.
-2. The hooks of one stage share one deadline. A hook that is past it is cancelled, and whatever it still
-   says does not count: silence must not become consent. One that does not stop even then is left behind.
-   That holds for a hook that never awaits: it runs on a loop of its session (`RegisteredHook.away`), unless
-   its plugin declares that it runs on the runtime's.
-3. A phase ends before its error travels on.
+   cancellation that the runtime did not request.
+2. The hooks of one stage share one deadline. A hook past it is cancelled, and its answer no longer counts:
+   silence must not become consent. One that does not stop is left behind. This holds for a hook that never
+   awaits, because it runs on a loop of its session (`PluginPlace.away`) unless its plugin declares otherwise.
+3. A phase ends before its error propagates.
 """
 
 from __future__ import annotations
@@ -33,26 +32,26 @@ T = TypeVar("T")
 _CALLED: Final = (
     "action", "apply_session_extension", "configure_runtime_on_materialize", "validate_turn_extension",
 )  # fmt: skip
-"""What is called with values of the caller's own."""
+"""Methods that take values of the caller: a `CallerError` of theirs is the caller's."""
 
 DEFAULT_TIMEOUT_S: Final = 60.0
 _ENDED_ITSELF: Final = "it cancelled the task that it runs in"
 _GRACE_S: Final = 0.2
 
-_told_to_stop: set[asyncio.Task[Any]] = set()
-"""Hooks that are past their time and have not stopped yet; kept so that they are not collected."""
+_cancelled: set[asyncio.Task[Any]] = set()
+"""Late hooks that have not stopped yet; kept so that they are not collected."""
 
 
 HOOK: Final[ContextVar[str]] = ContextVar("standfast_hook", default="")
-"""The kind of the hook that this code runs in, if it runs in one."""
+"""The kind of the hook that this code runs in; empty outside of hooks."""
 
 
 class NoAnswer(Exception):
-    """Hooks brought no answer in their time, or ended their own task. What it says is the problem."""
+    """Hooks were late or cancelled their own task. The message is the problem."""
 
 
 class HookMemory(Protocol):
-    """Takes what a plugin remembers around its hooks (`plugin_memory.PluginMemory`)."""
+    """Takes the state of a plugin around its hooks (`plugin_states.PluginMemory`)."""
 
     def hook_begins(self) -> None: ...
 
@@ -62,8 +61,8 @@ class HookMemory(Protocol):
 class PluginPlace(msgspec.Struct, frozen=True):
     """Where the code of a plugin runs in one session: on the loop *away*, or on the runtime's.
 
-    What runs on the runtime's loop, *stalls* watches. A plugin of this package has neither. When a hook ends,
-    *memory* takes what its plugin remembers.
+    *stalls* watches code on the runtime's loop. A shipped plugin has neither. When a hook ends, *memory*
+    takes its plugin's state.
     """
 
     away: SharedLoop | None = None
@@ -88,16 +87,17 @@ class RegisteredHook(msgspec.Struct, frozen=True):
         return f"plugin_hook.{self.kind}.{self.plugin_id}"
 
     def begin(self, *given: Any) -> Awaitable[Any]:
-        """What is to be awaited of the hook, wherever it runs."""
+        """Start the hook where it runs; return its awaitable."""
         place = self.place
         if place.away is not None:
-            return place.away.run(lambda: self.remembered(self.function(*given)))
-        if place.memory is not None:
-            return self.remembered(self._at_home(*given))
-        return self._at_home(*given)
+            return place.away.run(lambda: self._remembered(self.function(*given)))
+        work: Awaitable[Any] = self.function(*given)
+        if place.stalls is not None:
+            work = watched(work, place.stalls, self.described)
+        return work if place.memory is None else self._remembered(work)
 
-    async def remembered(self, work: Awaitable[T]) -> T:
-        """Await *work*, then take what the plugin remembers, on the same thread."""
+    async def _remembered(self, work: Awaitable[T]) -> T:
+        """Await *work*, then take the plugin's state on the same thread."""
         memory = self.place.memory
         if memory is None:
             return await work
@@ -107,20 +107,13 @@ class RegisteredHook(msgspec.Struct, frozen=True):
         finally:
             memory.hook_ended()
 
-    def _at_home(self, *given: Any) -> Awaitable[Any]:
-        place = self.place
-        if place.stalls is not None:
-            return watched(self.function(*given), place.stalls, self.described)
-        answer: Awaitable[Any] = self.function(*given)
-        return answer
-
     @property
     def described(self) -> str:
         return f"hook {self.kind} of plugin {self.plugin_id!r}"
 
 
 class BuildStep(msgspec.Struct):
-    """Which function of which plugin is called while a session is opened; the error if it does not return."""
+    """The function of a plugin that is called while a session is opened, to name it if it is late."""
 
     plugin_id: str = "?"
     name: str = "build"
@@ -138,18 +131,18 @@ class HookRunner(msgspec.Struct):
     timeout_s: float = DEFAULT_TIMEOUT_S
     probe: PhaseProbe | None = None
     spares: Spares = msgspec.field(default_factory=Spares)
-    """Tasks to begin hooks in; closed by whoever made the runner."""
+    """Tasks to start hooks in; the owner of the runner closes them."""
     watch: HookWatch | None = None
     loops: LoopThreads | None = None
-    """Where plugins' coroutines run; without, all of them run on the caller's loop."""
+    """Where plugins' coroutines run; without it, on the caller's loop."""
     stalls: StallWatch | None = None
 
     def call(self, hook: RegisteredHook, *given: Any) -> Coroutine[Any, Any, Any]:
-        """What a hook answers; `PluginFailed` if it does not."""
+        """Return the answer of a hook; `PluginFailed` if it has none."""
         return self._current().call(hook, *given)
 
     def call_plain(self, hook: RegisteredHook, *given: Any) -> Any:
-        """What a hook that is a plain function answers."""
+        """Return the answer of a hook that is a plain function."""
         if self.watch is None:
             return self._call_plain(hook, *given)
         with self.watch.watching(hook.plugin_id, hook.kind, given):
@@ -173,7 +166,7 @@ class HookRunner(msgspec.Struct):
                 self.probe.end_named(hook.phase)
 
     async def stage(self, work: Callable[[Current], Coroutine[Any, Any, T]]) -> T:
-        """Do *work*, which calls the hooks of a stage, within the time that they have."""
+        """Run *work*, which calls the hooks of a stage, within the hook timeout."""
         current = self._current()
         started = Started(work(current), self.spares)
         if started.task is None:
@@ -190,7 +183,7 @@ class HookRunner(msgspec.Struct):
 
 
 class Current:
-    """The stage under way: whose turn it is."""
+    """The running stage, and the hook that is being called."""
 
     __slots__ = ("_probe", "hook")
 
@@ -199,7 +192,7 @@ class Current:
         self.hook: RegisteredHook | None = None
 
     async def call(self, hook: RegisteredHook, *given: Any) -> Any:
-        """What a hook answers; `PluginFailed` if it does not."""
+        """Return the answer of a hook; `PluginFailed` if it has none."""
         self.hook = hook
         probe, outer = self._probe, HOOK.get()
         HOOK.set(hook.kind)
@@ -208,7 +201,7 @@ class Current:
         try:
             return await hook.begin(*given)
         except asyncio.CancelledError as error:
-            if _is_wanted():
+            if asyncio.current_task() in _cancelled:
                 raise
             raise _failed(hook, error) from None
         except BaseException as error:
@@ -220,7 +213,7 @@ class Current:
 
 
 class _Watched(Current):
-    """The same where somebody watches the hooks."""
+    """A stage whose hooks are traced."""
 
     __slots__ = ("_watch",)
 
@@ -234,13 +227,13 @@ class _Watched(Current):
 
 
 async def within(timeout_s: float, work: Coroutine[Any, Any, T], spares: Spares | None = None) -> T:
-    """Do *work* in a task of its own; `NoAnswer` if it takes too long, whatever it says in the end."""
+    """Run *work* in its own task; `NoAnswer` if it takes longer than *timeout_s*."""
     started = Started(work, spares)
     return started.result() if started.task is None else await awaited(timeout_s, started.task)
 
 
 async def awaited(timeout_s: float, task: asyncio.Task[T]) -> T:
-    """What comes of a task; `NoAnswer` if it takes too long."""
+    """Return the result of a task; `NoAnswer` if it takes longer than *timeout_s*."""
     try:
         await asyncio.wait((task,), timeout=timeout_s)
     except asyncio.CancelledError:
@@ -257,7 +250,7 @@ async def awaited(timeout_s: float, task: asyncio.Task[T]) -> T:
 async def all_within(
     timeout_s: float, works: Iterable[Coroutine[Any, Any, None]], spares: Spares | None = None
 ) -> list[tuple[int, str]]:
-    """Do all *works* at once; tells the places of those that brought no answer, and why."""
+    """Run all *works* at once; return the indexes of those without an answer, and why."""
     started = [Started(work, spares) for work in works]
     tasks = {one.task: place for place, one in enumerate(started) if one.task is not None}
     if not tasks:
@@ -279,38 +272,33 @@ def _late(timeout_s: float) -> str:
 
 
 async def _give_up(*tasks: asyncio.Task[Any]) -> None:
-    """Tell them to stop, and wait a moment for that."""
+    """Cancel the tasks, and wait a moment for them to stop."""
     for task in tasks:
-        _told_to_stop.add(task)
-        task.add_done_callback(_forget)
+        _cancelled.add(task)
+        task.add_done_callback(_discard)
         task.cancel()
     if tasks:
         await asyncio.wait(tasks, timeout=_GRACE_S)
 
 
-def _forget(task: asyncio.Task[Any]) -> None:
-    _told_to_stop.discard(task)
+def _discard(task: asyncio.Task[Any]) -> None:
+    _cancelled.discard(task)
     if not task.cancelled():
         task.exception()
-
-
-def _is_wanted() -> bool:
-    """Whether a cancellation was asked for here, and is not the hook's own doing."""
-    return asyncio.current_task() in _told_to_stop
 
 
 def _failed(hook: RegisteredHook, error: BaseException) -> StandfastError:
     if isinstance(error, PluginFailed) and error.plugin_id == hook.plugin_id:
         return error
     if hook.kind in _CALLED and isinstance(error, CallerError):
-        return error  # the mistake is that of whoever called it
+        return error  # the caller's mistake
     if hook.kind == "build_preamble" and isinstance(error, StandfastError):
-        return error  # a source of tools fails there, and says so itself
+        return error  # of a source of tools
     return PluginFailed(hook.plugin_id, hook.kind, described(error))
 
 
 def at_once(answer: T) -> T:
-    """What a plain function answered, unless it wants to be awaited, where nobody can."""
+    """Return the answer of a plain function; TypeError if it would have to be awaited."""
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()
@@ -319,7 +307,7 @@ def at_once(answer: T) -> T:
 
 
 def described(error: BaseException) -> str:
-    """An exception in words, whatever its own `__str__` does."""
+    """Describe an exception, even if its `__str__` raises."""
     try:
         text = str(error)
     except BaseException:

@@ -1,7 +1,7 @@
-"""What code all over a runtime needs: store, clock, leases, threads, loops, engines, models, trace.
+"""The services of a runtime: store, clock, leases, threads, loops, engines, models, trace.
 
-One `RuntimeServices` is made when a runtime opens. It stands in this layer because the turns of every
-protocol need it; what belongs to the layers above is described here by a `Protocol`.
+They are in this layer because the turns of every protocol need them; parts of the layers above are described
+here by a `Protocol`.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from standfast.tools.threads import DaemonThreads
 log: Final = logging.getLogger("standfast")
 
 Cost = Callable[[str, str, Usage], int | None]
-"""What a reply cost, in 1e-9 dollars, or None. Of: the model asked, the one that served it, what it used."""
+"""Returns a reply's cost in 1e-9 dollars, or None, for the model asked, the one that replied, and the usage."""
 
 
 class EngineSource(Protocol):
-    """Opens the engines that run cells, each when it is first needed."""
+    """Opens engines when they are first needed."""
 
     def named(self, name: EngineName) -> CodeEngine:
-        """The engine of this name; `CodeExecutionUnavailable` if it is not installed."""
+        """Return the engine of this name; `CodeExecutionUnavailable` if it is not installed."""
 
     @property
     def opened(self) -> bool:
         """Whether any engine was started."""
 
     def forget(self, session_id: str) -> None:
-        """Release what is kept warm for a session. Blocking."""
+        """Release the resources kept warm for a session. Blocks."""
 
     def close(self) -> None: ...
 
@@ -72,7 +72,7 @@ class ModelSource(Protocol):
 
 
 class PriceList(Protocol):
-    """Knows what models cost."""
+    """The prices of models."""
 
     def must_load(self, model_id: str) -> bool: ...
 
@@ -122,7 +122,7 @@ class RuntimeServices:
     tracer: TraceRecorder | None = None
     probe: PhaseProbe | None = None
     system: PromptLayer = field(default_factory=PromptLayer)
-    """What every agent's system prompt has, below what the agent itself says."""
+    """The part of the system prompt that all agents share."""
     deps: Any = None
     """Makes the deps of turns whose agent has no factory of its own."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -143,7 +143,7 @@ class RuntimeServices:
             )
 
     def cost_of(self, model_id: str) -> Cost:
-        """Return what prices a model's replies; the price list loads while the model writes its first one."""
+        """Return the pricing of a model's replies; the price list loads during the first reply."""
         if self.prices.must_load(model_id):
             self.threads.start(self.prices.load)
         return self.prices.cost

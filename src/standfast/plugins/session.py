@@ -31,6 +31,7 @@ from standfast.plugins.answers import (
     read_chunk,
     read_compaction,
     read_contributions,
+    read_directives,
     read_json,
     read_messages,
     read_policy,
@@ -65,7 +66,6 @@ from standfast.plugins.directives import (
     OwnedDirective,
     PluginOwned,
     ResultReview,
-    read_directives,
 )
 from standfast.plugins.plugin import SessionPlugin
 from standfast.plugins.plugin_states import PluginStates, Report

@@ -1,4 +1,4 @@
-"""How a plugin writes down what it remembers, and reads it again."""
+"""Writing and reading the larger pieces of a plugin's state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SnapshotReader(Protocol):
 
 
 class SnapshotWriter(msgspec.Struct):
-    """Takes the larger pieces of a plugin's state; each is stored once, by its content."""
+    """Takes pieces of a plugin's state; each is stored once, by its content."""
 
     artifacts: dict[str, str] = msgspec.field(default_factory=dict)
     blobs: list[Blob] = msgspec.field(default_factory=list)
@@ -28,7 +28,7 @@ class SnapshotWriter(msgspec.Struct):
 
 
 class ArtifactReader(msgspec.Struct, frozen=True):
-    """Reads the pieces of one plugin, which were fetched before."""
+    """Reads the fetched pieces of one plugin."""
 
     artifacts: Mapping[str, str]
     fetched: Mapping[str, bytes]

@@ -1,4 +1,4 @@
-"""What can wake a session from outside, as plugins announce it."""
+"""Trigger events: kinds of occurrences that can wake a session, announced by plugins."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from standfast.model.canonical import Json
 
 
 class TriggerEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of occurrence that a plugin knows how to tell a session about.
-
-    Its `name` is that of the source. What occurs there has to fit `payload_schema`, if it has one.
-    """
+    """A kind of occurrence. `name` is that of its source; payloads must fit `payload_schema`."""
 
     name: str
     description: str = ""
@@ -34,7 +31,7 @@ class TriggerEventCatalog(msgspec.Struct):
         self.owners[event.name] = plugin_id
 
     def check(self, source: str, payload: Json) -> None:
-        """Refuse a payload that does not fit what was announced for its source."""
+        """Raise `InvalidArgument` if a payload does not fit the schema announced for its source."""
         event = self.events.get(source)
         if event is None or not event.payload_schema:
             return
@@ -45,6 +42,6 @@ class TriggerEventCatalog(msgspec.Struct):
         except jsonschema_rs.ValidationError as error:
             where = "".join(f"[{part!r}]" for part in error.instance_path)
             raise InvalidArgument(
-                f"what occurred at {source!r} does not fit: {error.message}{' at ' + where if where else ''}",
-                hint=f"plugin {self.owners[source]!r} announces what its payload is",
+                f"the payload of {source!r} does not fit: {error.message}{' at ' + where if where else ''}",
+                hint=f"plugin {self.owners[source]!r} announces the schema of its payload",
             ) from None
