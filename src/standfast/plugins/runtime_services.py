@@ -34,7 +34,7 @@ from standfast.tools.threads import DaemonThreads
 log: Final = logging.getLogger("standfast")
 
 Cost = Callable[[str, str, Usage], int | None]
-"""Returns a reply's cost in 1e-9 dollars, or None, for the model asked, the one that replied, and the usage."""
+"""Returns a reply's cost in 1e-9 dollars, or None, for the model asked, the one that replied, the usage."""
 
 
 class EngineSource(Protocol):
