@@ -13,7 +13,7 @@ from standfast.errors import Code, InvalidArgument, StandfastError
 from standfast.model.capability import CallStatus
 from standfast.plugins.contexts import PluginExtensions, ToolCallHookContext
 from standfast.plugins.shipped import Guard
-from standfast.plugins.shipped.guard import Rule
+from standfast.plugins.shipped.guard import GuardRule
 from standfast.plugins.shipped.table import OPERATORS, holds, read_table
 
 
@@ -63,7 +63,10 @@ def verdict(guard: Guard, name: str = "pay", side_effect: Any = None, **argument
 def test_the_first_rule_that_fits_decides() -> None:
     """Ours: rules in their order, then deny, ask and allow, then the default."""
     guard = Guard(
-        [{"tool": "pay", "when": {"cents": {"le": 10}}, "then": "allow"}, Rule(tool="pay_*", then="ask")],
+        [
+            {"tool": "pay", "when": {"cents": {"le": 10}}, "then": "allow"},
+            GuardRule(tool="pay_*", then="ask"),
+        ],
         deny=["pay*", "drop"],
         ask=["drop", "send"],
         allow=["look"],
@@ -267,7 +270,7 @@ def test_a_session_may_have_rules_of_its_own(memory: Place) -> None:
         {"rules": [{"when": {"cents": {"in": 1}}, "then": "deny"}]},
         {"rules": [{"when": {"path": {"matches": "("}}, "then": "deny"}]},
         {"rules": {"tool": "pay", "then": "deny"}},
-        {"rules": [Rule(then="block")]},  # type: ignore[arg-type]
+        {"rules": [GuardRule(then="block")]},  # type: ignore[arg-type]
         {"deny": "pay"},
         {"deny": [5]},
         {"default": "maybe"},

@@ -105,7 +105,7 @@ class Reader:
             yield self._next(last.value)
 
     def _next(self, value: str) -> ReplyEnded:
-        more = re.match(r"\[lines .*; go on with start_line=(\d+)\]", value)
+        more = re.match(r"\[lines .*; continue with start_line=(\d+)\]", value)
         if more is None:
             return ReplyEnded(text="end")
         return asking("read_output", attachment=noted(self.cut)[2], start_line=int(more[1]), lines=10_000)
@@ -287,7 +287,7 @@ def test_it_can_be_read_in_later_turns_and_after_a_restart(place: Place) -> None
             async with place.runtime() as runtime:
                 session = await runtime.session("s", agent=budgeted(*script))
                 (read,) = tool_messages((await session.turn("more")).messages)
-                head = "[lines 1500 to 1501 of 3000; go on with start_line=1502]"
+                head = "[lines 1500 to 1501 of 3000; continue with start_line=1502]"
                 assert read.value == f"{head}\nline 1500\nline 1501\n"
 
     asyncio.run(main())

@@ -1,15 +1,14 @@
-"""Compaction: when the window is nearly full, a new frame begins with a summary of what was said.
+"""Compaction: when the window is nearly full, a new frame begins with a summary of the conversation.
 
-The model itself writes the summary, of all but the last turns. Those follow it word for word. What the
-summary stands for stays in the session's history, readable and out of the model's sight.
+The model itself summarizes all but the last turns, which follow the summary unchanged. Summarized messages
+stay in the session's history, and the model no longer sees them.
 
 Rules
 -----
-1. At most one summary is asked for in a turn. What it used is in the ledger under "compaction".
-2. An empty summary changes nothing: the history stays as it is. A model that fails fails the turn, like any
-   hook that does. The hook's time limit (`Runtime(hook_timeout_s=...)`) includes the model's.
-3. Turns that are kept are whole. What their replies were charged for is left out: it says how long the old
-   frame was, not this one.
+1. At most one summary is requested in a turn. Its usage is in the ledger under "compaction".
+2. An empty summary changes nothing. A model that fails makes the turn fail, like any hook that does. The
+   hook's time limit (`Runtime(hook_timeout_s=...)`) includes the model's time.
+3. Turns that are kept are whole. The usage of their replies is dropped: it is about the old frame.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
     Message,
-    ToolCall,
     ToolMessage,
     UserMessage,
     text_of,
@@ -45,23 +43,23 @@ from standfast.plugins.shipped.window import (
 
 INSTRUCTIONS: Final = """\
 You are given the record of a conversation between a user and an assistant that uses tools. The assistant
-goes on with it and will see your summary instead of the record. Write down what it needs: what the user wants
+continues it and will see your summary instead of the record. Write down what it needs: what the user wants
 and has decided, what was done and found, names, numbers, paths and ids exactly as they are, what failed, and
 what is still to be done. Leave out what no longer matters. Answer with the summary alone."""
 
 _HEADING: Final = "Summary of the conversation so far:"
 _RESULT_CHARS: Final = 2_000
-"""So much of each result goes into the record that is summarized."""
+"""How much of each result is in the record to be summarized."""
 
 
 class Compaction(Plugin):
     """Give it to an agent whose sessions go on for long.
 
     Args:
-        window_tokens: how much the model can be given.
+        window_tokens: the size of the model's context window.
         fill: the part of the window that earlier turns may fill.
-        keep_turns: so many turns are kept as they are, fewer if they alone are too much.
-        instructions: what the model is told when it is asked for a summary.
+        keep_turns: how many turns are kept unchanged, fewer if they alone are too long.
+        instructions: the model's instructions for the summary.
     """
 
     id = "compaction"
@@ -96,18 +94,28 @@ class Compaction(Plugin):
         if self._asked_in == ctx.turn_id or not (ctx.overflowed or count_tokens(ctx.messages) > allowed):
             return None
         older, kept = self._split(ctx, allowed // 3 if ctx.overflowed else allowed * 2 // 3)
-        if not older or not (ctx.overflowed or _is_worth_it(older, allowed)):
+        # Not worth it: one message, most likely a summary, or other things that fill the window.
+        is_short = len(older) < 2 or estimate_tokens(older) <= allowed // 10
+        if not older or (is_short and not ctx.overflowed):
             return None
         self._asked_in = ctx.turn_id
-        record = UserMessage(content=self._record(older, allowed * 4))
+        redact: Callable[[Message], Message] | None = self.session.extensions.get("redact")
+        texts = [_as_text(message if redact is None else redact(message)) for message in older]
+        if sum(map(len, texts)) > allowed * 4:
+            texts = [_shortened(one, allowed * 4 // len(texts)) for one in texts]
+        record = UserMessage(content="\n\n".join(texts))
         summary = await ctx.complete([record], instructions=self.instructions, source="compaction")
         if not summary.strip():
             return None
         opening = UserMessage(content=f"{_HEADING}\n\n{summary.strip()}")
-        return ContextCompaction(seed=(opening, *map(_uncharged, kept)))
+        uncharged = [
+            msgspec.structs.replace(one, usage=Usage()) if isinstance(one, AssistantMessage) else one
+            for one in kept
+        ]
+        return ContextCompaction(seed=(opening, *uncharged))
 
     def _split(self, ctx: CompactionContext, allowed: int) -> tuple[list[Message], list[Message]]:
-        """What is summarized, and the turns that are kept."""
+        """Split the messages into those to summarize and those to keep."""
         turns = turns_of(ctx.messages)
         most = min(self.keep_turns, len(turns) // 2) if ctx.overflowed else self.keep_turns
         first = len(turns)
@@ -118,45 +126,24 @@ class Compaction(Plugin):
             first -= 1
         return [*chain(*turns[:first])], [*chain(*turns[first:])]
 
-    def _record(self, messages: list[Message], most_chars: int) -> str:
-        """The messages as text, each shortened if all of them are too long."""
-        redact: Callable[[Message], Message] | None = self.session.extensions.get("redact")
-        told = [_told(message if redact is None else redact(message)) for message in messages]
-        if sum(map(len, told)) > most_chars:
-            told = [_shortened(one, most_chars // len(told)) for one in told]
-        return "\n\n".join(told)
 
-
-def _is_worth_it(older: list[Message], allowed: int) -> bool:
-    """Not if there is one message, a summary most likely, nor if something else fills the window."""
-    return len(older) > 1 and estimate_tokens(older) > allowed // 10
-
-
-def _told(message: Message) -> str:
+def _as_text(message: Message) -> str:
     if isinstance(message, ToolMessage):
         return f"Result of {message.name}(): {_shortened(result_text(message), _RESULT_CHARS)}"
     if isinstance(message, AssistantMessage):
-        calls = [f"calls {call.name}({_arguments(call)})" for call in message.tool_calls]
-        return "\n".join(["Assistant: " + message.text, *calls])
+        lines = ["Assistant: " + message.text]
+        for call in message.tool_calls:
+            given = call.raw if call.arguments is None else msgspec.json.encode(call.arguments).decode()
+            lines.append(f"calls {call.name}({_shortened(given or '', _RESULT_CHARS)})")
+        return "\n".join(lines)
     parts = () if isinstance(message.content, str) else message.content
     files = [f"[{part.name or part.media_type}]" for part in parts if isinstance(part, AttachmentPart)]
     return "\n".join(["User: " + text_of(message.content), *files])
 
 
-def _arguments(call: ToolCall) -> str:
-    given = call.raw if call.arguments is None else msgspec.json.encode(call.arguments).decode()
-    return _shortened(given or "", _RESULT_CHARS)
-
-
 def _shortened(text: str, most: int) -> str:
-    """The beginning and the end of a text that is too long."""
+    """Return the beginning and the end of a text that is too long."""
     if len(text) <= most:
         return text
     half = most // 2
     return f"{text[:half]} [...] {text[len(text) - half :]}"
-
-
-def _uncharged(message: Message) -> Message:
-    return (
-        msgspec.structs.replace(message, usage=Usage()) if isinstance(message, AssistantMessage) else message
-    )

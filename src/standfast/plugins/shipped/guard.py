@@ -1,4 +1,4 @@
-"""Guard: rules over tool calls. Each is let through, refused, or put before a person.
+"""Guard: rules that allow tool calls, refuse them, or ask a person.
 
     Guard(
         deny=["delete_*"],
@@ -13,9 +13,8 @@ Rules
 -----
 1. The first rule that fits a call decides: `rules` in their order, then `deny`, `ask` and `allow`, then
    `default`.
-2. A condition that cannot be judged refuses the call, whatever the rule would have said. That is one that
-   raises, that answers neither True nor False, or that needs an argument which is not there. The model is
-   told, and can call again with that argument.
+2. A condition that raises, that returns neither True nor False, or that needs a missing argument refuses the
+   call, whatever the rule says. The model reads why, and can call again with that argument.
 3. A person who approves has the last word: the guard is not asked again.
 """
 
@@ -42,10 +41,10 @@ Verdict = Literal["allow", "deny", "ask"]
 Pattern = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What becomes of the calls that fit: by the name's pattern, by side effect, by their arguments.
+class GuardRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A verdict on the calls that fit: by a pattern of the name, by side effect, by their arguments.
 
-    `when` is a function of the arguments that answers True or False, or a table as in `table.py`.
+    `when` is a function of the arguments that returns True or False, or a table as in `table.py`.
     """
 
     then: Verdict
@@ -55,13 +54,16 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     reason: str = ""
 
     def fits(self, call: ToolCallHookContext) -> bool:
-        """Whether the call is meant; raises if that cannot be said."""
+        """Return whether the rule applies to the call; raise if that cannot be decided."""
         if not fnmatchcase(call.tool_name, self.tool):
             return False
         if self.side_effect is not None and call.side_effect != self.side_effect:
             return False
         if callable(self.when):
-            return _answer(self.when(copy.deepcopy(call.arguments)))
+            answer = self.when(copy.deepcopy(call.arguments))
+            if not isinstance(answer, bool):
+                raise TypeError(f"a condition returned a {type(answer).__name__}, not True or False")
+            return answer
         return holds(self.when or {}, call.arguments)
 
 
@@ -69,7 +71,7 @@ class Guard(Plugin):
     """Give it to an agent whose tools can do harm.
 
     Args:
-        rules: `Rule`s, or the same as objects; the first that fits decides.
+        rules: `GuardRule`s, or the same as objects; the first that fits decides.
         deny: patterns of names that are refused, if no rule fits.
         ask: patterns of names about which a person is asked.
         allow: patterns of names that are let through.
@@ -81,7 +83,7 @@ class Guard(Plugin):
 
     def __init__(
         self,
-        rules: Sequence[Rule | Mapping[str, Any]] = (),
+        rules: Sequence[GuardRule | Mapping[str, Any]] = (),
         *,
         deny: Sequence[str] = (),
         ask: Sequence[str] = (),
@@ -99,8 +101,8 @@ class Guard(Plugin):
         super().configure(options)
         self._rules = self._read()
 
-    def _read(self) -> list[Rule]:
-        """All rules in the order in which they are asked."""
+    def _read(self) -> list[GuardRule]:
+        """Return all rules in the order in which they are tried."""
         given = {"rules": self.rules, "deny": self.deny, "ask": self.ask, "allow": self.allow}
         for name, value in given.items():
             if not isinstance(value, (list, tuple)):
@@ -117,30 +119,21 @@ class Guard(Plugin):
         except Exception as error:
             problem = described(error)
             return deny_call(f"{ctx.tool_name}() is refused: a rule could not judge it ({problem})")
-        return _carried_out(rule, ctx.tool_name)
+        match rule.then:
+            case "allow":
+                return None
+            case "deny":
+                return deny_call(f"{ctx.tool_name}() is refused: {rule.reason or 'a rule forbids it'}")
+            case "ask":
+                return ask_person(rule.reason or "a rule wants a person to decide")
+            case _:
+                assert_never(rule.then)
 
 
-def _carried_out(rule: Rule, name: str) -> ShortCircuitTool | None:
-    match rule.then:
-        case "allow":
-            return None
-        case "deny":
-            return deny_call(f"{name}() is refused: {rule.reason or 'a rule forbids it'}")
-        case "ask":
-            return ask_person(rule.reason or "a rule wants a person to decide")
-        case _:
-            assert_never(rule.then)
-
-
-def _answer(answer: object) -> bool:
-    if isinstance(answer, bool):
-        return answer
-    raise TypeError(f"a condition answered with a {type(answer).__name__}, not with True or False")
-
-
-def _rule(given: object, where: str) -> Rule:
+def _rule(given: object, where: str) -> GuardRule:
     try:
-        rule = msgspec.convert(msgspec.structs.asdict(given) if isinstance(given, Rule) else given, Rule)
+        given = msgspec.structs.asdict(given) if isinstance(given, GuardRule) else given
+        rule = msgspec.convert(given, GuardRule)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"{where}: {error}") from None
     if rule.when is None or callable(rule.when):

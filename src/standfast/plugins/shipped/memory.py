@@ -1,15 +1,14 @@
-"""Memory: notes that the model makes, and finds again.
+"""Memory: notes that the model makes and finds again.
 
-Where they are kept is `scope`. "session" keeps them in the session's state: a fork has a copy, a rewind
-takes them back. "user:NAME" keeps them on the plugin's shelf: all sessions of that user share them, in every
+`scope` says where they are stored. "session" stores them in the session's state: a fork has a copy, a rewind
+restores them. "user:NAME" stores them on the plugin's shelf: all sessions of that user share them, in every
 process on the same store, and a rewind does not touch them.
 
 Rules
 -----
-1. A note is named after the call that made it, so a call that is carried out twice makes one note.
-2. Nothing is forgotten unless somebody says so: a full memory refuses.
-3. The notes of a session are written in pages. Each is stored once, so that a new note costs one page of
-   them and not all.
+1. The id of a note is derived from its call, so a call that is executed twice makes one note.
+2. Notes are removed only by `forget`: a full memory refuses new ones.
+3. A session's notes are stored in pages, each once, so that a new note costs one page and not all of them.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Limit = Annotated[int, msgspec.Meta(ge=1, le=100)]
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to remember. A higher `number` is more recent."""
+    """A note. A higher `number` is more recent."""
 
     note_id: str
     number: int
@@ -50,7 +49,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemorySearch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `memory.search` takes. No words find the most recent notes."""
+    """The arguments of `memory.search`. An empty query finds the most recent notes."""
 
     query: str = ""
     limit: Limit = 5
@@ -138,7 +137,11 @@ class Memory(Plugin):
         recent = ranked(await self._notes(), "", self.shown)
         if not recent:
             return None
-        lines = "\n".join(f"- {_one_line(note.text)} ({note.note_id})" for note in recent)
+        texts = [(" ".join(note.text.split()), note.note_id) for note in recent]
+        lines = "\n".join(
+            f"- {text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + '…'} ({note_id})"
+            for text, note_id in texts
+        )
         words = f"Your most recent notes; recall() finds others:\n{lines}"
         return PromptContribution(content=words, slot=PromptSlot.RUNTIME_CONTEXT, priority=10)
 
@@ -147,10 +150,10 @@ class Memory(Plugin):
         """Find notes by their words and tags, the best fit first."""
         return ranked(await self._notes(), args.query, args.limit)
 
-    # Where notes are
-
     def snapshot(self, writer: SnapshotWriter) -> PluginSnapshotMeta:
-        pages = _pages(self.state)
+        pages: dict[str, list[Json]] = {}  # a note is always in the same page
+        for note in (self.state or {}).values():
+            pages.setdefault(f"notes.{note['number'] // _PAGE:06}", []).append(note)
         for name, page in pages.items():
             writer.write_blob(name, msgspec.json.encode(page))
         return msgspec.structs.replace(super().snapshot(writer), state=sorted(pages))
@@ -177,16 +180,8 @@ class Memory(Plugin):
         self.state = others if note is None else {**others, note_id: msgspec.to_builtins(note)}
 
 
-def _pages(notes: Json) -> dict[str, list[Json]]:
-    """The notes as they are stored: so many to a page, and each always in the same."""
-    pages: dict[str, list[Json]] = {}
-    for note in (notes or {}).values():
-        pages.setdefault(f"notes.{note['number'] // _PAGE:06}", []).append(note)
-    return pages
-
-
 def ranked(notes: Iterable[Note], query: str, limit: int) -> list[Note]:
-    """The notes that share most words with *query*, the most recent first among equals."""
+    """Return the notes that share most words with *query*, the most recent first among equals."""
     wanted = _words(query)
     recent = sorted(notes, key=lambda note: (-note.number, note.note_id))
     if not wanted:
@@ -198,8 +193,3 @@ def ranked(notes: Iterable[Note], query: str, limit: int) -> list[Note]:
 
 def _words(text: str) -> set[str]:
     return set(re.findall(r"\w+", text.casefold()))
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _SHOWN_CHARS else line[: _SHOWN_CHARS - 1] + "…"

@@ -1,9 +1,7 @@
 """Plan: a checklist that the model keeps and the user sees.
 
-The model writes it with one tool and reads it in every prompt; whoever observes the session hears of each
-change. It is part of the session's state: it survives a restart, a fork has a copy, a rewind takes it back.
-
-Not here: what is on the list. Neither titles nor their order mean anything to the plugin.
+The model writes it with one tool and reads it in every prompt; observers of the session get an event for each
+change. It is part of the session's state: it survives a restart, a fork has a copy, a rewind restores it.
 """
 
 from __future__ import annotations
@@ -58,15 +56,17 @@ class Plan(Plugin):
 
     @property
     def items(self) -> list[PlanItem]:
-        """The plan as it stands."""
+        """Return the current plan."""
         return msgspec.convert(self._kept().get("items", []), list[PlanItem])
 
     def _kept(self) -> dict[str, Any]:
         return self.state or {}
 
     def _replace(self, items: Sequence[PlanItem], changed_by: str) -> None:
-        """Keep another plan; the same one again changes nothing."""
-        tidy = [PlanItem(title=_one_line(item.title), status=item.status) for item in items]
+        """Store another plan; an equal one changes nothing."""
+        tidy = [PlanItem(title=" ".join(item.title.split()), status=item.status) for item in items]
+        if not all(item.title for item in tidy):
+            raise InvalidArgument("an item of the plan has an empty title")
         if len(tidy) > self.max_items:
             raise InvalidArgument(f"a plan has at most {self.max_items} items, this one has {len(tidy)}")
         if sum(item.status == "in_progress" for item in tidy) > 1:
@@ -98,7 +98,7 @@ class Plan(Plugin):
 
     @hook
     async def after_tool_call(self, ctx: ToolResultHookContext) -> EmitRuntimeEvents | None:
-        """Tell whoever watches, if it was this very call that changed the plan."""
+        """Emit an event if this call changed the plan."""
         if self._kept().get("changed_by") != f"{ctx.turn_id}.{ctx.call_id}":
             return None
         body = {"items": self._kept()["items"]}
@@ -106,7 +106,7 @@ class Plan(Plugin):
 
     @action
     async def show(self, ctx: PluginActionContext) -> list[PlanItem]:
-        """The plan as it stands."""
+        """Return the current plan."""
         return self.items
 
     @action(name="plan.set", kind="command")
@@ -114,10 +114,3 @@ class Plan(Plugin):
         """Replace the plan; the model reads it before its next reply."""
         self._replace(items, changed_by="")
         return self.items
-
-
-def _one_line(title: str) -> str:
-    line = " ".join(title.split())
-    if not line:
-        raise InvalidArgument("an item of the plan has an empty title")
-    return line

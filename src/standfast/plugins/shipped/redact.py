@@ -1,20 +1,20 @@
-"""Redact: secrets stay out of what is stored, shown and sent to the model.
+"""Redact: keeps secrets out of what is stored, shown and sent to the model.
 
 Theory of operation
 -------------------
-Results of calls and replies of the model are cleaned before anybody else sees them, so that neither journal
-nor history has the secret; the messages of every model call are cleaned once more on their way out. A reply
-that is streamed is held back from where a secret could begin to where it is clear that none does.
+Results of calls and replies of the model are cleaned before anything else sees them, so that neither journal
+nor history has the secret; the messages of every model call are cleaned once more before they are sent. A
+streamed reply is held back from where a secret could begin to where it is clear that none does.
 
 Rules
 -----
-1. What a user says is stored as it was said. The model reads it cleaned.
-2. A call whose arguments held a secret is made with what it was replaced by. The model cannot know a secret
-   that it was never shown.
+1. A user's message is stored unchanged. The model reads it cleaned.
+2. A call whose arguments contained a secret is made with the replacement. The model cannot know a secret that
+   it was never shown.
 3. Plugins that keep what they see, such as `ToolOutputBudget`, come after this one in `Agent(plugins=[...])`.
 
-Not here: the system prompt, attachments, numbers, errors of the model's provider, and results that somebody
-outside delivers: they are stored as delivered, and cleaned before they become the result of their call.
+Not here: the system prompt, attachments, numbers, errors of the model's provider. Results delivered from
+outside are stored as delivered, and cleaned before they become the result of their call.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Redact(Plugin):
 
     Args:
         patterns: regular expressions of what is secret. With others than the default ones a reply is
-            streamed line by line, since nobody can tell where a match might begin.
+            streamed line by line, since a match of theirs might begin anywhere.
         secrets: texts that are secret, such as the values of environment variables.
         replacement: what stands in their place.
     """
@@ -78,7 +78,7 @@ class Redact(Plugin):
         self._finder = SecretFinder(self.patterns, self.secrets, self.replacement)
 
     def session_ready(self, ctx: PluginSessionContext) -> None:
-        """Let other plugins clean what they send to a model on their own."""
+        """Let other plugins clean their own requests to a model."""
         ctx.extensions.put("redact", self._cleaned)
 
     @hook
@@ -91,7 +91,7 @@ class Redact(Plugin):
 
     @hook
     async def assistant_stream(self, ctx: AssistantStreamHookContext) -> str:
-        """What an attempt that failed had held back is forgotten with it."""
+        """Clean a piece of the reply. Text that a failed attempt held back is dropped."""
         call = (ctx.turn_id, ctx.number)
         held_of, held = self._held.get(ctx.kind, (call, ""))
         text = held + ctx.chunk if held_of == call else ctx.chunk
@@ -111,13 +111,13 @@ class Redact(Plugin):
 
     @hook(priority=-1_000)
     async def context_transform(self, ctx: TurnTransformContext, messages: list[Message]) -> list[Message]:
-        """Last of all, so that what other plugins put in is cleaned as well; each message once."""
+        """Clean each message once, after all other plugins have added theirs."""
         known = self._known
         self._known = {id(one): known.get(id(one)) or (one, self._cleaned(one)) for one in messages}
         return [self._known[id(one)][1] for one in messages]
 
     def _cleaned(self, message: Message) -> Message:
-        """The message without secrets: itself, if it has none."""
+        """Return the message without secrets; the same object if it has none."""
         clean = self._finder.clean
         changed: Message
         if isinstance(message, ToolMessage):
@@ -157,7 +157,7 @@ class Redact(Plugin):
         return msgspec.structs.replace(error, message=clean(error.message), hint=clean(error.hint))
 
     def _thoughts(self, thoughts: tuple[Reasoning, ...]) -> tuple[Reasoning, ...]:
-        """What the model thought. A thought with a secret in it is not sent back: providers sign them."""
+        """Clean the model's reasoning. Providers sign it, so a part with a secret is not sent back."""
         clean = self._finder.clean
         return tuple(
             thought
@@ -167,7 +167,7 @@ class Redact(Plugin):
         )
 
     def _call(self, call: RequestedCall) -> RequestedCall:
-        """A call without secrets in its arguments, however JSON has them written."""
+        """Return a call without secrets in its arguments, however JSON escapes them."""
         finder = self._finder
         try:
             given = msgspec.json.decode(call.arguments)

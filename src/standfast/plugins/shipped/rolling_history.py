@@ -1,18 +1,18 @@
-"""Rolling history: as the window fills, old attachments and old tool output go out of the model's view.
+"""Rolling history: as the window fills, old attachments and tool output are hidden from the model.
 
 Theory of operation
 -------------------
-Before each model call the messages are estimated at four characters a token. Where a provider counted more
-than that for an earlier call (the system prompt, the tools, other scripts than Latin), the difference is
-added. What is too much for the window is taken away, oldest first: first attachments and results of calls,
-which leave a note behind, then whole turns. It goes in steps of a tenth of the window, so that most calls
-begin with the same messages as the one before and find them in the provider's cache.
+Before each model call the messages are estimated at four characters a token. If a provider counted more for
+an earlier call (system prompt, tools, other scripts than Latin), the difference is added. What exceeds the
+window is removed, oldest first: attachments and results, which leave a note behind, then whole turns. This
+happens in steps of a tenth of the window, so that most calls begin with the same messages as the one before
+and hit the provider's cache.
 
 Rules
 -----
 1. Nothing durable changes, and the same messages always give the same view.
-2. This turn and the last `keep_turns` before it stay as they are, until a call did not fit.
-3. Every call that is shown keeps its result: a turn goes as a whole, from one user message to the next.
+2. This turn and the last `keep_turns` before it stay unchanged until a call did not fit.
+3. Every call that is shown keeps its result: a turn is removed as a whole.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import math
 import msgspec
 
 from standfast.model.canonical import Json
-from standfast.model.message import AttachmentPart, Message, TextPart, ToolMessage, UserMessage
+from standfast.model.message import AttachmentPart, Message, Part, TextPart, ToolMessage, UserMessage
 from standfast.plugins.contexts import TurnTransformContext
 from standfast.plugins.hook import hook
 from standfast.plugins.plugin import Plugin
@@ -42,9 +42,9 @@ class RollingHistory(Plugin):
     """Give it to an agent whose sessions are long.
 
     Args:
-        window_tokens: how much the model can be given.
-        keep_turns: so many turns before this one are not touched.
-        fill: the part of the window that may be filled before anything is left out.
+        window_tokens: the size of the model's context window.
+        keep_turns: how many turns before this one stay unchanged.
+        fill: the part of the window that may be filled before anything is removed.
     """
 
     id = "rolling-history"
@@ -62,14 +62,17 @@ class RollingHistory(Plugin):
 
     @hook
     async def context_transform(self, ctx: TurnTransformContext, messages: list[Message]) -> list[Message]:
-        excess = self._excess(count_tokens(messages), ctx.overflowed)
+        tokens, allowed = count_tokens(messages), self.window_tokens * self.fill
+        # If the provider refused the call, half of the messages go.
+        excess = math.ceil(max(tokens - allowed / 2, tokens / 2) if ctx.overflowed else tokens - allowed)
         if excess <= 0:
             return messages
         earlier = len(messages) - ctx.turn_messages
         turns = [*turns_of(messages[:earlier]), messages[earlier:]]
         spared = 0 if ctx.overflowed else self.keep_turns
         old = len(turns) if ctx.overflowed else max(0, len(turns) - 1 - spared)
-        wanted = self._in_steps(excess)
+        step = max(1, self.window_tokens // 10)  # so that the view stays the same for a while
+        wanted = math.ceil(excess / step) * step
         saved = 0
         for place in range(old):
             turns[place], gained = _lightened(turns[place], wanted - saved)
@@ -80,19 +83,9 @@ class RollingHistory(Plugin):
             first += 1
         return [message for turn in turns[first:] for message in turn]
 
-    def _excess(self, tokens: int, overflowed: bool) -> int:
-        """How many tokens are too many. If the provider said so, half of what there is goes."""
-        allowed = self.window_tokens * self.fill
-        return math.ceil(max(tokens - allowed / 2, tokens / 2) if overflowed else tokens - allowed)
-
-    def _in_steps(self, excess: int) -> int:
-        """So much that it stays the same for a while."""
-        step = max(1, self.window_tokens // 10)
-        return math.ceil(excess / step) * step
-
 
 def _lightened(turn: list[Message], excess: int) -> tuple[list[Message], int]:
-    """A turn without so much of its attachments and results, and how many tokens that saves."""
+    """Hide attachments and results of a turn, about *excess* tokens; return the turn and the tokens saved."""
     light: list[Message] = []
     saved = 0
     for message in turn:
@@ -104,13 +97,15 @@ def _lightened(turn: list[Message], excess: int) -> tuple[list[Message], int]:
 
 
 def _noted(message: Message) -> Message:
-    """The message with notes in place of attachments, or of a result."""
+    """Replace the attachments or the result of a message by a note."""
     if isinstance(message, UserMessage) and not isinstance(message.content, str):
-        parts = tuple(
-            TextPart(text=_note_of(part)) if isinstance(part, AttachmentPart) else part
-            for part in message.content
-        )
-        return msgspec.structs.replace(message, content=parts)
+        parts: list[Part] = []
+        for part in message.content:
+            if isinstance(part, AttachmentPart):
+                name, size = part.name or "an attachment", size_of(part.size)
+                part = TextPart(text=f"[{name} ({part.media_type}, {size}) left out]")
+            parts.append(part)
+        return msgspec.structs.replace(message, content=tuple(parts))
     if not isinstance(message, ToolMessage):
         return message
     note = f"{size_of(len(result_text(message).encode()))} of output of {message.name}() left out"
@@ -120,7 +115,3 @@ def _noted(message: Message) -> Message:
         error = msgspec.structs.replace(message.error, message=f"[{note}]")
         return msgspec.structs.replace(message, error=error, shown=None)
     return msgspec.structs.replace(message, value=f"[{note}]", shown=None)
-
-
-def _note_of(part: AttachmentPart) -> str:
-    return f"[{part.name or 'an attachment'} ({part.media_type}, {size_of(part.size)}) left out]"

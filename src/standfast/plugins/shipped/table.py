@@ -1,9 +1,9 @@
 """Conditions over the arguments of a call, as data: `{"cents": {"gt": 100}, "currency": "EUR"}`.
 
-All of a table must hold. A plain value is to be equal. `default` stands for an argument that is not there:
+All tests of a table must pass. A plain value means equality. `default` stands for a missing argument:
 `{"limit": {"gt": 100, "default": 10}}`.
 
-Rule: what cannot be compared raises. Nobody guesses.
+Rule: what cannot be compared raises.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json
 
 Table = Mapping[str, Mapping[str, Any]]
-"""For each argument its tests: the operator's name, and what is compared with."""
+"""For each argument its tests: the name of the operator and its operand."""
 
 OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "eq": operator.eq,
@@ -34,19 +34,18 @@ OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 
 def holds(table: Table, arguments: Mapping[str, Json]) -> bool:
-    """Whether the arguments pass every test; raises if one of them cannot be made."""
-    return all(_passes(name, tests, arguments) for name, tests in table.items())
-
-
-def _passes(name: str, tests: Mapping[str, Any], arguments: Mapping[str, Json]) -> bool:
-    if name not in arguments and "default" not in tests:
-        raise LookupError(f"the argument {name!r} is not given")
-    value = arguments.get(name, tests.get("default"))
-    return all(OPERATORS[test](value, wanted) for test, wanted in tests.items() if test != "default")
+    """Return whether the arguments pass every test; raise if a test cannot be made."""
+    for name, tests in table.items():
+        if name not in arguments and "default" not in tests:
+            raise LookupError(f"the argument {name!r} is not given")
+        value = arguments.get(name, tests.get("default"))
+        if not all(OPERATORS[test](value, wanted) for test, wanted in tests.items() if test != "default"):
+            return False
+    return True
 
 
 def read_table(given: object, where: str) -> Table:
-    """A table, checked; *where* is what an error calls it."""
+    """Check a table and return it; errors name it *where*."""
     if not isinstance(given, Mapping):
         raise InvalidArgument(f"{where}: a condition is neither a function nor a table")
     return {str(name): _tests(tests, where) for name, tests in given.items()}
@@ -60,12 +59,8 @@ def _tests(given: object, where: str) -> dict[str, Any]:
         if name in ("in", "not_in") and not isinstance(wanted, (list, tuple, set, frozenset)):
             raise InvalidArgument(f"{where}: {name!r} takes a list")
         if name == "matches":
-            _check_pattern(wanted, where)
+            try:
+                re.compile(wanted)  # type: ignore[type-var]
+            except (re.error, TypeError) as error:
+                raise InvalidArgument(f"{where}: {wanted!r} is not a regular expression: {error}") from None
     return tests
-
-
-def _check_pattern(pattern: object, where: str) -> None:
-    try:
-        re.compile(pattern)  # type: ignore[call-overload]
-    except (re.error, TypeError) as error:
-        raise InvalidArgument(f"{where}: {pattern!r} is not a regular expression: {error}") from None

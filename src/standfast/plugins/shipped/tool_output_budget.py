@@ -1,17 +1,17 @@
-"""Tool output budget: a result that is too long is shown by its head and its tail; the whole is kept.
+"""Tool output budget: of a long result the model reads head and tail; the whole is stored.
 
-The whole is an attachment of the result, and the model reads it back in pieces with `read_output`: later in
-the turn, in later turns, after a restart.
+The whole is an attachment of the result, and the model reads it in pieces with `read_output`: later in the
+turn, in later turns, after a restart.
 
 Rules
 -----
-1. What is cut is what the model reads. The record of the call keeps the digest of the original.
-2. `read_output` reads what this plugin has kept in this session, and nothing else.
+1. Only the text that the model reads is cut. The record of the call keeps the digest of the original.
+2. `read_output` reads only what this plugin has stored in this session.
 3. A line of any length can be read: long ones count as several.
-4. Code gets the results of its calls whole, and what came of it is shown under a budget of its own.
+4. Code gets the results of its calls whole; its own output has a budget of its own.
 
-A plugin that changes results, such as `Redact`, comes before this one in `Agent(plugins=[...])`: what is kept
-is what the plugins before it have left.
+A plugin that changes results, such as `Redact`, comes before this one in `Agent(plugins=[...])`, because this
+one stores what the plugins before it left.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from standfast.plugins.shipped.window import size_of
 from standfast.tools.decorator import tool
 
 _MOST_KEPT: Final = 1_000
-"""So many outputs can be read back, the latest ones."""
+"""How many outputs can be read back, the latest ones."""
 
 _NOTE_BYTES: Final = 240
 _NOTE_LINES: Final = 3
 _NAME_CHARS: Final = 12
-"""So much of a digest is its name to the model."""
+"""How much of a digest the model sees as its name."""
 
 
 class ToolOutputBudget(Plugin):
@@ -70,8 +70,13 @@ class ToolOutputBudget(Plugin):
     async def after_tool_call(self, ctx: ToolResultHookContext) -> ShortCircuitTool | None:
         if ctx.parent or ctx.is_cell:
             return None
-        text = _text_of(ctx.value) if ctx.error is None else ctx.error.message
-        if self._fits(text):
+        if ctx.error is not None:
+            text = ctx.error.message
+        elif isinstance(ctx.value, str):
+            text = ctx.value
+        else:
+            text = msgspec.json.format(msgspec.json.encode(ctx.value), indent=2).decode()
+        if text.count("\n") < self.max_lines and len(text.encode()) <= self.max_bytes:
             return None
         is_text = ctx.error is not None or isinstance(ctx.value, str)
         kind = "text/plain" if is_text else "application/json"
@@ -92,7 +97,12 @@ class ToolOutputBudget(Plugin):
             start_line: the first line to read, from 1.
             lines: how many lines to read.
         """
-        pieces = self._pieces(await self._read(attachment))
+        found = [one for one in self._kept() if len(attachment) >= 8 and one.startswith(attachment)]
+        data = await self.session.read_attachment(found[0]) if len(found) == 1 else None
+        if data is None:
+            hint = "use the name that the shown part of the output gives"
+            raise InvalidArgument(f"there is no output {attachment[:80]!r} in this session", hint=hint)
+        pieces = self._pieces(str(data, "utf-8"))
         if not 1 <= start_line <= len(pieces) or lines < 1:
             raise InvalidArgument(f"there are lines 1 to {len(pieces)}, no {lines} from {start_line} on")
         room = self.max_bytes - _NOTE_BYTES
@@ -103,25 +113,14 @@ class ToolOutputBudget(Plugin):
                 break
             shown.append(piece)
         last = start_line + len(shown) - 1
-        more = f"; go on with start_line={last + 1}" if last < len(pieces) else ""
+        more = f"; continue with start_line={last + 1}" if last < len(pieces) else ""
         return f"[lines {start_line} to {last} of {len(pieces)}{more}]\n{''.join(shown)}"
 
     def _kept(self) -> list[str]:
         return self.state or []
 
-    async def _read(self, attachment: str) -> str:
-        found = [one for one in self._kept() if len(attachment) >= 8 and one.startswith(attachment)]
-        data = await self.session.read_attachment(found[0]) if len(found) == 1 else None
-        if data is None:
-            hint = "use the name that the shown part of the output gives"
-            raise InvalidArgument(f"there is no output {attachment[:80]!r} in this session", hint=hint)
-        return str(data, "utf-8")
-
-    def _fits(self, text: str) -> bool:
-        return text.count("\n") < self.max_lines and len(text.encode()) <= self.max_bytes
-
     def _cut(self, text: str, name: str) -> str:
-        """Head and tail of a text, and between them what is left out and how to read it."""
+        """Return head and tail of a text, and between them a note that says how to read the rest."""
         room, lines = (self.max_bytes - _NOTE_BYTES) // 2, (self.max_lines - _NOTE_LINES) // 2
         head, tail = _head(text, room, lines), _tail(text, room, lines)
         left = text[len(head) : len(text) - len(tail)]
@@ -134,7 +133,7 @@ class ToolOutputBudget(Plugin):
         return f"{head.removesuffix(chr(10))}\n{note}\n{tail}"
 
     def _pieces(self, text: str) -> list[str]:
-        """The lines, with their ends; one that is very long in several pieces."""
+        """Split a text into lines with their ends, and very long lines into pieces."""
         width = min(1_000, self.max_bytes // 8)
         lines = [f"{line}\n" for line in text.split("\n")]
         lines[-1] = lines[-1][:-1]
@@ -143,14 +142,8 @@ class ToolOutputBudget(Plugin):
         return [line[start : start + width] for line in lines for start in range(0, max(1, len(line)), width)]
 
 
-def _text_of(value: Json) -> str:
-    if isinstance(value, str):
-        return value
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-
-
 def _head(text: str, room: int, lines: int) -> str:
-    """The beginning: so many bytes and lines at most, to the end of a line if one is near."""
+    """Return the beginning: at most *room* bytes and *lines*, to the end of a line if one is near."""
     part = text[:room].encode()[:room].decode(errors="ignore")
     found = part.split("\n")
     if len(found) > lines:
@@ -160,7 +153,7 @@ def _head(text: str, room: int, lines: int) -> str:
 
 
 def _tail(text: str, room: int, lines: int) -> str:
-    """The end, in the same way."""
+    """Return the end in the same way."""
     part = text[-room:].encode()[-room:].decode(errors="ignore")
     part = "\n".join(part.split("\n")[-lines:])
     start = part.find("\n") + 1

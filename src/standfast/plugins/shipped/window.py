@@ -1,4 +1,4 @@
-"""What the plugins that watch over the model's window share: estimates, turns, sizes in words."""
+"""Estimates of the model's context window, for the plugins that keep it from overflowing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from standfast.model.message import (
     AssistantMessage,
     InputPart,
     Message,
-    Part,
     TextPart,
     ToolMessage,
     UserMessage,
@@ -20,23 +19,24 @@ from standfast.model.message import (
 
 CHARS_A_TOKEN: Final = 4
 _ATTACHMENT_CHARS: Final = 6_000
-"""What an image or a file counts as."""
+"""The estimate for an image or a file."""
 _INPUT_CHARS: Final = 100
-"""What an input counts as: only its name is told, code reads it."""
+"""The estimate for an input: the model reads only its name."""
 
 
 def check_window(plugin_id: str, window_tokens: object, keep_turns: object, fill: object) -> None:
-    """Refuse what is no window, no number of turns or no part of a whole."""
+    """Raise `InvalidArgument` if an option of a plugin is out of range."""
     if type(window_tokens) is not int or window_tokens < 1:
-        raise InvalidArgument(f"window_tokens of plugin {plugin_id!r} is {window_tokens!r}, not from 1")
+        problem = f"window_tokens of plugin {plugin_id!r} must be at least 1, got {window_tokens!r}"
+        raise InvalidArgument(problem)
     if type(keep_turns) is not int or keep_turns < 0:
-        raise InvalidArgument(f"keep_turns of plugin {plugin_id!r} is {keep_turns!r}, not from 0")
+        raise InvalidArgument(f"keep_turns of plugin {plugin_id!r} must be at least 0, got {keep_turns!r}")
     if type(fill) not in (int, float) or not 0 < fill <= 1:  # type: ignore[operator]
-        raise InvalidArgument(f"fill of plugin {plugin_id!r} is {fill!r}, not above 0 and at most 1")
+        raise InvalidArgument(f"fill of plugin {plugin_id!r} must be above 0 and at most 1, got {fill!r}")
 
 
 def turns_of(messages: Sequence[Message]) -> list[list[Message]]:
-    """The messages in stretches that each begin with what a user said."""
+    """Split messages into turns, each of which begins with a user message."""
     turns: list[list[Message]] = []
     for message in messages:
         if isinstance(message, UserMessage) or not turns:
@@ -46,7 +46,7 @@ def turns_of(messages: Sequence[Message]) -> list[list[Message]]:
 
 
 def count_tokens(messages: Iterable[Message]) -> int:
-    """What the model would be given, by estimate and by what providers counted beyond it."""
+    """Estimate the tokens of messages, plus what providers counted beyond the estimate."""
     chars = beyond = 0
     for message in messages:
         if isinstance(message, AssistantMessage):
@@ -58,12 +58,12 @@ def count_tokens(messages: Iterable[Message]) -> int:
 
 
 def estimate_tokens(messages: Iterable[Message]) -> int:
-    """Four characters a token."""
+    """Estimate the tokens of messages at four characters each."""
     return sum(map(chars_of, messages)) // CHARS_A_TOKEN
 
 
 def chars_of(message: Message) -> int:
-    """How much text the model reads of a message."""
+    """Return how many characters of a message the model reads."""
     if isinstance(message, ToolMessage):
         return len(result_text(message))
     if isinstance(message, AssistantMessage):
@@ -71,17 +71,18 @@ def chars_of(message: Message) -> int:
         return len(message.text) + len(calls)
     if isinstance(message.content, str):
         return len(message.content)
-    return sum(map(_chars_of_part, message.content))
-
-
-def _chars_of_part(part: Part) -> int:
-    if isinstance(part, TextPart):
-        return len(part.text)
-    return _INPUT_CHARS if isinstance(part, InputPart) else _ATTACHMENT_CHARS
+    return sum(
+        len(part.text)
+        if isinstance(part, TextPart)
+        else _INPUT_CHARS
+        if isinstance(part, InputPart)
+        else _ATTACHMENT_CHARS
+        for part in message.content
+    )
 
 
 def result_text(message: ToolMessage) -> str:
-    """What the model reads of a result, more or less."""
+    """Return roughly the text that the model reads of a result."""
     if message.shown is not None:
         return message.shown
     if message.error is not None:
@@ -90,7 +91,7 @@ def result_text(message: ToolMessage) -> str:
 
 
 def size_of(count: int) -> str:
-    """A number of bytes in words."""
+    """Format a number of bytes."""
     if count < 1024:
         return f"{count} bytes"
     return f"{count / 1024:.1f} KB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MB"
