@@ -191,8 +191,15 @@ class CPythonStepper:
                 return self._ended(message, data)
             case messages.GuestPrinted():
                 self._host.output(message.stream, message.text)
-            case messages.SessionLoaded() if self._loading:
-                self._allow_code(worker)
+            case messages.SessionLoaded() if self._loading:  # what the code uses is measured from here on
+                try:
+                    worker.meter.begin(limits)
+                except WorkerDied:
+                    raise self._death(worker) from None
+                if worker.meter.needs_more_than(limits):
+                    raise CellFailed(failures.not_loaded_error(limits))
+                self._loading = False
+                self._send(b"{}")
             case messages.ValueRequested():
                 self._send_value(message.name)
             case messages.CodeEnded():
@@ -240,8 +247,8 @@ class CPythonStepper:
                 raise messages.UnreadableMessage
             if not 0 <= seconds <= sys.float_info.max:
                 raise messages.UnreadableMessage
-        later, told = b"1" if called.later else b"0", (called.problem or "").encode()
-        text = b"\0".join([called.name.encode(), later, called.args, called.kwargs, told])
+        later, wrong = b"1" if called.later else b"0", (called.problem or "").encode()
+        text = b"\0".join([called.name.encode(), later, called.args, called.kwargs, wrong])
         return EngineCall(
             id=called.id,
             name=called.name,
@@ -253,17 +260,6 @@ class CPythonStepper:
             argument_bytes=size if values else 0,
             argument_values=values,
         )
-
-    def _allow_code(self, worker: CPythonWorker) -> None:
-        """Let the code run in the loaded session, and measure what it uses from here on."""
-        try:
-            worker.meter.begin(self._limits)
-        except WorkerDied:
-            raise self._death(worker) from None
-        if worker.meter.needs_more_than(self._limits):
-            raise CellFailed(failures.not_loaded_error(self._limits))
-        self._loading = False
-        self._send(b"{}")
 
     def _send_value(self, name: str) -> None:
         """Send the guest a value by its name, the same one as before if it runs again."""

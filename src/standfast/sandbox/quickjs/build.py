@@ -1,6 +1,6 @@
 """Which guest this is: the WebAssembly of the installed `quickjs-rs`, and the prelude.
 
-Nothing here imports that package or wasmtime: whoever only wants to know whether a state fits needs neither.
+Nothing here imports that package or wasmtime: checking whether a stored state fits needs neither.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class GuestMissing(Exception):
 
 
 def guest_wasm() -> bytes:
-    """The guest as the package ships it."""
+    """Return the guest as the package ships it."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise GuestMissing("the package quickjs-rs is not installed")
@@ -33,14 +33,14 @@ def guest_wasm() -> bytes:
 
 
 def prelude() -> bytes:
-    """The prelude as one line: places in later lines are in code of a session."""
+    """Return the prelude as one line: places in later lines are in code of a session."""
     lines = (line.strip() for line in _PRELUDE.read_bytes().splitlines())
     return b" ".join(line for line in lines if not line.startswith(b"//"))
 
 
 @functools.lru_cache(maxsize=1)
 def build_id() -> bytes:
-    """What a state must have been made by: sixteen bytes that follow from the guest and the prelude."""
+    """Return the build that a state must have been made by: sixteen bytes, of the guest and the prelude."""
     made = hashlib.sha256(hashlib.sha256(guest_wasm()).digest())
     made.update(hashlib.sha256(prelude()).digest())
     made.update(bytes([FORMAT]))

@@ -131,10 +131,12 @@ class QuickJsStepper:
         if seen is not None:
             code = error.code if error is not None else None
             settled = (call_id, 1, (seen.type, seen.message, code, error))
-        early = self._host.request.through is not None
+        now_ms, request = self._host.now_ms, self._host.request
+        early, answers = request.through is not None, [encode_json(settled)]
         image, self._image = self._image, None
-        question = frames.Settle([encode_json(settled)], image, self._around(), self._bounds(), early)
-        return self._taken_in(self._ask(question))
+        return self._taken_in(
+            self._ask(frames.Settle(answers, image, now_ms, request.seed, self._bounds(), early))
+        )
 
     def raises_at_call(self, answer: CallAnswer) -> bool:
         return answer.exception is not None and answer.exception.type == EXIT
@@ -211,11 +213,12 @@ class QuickJsStepper:
 
     def _open(self, image: frames.Image | None) -> None:
         """Have the worker make a guest ready for a run; raise `WorkerDied` if it cannot."""
-        functions = msgspec.json.encode(list(self._host.request.functions.names()))
+        now_ms, request = self._host.now_ms, self._host.request
+        functions = msgspec.json.encode(list(request.functions.names()))
         worker = self._worker()
         worker.runs += 1
         try:
-            worker.send(frames.Open(image, functions, self._around(), self._bounds()))
+            worker.send(frames.Open(image, functions, now_ms, request.seed, self._bounds()))
         except WorkerDied:
             self._slot.drop()
             raise
@@ -369,9 +372,6 @@ class QuickJsStepper:
         self._cpu_us += reply.cpu_us
         self.instructions = (self.instructions or 0) + reply.instructions
         self._memory_bytes = max(self._memory_bytes, reply.memory_bytes)
-
-    def _around(self) -> frames.ClockAndSeed:
-        return frames.ClockAndSeed(self._host.now_ms, self._host.request.seed)
 
     def _bounds(self) -> frames.Bounds:
         limits = self._limits

@@ -24,13 +24,6 @@ class Bounds(msgspec.Struct, frozen=True, array_like=True):
     stdout_chars: int
 
 
-class ClockAndSeed(msgspec.Struct, frozen=True, array_like=True):
-    """The time that a guest sees, and the seed of its random numbers."""
-
-    now_ms: int
-    seed: str
-
-
 class Image(msgspec.Struct, frozen=True, array_like=True):
     """A guest at rest: what its memory holds beyond the boot image that has this digest.
 
@@ -46,12 +39,13 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     """Make ready the guest that the worker holds, or one made of `image`: empty for a new session.
 
-    `functions` are names, as JSON.
+    `functions` are names, as JSON. `now_ms` is the time that the code sees, `seed` that of its chance.
     """
 
     image: Image | None
     functions: bytes
-    around: ClockAndSeed
+    now_ms: int
+    seed: str
     bounds: Bounds
 
 
@@ -71,7 +65,8 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
 
     answers: list[bytes]
     image: Image | None
-    around: ClockAndSeed
+    now_ms: int
+    seed: str
     bounds: Bounds
     early: bool = False
 

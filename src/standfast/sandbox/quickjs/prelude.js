@@ -164,7 +164,7 @@
   const timers = new $Map();
   // timers that need no clock
   const soon = new $Map();
-  // promises that were rejected, and nobody has looked
+  // rejected promises that no code has handled
   const unhandled = new $Map();
   // which of the host's errors an exception is
   const known = new WeakMap();

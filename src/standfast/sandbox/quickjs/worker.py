@@ -177,7 +177,7 @@ class WorkerProgram:
         try:
             guest = self._loaded(question.image, question.bounds)
             self._fuelled(guest, question)
-            self._surround(guest, question.around)
+            self._surround(guest, question)
             guest.call("open", question.functions, self._spec(question, [], False))
         except Exception as error:
             self._refusal = self._stopped(error, (time.thread_time_ns() - started) // 1000)
@@ -267,7 +267,7 @@ class WorkerProgram:
                 return "syntax", guest.exception(), b""
             poll = b""
         else:
-            self._surround(guest, question.around)
+            self._surround(guest, question)
             for answer in question.answers:
                 guest.call("settle", answer)
                 guest.run_jobs()
@@ -279,11 +279,11 @@ class WorkerProgram:
 
     @staticmethod
     def _spec(opened: frames.Open, lazy: list[str], binds_result: bool) -> bytes:
-        return msgspec.json.encode((lazy, binds_result, opened.bounds.stdout_chars, opened.around.now_ms))
+        return msgspec.json.encode((lazy, binds_result, opened.bounds.stdout_chars, opened.now_ms))
 
-    def _surround(self, guest: Guest, around: frames.ClockAndSeed) -> None:
-        guest.now_ms = around.now_ms
-        self._seed = around.seed
+    def _surround(self, guest: Guest, question: frames.Open | frames.Settle) -> None:
+        guest.now_ms = question.now_ms
+        self._seed = question.seed
 
     def _left(self, question: frames.Entry) -> frames.GuestReply:
         """Return the state of a run that has ended, without garbage if it grew since the last time."""
@@ -336,7 +336,7 @@ class WorkerProgram:
         if guest is not None:
             used = max(0, self._fuel - guest.fuel)
             if stop not in ("corrupt", "version"):
-                with contextlib.suppress(Exception):  # it may not be able to tell what it had printed
+                with contextlib.suppress(Exception):  # it may be unable to return what it had printed
                     guest.allow(guest.size + _RESCUE_BYTES, _RESCUE_FUEL)
                     text = guest.call("rest")
                     frames.decode_poll(text)

@@ -1,4 +1,4 @@
-"""What is wrong with a TypeScript program, as far as its syntax tree and the contracts of functions tell.
+"""Finds what is wrong with a TypeScript program, from its syntax tree and the contracts of functions.
 
 Rules
 -----
@@ -42,12 +42,12 @@ _STANDARD: Final = """
 """
 STANDARD_FUNCTIONS: Final = frozenset(_STANDARD.split())
 _ABSENT: Final = {
-    "fetch": "there is no network; whatever is needed of the world is a function that can be called",
+    "fetch": "there is no network; call a function of the host instead",
     "alert": "console.log() writes text",
     "prompt": "there is no user to ask from here",
 }
 _LATE_BINDERS: Final = ("globalThis", "eval", "ReferenceError", "Function(")
-"""Words that tell of names that no syntax shows, or of names that may be missing."""
+"""Words that suggest names that no syntax shows, or names that may be missing."""
 _MAX_FOUND: Final = 50
 _PATTERN_KEYS: Final = ("property_identifier", "shorthand_property_identifier_pattern")
 _TYPES: Final = frozenset({

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A removed part leaves blanks of the same width, so most places stay where they are. Inserted text goes on the
+A removed part leaves blanks of the same width, so most places stay where they are. Inserted text is on the
 same line and moves the places after it; `Moves` maps them back.
 
 Rules

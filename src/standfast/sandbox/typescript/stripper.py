@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 BUILT_IN_HINT: Final = (
-    "the standard objects of JavaScript (Math, JSON, Map, Date, ...) are there without it, and whatever else "
-    "is needed of the world is a function that can be called"
+    "the standard objects of JavaScript (Math, JSON, Map, Date, ...) are there without it; everything else "
+    "is a function of the host that can be called"
 )
 _MAX_REFUSED: Final = 20
 _SEMICOLON: Final = 0x3B
@@ -318,8 +318,27 @@ class Landmarks:
 
     def before(self, expression: Node | None) -> None:
         """Give an expression a place, if it needs one."""
-        if expression is not None and expression.type not in _CALM and self._may_fail(expression):
-            self._edits.insert(expression.start_byte, _MARK)
+        if expression is None or self._data.startswith(_MARK.encode(), expression.start_byte):
+            return
+        row, pending = first_row(expression), [expression]
+        while pending:  # a part on the first line that may fail without a place
+            node = pending.pop()
+            kind = node.type
+            if kind in _CALM or first_row(node) != row:
+                continue
+            if kind in _ACCESS:
+                base = node.named_children[0]
+                text = self._data[base.start_byte : base.end_byte]
+                if base.type != "identifier" or text not in _BUILT_IN:
+                    self._edits.insert(expression.start_byte, _MARK)
+                    return
+            elif kind == "binary_expression":  # the operands that run before the operator's place is recorded
+                left, operator, right, *_ = (part for part in node.children if part.type != "comment")
+                pending.extend([left, right] if operator.type in _LOGICAL else [left])
+            elif kind in ("call_expression", "new_expression"):
+                pending.append(node.named_children[0])
+            else:
+                pending.extend(node.named_children)
 
     def before_pattern(self, pattern: Node) -> None:
         """Give a pattern a place; its value may be one that cannot be taken apart."""
@@ -335,31 +354,6 @@ class Landmarks:
         for part in node.named_children:
             if first_row(part) != row and part.type != "spread_element":
                 self.before(part.child_by_field_name("value") if part.type == "pair" else part)
-
-    def _may_fail(self, expression: Node) -> bool:
-        """Whether a part of an expression, on its first line, may fail without a place."""
-        if self._data.startswith(_MARK.encode(), expression.start_byte):
-            return False
-        row = first_row(expression)
-        pending = [expression]
-        while pending:
-            node = pending.pop()
-            kind = node.type
-            if kind in _CALM or first_row(node) != row:
-                continue
-            if kind in _ACCESS:
-                base = node.named_children[0]
-                text = self._data[base.start_byte : base.end_byte]
-                if base.type != "identifier" or text not in _BUILT_IN:
-                    return True
-            elif kind == "binary_expression":  # the operands that run before the operator's place is recorded
-                left, operator, right, *_ = (part for part in node.children if part.type != "comment")
-                pending.extend([left, right] if operator.type in _LOGICAL else [left])
-            elif kind in ("call_expression", "new_expression"):
-                pending.append(node.named_children[0])
-            else:
-                pending.extend(node.named_children)
-        return False
 
 
 _DECLARATIONS: Final = frozenset({

@@ -84,8 +84,16 @@ def check_types(
     if tsc is None:
         hint = f"install it with `npm install typescript`, or name it in {VARIABLE}"
         return [*found, _unchecked("the TypeScript compiler is not installed", hint)]
+    guest, own = _guest_declarations()
+    hidden = {name for name in (*bound, *inputs) if _NAME.fullmatch(name)}
+    called = [name for name in functions.names() if name not in hidden and name not in own]
+    ambient = "\n".join([
+        guest,
+        *(overloads_of(functions.capability(name)) for name in called),
+        *(f"declare var {name}: any; type {name} = any;" for name in sorted(hidden - own)),
+    ])  # fmt: skip
     try:
-        messages = compile_messages([tsc], code, _ambient({*bound, *inputs}, functions))
+        messages = compile_messages([tsc], code, ambient)
     except CompilerFailed as problem:
         return [*found, _unchecked(str(problem), None)]
     spans = [item.span for item in found if item.span]
@@ -104,18 +112,6 @@ def check_types(
 def _unchecked(why: str, hint: str | None) -> Diagnostic:
     message = f"syntax and calls were checked, types were not: {why}"
     return Diagnostic(severity=Severity.INFO, code=Code.TYPE_ERROR, message=message, hint=hint)
-
-
-def _ambient(names: Collection[str], functions: CellFunctions) -> str:
-    """Return declarations of everything that the code may use. A name of the session hides a function."""
-    guest, own = _guest_declarations()
-    hidden = {name for name in names if _NAME.fullmatch(name)}
-    called = [name for name in functions.names() if name not in hidden and name not in own]
-    return "\n".join([
-        guest,
-        *(overloads_of(functions.capability(name)) for name in called),
-        *(f"declare var {name}: any; type {name} = any;" for name in sorted(hidden - own)),
-    ])  # fmt: skip
 
 
 @cache
