@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 import msgspec
 
 from standfast.durable.journal import owner_is_dead
-from standfast.errors import InvalidArgument, NotConfigured, StandfastError
+from standfast.errors import InvalidArgument, NotConfigured, ServiceUnavailable, StandfastError
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json, to_json
 from standfast.model.capability import Capability
@@ -25,6 +25,7 @@ from standfast.model.limits import SessionLimits
 from standfast.model.run import RunRequest, RunResult
 from standfast.model.session import CodeSettings, SessionId, SessionInfo
 from standfast.ports.clock import Clock, SystemClock
+from standfast.ports.language_runtime import LanguageRuntime
 from standfast.ports.session_store import SessionStore
 from standfast.ports.trace import TraceSink
 from standfast.runtime.data_dir import KEY_VARIABLE, DataDir, key_from_text
@@ -206,11 +207,22 @@ class Sandbox:
 
     Without `data_dir` everything is in memory. With it, sessions, snapshots, waiting runs and approvals
     are on disk when a call returns, and any process with the same directory can continue them.
+
+    With `runtime`, another `LanguageRuntime` runs the code and keeps its sessions. Methods that this
+    interface lacks (approvals, recovery, lists with details) raise `ServiceUnavailable`.
     """
 
-    def __init__(self, options: SandboxOptions | None = None, /, **settings: Unpack[SandboxSettings]) -> None:
+    def __init__(
+        self,
+        options: SandboxOptions | None = None,
+        /,
+        *,
+        runtime: LanguageRuntime | None = None,
+        **settings: Unpack[SandboxSettings],
+    ) -> None:
         self.options = options or options_from(settings)
         self.registry = make_registry(self.options)
+        self._foreign = runtime
         self._runtime: CodeRuntime | None = None
 
     async def __aenter__(self) -> Self:
@@ -220,6 +232,8 @@ class Sandbox:
 
         if self._runtime is not None:
             raise InvalidArgument("this sandbox is open already")
+        if self._foreign is not None:
+            return self
         runs = open_runs(self.options, self.registry)
         runs.services.dispatcher.home = asyncio.get_running_loop()
         self._runtime = CodeRuntime(runs, self.options.language_of(None))
@@ -251,7 +265,7 @@ class Sandbox:
         request = self.options.request(
             code, session, inputs, timeout_ms, limits, snapshot, language, idempotency_key=idempotency_key
         )
-        return request if isinstance(request, RunResult) else await self._open.run(request)
+        return request if isinstance(request, RunResult) else await self._language.run(request)
 
     async def validate(
         self,
@@ -263,19 +277,19 @@ class Sandbox:
     ) -> RunResult:
         """Check *code* without running any of it: syntax, types, unknown calls, unsupported features."""
         request = self.options.request(code, session, inputs, language=language, validate_only=True)
-        return request if isinstance(request, RunResult) else await self._open.run(request)
+        return request if isinstance(request, RunResult) else await self._language.run(request)
 
     async def execute(self, request: RunRequest) -> RunResult:
         """Run, or check, what a `RunRequest` asks for."""
-        return await self._open.run(request)
+        return await self._language.run(request)
 
     async def cancel(self, session: str) -> bool:
         """End the session's run, running or waiting; false if there is none."""
-        return await self._open.cancel(SessionId(session))
+        return await self._language.cancel(SessionId(session))
 
     async def resume(self, session: str) -> RunResult:
         """Continue the session's waiting run as far as decisions allow."""
-        return await self._open.resume(SessionId(session))
+        return await self._language.resume(SessionId(session))
 
     async def recover(self, session: str | None = None) -> dict[str, RunResult]:
         """Continue the runs that dead processes left and those whose waits are over; results by session."""
@@ -350,10 +364,14 @@ class Sandbox:
 
     async def export_snapshot(self, session_or_id: str) -> bytes:
         """Return the signed bytes of a stored snapshot (`snap_…`) or of a session as it is."""
+        if self._foreign is not None:
+            return await self._foreign.snapshot_session(SessionId(session_or_id))
         return await self._open.do(self._open.runs.export_snapshot(session_or_id))
 
     async def restore(self, snapshot: str | bytes, *, session: str | None = None) -> str:
         """Put a snapshot, by id or as bytes, into its own session or another."""
+        if self._foreign is not None and isinstance(snapshot, bytes):
+            return await self._foreign.restore_session(snapshot, SessionId(session) if session else None)
         return await self._open.do(self._open.runs.restore(snapshot, session))
 
     async def snapshot_host(self, snapshot: str | bytes) -> dict[str, Json]:
@@ -362,11 +380,11 @@ class Sandbox:
 
     def can_restore(self, snapshot: bytes) -> bool:
         """Whether `restore` would accept these bytes."""
-        return self._open.can_restore_snapshot(snapshot)
+        return self._language.can_restore_snapshot(snapshot)
 
     async def fork(self, session: str, new_session: str) -> str:
         """A new session with the same variables."""
-        return await self._open.fork_session(SessionId(session), SessionId(new_session))
+        return await self._language.fork_session(SessionId(session), SessionId(new_session))
 
     async def reset(self, session: str) -> None:
         """Delete the session's variables and its waiting run."""
@@ -374,7 +392,7 @@ class Sandbox:
 
     async def destroy(self, session: str) -> bool:
         """Forget the session; false if there was none."""
-        return await self._open.destroy_session(SessionId(session))
+        return await self._language.destroy_session(SessionId(session))
 
     # ── the rest ─────────────────────────────────────────────────────────────────────────────────
 
@@ -387,7 +405,15 @@ class Sandbox:
         return self.options.policy()
 
     @property
+    def _language(self) -> LanguageRuntime:
+        return self._open if self._foreign is None else self._foreign
+
+    @property
     def _open(self) -> CodeRuntime:
+        if self._foreign is not None:
+            raise ServiceUnavailable(
+                "this method of Sandbox", "a LanguageRuntime of another package runs its code"
+            )
         if self._runtime is None:
             raise InvalidArgument("this sandbox is not open", hint="use `async with Sandbox(...) as box:`")
         return self._runtime
