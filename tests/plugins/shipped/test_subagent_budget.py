@@ -13,7 +13,14 @@ from standfast.model.limits import Usage, UsageLimits
 from standfast.model.outcome import Finished, FrameSwitched, Outcome, Stopped, StopReason, Waiting
 from standfast.model.task import TaskState
 from standfast.model.wait import Wait
-from standfast.plugins.shipped.subagent_budget import Spent, allowance, is_shared, less, no_credit, used_up
+from standfast.plugins.shipped.subagent_pool import (
+    SharedSpending,
+    allowance,
+    is_shared,
+    less,
+    no_credit,
+    used_up,
+)
 from standfast.plugins.shipped.subagent_reports import (
     is_schema,
     read_value,
@@ -25,7 +32,9 @@ from standfast.plugins.shipped.subagent_reports import (
     waits_for_time,
 )
 
-SOME = Spent(usage=Usage(input=60, output=10, calls=3, cost_nano_usd=400_000_000, priced=3), wall_ms=2_000)
+SOME = SharedSpending(
+    usage=Usage(input=60, output=10, calls=3, cost_nano_usd=400_000_000, priced=3), wall_ms=2_000
+)
 ASKS = Wait(wait_id="apr_1", kind="approval", call_id=2, due_at=9)
 SLEEPS = Wait(wait_id="w", kind="timer", call_id=3, due_at=9)
 

@@ -1,20 +1,20 @@
-"""The subagents of one session: what is on record of each, how its work stands, what it has used.
+"""The subagents of one session: their records, the state of their work, their usage.
 
 Theory of operation
 -------------------
-A subagent is a child session, and a task of its parent's session under the child's id. The task's body says
-which turn the subagent works on. Nothing else is kept: how the work stands is what the child's own turn says,
-so that a parent in another process, after a crash, finds every subagent where it is.
+A subagent is a child session, and a task of its parent's session under the child's id. The task's body names
+the turn that the subagent works on. Nothing else is stored: the state of the work is that of the child's own
+turn, so that a parent in another process, after a crash, finds every subagent where it is.
 
-A subagent that opens a new frame, or is told something at the last moment, goes on in another turn by itself.
-The last node of its history tells which turn that was. A parent that dies right after it has begun a turn
-does not know which one; it asks for the same turn once more, which is answered when that turn rests.
+A subagent that opens a new frame, or gets a message at the last moment, continues in another turn by itself.
+The last node of its history names that turn. A parent that dies right after it has started a turn does not
+know its id; it asks for the same turn once more, and gets it when that turn rests.
 
 Rules
 -----
-1. Every model call is in the ledger of the session that made it, and in no other. What a subagent has used is
+1. Every model call is in the ledger of the session that made it, and in no other. The usage of a subagent is
    the sum over its session and those below it: it adds up whatever crashes.
-2. A task ends as the subagent's turn ends; telling so twice changes nothing.
+2. A task ends as the subagent's turn ends; reporting that twice changes nothing.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from standfast.ports.host import PluginActionHost, SessionTurnHandle
 
 PLUGIN_ID: Final = "subagents"
 POLL_S: Final = 0.2
-"""So often is looked whether a subagent that waits goes on."""
+"""How often a waiting subagent is polled."""
 
 _SHOWN_CHARS: Final = 2_000
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A subagent as its task's body has it.
+    """A subagent, as stored in its task's body.
 
-    `turn_id` is the turn that it works on, if known, `after` the one that its history ended with before that.
-    `parent_turn` is the turn that gave it its work, `before` what it had used when that turn did so for the
-    first time, and `limits` what it was given.
+    `turn_id` is the turn that it works on, if known, `after` the last turn of its history before that.
+    `parent_turn` is the turn that gave it work, `before` its usage when that turn first did so, and `limits`
+    the limits it was given.
     """
 
     session_id: SessionIdField
@@ -71,7 +71,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         check_session_id(self.session_id)
 
     def spec(self) -> TaskSpec:
-        """The task to be registered."""
+        """Return the task to register."""
         label = " ".join(self.task.split())
         body = msgspec.structs.replace(self, task=self.task[:_SHOWN_CHARS])
         return TaskSpec(
@@ -82,8 +82,8 @@ class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-class Known(msgspec.Struct, frozen=True):
-    """A subagent, and whether it has something to do."""
+class KnownChild(msgspec.Struct, frozen=True):
+    """A subagent, and whether its task has not ended."""
 
     child: Child
     live: bool
@@ -96,13 +96,15 @@ class Children:
         self.host = host
         self.session_id = session_id
 
-    async def all(self) -> dict[str, Known]:
-        """All of them, the oldest first."""
+    async def all(self) -> dict[str, KnownChild]:
+        """Return all subagents by id, the oldest first."""
         tasks = await self.host.list_background_tasks(self.session_id)
-        return {task.id: Known(child, not task.state.is_terminal) for task in tasks if (child := _read(task))}
+        return {
+            task.id: KnownChild(child, not task.state.is_terminal) for task in tasks if (child := _read(task))
+        }
 
     async def rests(self, child: Child, *, for_people: bool = False) -> AssembledTurn:
-        """The subagent's turn once it has ended or waits for somebody; with *for_people*, only the former."""
+        """Wait until the subagent's turn has ended or, unless *for_people*, waits for a person."""
         turn_id = child.turn_id or (await self.begin_first(child)).turn_id
         while True:
             turn = await self.host.await_turn(turn_id)
@@ -112,13 +114,16 @@ class Children:
                 continue
             if waits:
                 return turn
-            later = await self._later(child.session_id, turn)
-            if later is None:
+            last = await self.last_turn(child.session_id)
+            while last in (None, turn.turn_id) and isinstance(turn.outcome, FrameSwitched):
+                await asyncio.sleep(POLL_S)  # the new frame's turn begins by itself
+                last = await self.last_turn(child.session_id)
+            if last is None or last == turn.turn_id:
                 return turn
-            turn_id = later
+            turn_id = last
 
     async def begin_first(self, child: Child) -> SessionTurnHandle:
-        """Start the first turn of a subagent, once. While that very turn runs, this waits."""
+        """Start the first turn of a subagent; if it was started before, wait until it rests."""
         charter = (await self.host.snapshot_session(child.session_id)).head.charter
         words = task_words(child.task, child.output_schema) if charter is None else charter.task
         asked = TurnInput(
@@ -128,26 +133,16 @@ class Children:
         )
         return await self.host.start_turn_stream(child.session_id, asked)
 
-    async def _later(self, session_id: str, turn: AssembledTurn) -> str | None:
-        """The turn that the subagent went on with after this one, if it did."""
-        while True:
-            last = await self.last_turn(session_id)
-            if last not in (None, turn.turn_id):
-                return last
-            if not isinstance(turn.outcome, FrameSwitched):
-                return None
-            await asyncio.sleep(POLL_S)  # the new frame's turn begins by itself
-
-    async def is_at_work(self, known: Known) -> bool:
-        """Whether the turn that the subagent works on has not ended yet."""
+    async def is_at_work(self, known: KnownChild) -> bool:
+        """Return whether the subagent's turn has not ended yet."""
         return known.live and await self.last_turn(known.child.session_id) == known.child.after
 
     async def last_turn(self, session_id: str) -> str | None:
-        """The turn that a subagent's history ends with."""
+        """Return the last turn of a subagent's history."""
         return last_turn((await self.host.snapshot_session(session_id)).head)
 
     async def settle(self, child: Child, turn: AssembledTurn) -> None:
-        """End the subagent's task as its turn has ended."""
+        """End the subagent's task in the way its turn has ended."""
         state = task_state_of(status_of(turn.outcome))
         if state.is_terminal:
             await self.host.complete_background_task(self.session_id, child.session_id, state)
@@ -155,32 +150,30 @@ class Children:
     async def report(
         self, child: Child, turn: AssembledTurn | None, running: Usage = Usage()
     ) -> SubagentReport:
-        """Where the subagent stands. *running* is what its turn has used so far, as far as is known."""
-        waits = turn is not None and isinstance(turn.outcome, Waiting)
+        """Report on the subagent. *running* is the known usage of its running turn."""
+        waits, tools = turn is not None and isinstance(turn.outcome, Waiting), None
         if turn is not None:
             running = turn.usage if waits else Usage()
+        if waits:  # the subagent's own plugin, if it has one, remembers the tools of its calls
+            state = (await self.host.snapshot_session(child.session_id)).state
+            entry = state.plugins.plugins.get(PLUGIN_ID)
+            kept = None if entry is None else entry.meta.state
+            tools = dict(kept.get("calls", {})) if isinstance(kept, Mapping) else {}
         return report_of(
             child.session_id,
             turn,
             schema=child.output_schema,
             usage=await self.usage(child) + running,
-            capabilities=await self._capabilities(child) if waits else None,
+            capabilities=tools,
         )
 
     async def usage(self, child: Child) -> Usage:
-        """What is in the ledgers of the subagent and of those below it."""
+        """Return the usage in the ledgers of the subagent and of those below it."""
         return await tree_usage(self.host, child.session_id)
-
-    async def _capabilities(self, child: Child) -> dict[str, str]:
-        """The tools that the subagent called in its turn, if it has this plugin to remember them."""
-        state = (await self.host.snapshot_session(child.session_id)).state
-        entry = state.plugins.plugins.get(PLUGIN_ID)
-        kept = None if entry is None else entry.meta.state
-        return dict(kept.get("calls", {})) if isinstance(kept, Mapping) else {}
 
 
 async def tree_usage(host: PluginActionHost, session_id: str) -> Usage:
-    """What a session and its subagents have used, as far as it is committed."""
+    """Return the committed usage of a session and its subagents."""
     total, todo, seen = Usage(), [session_id], {session_id}
     for one in todo:
         head = (await host.snapshot_session(one)).head
@@ -192,15 +185,15 @@ async def tree_usage(host: PluginActionHost, session_id: str) -> Usage:
 
 
 def last_turn(head: SessionHead) -> str | None:
-    """The turn that a session's history ends with."""
+    """Return the last turn of a session's history."""
     if head.leaf is None:
         return None
     segment = split_node_id(head.leaf)[0]
     return segment if segment.startswith("t_") else None
 
 
-def require_child(known: Mapping[str, Known], agent_id: str) -> Known:
-    """The subagent of this id; an error that the model can read if there is none."""
+def require_child(known: Mapping[str, KnownChild], agent_id: str) -> KnownChild:
+    """Return the subagent of this id; `InvalidArgument`, which the model reads, if there is none."""
     found = known.get(agent_id)
     if found is None:
         there = ", ".join(known) or "none"
@@ -209,7 +202,7 @@ def require_child(known: Mapping[str, Known], agent_id: str) -> Known:
 
 
 def _read(task: TaskRecord) -> Child | None:
-    """The subagent of a task; None if it is another kind of task, or somebody else's."""
+    """Return the subagent of a task; None if it is another kind of task."""
     if task.kind is not TaskKind.SUBAGENT:
         return None
     try:

@@ -1,16 +1,24 @@
-"""The budget that the turn of one session shares with its subagents, as it stands.
+"""The budget that a turn shares with its subagents.
 
 Theory of operation
 -------------------
-What the turn itself has used is told at its checkpoints, and between them by each reply. What subagents have
-used is in the ledgers of their sessions; while a subagent's turn runs in this process, its replies are heard
-as they come. A subagent begins with what is left then. When nothing is left, subagents at work are ended at
+Tokens, model calls, money and time are shared: a turn and the subagents that it gave work to draw on the
+limits of that turn. Rounds, attempts and the like are not shared: they say how one agent works.
+
+The turn's own usage is known at its checkpoints, and between them from each reply. The usage of subagents is
+in the ledgers of their sessions; while a subagent's turn runs in this process, its replies are counted as
+they arrive. A subagent begins with what is left then. When nothing is left, running subagents are ended at
 their next reply, and the turn at its next checkpoint.
 
-The limits of a subagent's own turn are laid on the shelf before it begins, so that it can share them in turn,
+The limits of a subagent's turn are stored on the shelf before it begins, so that it can share them in turn,
 and a call that is repeated after a crash gives the same.
 
-Rule: a session whose limits share nothing is not counted, and costs nothing.
+Rules
+-----
+1. The last model calls are the turn's own: subagents cannot use up what it needs to read their results and
+   answer.
+2. As for a turn alone, tokens and time leave it one more step, calls and money do not.
+3. A session whose limits share nothing is not counted, and costs nothing.
 """
 
 from __future__ import annotations
@@ -21,26 +29,88 @@ from typing import Final
 
 import msgspec
 
-from standfast.errors import ErrorObject, ToolError
+from standfast.errors import ErrorObject, ToolError, TurnCode
 from standfast.model.canonical import Json
-from standfast.model.limits import Usage, UsageLimits
+from standfast.model.limits import NANO, Usage, UsageLimits, dollars
 from standfast.plugins.contexts import Shelf
-from standfast.plugins.shipped.subagent_budget import (
-    KEPT_CALLS,
-    Spent,
-    allowance,
-    is_shared,
-    less,
-    no_credit,
-    used_up,
-)
-from standfast.plugins.shipped.subagent_children import Children, Known
+from standfast.plugins.shipped.subagent_children import Children, KnownChild
 
 _SCOPE: Final = "limits"
+KEPT_CALLS: Final = 2
+"""Model calls that a new subagent does not get: one to wait for it, one to answer."""
+
+SHARED: Final = ("max_tokens", "max_calls", "max_cost_usd", "max_wall_ms")
+"""The limits of a turn that it shares with its subagents."""
+
+
+class SharedSpending(msgspec.Struct, frozen=True, kw_only=True):
+    """The usage of a turn and its subagents."""
+
+    usage: Usage = Usage()
+    wall_ms: int = 0
+
+
+def is_shared(limits: UsageLimits) -> bool:
+    """Return whether any shared limit is set."""
+    return any(getattr(limits, name) is not None for name in SHARED)
+
+
+def no_credit(limits: UsageLimits, spent: SharedSpending) -> ErrorObject | None:
+    """Return why the turn itself may not call its model once more; None if it may."""
+    hard = UsageLimits(max_calls=limits.max_calls, max_cost_usd=limits.max_cost_usd)
+    return used_up(hard, spent, kept_calls=0)
+
+
+def used_up(limits: UsageLimits, spent: SharedSpending, *, kept_calls: int) -> ErrorObject | None:
+    """Return why nothing is left, with *kept_calls* reserved; None if something is left of each limit."""
+    usage = spent.usage
+    if limits.max_tokens is not None and usage.total >= limits.max_tokens:
+        return _over(f"used {usage.total:,} tokens, the limit is {limits.max_tokens:,}")
+    if limits.max_calls is not None and usage.calls + kept_calls >= limits.max_calls:
+        return _over(f"made {usage.calls:,} model calls, the limit is {limits.max_calls:,}")
+    most = limits.max_cost_nano_usd
+    if most is not None and usage.cost_nano_usd >= most:
+        return _over(f"cost {dollars(usage.cost_nano_usd)}, the limit is {dollars(most)}")
+    if limits.max_wall_ms is not None and spent.wall_ms >= limits.max_wall_ms:
+        return _over(f"took {spent.wall_ms:,} ms, the limit is {limits.max_wall_ms:,}")
+    return None
+
+
+def allowance(shared: UsageLimits, spent: SharedSpending, own: UsageLimits) -> UsageLimits:
+    """Return the limits of a subagent that begins now; something must be left (`used_up`)."""
+    usage, most_cost = spent.usage, shared.max_cost_nano_usd
+    left: dict[str, float | None] = {
+        "max_tokens": _left(shared.max_tokens, usage.total),
+        "max_calls": _left(shared.max_calls, usage.calls + KEPT_CALLS),
+        "max_cost_usd": None if most_cost is None else (most_cost - usage.cost_nano_usd) / NANO,
+        "max_wall_ms": _left(shared.max_wall_ms, spent.wall_ms),
+    }
+    for name, value in left.items():
+        known = [one for one in (getattr(own, name), value) if one is not None]
+        left[name] = min(known, default=None)
+    return msgspec.structs.replace(own, **left)
+
+
+def less(usage: Usage, before: Usage) -> Usage:
+    """Return *usage* minus the usage *before*."""
+    names = Usage.__struct_fields__
+    return Usage(**{name: max(0, getattr(usage, name) - getattr(before, name)) for name in names})
+
+
+def _left(limit: int | None, used: int) -> int | None:
+    return None if limit is None else limit - used
+
+
+def _over(problem: str) -> ErrorObject:
+    return ErrorObject(
+        code=TurnCode.TURN_BUDGET,
+        message=f"the turn and its subagents {problem}",
+        hint="raise it in UsageLimits, or answer with what you have",
+    )
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of a turn: when it began, what it has used, and its subagents when last seen."""
+    """A turn: when it began, its usage, and that of its subagents when last seen."""
 
     turn_id: str = ""
     began_ms: int = 0
@@ -50,12 +120,12 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Pool:
-    """The budget of one session. *keep* makes a tally durable with the turn."""
+    """The budget of one session. *keep* stores a tally with the turn."""
 
     def __init__(self, session_id: str, shelf: Shelf, keep: Callable[[Json], None]) -> None:
         self.session_id = session_id
         self.policy = UsageLimits()
-        """What turns of the session may use, unless it is a subagent and was given less."""
+        """The limits of the session's turns, unless it is a subagent and was given less."""
         self.enabled = True
         self.is_subagent = False
         self.own_limits: Mapping[str, UsageLimits] = {}
@@ -66,32 +136,30 @@ class Pool:
         self._keep = keep
         self._given: UsageLimits | None = None
 
-    # What the turn has used
-
     async def begin(self, turn_id: str) -> None:
-        """A turn of the session begins."""
+        """Begin to count a turn of the session."""
         self._given = await self._read(self.session_id) if self.is_subagent else None
-        self._live.clear()  # what still works was begun by another turn, and counts against that
+        self._live.clear()  # running subagents were started by another turn and count against it
         self._note(Tally(turn_id=turn_id, began_ms=_now_ms()))
 
     async def limits(self) -> UsageLimits:
-        """What the turn and its subagents may use together."""
+        """Return the limits that the turn and its subagents share."""
         if self._given is None and self.is_subagent:
             self._given = await self._read(self.session_id)
         return self._given or self.policy
 
     def replied(self, usage: Usage) -> None:
-        """The session's own model has replied."""
+        """Count a reply of the session's own model."""
         more = self.tally.own + msgspec.structs.replace(usage, calls=1)
         self._note(msgspec.structs.replace(self.tally, own=more))
 
     def counted(self, usage: Usage) -> None:
-        """The turn itself has used so much, as the kernel counts."""
+        """Set the usage of the turn itself, as the kernel counts it."""
         if usage != self.tally.own:
             self._note(msgspec.structs.replace(self.tally, own=usage))
 
     def saw(self, subagents: Usage) -> None:
-        """The turn's subagents have used so much in all."""
+        """Set the total usage of the turn's subagents."""
         if subagents != self.tally.subagents:
             self._note(msgspec.structs.replace(self.tally, subagents=subagents))
 
@@ -103,64 +171,58 @@ class Pool:
         if self.enabled and is_shared(self._given or self.policy):
             self._keep(msgspec.to_builtins(tally))
 
-    # What subagents use while they run
-
     def running(self, agent_id: str) -> Usage:
         return self._live.get(agent_id, Usage())
 
     def began(self, agent_id: str) -> None:
-        """A turn of a subagent begins in this process."""
+        """Begin to count a turn of a subagent in this process."""
         self._live[agent_id] = Usage()
 
     def heard(self, agent_id: str, usage: Usage) -> None:
-        """A subagent's model has replied. After the turn's end it is in the ledger already."""
+        """Count a reply of a subagent's model; after the turn's end it is in the ledger already."""
         if agent_id in self._live:
             self._live[agent_id] += msgspec.structs.replace(usage, calls=1)
 
     async def ended(self, agent_id: str, children: Children) -> None:
-        """A subagent's turn has ended: what it used is in its ledger, and what it was given is void."""
+        """End the count of a subagent's turn: its usage is in its ledger now, and its limits are void."""
         if self.enabled and is_shared(await self.limits()):
             total = await self._in_ledgers(children)
-            self._live.pop(
-                agent_id, None
-            )  # at once with the next line: it is never counted twice, or not at all
+            self._live.pop(agent_id, None)  # no await before `saw`: the usage counts exactly once
             self.saw(total)
             await self._shelf.put(_SCOPE, agent_id, None)
         self._live.pop(agent_id, None)
 
-    # What is left
-
     async def used_up(self) -> ErrorObject | None:
-        """Why the turn may go no further; None while there is something left, and if there are no subagents.
+        """Return why the turn may not continue; None while something is left, or without subagents.
 
-        What the turn has used up alone is the kernel's to tell. A call is left for its answer, and one for
-        each other subagent at work, which may be in the middle of it.
+        The kernel reports what the turn has used up alone. A call is reserved for its answer, and one for
+        each other running subagent, which may be in the middle of one.
         """
         limits, spent = await self.limits(), self._spent()
-        alone = Spent(usage=self.tally.own, wall_ms=spent.wall_ms)
+        alone = SharedSpending(usage=self.tally.own, wall_ms=spent.wall_ms)
         if not self.enabled or spent == alone or used_up(limits, alone, kept_calls=1):
             return None
         return used_up(limits, spent, kept_calls=max(1, len(self._live)))
 
     async def may_step(self) -> bool:
-        """Whether a turn of which nothing is left may make one step more: once, and never on credit."""
+        """Return whether a turn with nothing left may make one more step: once, and never on credit."""
         if self.tally.warned or no_credit(await self.limits(), self._spent()) is not None:
             return False
         self._note(msgspec.structs.replace(self.tally, warned=True))
         return True
 
-    def _spent(self) -> Spent:
+    def _spent(self) -> SharedSpending:
         tally = self.tally
         usage = sum(self._live.values(), tally.own + tally.subagents)
-        return Spent(usage=usage, wall_ms=_now_ms() - tally.began_ms if tally.began_ms else 0)
+        return SharedSpending(usage=usage, wall_ms=_now_ms() - tally.began_ms if tally.began_ms else 0)
 
     async def look(self, children: Children) -> None:
-        """See what the subagents of the turn have used so far."""
+        """Read the usage of the turn's subagents so far."""
         if self.enabled and is_shared(await self.limits()):
             self.saw(await self._in_ledgers(children))
 
     async def _in_ledgers(self, children: Children) -> Usage:
-        """What the subagents of the turn have used in turns that have ended."""
+        """Return the usage of the turn's subagents in turns that have ended."""
         total = Usage()
         for one in (await children.all()).values():
             if one.child.parent_turn == self.tally.turn_id:
@@ -168,17 +230,17 @@ class Pool:
         return total
 
     async def allowance(
-        self, children: Children, known: Mapping[str, Known], agent_id: str, agent: str | None
+        self, children: Children, known: Mapping[str, KnownChild], agent_id: str, agent: str | None
     ) -> UsageLimits | None:
-        """What a subagent that begins now may use; an error for the model if nothing is left.
+        """Return the limits of a subagent that begins now, or None for those of its agent.
 
-        None is what its agent may use anyway.
+        Raises `ToolError`, which the model reads, if nothing is left.
         """
         shared = await self.limits()
         if not self.enabled or not is_shared(shared):
             return None
         if agent_id not in known and (given := await self._read(agent_id)) is not None:
-            return given  # this very call has been carried out before
+            return given  # this call was executed before
         await self.look(children)
         spent = self._spent()
         if (problem := used_up(shared, spent, kept_calls=KEPT_CALLS)) is not None:

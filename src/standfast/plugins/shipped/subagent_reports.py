@@ -1,4 +1,4 @@
-"""What became of a subagent, as its parent is told."""
+"""Reports on subagents for their parent."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from standfast.model.host_requests import AssembledTurn
 from standfast.model.limits import Usage
 from standfast.model.outcome import Finished, FrameSwitched, Outcome, Stopped, StopReason, Waiting
 from standfast.model.task import TaskState
-from standfast.model.wait import Wait, WaitKind
+from standfast.model.wait import WaitKind
 
 Status = Literal["finished", "failed", "cancelled", "waiting", "running"]
 
 MAX_FIXES: Final = 2
-"""So often is a subagent told that its answer does not fit the schema."""
+"""How often a subagent may correct an answer that does not fit the schema."""
 
 _WANTED: Final = "\n\nAnswer with JSON and nothing else. It must fit this JSON Schema:\n"
 _FENCED: Final = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.DOTALL)
 
 
 class SubagentWait(msgspec.Struct, frozen=True, kw_only=True):
-    """What a subagent waits for. `id` is that of the approval, `capability` the tool that it is about."""
+    """A wait of a subagent. `id` is that of the approval, `capability` the tool it is about."""
 
     id: str
     kind: WaitKind
@@ -33,7 +33,7 @@ class SubagentWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubagentReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a subagent stands. `usage` is what it and its own subagents have used in all."""
+    """The status of a subagent. `usage` includes that of its own subagents."""
 
     agent_id: str
     status: Status
@@ -45,7 +45,7 @@ class SubagentReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def status_of(outcome: Outcome) -> Status:
-    """How a turn stands, in a word."""
+    """Return the status of a turn."""
     match outcome:
         case Finished() | FrameSwitched():
             return "finished"
@@ -59,23 +59,20 @@ def status_of(outcome: Outcome) -> Status:
             assert_never(outcome)
 
 
+_TASK_STATES: Final[dict[Status, TaskState]] = {
+    "finished": TaskState.COMPLETED,
+    "failed": TaskState.FAILED,
+    "cancelled": TaskState.CANCELLED,
+}
+
+
 def task_state_of(status: Status) -> TaskState:
-    """The state of the task of a subagent: it runs until its turn has ended."""
-    match status:
-        case "finished":
-            return TaskState.COMPLETED
-        case "failed":
-            return TaskState.FAILED
-        case "cancelled":
-            return TaskState.CANCELLED
-        case "waiting" | "running":
-            return TaskState.RUNNING
-        case _:
-            assert_never(status)
+    """Return the state of a subagent's task: it runs until the subagent's turn has ended."""
+    return _TASK_STATES.get(status, TaskState.RUNNING)
 
 
 def waits_for_time(outcome: Outcome) -> bool:
-    """Whether a turn goes on by itself after a while, without anybody's doing."""
+    """Return whether a turn waits only for timers."""
     return isinstance(outcome, Waiting) and all(wait.kind == "timer" for wait in outcome.waits)
 
 
@@ -87,17 +84,29 @@ def report_of(
     usage: Usage = Usage(),
     capabilities: dict[str, str] | None = None,
 ) -> SubagentReport:
-    """A report on a turn; without one it still runs. *capabilities* are the tools of calls, by call id."""
+    """Report on a turn, or on a running one if it is None. *capabilities* are the tools of calls, by id."""
     if turn is None:
         return SubagentReport(agent_id=agent_id, status="running", usage=usage)
     outcome = turn.outcome
     status = status_of(outcome)
     value = outcome.value if isinstance(outcome, Finished) else None
     error = outcome.error if isinstance(outcome, Stopped) else None
-    waits = _named(outcome.waits, capabilities or {}) if isinstance(outcome, Waiting) else []
+    tools = capabilities or {}
+    waits = [
+        SubagentWait(id=wait.wait_id, kind=wait.kind, capability=tools.get(str(wait.call_id)))
+        for wait in (outcome.waits if isinstance(outcome, Waiting) else ())
+    ]
     if schema is not None and isinstance(outcome, Finished):
         value, problem = read_value(turn.text, schema)
-        status, error = ("finished", None) if problem is None else ("failed", _misfit(problem))
+        if problem is not None:
+            status, error = (
+                "failed",
+                ErrorObject(
+                    code=TurnCode.OUTPUT_INVALID,
+                    message=f"the subagent's answer was refused: {problem}",
+                    hint="correct it with send_input, or do without",
+                ),
+            )
     return SubagentReport(
         agent_id=agent_id,
         status=status,
@@ -110,7 +119,7 @@ def report_of(
 
 
 def read_value(text: str, schema: dict[str, Any]) -> tuple[Json, str | None]:
-    """An answer as the value that was asked for, or what is wrong with it."""
+    """Return an answer as a value of *schema*, or the problem with it."""
     import jsonschema_rs  # imported where a subagent is asked for a value, and only there
 
     found = _FENCED.fullmatch(text.strip())
@@ -125,7 +134,7 @@ def read_value(text: str, schema: dict[str, Any]) -> tuple[Json, str | None]:
 
 
 def is_schema(schema: dict[str, Any]) -> bool:
-    """Whether values can be checked against this at all."""
+    """Return whether this is a valid JSON Schema."""
     import jsonschema_rs
 
     try:
@@ -136,29 +145,14 @@ def is_schema(schema: dict[str, Any]) -> bool:
 
 
 def task_words(task: str, schema: dict[str, Any] | None) -> str:
-    """The message that a subagent begins with."""
+    """Return the first message of a subagent."""
     return task if schema is None else f"{task}{_WANTED}{msgspec.json.encode(schema).decode()}"
 
 
 def schema_in(words: str) -> dict[str, Any] | None:
-    """The schema that such a message asks an answer for."""
+    """Return the schema in a message of `task_words`; None without one."""
     _, wanted, written = words.rpartition(_WANTED)
     try:
         return msgspec.json.decode(written, type=dict[str, Any]) if wanted else None
     except msgspec.DecodeError:
         return None
-
-
-def _named(waits: tuple[Wait, ...], capabilities: dict[str, str]) -> list[SubagentWait]:
-    return [
-        SubagentWait(id=wait.wait_id, kind=wait.kind, capability=capabilities.get(str(wait.call_id)))
-        for wait in waits
-    ]
-
-
-def _misfit(problem: str) -> ErrorObject:
-    return ErrorObject(
-        code=TurnCode.OUTPUT_INVALID,
-        message=f"the subagent's answer was refused: {problem}",
-        hint="tell it with send_input, or do without",
-    )

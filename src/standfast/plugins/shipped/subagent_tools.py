@@ -2,10 +2,8 @@
 
 Rules
 -----
-1. Whatever a call makes is named after that call: repeated after a crash, it finds what it had made.
-2. A subagent has no tool that the session lacks which asks for it, unless it is a declared agent: that has
-   the tools of its own, and the model can only leave some of them out.
-3. Nothing here waits for a subagent but `wait`.
+1. Whatever a call creates is named after that call: repeated after a crash, it finds what it had created.
+2. A subagent has no tool that its session lacks, unless it is a declared agent: that has its own tools.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from standfast.model.capability import SessionToolAccess, ToolAvailability
 from standfast.model.host_requests import AssembledTurn, SessionCreateRequest, TurnInput
 from standfast.model.limits import CapabilityLimits
 from standfast.model.message import InjectedTurnInput, UserMessage
-from standfast.plugins.shipped.subagent_children import Child, Children, Known, require_child
+from standfast.plugins.shipped.subagent_children import Child, Children, KnownChild, require_child
 from standfast.plugins.shipped.subagent_pool import Pool
 from standfast.plugins.shipped.subagent_reports import SubagentReport, is_schema, task_words
 from standfast.ports.host import SessionTurnHandle, ToolHookHost
@@ -38,17 +36,17 @@ _A_MINUTE: Final = CapabilityLimits(timeout_ms=60_000)
 _AN_HOUR: Final = CapabilityLimits(timeout_ms=3_660_000, max_response_bytes=16 << 20)
 
 _BEGINNING_S: Final = 2.0
-"""So long is waited for the beginning of a subagent; after that it is one that has begun before."""
+"""How long to wait for a subagent to begin; after that it must have begun before."""
 
 _ENDING_S: Final = 10.0
-"""So long is waited for the end of what was told to end."""
+"""How long to wait for a cancelled subagent to end."""
 
 _LOOK_S: Final = 0.25
-"""So long may it take to see where subagents stand, for whoever does not want to wait."""
+"""How long a look at subagents without waiting may take."""
 
 
 class SpawnRequest(msgspec.Struct, frozen=True):
-    """What a subagent was asked for with."""
+    """The arguments of `spawn_agent`."""
 
     agent_id: str
     task: str
@@ -57,7 +55,7 @@ class SpawnRequest(msgspec.Struct, frozen=True):
     output_schema: dict[str, Any] | None
 
     def session(self, access: SessionToolAccess) -> SessionCreateRequest:
-        """The session to be made."""
+        """Return the session to create."""
         return SessionCreateRequest(
             session_id=self.agent_id,
             child=True,
@@ -70,20 +68,20 @@ class SpawnRequest(msgspec.Struct, frozen=True):
 
 
 class SpawnedAgent(msgspec.Struct, frozen=True):
-    """A subagent that has begun."""
+    """A subagent that was started."""
 
     agent_id: str
 
 
 class SentInput(msgspec.Struct, frozen=True, kw_only=True):
-    """Something was said to a subagent. It `began` a turn for it, or is read in the one under way."""
+    """A message to a subagent. It `began` a turn, or is read in the running one."""
 
     agent_id: str
     began: bool
 
 
 class SubagentOwner(Protocol):
-    """What the tools ask of their plugin, `Subagents`."""
+    """The part of the plugin `Subagents` that its tools use."""
 
     pool: Pool
     max_children: int
@@ -134,11 +132,11 @@ class SubagentTools:
 
     @tool(side_effect="external_system", limits=_A_MINUTE, loop="runtime")
     async def send_input(self, ctx: RunContext[Any], agent_id: str, text: Text) -> SentInput:
-        """Tell a subagent more. One at work reads it on its way; one that has ended goes on with it.
+        """Send a message to a subagent. A running one reads it in its turn; one that has ended continues.
 
         Args:
-            agent_id: as spawn_agent() gave it.
-            text: what it is told.
+            agent_id: as spawn_agent() returned it.
+            text: the message.
         """
         async with _while_open(ctx), self._one_at_a_time:
             children = Children(ctx.host, ctx.session_id)
@@ -168,12 +166,17 @@ class SubagentTools:
         Args:
             agent_ids: which subagents; without this, all that work or were given work in this turn.
             timeout_s: how long to wait at most; with 0 it only looks.
-            for_people: go on waiting for those that wait for a person.
+            for_people: keep waiting for those that wait for a person.
         """
         report = self._plugin.report
         async with _while_open(ctx):
             children = Children(ctx.host, ctx.session_id)
-            chosen = _chosen(await children.all(), agent_ids, ctx.turn_id)
+            known = await children.all()
+            if agent_ids is None:
+                found = [one for one in known.values() if one.live or one.child.parent_turn == ctx.turn_id]
+            else:
+                found = [require_child(known, agent_id) for agent_id in dict.fromkeys(agent_ids)]
+            chosen = [one.child for one in found]
             turns = await rests_of_all(children, chosen, timeout_s, for_people)
             told = [await report(children, child, turns.get(child.session_id)) for child in chosen]
             await self._plugin.pool.look(children)
@@ -184,7 +187,7 @@ class SubagentTools:
         """End a subagent, and the subagents that it has itself. What they have used and said is kept.
 
         Args:
-            agent_id: as spawn_agent() gave it.
+            agent_id: as spawn_agent() returned it.
         """
         async with _while_open(ctx):
             children = Children(ctx.host, ctx.session_id)
@@ -195,16 +198,21 @@ class SubagentTools:
             turns = await rests_of_all(children, [found.child], _ENDING_S, for_people=True)
             return await self._plugin.report(children, found.child, turns.get(agent_id))
 
-    # Beginning
-
     async def _spawn(
-        self, ctx: RunContext[Any], children: Children, known: dict[str, Known], asked: SpawnRequest
+        self, ctx: RunContext[Any], children: Children, known: dict[str, KnownChild], asked: SpawnRequest
     ) -> None:
-        """Check everything, then make the session and start its turn."""
+        """Check everything, then create the session and start its turn."""
         self._require_place(known)
         self._plugin.require_agent(asked.agent)
-        _require_schema(asked.output_schema)
-        access = await _access_for(ctx, asked)
+        schema = asked.output_schema
+        if schema is not None and len(msgspec.json.encode(schema)) > _MAX_SCHEMA_BYTES:
+            raise InvalidArgument(f"output_schema is larger than {_MAX_SCHEMA_BYTES:,} bytes")
+        if schema is not None and not is_schema(schema):
+            raise InvalidArgument("output_schema is not a JSON Schema")
+        if asked.agent is None:
+            access = await tools_for_child(ctx.host, ctx.session_id, asked.tools)
+        else:  # a declared agent has its own tools
+            access = SessionToolAccess() if asked.tools is None else _exactly(asked.tools)
         limits = await self._plugin.pool.allowance(children, known, asked.agent_id, asked.agent)
         with contextlib.suppress(SessionExists):  # made by this very call, before a crash
             await ctx.host.create_session(asked.session(access))
@@ -216,12 +224,8 @@ class SubagentTools:
             output_schema=asked.output_schema,
             limits=limits,
         )
-        await self._begin(children, child)
-
-    async def _begin(self, children: Children, child: Child) -> None:
-        """Start the first turn of a subagent, and put it on record."""
         started = None
-        with contextlib.suppress(TimeoutError):  # it runs already: this call has been carried out before
+        with contextlib.suppress(TimeoutError):  # it runs already: this call was executed before
             async with asyncio.timeout(_BEGINNING_S):
                 started = await children.begin_first(child)
         await self._put_on_record(children, child, started)
@@ -236,9 +240,9 @@ class SubagentTools:
         self._plugin.look_after(child, started)
 
     async def _begin_again(
-        self, ctx: RunContext[Any], children: Children, known: dict[str, Known], child: Child, text: str
+        self, ctx: RunContext[Any], children: Children, known: dict[str, KnownChild], child: Child, text: str
     ) -> None:
-        """A turn for a subagent that has ended."""
+        """Start another turn of a subagent that has ended."""
         self._require_place({name: one for name, one in known.items() if name != child.session_id})
         limits = await self._plugin.pool.allowance(children, known, child.session_id, child.agent)
         if known[child.session_id].live:
@@ -258,7 +262,7 @@ class SubagentTools:
         started = await children.host.start_turn_stream(child.session_id, asked)
         await self._put_on_record(children, again, started)
 
-    def _require_place(self, known: dict[str, Known]) -> None:
+    def _require_place(self, known: dict[str, KnownChild]) -> None:
         at_work = [agent_id for agent_id, one in known.items() if one.live]
         if len(at_work) >= self._plugin.max_children:
             raise ToolError(
@@ -272,35 +276,22 @@ class SubagentTools:
 async def _while_open(ctx: RunContext[Any]) -> AsyncIterator[None]:
     """Keep a call that fails because the runtime closes from becoming a result.
 
-    The turn is about to be left unfinished, and the call is repeated by whoever goes on with it.
+    The turn is about to be left unfinished; the process that takes it over repeats the call.
     """
     try:
         yield
     except StandfastError:
-        if await _is_closed(ctx):
+        try:
+            await ctx.host.list_background_tasks(ctx.session_id)
+        except StandfastError:  # the runtime is closed
             await asyncio.sleep(_ENDING_S)
         raise
-
-
-async def _is_closed(ctx: RunContext[Any]) -> bool:
-    try:
-        await ctx.host.list_background_tasks(ctx.session_id)
-    except StandfastError:
-        return True
-    return False
-
-
-async def _access_for(ctx: RunContext[Any], asked: SpawnRequest) -> SessionToolAccess:
-    """The tools of a subagent: the session's, or if it is a declared agent its own, as far as wanted."""
-    if asked.agent is None:
-        return await tools_for_child(ctx.host, ctx.session_id, asked.tools)
-    return SessionToolAccess() if asked.tools is None else _exactly(asked.tools)
 
 
 async def tools_for_child(
     host: ToolHookHost, session_id: str, wanted: Sequence[str] | None
 ) -> SessionToolAccess:
-    """What a subagent may use: what this session may call, cut down to what is wanted."""
+    """Return the tools of a subagent: those that this session may call, limited to *wanted*."""
     may = [
         one["name"]
         for one in await host.tool_catalog(session_id)
@@ -316,14 +307,14 @@ async def tools_for_child(
 
 
 def _exactly(names: Sequence[str]) -> SessionToolAccess:
-    """These tools and no others; none at all is said by naming one and hiding it."""
+    """Allow exactly these tools; an empty list is expressed by naming one tool and hiding it."""
     if names:
         return SessionToolAccess(tools=tuple(names))
     return SessionToolAccess(tools=("none",), hidden_tools=("none",))
 
 
 def agent_id_of(ctx: RunContext[Any]) -> str:
-    """The id of the subagent that a call makes; the same whenever it is carried out."""
+    """Return the id of the subagent that a call creates, the same whenever it is executed."""
     return f"sub-{_key(ctx)}"
 
 
@@ -331,29 +322,17 @@ def _key(ctx: RunContext[Any]) -> str:
     return digest_bytes(f"{ctx.session_id}/{ctx.idempotency_key}".encode())[:16]
 
 
-def _require_schema(schema: dict[str, Any] | None) -> None:
-    if schema is None:
-        return
-    if len(msgspec.json.encode(schema)) > _MAX_SCHEMA_BYTES:
-        raise InvalidArgument(f"output_schema is larger than {_MAX_SCHEMA_BYTES:,} bytes")
-    if not is_schema(schema):
-        raise InvalidArgument("output_schema is not a JSON Schema")
-
-
-def _chosen(known: dict[str, Known], agent_ids: list[str] | None, turn_id: str) -> list[Child]:
-    if agent_ids is not None:
-        return [require_child(known, agent_id).child for agent_id in dict.fromkeys(agent_ids)]
-    return [one.child for one in known.values() if one.live or one.child.parent_turn == turn_id]
-
-
 async def rests_of_all(
     children: Children, chosen: Sequence[Child], timeout_s: float, for_people: bool
 ) -> dict[str, AssembledTurn]:
-    """The turns of these subagents that rest when the time is over."""
-    waits = {
-        asyncio.ensure_future(_settled(children, child, for_people and timeout_s > 0)): child
-        for child in chosen
-    }
+    """Wait for these subagents; return the turns that have ended or wait for a person by the timeout."""
+
+    async def settled(child: Child) -> AssembledTurn:
+        turn = await children.rests(child, for_people=for_people and timeout_s > 0)
+        await children.settle(child, turn)
+        return turn
+
+    waits = {asyncio.ensure_future(settled(child)): child for child in chosen}
     if not waits:
         return {}
     try:
@@ -363,9 +342,3 @@ async def rests_of_all(
             one.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
     return {waits[one].session_id: one.result() for one in done}
-
-
-async def _settled(children: Children, child: Child, for_people: bool) -> AssembledTurn:
-    turn = await children.rests(child, for_people=for_people)
-    await children.settle(child, turn)
-    return turn

@@ -3,19 +3,16 @@
     Agent(model, tools=[...], plugins=[Subagents(agents=[researcher], max_depth=2, max_children=8)])
 
 A subagent is a child session with a turn of its own: as durable as any, in any process that knows its agent.
-It begins without a history and with what is left of its parent's budget. One that the developer declared
-(`agents=`) has the tools of its own agent, whether or not its parent has them; any other has no more tools
-than its parent.
+It begins without a history and with what is left of its parent's budget. A declared one (`agents=`) has the
+tools of its own agent, whether or not its parent has them; any other has no more tools than its parent.
 
 Rules
 -----
-1. The parent is never held up: `spawn_agent` returns when the subagent is on disk, and all work at once.
+1. The parent never waits for a start: `spawn_agent` returns when the subagent is stored, and all run at once.
 2. Depth and budget only ever shrink on the way down, and so do the tools that a model passes on.
-3. A turn that ends without an answer closes the subagents that are still at work. So does a subagent's turn,
-   however it ends: nobody would wait for them. A turn of the first session that has answered leaves them
-   working, and a later one can wait for them.
-
-Not here: what is on record (`subagent_children`), the tools (`subagent_tools`), the budget (`subagent_pool`).
+3. A turn that ends without an answer closes its running subagents. So does a subagent's turn, however it
+   ends, because no later turn waits for them. A turn of the first session that has answered leaves them
+   running, and a later one can wait for them.
 """
 
 from __future__ import annotations
@@ -50,9 +47,8 @@ from standfast.plugins.contexts import (
 )
 from standfast.plugins.hook import hook
 from standfast.plugins.plugin import Plugin
-from standfast.plugins.shipped.subagent_budget import less
 from standfast.plugins.shipped.subagent_children import PLUGIN_ID, Child, Children, tree_usage
-from standfast.plugins.shipped.subagent_pool import Pool
+from standfast.plugins.shipped.subagent_pool import Pool, less
 from standfast.plugins.shipped.subagent_reports import MAX_FIXES, SubagentReport, read_value, schema_in
 from standfast.plugins.shipped.subagent_tools import SubagentTools, rests_of_all
 from standfast.plugins.snapshot import SnapshotReader
@@ -70,7 +66,7 @@ _HOW = (
 
 
 class TreeUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session has used, what its subagents and theirs have, and both together."""
+    """The usage of a session, of its subagents and theirs, and of both together."""
 
     own: Usage
     subagents: Usage
@@ -84,8 +80,8 @@ class Subagents(Plugin):
         agents: other agents that subagents may be. Each keeps its own tools. An agent that is given by name
             must be passed to `Runtime(agents=[...])` as well.
         max_depth: how many sessions may stand below the first one; a subagent at that depth has no subagents.
-        max_children: how many subagents of one session may be at work at a time.
-        share_budget: whether what subagents use counts against the limits of the turn that gave them work.
+        max_children: how many subagents of one session may run at a time.
+        share_budget: whether the usage of subagents counts against the turn that gave them work.
     """
 
     id = PLUGIN_ID
@@ -103,7 +99,8 @@ class Subagents(Plugin):
         self.max_children = max_children
         self.share_budget = share_budget
         self._declared = _Declared(one for one in agents if not isinstance(one, str))
-        self._agent_limits = {_name_of(one): limits for one in agents if (limits := _limits_of(one))}
+        limits = {_name_of(one): getattr(one, "limits", None) for one in agents}
+        self._agent_limits = {name: one for name, one in limits.items() if isinstance(one, UsageLimits)}
         self._check()
 
     def configure(self, options: Json) -> None:
@@ -125,18 +122,22 @@ class Subagents(Plugin):
         for name in ("max_depth", "max_children"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
-                raise InvalidArgument(f"{name} of plugin 'subagents' is {value!r}, not a positive number")
-
-    # Being built
+                raise InvalidArgument(f"{name} of plugin 'subagents' must be at least 1, got {value!r}")
 
     @property
     def depth(self) -> int:
-        """How many sessions stand above this one."""
+        """How many sessions are above this one."""
         subagent = self.session.subagent
         return 0 if subagent is None else subagent.depth
 
     def register(self, registrar: PluginRegistrar) -> None:
-        self._make_pool()
+        session = self.session
+        self.pool = Pool(session.session_id, session.shelf, lambda tally: self._keep("tally", tally))
+        self.pool.enabled = self.share_budget
+        self.pool.is_subagent = session.subagent is not None
+        self.pool.own_limits = self._agent_limits
+        self._watchers: set[asyncio.Task[None]] = set()
+        self._ran_out: dict[str, ErrorObject] = {}
         super().register(registrar)
         if self.depth < self.max_depth:
             tools = SubagentTools(self)
@@ -152,15 +153,6 @@ class Subagents(Plugin):
         if self._schema is not None:
             registrar.checkpoints.at(self.check_answer)
 
-    def _make_pool(self) -> None:
-        session = self.session
-        self.pool = Pool(session.session_id, session.shelf, lambda tally: self._keep("tally", tally))
-        self.pool.enabled = self.share_budget
-        self.pool.is_subagent = session.subagent is not None
-        self.pool.own_limits = self._agent_limits
-        self._watchers: set[asyncio.Task[None]] = set()
-        self._ran_out: dict[str, ErrorObject] = {}
-
     def restore(self, meta: PluginSnapshotMeta, reader: SnapshotReader) -> None:
         super().restore(meta, reader)
         self.pool.restore(self._kept().get("tally"))
@@ -172,20 +164,18 @@ class Subagents(Plugin):
         self.state = {**self._kept(), name: value}
 
     def require_agent(self, name: str | None) -> None:
-        """Refuse what is no subagent's name."""
+        """Raise `InvalidArgument` unless *name* is a declared subagent or None."""
         if name is not None and name not in self.agents:
             known = ", ".join(self.agents) or "none: leave `agent` out"
             raise InvalidArgument(
                 f"there is no agent {name[:80]!r} to be a subagent", hint=f"there are {known}"
             )
 
-    # In every turn
-
     @hook
     async def session_config_mutator(
         self, change: SessionConfigChanged, policy: SessionPolicy
     ) -> SessionPolicy:
-        """Only looks: the limits of the session are what subagents share."""
+        """Read the limits of the session, which subagents share; change nothing."""
         self.pool.policy = policy.limits
         return policy
 
@@ -197,7 +187,7 @@ class Subagents(Plugin):
 
     @hook
     async def turn_finalized(self, event: TurnFinalized) -> None:
-        """Close the subagents that nobody will wait for."""
+        """Close the subagents that no later turn will wait for."""
         if not isinstance(event.outcome, Stopped) and self.session.subagent is None:
             return
         children = Children(self.session.host, self.session.session_id)
@@ -217,7 +207,7 @@ class Subagents(Plugin):
         return ctx.response
 
     async def check_budget(self, ctx: CheckpointHookContext) -> EnqueueMessages | AbortTurn | None:
-        """Tell the model that everything is used up, and end the turn if it cannot be told."""
+        """Tell the model that the budget is used up, or end the turn if no step is left."""
         self.pool.counted(ctx.usage)
         problem = await self.pool.used_up() if ctx.checkpoint == "after_work" else None
         if problem is None:
@@ -227,14 +217,12 @@ class Subagents(Plugin):
         words = f"{problem.message}. This is the last step: give your answer now, with what you have."
         return EnqueueMessages(messages=(UserMessage(content=words),))
 
-    # In a subagent's turn
-
     async def note_call(self, ctx: ToolCallHookContext) -> None:
-        """Remember which tool a call is of, so that the parent can say what a person is asked about."""
+        """Remember the tool of a call, so that the parent can say what a person is asked about."""
         self._keep("calls", {**self._kept().get("calls", {}), str(ctx.call_id): ctx.tool_name})
 
     async def check_answer(self, ctx: CheckpointHookContext) -> EnqueueMessages | None:
-        """Tell the model if its answer is not what the parent wants."""
+        """Tell the model if its answer does not fit the parent's schema."""
         fixes = self._kept().get("fixes", 0)
         if ctx.checkpoint != "before_completion" or fixes >= MAX_FIXES:
             return None
@@ -245,27 +233,25 @@ class Subagents(Plugin):
         words = f"Your answer was not accepted: {problem}. Give the whole answer again."
         return EnqueueMessages(messages=(UserMessage(content=words),))
 
-    # Looking after subagents
-
     def look_after(self, child: Child, started: SessionTurnHandle | None) -> None:
-        """Follow a subagent to its end, beside whatever the session does."""
+        """Follow a subagent to its end, in a task of its own."""
         self.pool.began(child.session_id)
-        nothing = contextvars.Context()  # it is no part of the turn that began it
-        task = asyncio.get_running_loop().create_task(self._follow(child, started), context=nothing)
+        context = contextvars.Context()  # the task is not part of the turn that started it
+        task = asyncio.get_running_loop().create_task(self._follow(child, started), context=context)
         self._watchers.add(task)
         task.add_done_callback(self._watchers.discard)
 
     async def _follow(self, child: Child, started: SessionTurnHandle | None) -> None:
         children = Children(self.session.host, self.session.session_id)
-        with contextlib.suppress(StandfastError):  # the runtime was closed: another one goes on
+        with contextlib.suppress(StandfastError):  # the runtime was closed: another one continues
             if started is not None:
-                await self._hear(child, started)
+                await self._count(child, started)
             turn = await children.rests(child, for_people=True)
             await self.pool.ended(child.session_id, children)
             await children.settle(child, turn)
 
-    async def _hear(self, child: Child, started: SessionTurnHandle) -> None:
-        """Count what a subagent uses, and end it when the budget is used up."""
+    async def _count(self, child: Child, started: SessionTurnHandle) -> None:
+        """Count the usage of a subagent, and end it when the budget is used up."""
         async for event in started.events:
             if not isinstance(event, ReplyReceived) or not self.share_budget:
                 continue
@@ -276,7 +262,7 @@ class Subagents(Plugin):
                 await self.session.host.cancel_turn(child.turn_id)
 
     async def report(self, children: Children, child: Child, turn: AssembledTurn | None) -> SubagentReport:
-        """Where a subagent stands."""
+        """Report on a subagent."""
         agent_id = child.session_id
         if turn is not None and not isinstance(turn.outcome, Waiting):
             await self.pool.ended(agent_id, children)
@@ -285,11 +271,9 @@ class Subagents(Plugin):
             return msgspec.structs.replace(report, status="failed", error=self._ran_out[agent_id])
         return report
 
-    # For others
-
     @action
     async def show(self, ctx: PluginActionContext) -> list[SubagentReport]:
-        """Where the subagents of the session stand, the oldest first."""
+        """Report on the subagents of the session, the oldest first."""
         children = Children(ctx.host, self.session.session_id)
         chosen = [one.child for one in (await children.all()).values()]
         turns = await rests_of_all(children, chosen, 0, for_people=False)
@@ -297,7 +281,7 @@ class Subagents(Plugin):
 
     @action
     async def usage(self, ctx: PluginActionContext) -> TreeUsage:
-        """What the session and its subagents have used in all their turns that have ended."""
+        """Return the usage of the session and its subagents in all turns that have ended."""
         head = (await ctx.host.snapshot_session(self.session.session_id)).head
         own = sum((line.usage for line in head.usage), Usage())
         total = await tree_usage(ctx.host, self.session.session_id)
@@ -305,7 +289,7 @@ class Subagents(Plugin):
 
 
 class _Declared:
-    """Agents that a plugin refers to: the copies that sessions have of the plugin share them."""
+    """Agents that a plugin refers to, shared by the copies of the plugin."""
 
     __slots__ = ("agents",)
 
@@ -329,8 +313,3 @@ def _name_of(agent: Any) -> str:
     if not isinstance(name, str) or not name:
         raise InvalidArgument(f"{agent!r} is not an agent", hint="pass agents, or their names")
     return name
-
-
-def _limits_of(agent: Any) -> UsageLimits | None:
-    limits = getattr(agent, "limits", None)
-    return limits if isinstance(limits, UsageLimits) else None
