@@ -218,7 +218,7 @@ class SandboxCell(RunningCell):
             made = enumerate(self._ctx.made(), 1)
             self._unanswered = {number for number, (_, settled) in made if settled is None}
         left_s = max(1, limits.wall_ms - self._wall_before_ms) / 1000
-        self._deadline = self._loop.call_later(left_s, self.stop, wall_error(limits))
+        self._deadline = self._loop.call_later(left_s, lambda: self.stop(wall_error(limits)))
         calls = min(limits.max_external_calls + MAX_SLEEPS, 2**32 - 1)
         await self.run_request(
             CellRequest(

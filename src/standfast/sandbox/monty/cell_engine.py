@@ -1,25 +1,59 @@
-"""Python cells on the Monty engine."""
+"""Python cells on the Monty engine: what the engine offers, and the stepper of one cell.
+
+At a plain call, the code stops; a call that the code awaits gets a future, and the code continues until all
+of its tasks wait. A cell that waits is put aside as the engine's dump, in the middle of its expression.
+
+Rule: inputs, and names that were loaded, are unbound when the cell ends, so they are never part of its state.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Callable, Collection
+from typing import Final, ParamSpec, TypeVar
 
+import msgspec
+
+from standfast.errors import Code, EngineFailed, ErrorObject, StandfastError
+from standfast.model.canonical import Json
 from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.model.language import Language
-from standfast.ports.cell_stepper import StepperHost
-from standfast.ports.code_engine import CellFunctions, Check, Touched
+from standfast.ports.cell_stepper import CellFailed, CellStopped, Step, StepEnded, StepperHost
+from standfast.ports.code_engine import CallAnswer, CellCall, CellFunctions, Check, LastCall, Touched
 from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem
+from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.cell_check import DeclaredFunctions, by_line, check_calls, names_touched
-from standfast.sandbox.monty.cell_stepper import MontyStepper
+from standfast.sandbox.monty.dump import without_sources
+from standfast.sandbox.monty.engine_run import OS_POLICY, CodeFinished, EngineRun, RunStep
+from standfast.sandbox.monty.failures import MontyFailure, describe_failure
 from standfast.sandbox.monty.session_source import SessionSource, session_source
-from standfast.sandbox.monty.state import decode_state, read_former_cell
+from standfast.sandbox.monty.state import (
+    EngineState,
+    KnownError,
+    MontyCellDump,
+    decode_dump,
+    decode_state,
+    encode_dump,
+    encode_state,
+    read_former_cell,
+)
 from standfast.sandbox.monty.syntax import MAX_READ_CHARS, misread, parse
 from standfast.sandbox.monty.validate import Declared, TypeCheckFailed, Validator
-from standfast.sandbox.monty.workers import MontyWorkers
+from standfast.sandbox.monty.workers import MontyWorker, MontyWorkers
 from standfast.sandbox.paused_cell import PausedCell
+from standfast.sandbox.run_errors import argument_not_json, request_too_large
+from standfast.sandbox.workers import WorkerSlot
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _CHECK_MS: Final = 10_000
+_SMALL_CHARS: Final = 1_000
+"""A text up to this size may stay in the session until the next cell; larger values are dropped at once."""
+_COMPACT_AFTER_FEEDS: Final = 32
+_COMPACT_FROM_BYTES: Final = 2_048
+_MAX_UNSAVED_FEEDS: Final = 256
+"""A worker that was fed this often without being stored is loaded anew: the engine keeps all sources."""
+_REFUSALS: Final = frozenset({Code.SYNTAX_ERROR, Code.UNSUPPORTED_FEATURE})
+"""Errors of code that was refused before any of it ran."""
 
 
 class MontyCells(SteppedCells):
@@ -80,6 +114,249 @@ class MontyCells(SteppedCells):
         """End every cell and every process."""
         super().close()
         self._workers.close()
+
+
+class CellTooLarge(EngineFailed):
+    """A waiting cell that cannot be suspended and loaded within the memory that it may have."""
+
+    code = Code.MEMORY_EXCEEDED
+
+
+class MontyStepper:
+    """A `CellStepper`. The cell is in the worker while the run is `standing` at a snapshot."""
+
+    replayed = False
+    wall_grace_s = 0.0
+    instructions: int | None = None
+
+    def __init__(self, host: StepperHost, workers: MontyWorkers, dump: bytes) -> None:
+        paused = decode_dump(dump) if dump else None
+        self._host = host
+        self._workers = workers
+        self._slot = WorkerSlot(workers, host.request.key)
+        self._before = paused.before if paused else decode_state(host.request.state)
+        self._run = EngineRun(host, self._before, paused)
+        self._measures = host.request.through is None  # a caller that wants an early end does not wait for it
+        self._drops_value = False
+
+    # ── stepping ─────────────────────────────────────────────────────────────────────────────────
+
+    def prepare(self) -> None:
+        self._slot.take()
+
+    def begin(self) -> Step:
+        if (refused := self._run.program.refused) is not None:
+            error = ErrorObject(
+                code=refused.code, message=refused.message, hint=refused.hint, span=refused.span
+            )
+            return StepEnded(error=error, refused=True)
+        return self._step(self._begin)
+
+    def proceed(self) -> Step:
+        return self._step(self._run.promise)
+
+    def answer(self, call_id: int, answer: CallAnswer) -> Step:
+        return self._step(self._run.answer, call_id, answer)
+
+    def raises_at_call(self, answer: CallAnswer) -> bool:
+        return answer.exception is not None
+
+    def _step(self, job: Callable[P, RunStep], *args: P.args, **kwargs: P.kwargs) -> Step:
+        """Step the engine; an exception that it raises becomes the cell's failure."""
+        if self._host.stopped is not None:
+            raise CellStopped
+        outcome: RunStep | MontyFailure
+        try:
+            outcome = job(*args, **kwargs)
+        except (StandfastError, CellStopped):
+            raise
+        except Exception as error:
+            if self._host.stopped is not None:
+                raise CellStopped from None
+            outcome = describe_failure(error, self._run.program, self._run.limits, self._run.call_errors)
+        if isinstance(outcome, CodeFinished):
+            return self._completed(self._ended, outcome, None)
+        if not isinstance(outcome, MontyFailure):
+            return outcome
+        if outcome.hard:
+            raise CellFailed(outcome.error)
+        if outcome.error.code in _REFUSALS:
+            if self._slot.worker is not None:
+                self._slot.worker.version = None  # it was fed, and may have counted the source
+            return StepEnded(error=outcome.error, refused=True)
+        return self._completed(self._ended, None, outcome.error)
+
+    def _begin(self) -> RunStep:
+        """Begin; if the worker has died while it was idle, begin with another one.
+
+        Nothing has reached the outside before the first step ends, so the second attempt repeats nothing.
+        """
+        worker = self._with_session()
+        try:
+            return self._run.begin(worker)
+        except engine.MontyCrashedError as error:
+            if self._host.stopped is not None or error.timed_out or not worker.warm:
+                raise
+        worker.version = None
+        self._host.output.forget()
+        return self._run.begin(self._with_session())
+
+    # ── the worker ───────────────────────────────────────────────────────────────────────────────
+
+    def _with_session(self) -> MontyWorker:
+        """Return a worker that holds the session as it was before the cell: the warm one, or another."""
+        request, worker = self._host.request, self._slot.worker
+        if worker is None or not worker.holds(request.state, request.limits):
+            self._slot.drop()
+            worker = self._workers.attach(self._before, request.limits, os_policy=OS_POLICY)
+            worker.version = request.state
+            self._slot.put(worker)
+        if self._measures:
+            worker.peak.reset()
+        return worker
+
+    def put_aside(self) -> None:
+        run, limits = self._run, self._run.limits
+        if run.standing is None:
+            return
+        try:
+            run.paused_dump = run.standing.dump()
+            run.standing = None
+            self._workers.check_loads(run.paused_dump, limits, paused=True)
+        except Exception as error:
+            if "memory limit" not in str(error):
+                raise EngineFailed(f"the cell cannot be suspended: {error}") from error
+            raise CellTooLarge(
+                f"the cell cannot be suspended and loaded again within {limits.memory_mb} MB",
+                hint="hold less data while a call is pending, raise memory_mb, or allow more processes",
+            ) from error
+
+    def dump(self) -> bytes:
+        run = self._run
+        return encode_dump(
+            MontyCellDump(
+                dump=run.paused_dump,
+                before=msgspec.structs.replace(self._before, dump=b"") if self._before else None,
+                filename=run.filename,
+                borrowed=run.borrowed,
+                kept=run.kept,
+                errors=[KnownError(*key, error) for key, error in run.call_errors.items()],
+                draws=run.draws,
+            )
+        )
+
+    def load(self) -> Step:
+        return self._step(self._reload)
+
+    def _reload(self) -> RunStep:
+        self._slot.take()
+        self._slot.drop()
+        worker = self._slot.put(self._workers.attach_bare(self._run.limits, os_policy=OS_POLICY))
+        if self._measures:
+            worker.peak.reset()
+        return self._run.reload(worker)
+
+    def is_in_worker(self) -> bool:
+        return True
+
+    def memory_peak_bytes(self) -> int | None:
+        worker = self._slot.worker
+        return worker.peak.bytes() if worker is not None and self._measures else None
+
+    def release(self, *, warm: bool) -> None:
+        self._run.standing = None
+        self._slot.release(warm=warm)
+
+    def kill(self) -> None:
+        self._slot.kill()
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────
+
+    def _ended(self, finished: CodeFinished | None, error: ErrorObject | None) -> StepEnded:
+        """Find the result of code that has *finished*, or failed with *error*."""
+        run, program = self._run, self._run.program
+        raw = run.value(finished)
+        value: Json = None
+        if finished is not None:
+            value, error = run.as_json(raw)
+        small = (
+            raw is None
+            or isinstance(raw, (int, float))
+            or (isinstance(raw, str) and len(raw) <= _SMALL_CHARS)
+        )
+        self._drops_value = not (small or program.reads_only is not None or program.result_mode == "always")
+        if finished is None or program.last_call is None:
+            return StepEnded(result=value, error=error)
+        name, span = program.last_call
+        if error is None:
+            return StepEnded(last_call=LastCall(CellCall(number=0, name=name, args=[value]), span))
+        if error.code == Code.RESULT_NOT_SERIALIZABLE:
+            error = argument_not_json(name, str(error.hint))
+        elif error.code == Code.RESPONSE_TOO_LARGE:
+            error = request_too_large(name, error.message.removeprefix("the result is too large: "))
+        return StepEnded(last_call=LastCall(CellCall(number=0, name=name, problem=error), span))
+
+    def keep(self) -> bytes | None:
+        return self._completed(self._state)
+
+    def _state(self) -> bytes | None:
+        """Return the session's state, made smaller if it holds many sources; None if it did not change.
+
+        Raise as the engine does if the state could not be stored, or not be loaded again.
+        """
+        run, before = self._run, self._before
+        worker, program = run.worker, run.program
+        run.give_names_back(drop_value=self._drops_value)
+        had_classes = before is not None and before.has_classes
+        if program.changes_nothing(run.names, had_classes):
+            worker.unsaved_feeds += 1
+            if worker.unsaved_feeds > _MAX_UNSAVED_FEEDS:
+                worker.version = None
+            return None
+        dump = worker.dump(worker.session)
+        feeds = (before.feeds if before else 0) + 1
+        compacted = feeds >= _COMPACT_AFTER_FEEDS and len(dump) >= _COMPACT_FROM_BYTES
+        next_input = worker.next_input
+        if compacted:
+            dump, next_input = without_sources(dump)
+            feeds = 0
+        self._workers.check_loads(dump, run.limits)
+        sites = dict(before.sites) if before else {}
+        if program.defines_functions and program.awaited:
+            sites[run.filename] = sorted(program.awaited)
+        data = encode_state(
+            EngineState(
+                dump=dump,
+                limits=run.limits,
+                names=sorted((run.names | program.bound) - (set(run.borrowed) - set(run.kept))),
+                sites=sites,
+                result_later=bool(before and before.result_later) or program.rebinds_result_later,
+                feeds=feeds,
+                has_classes=had_classes or program.defines_classes,
+                plain_keys=run.plain_keys,
+                next_input=next_input,
+            )
+        )
+        worker.version = None if compacted else data
+        worker.unsaved_feeds = 0
+        return data
+
+    def _completed(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do what is left after the code has run; a failure of the engine undoes the cell."""
+        try:
+            return job(*args, **kwargs)
+        except Exception as error:
+            message = f"the cell could not be completed: {error}"
+            code, hint = Code.INTERRUPTED, None
+            if isinstance(error, engine.MontyError):
+                message = f"the process that ran the code died: {error}"
+                if "memory limit" in str(error):
+                    code, limit = Code.MEMORY_EXCEEDED, f"{self._run.limits.memory_mb} MB"
+                    message = f"what the run left in the session cannot be stored and loaded within {limit}"
+                    hint = (
+                        "that takes up to four times the memory of the values; keep less or raise memory_mb"
+                    )
+            raise CellFailed(ErrorObject(code=code, message=message, hint=hint)) from error
 
 
 def _covers(known: Diagnostic, other: Diagnostic) -> bool:
