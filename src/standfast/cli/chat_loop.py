@@ -250,17 +250,18 @@ class Chat:
             case "session":
                 run(self._say_where())
             case "cancel":
-                report = self._follow(self._cancel_turn())
+
+                async def cancel() -> None:
+                    if not await session.cancel():
+                        raise InvalidArgument("no turn waits in this session")
+
+                report = self._follow(cancel())
                 if report is not None:
                     report.show_problem()
             case "quit":
                 self._leaving = True
             case _:
                 raise InvalidArgument(f"there is no command /{word}", hint="/help lists the commands")
-
-    async def _cancel_turn(self) -> None:
-        if not await self._session.cancel():
-            raise InvalidArgument("no turn waits in this session")
 
     def _open(self, session_id: str) -> None:
         """Open a session, and resume its unfinished turn."""

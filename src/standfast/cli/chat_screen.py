@@ -29,7 +29,7 @@ from standfast.model.events import (
 )
 from standfast.model.message import ToolCall
 from standfast.model.outcome import Finished, FrameSwitched
-from standfast.model.wait import Approved, Denied, WaitOutcome
+from standfast.model.wait import Approved, Denied
 
 
 class ChatScreen:
@@ -82,8 +82,12 @@ class ChatScreen:
                 self._show_call(call)
             case ToolCallSettled():
                 self._show_result(event)
+            case WaitOver(outcome=Approved(arguments=arguments)):
+                self.note("  approved" if arguments is None else "  approved with other arguments")
+            case WaitOver(outcome=Denied(reason=reason)):
+                self.note(f"  denied: {reason}" if reason else "  denied")
             case WaitOver(outcome=over):
-                self.note(_over_text(over))
+                self.note(f"  {type(over).__struct_config__.tag}")
             case MessagesDelivered():
                 self._give_answer()
             case TurnCommitted(outcome=ended):
@@ -147,15 +151,3 @@ class ChatScreen:
     def _indent(self, call_id: int) -> str:
         """Indent a call that a cell makes below that cell."""
         return "  " if self._cell in (None, call_id) else "    "
-
-
-def _over_text(over: WaitOutcome) -> str:
-    match over:
-        case Approved(arguments=None):
-            return "  approved"
-        case Approved():
-            return "  approved with other arguments"
-        case Denied(reason=reason):
-            return f"  denied: {reason}" if reason else "  denied"
-        case _:
-            return f"  {type(over).__struct_config__.tag}"

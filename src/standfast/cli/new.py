@@ -54,7 +54,20 @@ def new_plugin(_: Invocation, *, name: str, folder: Path | None) -> CommandOutpu
     NAME is the name that agents use, such as greeter or word-count. The package has a pyproject.toml with
     the entry point, so that the plugin is found once the package is installed.
     """
-    _check_name(name)
+    from standfast.errors import InvalidArgument
+    from standfast.plugins.discovery import installed_plugins
+
+    if not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
+        raise InvalidArgument(
+            f"{name[:80]!r} cannot be the name of a plugin",
+            hint=f"use at most {_MAX_NAME} lower-case letters and digits, in words separated by '-'",
+        )
+    for one in installed_plugins():
+        if one.name == name:
+            raise InvalidArgument(
+                f"there is a plugin {name!r} already, from the package {one.package}",
+                hint="choose another name",
+            )
     folder = Path(name) if folder is None else folder.expanduser()
     camel = "".join(word.capitalize() for word in name.split("-"))
     words = {
@@ -80,23 +93,6 @@ def new_plugin(_: Invocation, *, name: str, folder: Path | None) -> CommandOutpu
             console().print(line, soft_wrap=True)
 
     return CommandOutput({"name": name, "folder": str(folder), "files": list(files), "next": steps}, show)
-
-
-def _check_name(name: str) -> None:
-    from standfast.errors import InvalidArgument
-    from standfast.plugins.discovery import installed_plugins
-
-    if not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
-        raise InvalidArgument(
-            f"{name[:80]!r} cannot be the name of a plugin",
-            hint=f"use at most {_MAX_NAME} lower-case letters and digits, in words separated by '-'",
-        )
-    for one in installed_plugins():
-        if one.name == name:
-            raise InvalidArgument(
-                f"there is a plugin {name!r} already, from the package {one.package}",
-                hint="choose another name",
-            )
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:

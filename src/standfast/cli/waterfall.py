@@ -104,17 +104,10 @@ def _rows(tree: SpanTree, depth: int) -> Iterator[tuple[int, SpanTree]]:
 
 def _label(record: TraceRecord) -> str:
     name = visible(record.name) or record.kind
-    match record.kind:
-        case "tool_call" | "cell":
-            return f"{name}()"
-        case "wait":
-            return f"waits: {name}"
-        case "hook":
-            return f"{name} · {record.plugin_id}"
-        case "event":
-            return f"• {name}"
-        case _:
-            return name
+    if record.kind == "hook":
+        return f"{name} · {record.plugin_id}"
+    lead, tail = {"wait": ("waits: ", ""), "event": ("• ", "")}.get(record.kind, ("", ""))
+    return f"{lead}{name}{'()' if record.kind in ('tool_call', 'cell') else tail}"
 
 
 def _bar(tree: SpanTree, axis: Axis) -> str:

@@ -94,7 +94,13 @@ class ScriptedModel:
             rule = next((rule for rule in self._rules if _fits(rule, request)), None)
             if rule is None:
                 raise UnexpectedModelCall(request.call_number, "no rule of the script fits", request)
-            prepared = prepare_reply(_filled(rule, request.messages), request.call_number, self.model_id)
+            if rule.text is not None and "{" in rule.text:
+                last = request.messages[-1] if request.messages else None
+                value = _words_of(last) if isinstance(last, ToolMessage) else ""
+                known = {"text": _last_said(request.messages), "value": value}
+                text = re.sub(r"\{(text|value)\}", lambda found: known[found[1]], rule.text)
+                rule = msgspec.structs.replace(rule, text=text)
+            prepared = prepare_reply(rule, request.call_number, self.model_id)
         else:
             prepared = self._numbered(request)
         reply = prepared.reply
@@ -171,16 +177,6 @@ def _fits(rule: Rule, request: ModelRequest) -> bool:
         if not all(word.casefold() in said for word in words):
             return False
     return {call.name for call in rule.tool_calls} <= {tool.name for tool in request.tools}
-
-
-def _filled(rule: Rule, messages: list[Message]) -> Rule:
-    """Fill the user's text and the tool's result into the rule's text."""
-    if rule.text is None or "{" not in rule.text:
-        return rule
-    last = messages[-1] if messages else None
-    known = {"text": _last_said(messages), "value": _words_of(last) if isinstance(last, ToolMessage) else ""}
-    text = re.sub(r"\{(text|value)\}", lambda found: known[found[1]], rule.text)
-    return msgspec.structs.replace(rule, text=text)
 
 
 def _last_said(messages: list[Message]) -> str:

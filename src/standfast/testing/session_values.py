@@ -46,18 +46,13 @@ class StoreContract:
     """The base of suites of store tests: runs each `async def test_…` of a subclass on an event loop."""
 
     def __init_subclass__(cls) -> None:
+        def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+            return functools.wraps(test)(lambda *args, **kwargs: asyncio.run(test(*args, **kwargs)))
+
         super().__init_subclass__()
         for name, test in list(vars(cls).items()):
             if name.startswith("test_") and inspect.iscoroutinefunction(test):
-                setattr(cls, name, _run_on_loop(test))
-
-
-def _run_on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
+                setattr(cls, name, on_loop(test))
 
 
 def is_dead(owner: str) -> bool:

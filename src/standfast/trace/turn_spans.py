@@ -38,7 +38,7 @@ from standfast.model.canonical import Json
 from standfast.model.capability import CallStatus
 from standfast.model.events import Event, ModelCallStarted
 from standfast.model.limits import Usage, UsageEntry
-from standfast.model.message import AssistantMessage, RequestedCall, ToolCall, text_of
+from standfast.model.message import AssistantMessage, ToolCall, text_of
 from standfast.model.outcome import Ended, Finished, Stopped, StopReason, Waiting
 from standfast.model.trace_record import TraceKind, TraceRecord, TraceStatus, span_id_of
 from standfast.model.wait import (
@@ -199,7 +199,13 @@ class TurnSpans:
     def _replied(self, given: ModelReplied, following: Sequence[Command]) -> None:
         body = reply_facts(given)
         if self._tracer.contents:
-            calls = [{"name": one.name, "arguments": _arguments(one)} for one in given.calls]
+            calls: list[Json] = []
+            for one in given.calls:
+                try:  # parsed, so that redaction can find secrets by their names
+                    arguments = msgspec.json.decode(one.arguments or "{}")
+                except (msgspec.DecodeError, UnicodeError, RecursionError):
+                    arguments = one.arguments
+                calls.append({"name": one.name, "arguments": arguments})
             body["content"] = {"output": given.text, "calls": calls}
         self._end_model_call(given.at_ms, "ok", body)
         if given.calls and sum(isinstance(one, RunTool) for one in following) < len(given.calls):
@@ -355,14 +361,6 @@ def reply_facts(reply: ModelReplied | ReplyEnded) -> dict[str, Json]:
         "usage": usage_json(reply.usage),
     }
     return facts | {"response_id": reply.response_id} if reply.response_id else facts
-
-
-def _arguments(call: RequestedCall) -> Json:
-    """Parse the arguments, so that redaction can find secrets by their names."""
-    try:
-        return msgspec.json.decode(call.arguments or "{}")
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return call.arguments
 
 
 class TracedModel:

@@ -136,8 +136,14 @@ class _Conversation:
                         self._turn("user").blocks.extend(blocks)
                 case AssistantMessage():
                     self._add_reply(message)
-                case ToolMessage():
-                    self._add_result(message)
+                case ToolMessage(call_id=call_id):
+                    wire_id = self._open.get(call_id) or _clean(message.provider_id) or f"call_{call_id}"
+                    block: Body = {"type": "tool_result", "tool_use_id": wire_id}
+                    if (text := result_text(message)).strip():
+                        block["content"] = text
+                    if message.error is not None:
+                        block["is_error"] = True
+                    self._turn("user").results.append(block)
         turns = self._turns
         if not turns or turns[0].role != "user":
             turns.insert(0, _Turn("user", [_text(CONTINUATION)], []))
@@ -174,16 +180,6 @@ class _Conversation:
             blocks.append({"type": "tool_use", "id": wire_id, "name": name, "input": arguments})
         if any(block["type"] not in _THINKING_TYPES for block in blocks):
             self._turn("assistant").blocks.extend(blocks)
-
-    def _add_result(self, message: ToolMessage) -> None:
-        wire_id = self._open.get(message.call_id) or _clean(message.provider_id) or f"call_{message.call_id}"
-        block: Body = {"type": "tool_result", "tool_use_id": wire_id}
-        text = result_text(message)
-        if text.strip():
-            block["content"] = text
-        if message.error is not None:
-            block["is_error"] = True
-        self._turn("user").results.append(block)
 
 
 def _clean(name: str) -> str:

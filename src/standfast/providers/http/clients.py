@@ -66,7 +66,20 @@ class LoopClients:
         for closed in [one for one in self._clients if one.is_closed()]:
             del self._clients[closed]
         of_loop = _loops.setdefault(loop, _LoopClosers())
-        client = _new_client(self._connect_s)
+        from http.cookiejar import CookieJar, DefaultCookiePolicy
+        from importlib.metadata import version
+
+        import httpx2
+
+        client = httpx2.AsyncClient(
+            verify=_ssl_context(),
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            auth=httpx2.Auth(),
+            headers={"user-agent": f"standfast/{version('standfast')}", "accept": "text/event-stream"},
+            timeout=httpx2.Timeout(None, connect=self._connect_s),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=60),
+            follow_redirects=False,
+        )
         closer = _close_with_loop(client)
         self._clients[loop] = client, closer
         of_loop.closers.add(closer)
@@ -89,23 +102,6 @@ async def _close_with_loop(client: httpx2.AsyncClient) -> AsyncGenerator[None]:
         yield
     finally:
         await client.aclose()
-
-
-def _new_client(connect_s: float) -> httpx2.AsyncClient:
-    from http.cookiejar import CookieJar, DefaultCookiePolicy
-    from importlib.metadata import version
-
-    import httpx2
-
-    return httpx2.AsyncClient(
-        verify=_ssl_context(),
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-        auth=httpx2.Auth(),
-        headers={"user-agent": f"standfast/{version('standfast')}", "accept": "text/event-stream"},
-        timeout=httpx2.Timeout(None, connect=connect_s),
-        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=60),
-        follow_redirects=False,
-    )
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NoReturn
 from urllib.parse import quote, quote_plus, urlsplit
@@ -63,23 +63,23 @@ class Secret:
 
     def scrub(self, text: str) -> str:
         """Replace the key in *text*, in any escaped form and case, complete or truncated with the text."""
+        spans = []
+        for form in self._forms:
+            for found in re.finditer(re.escape(form[:_MAX_TOLD_CHARS]), text, re.IGNORECASE):
+                start = found.start()
+                pairs = enumerate(zip(form, text[start : start + len(form)], strict=False))
+                shared = min(len(form), len(text) - start)
+                length = next(
+                    (place for place, (one, other) in pairs if one.lower() != other.lower()), shared
+                )
+                if length == len(form) or start + length >= len(text) - _AFTER_A_CUT:
+                    spans.append((start, start + length))
         clean, done = [], 0
-        for start, end in sorted(span for form in self._forms for span in _spans(form, text)):
+        for start, end in sorted(spans):
             if start >= done:
                 clean += [text[done:start], _SHOWN]
             done = max(done, end)
         return "".join(clean) + text[done:]
-
-
-def _spans(form: str, text: str) -> Iterator[tuple[int, int]]:
-    """Find *form* in *text*, and a prefix of it at the end of *text*."""
-    for found in re.finditer(re.escape(form[:_MAX_TOLD_CHARS]), text, re.IGNORECASE):
-        start = found.start()
-        pairs = enumerate(zip(form, text[start : start + len(form)], strict=False))
-        shared = min(len(form), len(text) - start)
-        length = next((place for place, (one, other) in pairs if one.lower() != other.lower()), shared)
-        if length == len(form) or start + length >= len(text) - _AFTER_A_CUT:
-            yield start, start + length
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,13 @@ class EventStream:
         if failure is not None:
             raise failure
         self._response = response
-        self._chunks = _chunks_of(response)
+        if "content-encoding" in response.headers:
+            self._chunks = response.aiter_bytes()
+        else:  # a body without an encoding bypasses the decoders
+            assert isinstance(response.stream, AsyncIterable)
+            chunks = aiter(response.stream)
+            assert isinstance(chunks, AsyncGenerator)
+            self._chunks = chunks
         if not response.is_success or not _is_event_stream(response):
             self._timer.limit_all("between_chunks_s", min(_ERROR_BODY_S, self._deadlines.between_chunks_s))
             self._next = self._chunks.__anext__
@@ -207,17 +213,6 @@ class EventStream:
                 with self._timer:
                     body += await self._next()
         return body[:max_bytes]
-
-
-def _chunks_of(response: httpx2.Response) -> AsyncGenerator[bytes]:
-    """Return the chunks of the body; a body without an encoding bypasses the decoders."""
-    if "content-encoding" in response.headers:
-        return response.aiter_bytes()
-    stream = response.stream
-    assert isinstance(stream, AsyncIterable)
-    chunks = aiter(stream)
-    assert isinstance(chunks, AsyncGenerator)
-    return chunks
 
 
 def _is_event_stream(response: httpx2.Response) -> bool:

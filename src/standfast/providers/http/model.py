@@ -32,8 +32,8 @@ from standfast.providers.http.failures import response_error
 from standfast.providers.settings import read_settings
 from standfast.providers.vendors import VENDORS, base_url_of
 
-_READ_ERRORS: Final = (ModelError, msgspec.MsgspecError, UnicodeError, RecursionError)
-"""What a reply reader may raise: a failure that the vendor reports, or data that cannot be read."""
+_READ_ERRORS: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""What a reply reader may raise for data that it cannot read."""
 
 
 class HttpModel:
@@ -67,7 +67,16 @@ class HttpModel:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         settings = read_settings(request.settings)
-        media = await _read_media(request)
+        media: dict[str, bytes] = {}
+        for message in request.messages:
+            if isinstance(message, UserMessage) and not isinstance(message.content, str):
+                for part in message.content:
+                    if isinstance(part, AttachmentPart) and part.digest not in media:
+                        data = None if request.read_blob is None else await request.read_blob(part.digest)
+                        if data is None:
+                            name = part.name or part.digest[:12]
+                            raise InvalidArgument(f"the attachment {name!r} is not stored")
+                        media[part.digest] = data
         prepared = PreparedRequest(self.model, request, settings, media, self._origin)
         call = self._dialect.call(prepared)
         if settings.extra_body or settings.extra_headers:
@@ -85,8 +94,13 @@ class HttpModel:
                                 yield delta
                                 return
                             yield delta
+            except ModelError as error:
+                failure = self._scrubbed(error)
             except _READ_ERRORS as error:
-                failure = self._read_error(error)
+                problem = self._secret.scrub(str(error))
+                failure = ModelError(
+                    f"{self.model_id} sent an event that makes no sense: {problem}", retryable=True
+                )
         event = events = None  # vendors repeat keys, and a traceback may be shown with its variables
         raise failure or ModelError(
             f"the reply of {self.model_id} broke off before its end",
@@ -100,12 +114,6 @@ class HttpModel:
     def _response_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
         clean = self._secret.scrub(body.decode(errors="surrogateescape")).encode(errors="surrogateescape")
         return self._scrubbed(response_error(self._dialect, status, headers, clean, key_hint=self._key_hint))
-
-    def _read_error(self, error: Exception) -> ModelError:
-        if isinstance(error, ModelError):
-            return self._scrubbed(error)
-        problem = self._secret.scrub(str(error))
-        return ModelError(f"{self.model_id} sent an event that makes no sense: {problem}", retryable=True)
 
     def _scrubbed(self, error: ModelError) -> ModelError:
         """Copy *error* without the key, its traceback and its context."""
@@ -168,18 +176,3 @@ def merge_json(body: dict[str, Json], extra: dict[str, Json]) -> dict[str, Json]
         else:
             merged[name] = more
     return merged
-
-
-async def _read_media(request: ModelRequest) -> dict[str, bytes]:
-    """Read the bytes of every attachment, by digest."""
-    media: dict[str, bytes] = {}
-    for message in request.messages:
-        if isinstance(message, UserMessage) and not isinstance(message.content, str):
-            for part in message.content:
-                if isinstance(part, AttachmentPart) and part.digest not in media:
-                    data = None if request.read_blob is None else await request.read_blob(part.digest)
-                    if data is None:
-                        name = part.name or part.digest[:12]
-                        raise InvalidArgument(f"the attachment {name!r} is not stored")
-                    media[part.digest] = data
-    return media

@@ -66,15 +66,10 @@ def _report(decoded: object) -> tuple[ErrorReport, set[str]]:
     if codes & _ACCOUNT:
         return ErrorReport(message, retryable=False), codes
     if codes & _RATE_LIMITS:
-        fits = _TOO_LARGE.match(message) is None
-        return ErrorReport(message, Code.RATE_LIMITED, fits, _delay_ms(message) if fits else None), codes
+        fits, delay_ms = _TOO_LARGE.match(message) is None, None
+        found = _DELAY.search(message)  # such as "Please try again in 1m6.57s."
+        if fits and found is not None and (found[1] or found[2]):
+            last = float(found[2] or 0) * (1 if found[3] == "ms" else 1_000)
+            delay_ms = int(found[1] or 0) * 60_000 + int(last)
+        return ErrorReport(message, Code.RATE_LIMITED, fits, delay_ms), codes
     return ErrorReport(message, retryable=True if codes & _TRANSIENT else None), codes
-
-
-def _delay_ms(message: str) -> int | None:
-    """Read how long a message such as "Please try again in 1m6.57s." asks to wait."""
-    found = _DELAY.search(message)
-    if found is None or not (found[1] or found[2]):
-        return None
-    last = float(found[2] or 0) * (1 if found[3] == "ms" else 1_000)
-    return int(found[1] or 0) * 60_000 + int(last)

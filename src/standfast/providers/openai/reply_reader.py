@@ -199,7 +199,16 @@ class OpenAIReplyReader:
                 self._refused = True
                 return self._on_text(data)
             case "response.output_item.added":
-                self._on_added(data)
+                event = _decode_item_event(data)
+                self._check_order(event.sequence_number)
+                if event.output_index in self._items:
+                    raise _broken(f"item {event.output_index} began twice")
+                item = _Item(_decode_kind(event.item).type)
+                if item.kind == "function_call":
+                    item.call = _decode_call(event.item)
+                elif item.kind == "message":
+                    item.message = _decode_message(event.item)
+                self._items[event.output_index] = item
             case "response.output_item.done":
                 return self._on_done(data)
             case "response.created":
@@ -260,18 +269,6 @@ class OpenAIReplyReader:
                 raise _broken(f"event {number} came after event {self._last}")
             self._last = number
 
-    def _on_added(self, data: bytes) -> None:
-        event = _decode_item_event(data)
-        self._check_order(event.sequence_number)
-        if event.output_index in self._items:
-            raise _broken(f"item {event.output_index} began twice")
-        item = _Item(_decode_kind(event.item).type)
-        if item.kind == "function_call":
-            item.call = _decode_call(event.item)
-        elif item.kind == "message":
-            item.message = _decode_message(event.item)
-        self._items[event.output_index] = item
-
     def _on_done(self, data: bytes) -> Deltas:
         event = _decode_item_event(data)
         self._check_order(event.sequence_number)
@@ -324,7 +321,15 @@ class OpenAIReplyReader:
             cause = (details.reason if details is not None else None) or "incomplete"
             stop_reason = _STOP_REASONS.get(cause, cause)
         outline = [_entry(item) for item in items]
-        keeps = _must_keep(outline)
+        # Keep the outline only if it says more than that the text precedes the calls.
+        messages = [entry for entry in outline if isinstance(entry, MessageEntry)]
+        first = outline.index(messages[0]) if messages else 0
+        keeps = (
+            len(messages) > 1
+            or any(entry.phase for entry in messages)
+            or any(isinstance(entry, ReasoningEntry) and entry.is_sent_back for entry in outline)
+            or any(isinstance(entry, CallEntry) for entry in outline[:first])
+        )
         reasoning: tuple[Reasoning, ...] = ()
         if keeps or self._reasoning:
             opaque: Json = msgspec.to_builtins(outline) if keeps else None
@@ -451,17 +456,6 @@ def _entry(item: _Item) -> OutlineEntry:
             return CallEntry(call_id=item.call.call_id)
         case _:
             return OtherEntry()
-
-
-def _must_keep(outline: Sequence[OutlineEntry]) -> bool:
-    """Tell whether the outline says more than that the text precedes the calls."""
-    messages = [entry for entry in outline if isinstance(entry, MessageEntry)]
-    if len(messages) > 1 or any(entry.phase for entry in messages):
-        return True
-    if any(isinstance(entry, ReasoningEntry) and entry.is_sent_back for entry in outline):
-        return True
-    first = outline.index(messages[0]) if messages else 0
-    return any(isinstance(entry, CallEntry) for entry in outline[:first])
 
 
 def stored_outline(reasoning: Sequence[Reasoning], origin: str) -> Outline | None:

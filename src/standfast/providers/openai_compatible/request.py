@@ -156,6 +156,14 @@ def request_body(prepared: PreparedRequest, host: ChatHost) -> dict[str, Json]:
         messages = [{"role": "system", "content": system}, *messages]
     if settings.top_k is not None and not host.top_k:
         raise InvalidArgument(f"{host.domain} has no top_k", hint="use top_p or temperature")
+    wanted = settings.reasoning
+    reasoning: dict[str, Json] = {}
+    if wanted is not None and host.reasoning_object:
+        reasoning = {"reasoning": {"max_tokens" if isinstance(wanted, int) else "effort": wanted}}
+    elif wanted is not None:  # most hosts accept only a word
+        if isinstance(wanted, int):
+            wanted = "low" if wanted <= _LOW_TOKENS else "medium" if wanted <= _MEDIUM_TOKENS else "high"
+        reasoning = {"reasoning_effort": wanted}
     body: dict[str, Json] = {"model": prepared.model, "stream": True, "messages": messages}
     optional: dict[str, Json] = {
         **_tools(request.tools, settings),
@@ -166,22 +174,11 @@ def request_body(prepared: PreparedRequest, host: ChatHost) -> dict[str, Json]:
         host.max_tokens: settings.max_tokens,
         "stop": list(settings.stop) or None,
         host.seed: settings.seed,
-        **_reasoning(settings.reasoning, host),
+        **reasoning,
         "prompt_cache_key": request.session_id or None if host.cache_key and settings.cache else None,
         "stream_options": {"include_usage": True} if host.asks_usage else None,
     }
     return body | {name: value for name, value in optional.items() if value is not None}
-
-
-def _reasoning(wanted: str | int | None, host: ChatHost) -> dict[str, Json]:
-    """Write how much to think; most hosts accept only a word for it."""
-    if wanted is None:
-        return {}
-    if host.reasoning_object:
-        return {"reasoning": {"max_tokens" if isinstance(wanted, int) else "effort": wanted}}
-    if isinstance(wanted, int):
-        wanted = "low" if wanted <= _LOW_TOKENS else "medium" if wanted <= _MEDIUM_TOKENS else "high"
-    return {"reasoning_effort": wanted}
 
 
 def _tools(tools: tuple[Capability, ...], settings: ModelSettings) -> dict[str, Json]:

@@ -110,8 +110,11 @@ class _ReplyWriter:
         if self._reply.stop_reason == "refusal":
             yield self._response({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}})
             return
-        for part in self._words():
-            yield self._chunk([part])
+        half = len(self._thoughts) // 2
+        for piece in filter(None, (self._thoughts[:half], self._thoughts[half:])):
+            yield self._chunk([{"text": piece, "thought": True}])
+        for piece in filter(None, self._reply.pieces()):
+            yield self._chunk([{"text": piece}])
         calls = self._calls()
         for parts in (calls[:1], calls[1:]):  # one alone, the others together
             if parts:
@@ -125,13 +128,6 @@ class _ReplyWriter:
         thoughts: list[Part] = [{"text": self._thoughts, "thought": True}] if self._thoughts else []
         words: list[Part] = [{**self._last_part(), "text": text}] if text else []
         return self._chunk([*thoughts, *words, *self._calls()], **self._ending())
-
-    def _words(self) -> Iterator[Part]:
-        if self._thoughts:
-            half = len(self._thoughts) // 2
-            pieces = (self._thoughts[:half], self._thoughts[half:])
-            yield from ({"text": piece, "thought": True} for piece in pieces if piece)
-        yield from ({"text": piece} for piece in self._reply.pieces() if piece)
 
     def _calls(self) -> list[Part]:
         """Return the calls, the first one signed; a newer model gives them ids."""
