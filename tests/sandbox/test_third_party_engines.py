@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from standfast import BlockingSandbox, tool
+from standfast import Agent, BlockingSandbox, CodeProtocol, ScriptedModel, tool
 from standfast.errors import CodeExecutionUnavailable, InvalidArgument
 from standfast.model.diagnostic import Diagnostic
 from standfast.model.language import Language
@@ -147,6 +147,18 @@ def test_an_engine_of_another_package_runs_cells_in_a_sandbox(install: Install, 
         ended = box.approve(approval.approval_id)
         assert (ended.result, ended.stdout) == (17 + 1 + 4 + 100 + 7, "1\n7\n")
         assert box.run("1", session="s").result == 130
+
+
+def test_an_engine_of_another_package_runs_the_cells_of_an_agent(install: Install) -> None:
+    """Ours: an agent that acts in code takes any engine that is installed."""
+    with pytest.raises(InvalidArgument, match="no engine 'counting'"):
+        CodeProtocol(engine="counting")
+    install()
+    cell = "```python\n1\ncall double 5\n```"
+    agent = Agent(ScriptedModel([cell, "done"]), protocol=CodeProtocol(engine="counting"), tools=[double])
+    result = agent.run_sync("count")
+    assert (result.status, result.output) == ("finished", "done")
+    assert [call.name for call in result.calls] == ["double"]
 
 
 def test_an_engine_that_is_not_installed_is_named_with_what_to_do(install: Install, tmp_path: Path) -> None:

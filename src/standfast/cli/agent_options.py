@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from standfast.model.language import EngineName, Language
+from standfast.model.language import Language, language_of
 
 MODEL_VARIABLE = "STANDFAST_MODEL"
 DEMO_MODEL = "scripted:demo"
@@ -88,9 +88,8 @@ class AgentSettings:
             return self.protocol or PROTOCOLS[0]
         from standfast.protocols.code.plugin import CodeProtocol  # only agents that act in code need it
 
-        engine = EngineName(self.engine) if self.engine else None
-        usual = engine.language if engine else Language.PYTHON
-        return CodeProtocol(language=Language(self.language or usual), engine=engine)
+        usual = language_of(self.engine or "") or Language.PYTHON
+        return CodeProtocol(language=Language(self.language or usual), engine=self.engine)
 
     @property
     def is_demo(self) -> bool:

@@ -27,5 +27,10 @@ class EngineName(enum.StrEnum):
         return Language.TYPESCRIPT if self is EngineName.QUICKJS else Language.PYTHON
 
 
+def language_of(engine: str) -> Language | None:
+    """Return the language of an engine that ships with Standfast; None for one of another package."""
+    return EngineName(engine).language if engine in EngineName.__members__.values() else None
+
+
 USUAL_ENGINE: Final = {Language.PYTHON: EngineName.MONTY, Language.TYPESCRIPT: EngineName.QUICKJS}
 """The engine that runs a language unless another is asked for."""

@@ -19,7 +19,6 @@ from standfast.model.canonical import Json
 from standfast.model.capability import Capability
 from standfast.model.cell import CellReport
 from standfast.model.frame import FrameSwitch
-from standfast.model.language import EngineName
 from standfast.model.limits import Usage
 from standfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall
 from standfast.model.plugin_options import PluginOptions
@@ -197,7 +196,7 @@ class CodeExecutionContext(Protocol):
     threads: DaemonThreads
     output: OutputContract | None
 
-    def engine(self, name: EngineName) -> CodeEngine:
+    def engine(self, name: str) -> CodeEngine:
         """Return the engine of this name; `CodeExecutionUnavailable` if it is not installed."""
 
     @property

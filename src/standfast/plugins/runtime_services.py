@@ -17,7 +17,6 @@ import msgspec
 from standfast.durable.journal import LeaseKeeper
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json
-from standfast.model.language import EngineName
 from standfast.model.limits import Usage
 from standfast.model.prompt import PromptLayer
 from standfast.model.task import TaskRecord
@@ -40,7 +39,7 @@ Cost = Callable[[str, str, Usage], int | None]
 class EngineSource(Protocol):
     """Opens engines when they are first needed."""
 
-    def named(self, name: EngineName) -> CodeEngine:
+    def named(self, name: str) -> CodeEngine:
         """Return the engine of this name; `CodeExecutionUnavailable` if it is not installed."""
 
     @property

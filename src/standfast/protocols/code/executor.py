@@ -63,15 +63,12 @@ STATE_VERSION: Final = 1
 class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How cells are checked, run and shown."""
 
-    engine: EngineName = EngineName.MONTY
+    engine: str = EngineName.MONTY
+    language: Language = Language.PYTHON
     check: Check = "calls"
     limits: SessionLimits = CELL_LIMITS
     observation_chars: int = 8_000
     finish: bool = True
-
-    @property
-    def language(self) -> Language:
-        return self.engine.language
 
 
 class CodeMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -287,12 +284,16 @@ class CodeExecutor:
         mine = self._options.engine
         # `auto` continues with the variables of Monty.
         engines = {memory.engine, EngineName.AUTO} if memory.engine == EngineName.MONTY else {memory.engine}
-        if memory.version != STATE_VERSION or memory.language is not mine.language or mine not in engines:
+        if (
+            memory.version != STATE_VERSION
+            or memory.language is not self._options.language
+            or mine not in engines
+        ):
             raise PluginStateLost(
                 "code",
                 "restore",
                 f"the session's code is {memory.language} on {memory.engine} (format {memory.version}), the "
-                f"agent's is {mine.language} on {mine} (format {STATE_VERSION})",
+                f"agent's is {self._options.language} on {mine} (format {STATE_VERSION})",
                 hint="language and engine of a session are fixed; open a new session for another one",
             )
         self._memory, self._dirty = msgspec.structs.replace(memory, engine=mine), False

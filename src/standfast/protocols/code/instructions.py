@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from standfast.model.language import EngineName, Language
+from standfast.model.language import EngineName, Language, language_of
 
 LANGUAGE_NAMES: Final[Mapping[Language, str]] = {
     Language.PYTHON: "Python",
@@ -84,7 +84,7 @@ total""",
 
 _WORDS: Final = {Language.PYTHON: _PYTHON, Language.TYPESCRIPT: _TYPESCRIPT}
 
-_WHAT_THERE_IS: Final = {
+_WHAT_THERE_IS: Final[dict[str, str]] = {
     EngineName.MONTY: """\
 - Python here has no classes with bases, no `yield`, no `del`, no `with` on files, no `return_exceptions` in
   `gather`, and of the standard library only asyncio, collections, datetime, functools, itertools, json, math,
@@ -101,16 +101,20 @@ _WHAT_THERE_IS: Final = {
 
 
 def how_to_act(
-    *, fences: bool, native: bool = False, engine: EngineName = EngineName.MONTY, finish: bool = True
+    *,
+    fences: bool,
+    native: bool = False,
+    engine: str = EngineName.MONTY,
+    language: Language | None = None,
+    finish: bool = True,
 ) -> str:
     """Return the rules of acting in code for the system prompt; with *finish*, code may end the turn."""
-    words = _WORDS[engine.language]
+    language = language or language_of(engine) or Language.PYTHON
+    words = _WORDS[language]
     beginning = _NATIVE if native else _FENCES if fences else _TOOL_CALL
-    told = beginning.format(
-        language=LANGUAGE_NAMES[engine.language], tag=engine.language, example=words.example
-    )
+    told = beginning.format(language=LANGUAGE_NAMES[language], tag=language, example=words.example)
     lines = words.rules.splitlines()
     if not finish:
         lines = [line for line in lines if not line.startswith(("- `finish(", "- `continue_as("))]
-    rules = ["\n".join(lines), _WHAT_THERE_IS[engine], "" if native else _ANSWER]
+    rules = ["\n".join(lines), _WHAT_THERE_IS.get(engine, ""), "" if native else _ANSWER]
     return f"{told}\n\n" + "\n".join(filter(None, rules))

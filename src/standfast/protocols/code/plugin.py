@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from importlib.metadata import entry_points
 from typing import Any, Literal
 
 import msgspec
 
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json
-from standfast.model.language import USUAL_ENGINE, EngineName, Language
+from standfast.model.language import USUAL_ENGINE, EngineName, Language, language_of
 from standfast.model.limits import SessionLimits
 from standfast.model.prompt import PromptContribution, PromptSlot
 from standfast.plugins.actions import PluginActionContext, action
@@ -39,7 +40,7 @@ class _ActsInCode(Plugin):
         self,
         *,
         language: Literal["python", "typescript"] | Language = Language.PYTHON,
-        engine: Literal["monty", "cpython", "auto", "quickjs"] | EngineName | None = None,
+        engine: str | None = None,
         check: Check = "calls",
         limits: SessionLimits | None = None,
         observation_chars: int = 8_000,
@@ -59,6 +60,7 @@ class _ActsInCode(Plugin):
             options = msgspec.convert(
                 {
                     "engine": self.engine or USUAL_ENGINE[language],
+                    "language": language,
                     "check": self.check,
                     "limits": msgspec.to_builtins(CELL_LIMITS if self.limits is None else self.limits),
                     "observation_chars": self.observation_chars,
@@ -68,10 +70,16 @@ class _ActsInCode(Plugin):
             )
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"the options of plugin {self.id!r} do not fit: {error}") from None
-        if options.language is not language:
+        runs = language_of(options.engine)
+        if runs is None and not entry_points(group="standfast.engines", name=options.engine):
             raise InvalidArgument(
-                f"engine {options.engine} runs {options.language}, not {language}",
-                hint=f'leave engine= out, or use language="{options.language}"',
+                f"the options of plugin {self.id!r} do not fit: there is no engine {options.engine!r}",
+                hint=f"use one of {', '.join(EngineName)}, or install the package that has it",
+            )
+        if runs not in (None, language):
+            raise InvalidArgument(
+                f"engine {options.engine} runs {runs}, not {language}",
+                hint=f'leave engine= out, or use language="{runs}"',
             )
         return options
 
@@ -111,7 +119,7 @@ class CodeProtocol(_ActsInCode):
         *,
         cells: CellForm = "fences",
         language: Literal["python", "typescript"] | Language = Language.PYTHON,
-        engine: Literal["monty", "cpython", "auto", "quickjs"] | EngineName | None = None,
+        engine: str | None = None,
         check: Check = "calls",
         limits: SessionLimits | None = None,
         observation_chars: int = 8_000,
@@ -159,12 +167,12 @@ class CodeDriver:
         self.shares_preambles = protocol.shares_preambles
 
     def build_preamble(self, given: ProtocolBuildInput) -> TurnDriverPreamble:
-        protocol, engine = self._protocol, self._protocol.options().engine
-        language = engine.language
+        protocol, options = self._protocol, self._protocol.options()
+        language = options.language
         SessionFunctions(given.tool_catalog, given.resolve)  # names that are taken twice are found here
         fences = protocol.cells == "fences"
         model_call: Any = functools.partial(FencedCellCall, language) if fences else ModelCall
-        words = how_to_act(fences=fences, engine=engine, finish=protocol.options().finish)
+        words = how_to_act(fences=fences, engine=options.engine, language=language, finish=options.finish)
         tools = guide(given.tool_catalog, given.resolve, budget_chars=protocol.guide_chars, language=language)
         return TurnDriverPreamble(
             host=functools.partial(StandardHost, model_call=model_call),
@@ -212,5 +220,11 @@ class CodeMode(_ActsInCode):
     @hook("prompt_contributor")
     async def explain(self, ctx: PromptHookContext) -> list[PromptContribution]:
         options = self.options()
-        words = how_to_act(fences=False, native=True, engine=options.engine, finish=options.finish)
+        words = how_to_act(
+            fences=False,
+            native=True,
+            engine=options.engine,
+            language=options.language,
+            finish=options.finish,
+        )
         return [PromptContribution(content=words, slot=PromptSlot.EXECUTION)]

@@ -55,7 +55,6 @@ from standfast.model.canonical import Json, encode_json, is_light
 from standfast.model.capability import GuestException
 from standfast.model.cell import CellReport
 from standfast.model.frame import FrameSwitch
-from standfast.model.language import EngineName
 from standfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall
 from standfast.plugins.protocol import CodeExecutionContext, CodeFunctions, ExecRequest, ExecResponse
 from standfast.plugins.running import described
@@ -253,7 +252,7 @@ class _Cell:
     def messages(self) -> Sequence[Message]:
         return [*self._turn.history, *self._turn.machine.messages]
 
-    def engine(self, name: EngineName) -> CodeEngine:
+    def engine(self, name: str) -> CodeEngine:
         return self._turn.services.engines.named(name)
 
     def cancel(self) -> None:
