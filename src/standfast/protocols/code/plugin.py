@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from importlib.metadata import entry_points
 from typing import Any, Literal
 
 import msgspec
@@ -71,11 +70,14 @@ class _ActsInCode(Plugin):
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"the options of plugin {self.id!r} do not fit: {error}") from None
         runs = language_of(options.engine)
-        if runs is None and not entry_points(group="standfast.engines", name=options.engine):
-            raise InvalidArgument(
-                f"the options of plugin {self.id!r} do not fit: there is no engine {options.engine!r}",
-                hint=f"use one of {', '.join(EngineName)}, or install the package that has it",
-            )
+        if runs is None:
+            from importlib.metadata import entry_points  # slow to import
+
+            if not entry_points(group="standfast.engines", name=options.engine):
+                raise InvalidArgument(
+                    f"the options of plugin {self.id!r} do not fit: there is no engine {options.engine!r}",
+                    hint=f"use one of {', '.join(EngineName)}, or install the package that has it",
+                )
         if runs not in (None, language):
             raise InvalidArgument(
                 f"engine {options.engine} runs {runs}, not {language}",
