@@ -47,12 +47,27 @@ class AgentDefinition(Generic[Deps, Output]):
         settings: dict[str, Any] | None = None,
     ) -> None:
         self.protocol = _checked_protocol(protocol)
-        self.plugins = [resolve_plugin(one) for one in _listed_plugins(plugins)]
+        if isinstance(plugins, str) or not isinstance(plugins, Iterable):
+            raise InvalidArgument("plugins= takes a list of plugins", hint="plugins=[Plan()]")
+        self.plugins = [resolve_plugin(one) for one in plugins]
         self.system = as_layer(system)
         self.model = _checked_model(model)
-        self.name = _checked_name(name)
-        self.instructions = _checked_instructions(instructions)
-        self.registry = ToolRegistry(as_registered(one) for one in _listed(tools))
+        try:
+            self.name = SessionId(name)
+        except InvalidSessionId:
+            raise InvalidArgument(
+                f"{str(name)[:80]!r} cannot be the name of an agent",
+                hint="use 1 to 64 ASCII letters, digits, '_' or '-'",
+            ) from None
+        if not isinstance(instructions, str) and not callable(instructions):
+            raise InvalidArgument(
+                f"instructions is {type(instructions).__name__}, neither text nor a function",
+                hint='use instructions="You help.", or a function of RunContext that returns a text',
+            )
+        self.instructions: Any = instructions
+        if isinstance(tools, str) or not isinstance(tools, Iterable):
+            raise InvalidArgument("tools is not a list", hint="use Agent(..., tools=[one, another])")
+        self.registry = ToolRegistry(as_registered(one) for one in tools)
         self.deps_type = deps_type
         self.deps: DepsFactory[Any] | None = checked_factory(deps)
         self.needs_deps = needs_deps(deps_type)
@@ -104,21 +119,6 @@ def _checked_protocol(protocol: object) -> PluginFactory:
     return as_factory(protocol)
 
 
-def _checked_instructions(instructions: object) -> Any:
-    if isinstance(instructions, str) or callable(instructions):
-        return instructions
-    raise InvalidArgument(
-        f"instructions is {type(instructions).__name__}, neither text nor a function",
-        hint='use instructions="You help.", or a function of RunContext that returns a text',
-    )
-
-
-def _listed_plugins(plugins: object) -> list[object]:
-    if isinstance(plugins, str) or not isinstance(plugins, Iterable):
-        raise InvalidArgument("plugins= takes a list of plugins", hint="plugins=[Plan()]")
-    return list(plugins)
-
-
 def _checked_model(model: object) -> Any:
     if isinstance(model, (list, tuple)):
         from standfast.providers.resolve import one_of
@@ -131,24 +131,8 @@ def _checked_model(model: object) -> Any:
     )
 
 
-def _checked_name(name: str) -> SessionId:
-    try:
-        return SessionId(name)
-    except InvalidSessionId:
-        raise InvalidArgument(
-            f"{str(name)[:80]!r} cannot be the name of an agent",
-            hint="use 1 to 64 ASCII letters, digits, '_' or '-'",
-        ) from None
-
-
-def _listed(tools: Iterable[object]) -> Iterable[object]:
-    if isinstance(tools, Iterable) and not isinstance(tools, str):
-        return tools
-    raise InvalidArgument("tools is not a list", hint="use Agent(..., tools=[one, another])")
-
-
 def checked_limits(limits: object) -> UsageLimits | None:
-    """Refuse what is given for limits and is none."""
+    """Return *limits*; raise `InvalidArgument` if they are not `UsageLimits`."""
     if limits is None or isinstance(limits, UsageLimits):
         return limits
     raise InvalidArgument(

@@ -1,8 +1,7 @@
 """The runtime: sessions and their turns, in one process, over one store.
 
-`Runtime` is what a program opens. The work is done by the objects that it makes then: the services that
-everything uses (`RuntimeServices`), the sessions and their agents (`SessionDirectory`), the loop that takes
-up turns that can continue (`RecoveryLoop`), and what goes on beside turns (`BackgroundServices`).
+`Runtime` is what a program opens. It makes the objects that do the work: `RuntimeServices`, which everything
+uses, `SessionDirectory`, `RecoveryLoop`, and `BackgroundServices`.
 """
 
 from __future__ import annotations

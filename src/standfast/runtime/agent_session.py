@@ -104,9 +104,18 @@ def read_prompt(prompt: Prompt) -> tuple[Content, tuple[Blob, ...]]:
     parts: list[Part] = []
     for piece in pieces:
         if isinstance(piece, Attachment):
-            blob = _blob(piece)
-            blobs[blob.digest] = blob
-            parts.append(_part(piece, blob.digest))
+            data = piece.data
+            if not isinstance(data, bytes):
+                raise InvalidArgument(f"an attachment's data is bytes, not {type(data).__name__}")
+            if len(data) > MAX_ATTACHMENT_BYTES:
+                raise InvalidArgument(
+                    f"an attachment has {len(data)} bytes, the limit is {MAX_ATTACHMENT_BYTES}"
+                )
+            digest = digest_bytes(data)
+            blobs[digest] = Blob(digest=digest, data=data)
+            parts.append(
+                AttachmentPart(digest=digest, media_type=piece.media_type, size=len(data), name=piece.name)
+            )
         else:
             parts.append(TextPart(text=_checked_text(piece)))
     return tuple(parts), tuple(blobs.values())
@@ -181,22 +190,6 @@ def _checked_text(text: object) -> str:
     if size > MAX_TEXT_BYTES:
         raise InvalidArgument(f"the prompt has {size} bytes, the limit is {MAX_TEXT_BYTES}")
     return text
-
-
-def _blob(attachment: Attachment) -> Blob:
-    if not isinstance(attachment.data, bytes):
-        raise InvalidArgument(f"an attachment's data is bytes, not {type(attachment.data).__name__}")
-    if len(attachment.data) > MAX_ATTACHMENT_BYTES:
-        raise InvalidArgument(
-            f"an attachment has {len(attachment.data)} bytes, the limit is {MAX_ATTACHMENT_BYTES}"
-        )
-    return Blob(digest=digest_bytes(attachment.data), data=attachment.data)
-
-
-def _part(attachment: Attachment, digest: str) -> AttachmentPart:
-    return AttachmentPart(
-        digest=digest, media_type=attachment.media_type, size=len(attachment.data), name=attachment.name
-    )
 
 
 Output = TypeVar("Output")

@@ -1,18 +1,14 @@
 """Runs the cells of sessions without a model, and keeps their variables.
 
-Theory of operation
--------------------
-The input of such a session's turn is code. The turn runs it as one cell, through the same host as a cell that
-a model wrote; this is the executor of that host. It differs from the code protocol's in what a caller expects
-of a sandbox: nothing is checked first, inputs and limits are the turn's own, and the report has the figures
-of a run.
+This is the executor of the host that also runs cells written by a model. Unlike the code protocol's, it
+checks nothing first, takes inputs and limits from the turn, and reports the figures of a run.
 
 Rules
 -----
 1. The state changes only when the result of the cell is taken in; a hard failure leaves it as it was.
-2. `wall_ms` counts calls; time in which the turn is parked does not count. A cell that stands still when its
-   time is over, or when it is cancelled, ends at once, and its calls are given up.
-3. Sleeping is a call of a cell and not one of a run: a cell may sleep `MAX_SLEEPS` times.
+2. `wall_ms` includes calls, but not the time in which the turn is parked. A cell that waits for calls when it
+   times out or is cancelled ends at once, and its calls are given up.
+3. Sleeping is a call of a cell, but not of a run: a cell may sleep `MAX_SLEEPS` times.
 """
 
 from __future__ import annotations
@@ -127,13 +123,12 @@ class SandboxExecutor:
             instructions=end.instructions,
             calls_made=cell.calls_made,
         )
-        adopt = functools.partial(self._adopt, end.state)
-        return ExecResponse(report=report, keep=kept_report, render=_no_text, adopt=adopt)
 
-    def _adopt(self, state: bytes | None) -> None:
-        memory = self._memory
-        if state is not None or memory.suspended is not None:
-            self.replace_state(memory.state if state is None else state)
+        def adopt() -> None:
+            if end.state is not None or self._memory.suspended is not None:
+                self.replace_state(self._memory.state if end.state is None else end.state)
+
+        return ExecResponse(report=report, keep=kept_report, render=lambda report: "", adopt=adopt)
 
     async def park(self) -> ErrorObject | None:
         """Suspend the running cell, or end it if it exceeds its memory limit."""
@@ -233,7 +228,14 @@ class SandboxCell(RunningCell):
                 seed=self._ctx.seed,
             )
         )
-        return self._meant(await self.end())
+        end = await self.end()
+        if self._forced:
+            return msgspec.structs.replace(end, result=None, error=self._stopped, hard=True, state=None)
+        if end.error is not None and end.error.code == Code.EXTERNAL_CALLS_EXCEEDED:
+            most = limits.max_external_calls
+            message = f"the run made more than {most} external calls, or slept more than {MAX_SLEEPS} times"
+            return msgspec.structs.replace(end, error=msgspec.structs.replace(end.error, message=message))
+        return end
 
     def stop(self, error: ErrorObject) -> None:
         """End the cell with *error*, in any state. Any thread may call it, more than once."""
@@ -300,18 +302,3 @@ class SandboxCell(RunningCell):
             return
         self._forced = True
         self._compute(functools.partial(run.answer, min(self._unanswered), CallAnswer()))
-
-    def _meant(self, end: CellEnd) -> CellEnd:
-        """The end as the caller is told of it."""
-        error = end.error
-        if self._forced:
-            return msgspec.structs.replace(end, result=None, error=self._stopped, hard=True, state=None)
-        if error is not None and error.code == Code.EXTERNAL_CALLS_EXCEEDED:
-            most = self._given.limits.max_external_calls
-            message = f"the run made more than {most} external calls, or slept more than {MAX_SLEEPS} times"
-            return msgspec.structs.replace(end, error=msgspec.structs.replace(error, message=message))
-        return end
-
-
-def _no_text(report: CellReport) -> str:
-    return ""

@@ -43,7 +43,13 @@ class DataDir:
         self.database = given if self.is_file else database_in(given)
         self.directory = self.database.parent
         if make:
-            self._make_directory()
+            try:
+                self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise NotConfigured(
+                    f"the data directory {self.directory} cannot be made: {error.strerror or error}",
+                    hint=_ANOTHER,
+                ) from None
 
     def beside(self, name: str) -> Path:
         """The file *name* that belongs to this database."""
@@ -53,15 +59,6 @@ class DataDir:
     @property
     def key_file(self) -> Path:
         return self.beside("snapshot.key")
-
-    def _make_directory(self) -> None:
-        try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise NotConfigured(
-                f"the data directory {self.directory} cannot be made: {error.strerror or error}",
-                hint=_ANOTHER,
-            ) from None
 
     def snapshot_key(self) -> bytes:
         """The key that signs snapshots: from the environment, else from a file made on first use."""

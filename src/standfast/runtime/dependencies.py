@@ -1,18 +1,15 @@
-"""What tools and hooks get as `ctx.deps`: where it comes from, and how long it is held.
+"""The deps of turns, which tools and hooks get as `ctx.deps`: their sources, and how long they are held.
 
-Theory of operation
--------------------
-A turn has the deps that its caller passed, or else those that its session was opened with in this process. A
-turn without either, such as one that the runtime resumes by itself, asks a factory: that of its agent, of the
-agent whose subagent it is, or of the runtime.
+A turn has the deps that its caller passed, or else those that its session was opened with in this process.
+Otherwise a factory makes them: its agent's, that of the agent whose subagent it is, or the runtime's.
 
 Rules
 -----
 1. A factory is called each time a turn runs in this process: when it begins, and whenever it is resumed.
 2. What a factory holds open (an async generator, an async context manager made of one) is released when the
-   turn has ended, waits, or breaks off.
+   turn has ended, waits, or fails.
 3. A factory delays no other session: a plain one runs in a thread, an async one on a loop of its own, which
-   lives as long as what the factory holds open. `@runtime_loop` is the way to the runtime's loop.
+   lives as long as what it holds open. `@runtime_loop` runs it on the runtime's loop.
 4. A turn whose agent declares `deps_type` does not run without deps: `DepsMissing`.
 """
 

@@ -1,7 +1,7 @@
 """Turns without a runtime: one is made for the turn, in memory, and closed after it.
 
-If the model continues in a new frame, so does the run: its result is that of the last turn, with the usage,
-calls and messages of all of them. Their limits hold for all of them together.
+If the model continues in a new frame, so does the run: its result has the usage, calls and messages of all
+turns, and its limits hold for all of them together.
 """
 
 from __future__ import annotations
@@ -75,7 +75,19 @@ async def _run_frames(live: LiveSession, turn: Turn[Any], limits: UsageLimits) -
         while isinstance(result, FrameSwitchedTurn) and result.outcome.switch.task is not None:
             left = _left(limits, result.usage, round((loop.time() - began) * 1000))
             if left is None:
-                return _out_of_budget(result)
+                error = ErrorObject(
+                    code=TurnCode.TURN_BUDGET,
+                    message="the run used up its limits before it could continue in a new frame",
+                    hint="raise the limits: limits=UsageLimits(...)",
+                )
+                return StoppedTurn(
+                    turn_id=result.turn_id,
+                    session_id=result.session_id,
+                    usage=result.usage,
+                    calls=result.calls,
+                    messages=result.messages,
+                    outcome=Stopped(reason=StopReason.TURN_BUDGET, error=error),
+                )
             assert turn.request is not None
             request = TurnRequest(
                 message=UserMessage(content=result.outcome.switch.task),
@@ -84,7 +96,13 @@ async def _run_frames(live: LiveSession, turn: Turn[Any], limits: UsageLimits) -
                 consumes=task_input_id(turn.turn_id),
             )
             turn.continue_as(new_turn_id(), request)
-            result = _after(result, await live.run(turn))
+            last = await live.run(turn)
+            result = replace(
+                last,
+                usage=result.usage + last.usage,
+                calls=result.calls + last.calls,
+                messages=result.messages + last.messages,
+            )
         return result
     finally:
         live.queue.draining = None
@@ -104,29 +122,3 @@ def _left(limits: UsageLimits, used: Usage, wall_ms: int) -> UsageLimits | None:
     if min(left.values()) <= 0:
         return None
     return msgspec.structs.replace(limits, **left)
-
-
-def _out_of_budget(result: FrameSwitchedTurn) -> StoppedTurn:
-    error = ErrorObject(
-        code=TurnCode.TURN_BUDGET,
-        message="the run used up its limits before it could continue in a new frame",
-        hint="raise the limits: limits=UsageLimits(...)",
-    )
-    return StoppedTurn(
-        turn_id=result.turn_id,
-        session_id=result.session_id,
-        usage=result.usage,
-        calls=result.calls,
-        messages=result.messages,
-        outcome=Stopped(reason=StopReason.TURN_BUDGET, error=error),
-    )
-
-
-def _after(earlier: TurnResult[Any], last: TurnResult[Any]) -> TurnResult[Any]:
-    """The result of the last turn, with the usage, calls and messages of the earlier ones."""
-    return replace(
-        last,
-        usage=earlier.usage + last.usage,
-        calls=earlier.calls + last.calls,
-        messages=earlier.messages + last.messages,
-    )

@@ -39,7 +39,8 @@ class ModelUnion(CustomType):
             else:
                 found.append((_fields_met(value, made, member), made))
         if not found:
-            raise ValueError(f"it is none of {_listed(cls.members)} ({'; '.join(problems)})")
+            names = ", ".join(map(name_of, cls.members))
+            raise ValueError(f"it is none of {names} ({'; '.join(problems)})")
         return max(found, key=operator.itemgetter(0))[1]
 
     @classmethod
@@ -70,7 +71,11 @@ def with_model_unions(type_: Any) -> Any:
         same = all(one is another for one, another in zip(changed, given, strict=True))
         return type_ if same else origin[changed]
     union: Any = Union[tuple(changed)]  # noqa: UP007 - the members are known at run time only
-    return union if _is_read(union) else _model_union(changed)
+    try:
+        schema_of(union)
+        return union
+    except TypeError:  # msgspec does not read it
+        return _model_union(changed)
 
 
 def accepts_text(type_: Any) -> bool:
@@ -88,14 +93,6 @@ def name_of(member: Any) -> str:
 
 def _is_model_union(type_: Any) -> bool:
     return isinstance(type_, type) and not get_args(type_) and issubclass(type_, ModelUnion)
-
-
-def _is_read(union: Any) -> bool:
-    try:
-        schema_of(union)
-    except TypeError:
-        return False
-    return True
 
 
 def _model_union(members: tuple[Any, ...]) -> type[ModelUnion]:
@@ -144,18 +141,16 @@ def _fields_met(value: Json, made: Any, member: Any) -> tuple[int, int]:
 def _with_own_names(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
     """The schema without its `$defs`, which go to *definitions* under names that are free there."""
     own = schema.pop("$defs", {})
-    names = {name: _free_name(name, part, definitions) for name, part in own.items()}
+    names = {}
+    for name, part in own.items():
+        free, number = name, 2
+        while free in definitions and definitions[free] != part:
+            free, number = f"{name}_{number}", number + 1
+        names[name] = free
     for name, part in own.items():
         definitions[names[name]] = _renamed(part, names)
     renamed: dict[str, Any] = _renamed(schema, names)
     return renamed
-
-
-def _free_name(name: str, part: Any, definitions: dict[str, Any]) -> str:
-    free, number = name, 2
-    while free in definitions and definitions[free] != part:
-        free, number = f"{name}_{number}", number + 1
-    return free
 
 
 def _renamed(node: Any, names: dict[str, str]) -> Any:
@@ -169,10 +164,6 @@ def _renamed(node: Any, names: dict[str, str]) -> Any:
         name = reference.removeprefix("#/$defs/")
         made["$ref"] = f"#/$defs/{names.get(name, name)}"
     return made
-
-
-def _listed(members: tuple[Any, ...]) -> str:
-    return ", ".join(map(name_of, members))
 
 
 _FENCED: Final = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.DOTALL)
@@ -197,7 +188,8 @@ class OutputType:
     def check(self, text: str) -> OutputCheck:
         """The answer as JSON, or what is wrong with it in words for the model."""
         try:
-            value = msgspec.json.decode(_json_part(text))
+            found = _FENCED.fullmatch(text.strip())  # a code fence around the answer
+            value = msgspec.json.decode(text if found is None else found.group(1))
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             if self._accepts_text and text.strip():
                 return OutputCheck(value=text)
@@ -213,9 +205,3 @@ class OutputType:
     def load(self, value: Json) -> Any:
         """The typed value of a checked answer."""
         return convert(value, self._type)
-
-
-def _json_part(text: str) -> str:
-    """The answer without a code fence around it."""
-    found = _FENCED.fullmatch(text.strip())
-    return found.group(1) if found is not None else text

@@ -77,21 +77,22 @@ async def put_trigger(store: SessionStore, wanted: Trigger, now_ms: int) -> Trig
     if before is not None and (before.schedule, before.enabled) == (trigger.schedule, trigger.enabled):
         trigger = msgspec.structs.replace(trigger, next_at=before.next_at, created_at=before.created_at)
     else:
-        first = None if trigger.schedule is None else _first_time(trigger.schedule, now_ms)
+        first, schedule = None, trigger.schedule
+        if schedule is not None:
+            given = [name for name in ("cron", "every_ms", "at_ms") if getattr(schedule, name) is not None]
+            if len(given) != 1:
+                chosen = " and ".join(given) or "none"
+                raise InvalidArgument(
+                    f"a schedule has exactly one of cron, every_ms and at_ms, not {chosen}",
+                    hint='write Schedule(cron="0 7 * * *", timezone="Europe/Berlin") or '
+                    "Schedule(every_ms=60_000)",
+                )
+            first = schedule.at_ms  # a time in the past is due at once
+            if first is None:
+                first = next(_times(schedule, now_ms, now_ms), None)
         trigger = msgspec.structs.replace(trigger, next_at=first, created_at=now_ms)
     await store.put_trigger(trigger)
     return trigger
-
-
-def _first_time(schedule: Schedule, now_ms: int) -> int | None:
-    """Return when a schedule that begins now is first due. A time in the past is due at once."""
-    given = [name for name in ("cron", "every_ms", "at_ms") if getattr(schedule, name) is not None]
-    if len(given) != 1:
-        raise InvalidArgument(
-            f"a schedule has exactly one of cron, every_ms and at_ms, not {' and '.join(given) or 'none'}",
-            hint='write Schedule(cron="0 7 * * *", timezone="Europe/Berlin") or Schedule(every_ms=60_000)',
-        )
-    return schedule.at_ms if schedule.at_ms is not None else next(_times(schedule, now_ms, now_ms), None)
 
 
 def _times(schedule: Schedule, origin_ms: int, after_ms: int) -> Iterator[int]:
@@ -127,21 +128,21 @@ async def deliver(
     store: SessionStore, occurred: Occurrence, triggers: Iterable[Trigger], advance: Trigger | None = None
 ) -> list[str]:
     """Queue an occurrence for each of `triggers`; return the sessions that got it, none if it was known."""
-    inputs = tuple(_input(trigger, occurred) for trigger in triggers)
-    new = await store.occur(occurred, inputs, advance)
+    inputs = []
+    for trigger in triggers:
+        digest = digest_bytes(canonical_json([trigger.name, occurred.source, occurred.key]))
+        text = trigger.prompt.replace("{payload}", encode_sorted(occurred.payload).decode())
+        inputs.append(
+            QueuedInput(
+                input_id=f"trg_{digest[:32]}",
+                session_id=trigger.session_id,
+                kind="queue",
+                message=UserMessage(content=text),
+                created_at=occurred.at_ms,
+            )
+        )
+    new = await store.occur(occurred, tuple(inputs), advance)
     return [item.session_id for item in inputs] if new else []
-
-
-def _input(trigger: Trigger, occurred: Occurrence) -> QueuedInput:
-    place = digest_bytes(canonical_json([trigger.name, occurred.source, occurred.key]))
-    text = trigger.prompt.replace("{payload}", encode_sorted(occurred.payload).decode())
-    return QueuedInput(
-        input_id=f"trg_{place[:32]}",
-        session_id=trigger.session_id,
-        kind="queue",
-        message=UserMessage(content=text),
-        created_at=occurred.at_ms,
-    )
 
 
 def verify_webhook(source: str, body: bytes, signature: str, secret: str | bytes) -> None:

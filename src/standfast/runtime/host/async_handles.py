@@ -1,26 +1,20 @@
-"""How long async handles live: as long as their session holds on to them.
+"""Async handles: tasks that live as long as their session refers to them.
 
 Theory of operation
 -------------------
-A task that was registered with `handle=True` is an async handle: whoever has its id has a hold on it. A
-session holds on to a handle as long as the id stands, whole, in
-
-* a message of its current frame, or input that waits for its next turn,
-* what its plugins remember, blobs included,
-* what its code has left behind.
-
-A handle is looked at whenever its session has moved since the last look, or since the handle was registered
-or handed over: when a turn is committed here and after a rewind at once, otherwise (nodes and plugins' states
-that were written between turns, another process) when the keeper comes by. If it is held no more, it is
-cancelled as its kind wants it.
+A task that was registered with `handle=True` is an async handle. A session holds a handle as long as its id
+occurs, whole, in a message of the current frame, in queued input, in the state of its plugins, blobs
+included, or in the variables of its code. A handle is checked when its session has moved since the last
+check: at once after a commit or rewind here, otherwise by the recovery loop. One that is no longer held is
+cancelled.
 
 Rules
 -----
-1. When in doubt a handle is kept: ids are looked for as plain text, wherever it stands, and while anything
-   cannot be read nothing is cancelled.
-2. While a turn is open nothing is looked at: what it has said so far is not written yet.
-3. Only the session that a handle belongs to counts, which after `transfer_async_handles` is the receiver.
-4. A session without handles pays nothing. They are watched by the process that looks after the task.
+1. In doubt a handle is kept: ids are searched as plain text, and while anything cannot be read nothing is
+   cancelled.
+2. Nothing is checked while a turn is open: its messages are not written yet.
+3. Only the session that a handle belongs to counts; after `transfer_async_handles`, the receiver.
+4. A session without handles pays nothing. The process that looks after a task watches its handle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,14 @@
-"""What the hosts of all sessions of a runtime share: tasks, monitors, who waits for whom."""
+"""The background work of a runtime's sessions: tasks and monitors, and their recovery.
+
+Theory of operation
+-------------------
+A live record names the process that looks after its task. Once a second, live records are checked:
+
+* Cancelled tasks of this process are ended. A task that another process handed over is followed.
+* A plain task of a dead process has failed as INTERRUPTED.
+* A subagent of a dead process is taken over by a process that knows its agent, and ends with its turn.
+* Monitors are recovered by `Monitors`.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +54,7 @@ async def _look_after(directory: SessionDirectory, tasks: Tasks, record: TaskRec
     if ours and (runs_here or await tasks.follow(record)):
         if record.state is TaskState.CANCEL_REQUESTED:
             tasks.cancel_soon(record.session_id, record.id)
-        return
-    if record.kind is TaskKind.SUBAGENT:
+    elif record.kind is TaskKind.SUBAGENT:
         await _look_after_subagent(directory, tasks, record)
     else:
         await _change(tasks, record, changes.interrupted(_GONE, directory.now_ms()))
@@ -59,19 +68,16 @@ async def _look_after_subagent(directory: SessionDirectory, tasks: Tasks, record
         await _change(tasks, record, changes.interrupted(_GONE, directory.now_ms()))
     elif record.state is TaskState.CANCEL_REQUESTED:
         tasks.cancel_soon(record.session_id, record.id)
-    elif await _goes_on(directory, head.session_id, record):
+    elif (
+        record.state is TaskState.IDLE
+        or await directory.store.open_turn(head.session_id) is not None
+        or any(item.kind == "queue" for item in await directory.store.inputs(head.session_id))
+    ):  # it has something to do, or waits for it
         if record.owner != tasks.owner and await directory.at_work(head) is not None:
             await _change(tasks, record, changes.owned_by(tasks.owner, directory.now_ms()))
     else:
         turns = await directory.store.turns(head.session_id)
         await _change(tasks, record, _ended_as(turns[-1] if turns else None, directory.now_ms()))
-
-
-async def _goes_on(directory: SessionDirectory, child: str, record: TaskRecord) -> bool:
-    """Whether there is something for the subagent to do, or it waits for that."""
-    if record.state is TaskState.IDLE or await directory.store.open_turn(child) is not None:
-        return True
-    return any(item.kind == "queue" for item in await directory.store.inputs(child))
 
 
 def _ended_as(last: TurnRecord | None, now_ms: int) -> changes.Change:

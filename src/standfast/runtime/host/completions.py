@@ -1,10 +1,8 @@
-"""Models that plugins and tools ask directly, without a session around it.
+"""Direct model calls of plugins and tools, without a session around them.
 
-Theory of operation
--------------------
-Within a turn the call is one of the turn: it counts against the turn's limits, and what it used is journaled
-with what the turn used. Outside of turns, and once the turn has ended, what it used is written to the
-session's ledger at once. Either way the line of the ledger has the `usage_source` that was given.
+Within a turn, the call counts against the turn's limits and its usage is journaled with the turn's. Outside
+of turns, and once the turn has ended, its usage is added to the session's ledger at once, under
+`usage_source`.
 """
 
 from __future__ import annotations
@@ -17,9 +15,9 @@ import msgspec
 from standfast.errors import InvalidArgument, ServiceUnavailable
 from standfast.model.host_requests import DirectCompletion, DirectRequest
 from standfast.model.limits import UsageEntry
-from standfast.model.message import Message, UserMessage
+from standfast.model.message import UserMessage
 from standfast.model.session import SessionHead, SessionPolicy
-from standfast.plugins.turn_hooks import ModelAccount, priced, whole_reply
+from standfast.plugins.turn_hooks import priced, whole_reply
 from standfast.ports.host import DirectLlmCompletion
 from standfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded
 from standfast.runtime.host.service import HostService
@@ -35,12 +33,15 @@ class CompletionService(HostService):
     async def direct_completion(self, request: DirectRequest, usage_source: str) -> DirectCompletion:
         """Ask a model for a text; the session's own, unless the request names one."""
         method = "direct_completion"
+        if not request.prompt and not isinstance(request.prompt, str):
+            raise InvalidArgument("a direct completion has no prompt", hint="pass a text or messages")
+        prompt = request.prompt
         head = await self._head(method, self.session_id)
         policy = await self._policy(head)
         model = self._model(method, head, request.model, policy)
         settings = policy.settings if policy is not None and not request.model else {}
         asked = ModelRequest(
-            messages=_messages(request),
+            messages=[UserMessage(content=prompt)] if isinstance(prompt, str) else list(prompt),
             instructions=request.instructions,
             output_schema=request.output_schema,
             settings={**settings, **request.settings},
@@ -80,23 +81,23 @@ class CompletionService(HostService):
     ) -> tuple[ReplyEnded, UsageEntry]:
         """The whole reply, and its line of the ledger, which is written or in the turn's account."""
         if not source or not isinstance(source, str):
-            raise InvalidArgument("a direct completion has no usage source", hint="say who asks")
-        account = self._turn_under_way()
-        if account is not None:
-            reply, entry = await account.ask(request, source, None if own else model)
-            if account.is_over:
+            raise InvalidArgument(
+                "a direct completion has no usage source",
+                hint="pass usage_source=, the name this call is charged to",
+            )
+        here = RUNNING_TURN.get()
+        turn = here if here is not None and here.session_id == self.session_id else None
+        if turn is not None and not turn.account.is_over:
+            reply, entry = await turn.account.ask(request, source, None if own else model)
+            if turn.account.is_over:
                 await self._charge(entry)
         else:
             reply, entry = await self._ask_alone(head, request, source, model)
-        self._tell(entry)
+        if self.is_open:
+            body = {"source": entry.source, "model": entry.model, "tokens": entry.usage.total}
+            turn_id = "" if turn is None else turn.turn_id
+            self.services.record(self.session_id, turn_id, "", "direct_completion", body)
         return reply, entry
-
-    def _turn_under_way(self) -> ModelAccount | None:
-        """Return the account of this session's turn that the call is a part of."""
-        here = RUNNING_TURN.get()
-        if here is None or here.session_id != self.session_id or here.account.is_over:
-            return None
-        return here.account
 
     async def _ask_alone(
         self, head: SessionHead, request: ModelRequest, source: str, model: ModelProvider
@@ -122,18 +123,3 @@ class CompletionService(HostService):
 
     async def _charge(self, entry: UsageEntry) -> None:
         await self._directory.store.add_usage(self.session_id, (entry,), 1, self._directory.now_ms())
-
-    def _tell(self, entry: UsageEntry) -> None:
-        here = RUNNING_TURN.get()
-        if self.is_open:
-            turn_id = "" if here is None or here.session_id != self.session_id else here.turn_id
-            body = {"source": entry.source, "model": entry.model, "tokens": entry.usage.total}
-            self.services.record(self.session_id, turn_id, "", "direct_completion", body)
-
-
-def _messages(request: DirectRequest) -> list[Message]:
-    if isinstance(request.prompt, str):
-        return [UserMessage(content=request.prompt)]
-    if not request.prompt:
-        raise InvalidArgument("a direct completion has no prompt")
-    return list(request.prompt)

@@ -1,11 +1,21 @@
-"""What the services of a host have in common: whose host it is, and which sessions it may name.
+"""What the services of a host have in common, and the views of them that hooks and tools get.
+
+Theory of operation
+-------------------
+The runtime has one host for each session, with every service. A hook gets a view: an object of a class made
+from the role's protocol, with its methods and no way to anything else. Which host a view is of stands in a
+table of this module, so that no attribute of the view leads there. A plugin also has a view that outlives its
+hooks (`PluginSessionContext.host`); it checks at each call which hook it is called from.
 
 Rules
 -----
-1. A session that another one made sees itself and what is below it; things may be handed to those above it as
-   well. A session that nobody made sees all of them, and so does the host program.
-2. Whoever may not see a session is told that there is none.
-3. A runtime that is closed has no services.
+1. A session that another one made sees itself and what is below it; some things may be sent to those above.
+   A root session sees all sessions, and so does the host program. What may not be seen does not exist.
+2. A closed runtime has no services.
+3. A role's methods are read from `ports.host`; a view has no other attribute.
+4. The plugin's own view raises `ServiceUnavailable` for what the calling hook's role lacks.
+5. A view works on any event loop: the host works on the runtime's, and functions that a caller on another
+   loop passes, such as a task's, run on loops of their own.
 """
 
 from __future__ import annotations
@@ -125,22 +135,18 @@ ROLE_OF_HOOK: Final[dict[str, type | None]] = {
 _hosts: Final[WeakKeyDictionary[Any, Any]] = WeakKeyDictionary()
 
 
-def methods_of(role: type) -> tuple[str, ...]:
-    """The methods of a role, those of each of its services together."""
-    return tuple(_methods(role))
-
-
 def view(host: object, role: type[R]) -> R:
     """What *role* sees of a host."""
     kind: Any = role
-    made: R = _view_class(kind)()
+    made: R = _view_class(kind, role.__name__, None)()
     _hosts[made] = host
     return made
 
 
 def plugin_view(host: object) -> ports.PluginActionHost:
     """What a plugin sees of the host wherever its code runs; in a hook, no more than the hook."""
-    made: ports.PluginActionHost = _plugin_view_class()()
+    kind = _view_class(ports.PluginActionHost, "PluginHost", _require_role)
+    made: ports.PluginActionHost = kind()
     _hosts[made] = host
     return made
 
@@ -155,7 +161,8 @@ class _View:
 
 
 @cache
-def _methods(role: type) -> dict[str, Any]:
+def methods_of(role: type) -> dict[str, Any]:
+    """Return the methods of a role, those of all its services, by name."""
     found: dict[str, Any] = {}
     for base in reversed(role.__mro__):
         found |= {
@@ -167,20 +174,16 @@ def _methods(role: type) -> dict[str, Any]:
 
 
 @cache
-def _view_class(role: type) -> Any:
-    members = {name: _forwarding(name, member, None) for name, member in _methods(role).items()}
-    return type(role.__name__, (_View,), {"__slots__": (), "__doc__": role.__doc__, **members})
-
-
-@cache
-def _plugin_view_class() -> Any:
-    role = ports.PluginActionHost
-    members = {name: _forwarding(name, member, _require_role) for name, member in _methods(role).items()}
-    return type("PluginHost", (_View,), {"__slots__": (), "__doc__": role.__doc__, **members})
+def _view_class(role: type, class_name: str, check: Callable[[str], None] | None) -> Any:
+    members = {name: _forwarding(name, member, check) for name, member in methods_of(role).items()}
+    return type(class_name, (_View,), {"__slots__": (), "__doc__": role.__doc__, **members})
 
 
 def _forwarding(name: str, member: Any, check: Callable[[str], None] | None) -> Any:
-    """A method that passes its call on to the host that the view is of."""
+    """Make a method that forwards its call to the view's host.
+
+    From another loop than the runtime's, functions among the arguments run on loops of their own.
+    """
 
     async def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if check is not None:
@@ -189,23 +192,16 @@ def _forwarding(name: str, member: Any, check: Callable[[str], None] | None) -> 
         method, services = getattr(host, name), host.services if isinstance(host, HostService) else None
         if services is None or not host.is_open or asyncio.get_running_loop() is services.home:
             return await method(*args, **kwargs)
-        return await _from_away(services, method, args, kwargs)
+        args = tuple(_run_away(services, value) for value in args)
+        kwargs = {key: _run_away(services, value) for key, value in kwargs.items()}
+        answer = await at_home(services.home, method, *args, **kwargs)
+        if isinstance(answer, ports.SessionTurnHandle):
+            return dataclasses.replace(answer, events=HomeIterator(services.home, answer.events))
+        return answer
 
     call.__name__, call.__qualname__, call.__doc__ = name, name, member.__doc__
     call.__signature__ = inspect.signature(member)  # type: ignore[attr-defined]
     return call
-
-
-async def _from_away(
-    services: RuntimeServices, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Call the host from another loop; functions among the arguments run on loops of their own."""
-    args = tuple(_run_away(services, value) for value in args)
-    kwargs = {name: _run_away(services, value) for name, value in kwargs.items()}
-    answer = await at_home(services.home, method, *args, **kwargs)
-    if isinstance(answer, ports.SessionTurnHandle):
-        return dataclasses.replace(answer, events=HomeIterator(services.home, answer.events))
-    return answer
 
 
 def _run_away(services: RuntimeServices, value: Any) -> Any:
@@ -213,12 +209,12 @@ def _run_away(services: RuntimeServices, value: Any) -> Any:
 
 
 def _require_role(name: str) -> None:
-    """Refuse what the hook that this is called from has not."""
+    """Raise `ServiceUnavailable` if the calling hook's role lacks this method."""
     kind = HOOK.get()
     if kind not in ROLE_OF_HOOK:
         return
     role = ROLE_OF_HOOK[kind]
-    if role is None or name not in _methods(role):
+    if role is None or name not in methods_of(role):
         raise ServiceUnavailable(SERVICES[name], f"a hook of kind {kind} may not ask for it")
 
 

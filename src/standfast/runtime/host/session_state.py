@@ -1,7 +1,7 @@
-"""A session's own state, as plugins and tools may read and change it: its snapshot, its nodes, its tools.
+"""A session's snapshot, nodes and tools, as plugins and tools may read and change them.
 
-Rule: a snapshot is of what is durable. A turn under way is in it with what its plugins have written down, and
-without what it has said: no call in a snapshot is without its result.
+Rule: a snapshot has what is durable. Of a running turn it has the stored plugin states, but no messages: no
+call in a snapshot lacks its result.
 """
 
 from __future__ import annotations

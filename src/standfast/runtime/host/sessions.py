@@ -1,37 +1,206 @@
 """Sessions that plugins and tools make, and end.
 
+Theory of operation
+-------------------
+Everything that a new session begins with (its charter, history, plugin states and first input) is written in
+one transaction. The charter has the digest of the request: repeating a request gives the same session, and a
+different request under its id fails. Plugins that are `inherited` are forked with the new session's authority
+if it has the same agent.
+
 Rules
 -----
-1. A session is made in one transaction, once: the same request under the same id gives the same session.
-2. The input of its first turn is handed out once.
-3. Closing ends what runs in a session and in all that it made, and nothing else: its history stays, and it
-   can be opened again.
+1. No session has more tools than the one that requested it, except a child of an agent that the developer
+   declared as a subagent (`authority="own"`).
+2. History brings variables and decisions about tools. Plugin states come along only if they are `inherited`,
+   or a snapshot's.
+3. The input of the first turn is handed out once.
+4. Closing ends what runs in a session and in all below it. Its history stays, and it can be opened again.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import secrets
+from typing import Any, Final, assert_never
+
+import msgspec
 
 from standfast.errors import InvalidArgument, ServiceUnavailable
-from standfast.model.host_requests import FromNothing, FromSession, SessionCreateRequest, SessionHandle
+from standfast.model.canonical import Json, check_bounds, digest_bytes
+from standfast.model.capability import SessionToolAccess
+from standfast.model.frame import FrameSwitch
+from standfast.model.host_requests import (
+    FromCurrent,
+    FromNothing,
+    FromSession,
+    FromSnapshot,
+    SessionCreateRequest,
+    SessionHandle,
+)
 from standfast.model.message import UserMessage
-from standfast.model.session import SessionCharter, SessionHead
+from standfast.model.plugin_state import PluginSessionSnapshot, SessionState, decode_state, encode_state
+from standfast.model.session import Entry, FrameOpened, SessionCharter, SessionHead, SessionId
 from standfast.plugins.running import BuildStep
 from standfast.plugins.session import PluginSession
+from standfast.ports.session_store import Blob, NewSession, QueuedInput, StateRecord
 from standfast.runtime.agent_definition import AgentDefinition
-from standfast.runtime.host.new_sessions import (
-    Inherited,
-    SessionMaker,
-    blobs_of,
-    charter_of,
-    new_session,
-    new_session_id,
-    snapshot_in,
-)
 from standfast.runtime.host.service import HostService
 from standfast.runtime.sessions.directory import check_options
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.sessions.materialize import AS_GIVEN, durable_state
+from standfast.runtime.turn import new_turn_id
+
+MAX_DEPTH: Final = 32
+"""How deep sessions may be nested."""
+
+_EMPTY: Final = SessionState()
+
+
+class SessionMaker(msgspec.Struct, frozen=True, kw_only=True):
+    """The session that requests another one: its head, and what this process knows of it."""
+
+    head: SessionHead
+    live: LiveSession | None
+    agent: AgentDefinition[Any, Any]
+    host: dict[str, Json]
+    now_ms: int
+    declared: frozenset[str] = frozenset()
+    """The names of the agents that the session's plugins declare as subagents."""
+
+    @property
+    def tool_access(self) -> SessionToolAccess:
+        """The tools that the session may use."""
+        charter = self.head.charter
+        granted = SessionToolAccess() if charter is None else charter.tool_access
+        if self.live is None:
+            return granted
+        hidden = SessionToolAccess(hidden_tools=self.live.setup.catalog.out_of_reach)
+        return hidden.within(self.live.setup.authority.tool_access.within(granted))
+
+    @property
+    def depth(self) -> int:
+        return 0 if self.head.charter is None else self.head.charter.depth
+
+
+class Inherited(msgspec.Struct, frozen=True):
+    """What the plugins of the session that asks remember now, with the larger pieces of it."""
+
+    state: SessionState = _EMPTY
+    blobs: tuple[Blob, ...] = ()
+
+    @classmethod
+    async def of(cls, plugins: PluginSession) -> Inherited:
+        step = BuildStep()
+        snapshot, pieces = await plugins.host.aside(lambda: plugins.copied(step), step)
+        blobs = tuple(Blob(digest=digest, data=data) for digest, data in pieces.items())
+        return cls(SessionState(plugins=snapshot, tools=plugins.tool_registry.export_state()), blobs)
+
+
+def new_session(
+    request: SessionCreateRequest,
+    maker: SessionMaker,
+    session_id: SessionId,
+    charter: SessionCharter,
+    inherited: Inherited,
+) -> NewSession:
+    """Return the whole of the requested session, to be written in one transaction."""
+    now, agent, start = maker.now_ms, maker.agent, request.start
+    entries: tuple[Entry, ...] = ()
+    if isinstance(start, FromSnapshot) and start.snapshot.messages:
+        switch = FrameSwitch(
+            frame_id=new_turn_id().replace("t_", "f_"), reason="snapshot", seed=start.snapshot.messages
+        )
+        entries = (Entry(at_ms=now, payload=FrameOpened(switch=switch)),)
+    first = None
+    if request.first_turn_input is not None:
+        first = QueuedInput(
+            input_id=f"first_{secrets.token_hex(8)}",
+            session_id=session_id,
+            kind="first",
+            message=request.first_turn_input,
+            created_at=now,
+        )
+    fork_of: str | None = None
+    match start:
+        case FromCurrent():
+            fork_of = maker.head.session_id
+        case FromSession():
+            fork_of = start.session_id
+        case FromNothing() | FromSnapshot():
+            pass
+        case _:
+            assert_never(start)
+
+    def make_state(held: bytes | None) -> StateRecord | None:
+        """Make the new session's state from the one at the end of its history."""
+        before = _EMPTY if held is None else decode_state(held)
+        after = before
+        if isinstance(start, FromSnapshot):
+            after = start.snapshot.state
+        elif request.plugins == "fresh":
+            after = msgspec.structs.replace(after, plugins=PluginSessionSnapshot())
+        if request.plugins == "inherited":
+            tools = inherited.state.tools if isinstance(start, FromNothing) else after.tools
+            after = msgspec.structs.replace(after, plugins=inherited.state.plugins, tools=tools)
+        if after == before:
+            return None
+        return StateRecord(body=encode_state(after), blobs=blobs_of(after))
+
+    return NewSession(
+        head=SessionHead(
+            session_id=session_id,
+            created_at=now,
+            updated_at=now,
+            agent=agent.name,
+            model=agent.model_id,
+            host=maker.host,
+            charter=charter,
+            metadata=maker.head.metadata,
+        ),
+        fork_of=fork_of,
+        at=start.at if isinstance(start, FromCurrent | FromSession) else None,
+        segment_id=new_turn_id().replace("t_", "a_"),
+        entries=entries,
+        make_state=make_state,
+        blobs=inherited.blobs,
+        first=first,
+    )
+
+
+def charter_of(request: SessionCreateRequest, maker: SessionMaker) -> SessionCharter:
+    """What the new session may do, and for whom."""
+    check_bounds(request)
+    depth = maker.depth + 1 if request.child else 0
+    if depth > MAX_DEPTH:
+        raise InvalidArgument(
+            f"session {maker.head.session_id!r} is {maker.depth} sessions below the first one",
+            hint=f"there may be {MAX_DEPTH}; make a root of it (child=False), or do the work here",
+        )
+    if request.authority == "narrowed":
+        tool_access = request.tool_access.within(maker.tool_access)
+    elif request.child and request.agent in maker.declared:
+        tool_access = request.tool_access
+    else:
+        raise InvalidArgument(
+            f"agent {request.agent!r} is not declared as a subagent in session {maker.head.session_id!r}",
+            hint="declare it with Subagents(agents=[...]), or leave authority= out",
+        )
+    return SessionCharter(
+        parent_session_id=maker.head.session_id if request.child else None,
+        depth=depth,
+        task=request.task,
+        subagent=request.subagent,
+        tool_access=tool_access,
+        plugin_options=request.plugin_options,
+        policy=request.policy,
+        request=digest_bytes(msgspec.json.encode([maker.head.session_id, request])),
+    )
+
+
+def blobs_of(state: SessionState) -> tuple[str, ...]:
+    """The digests of the larger pieces that a state names."""
+    entries = [*state.plugins.plugins.values(), *([state.execution] if state.execution else [])]
+    return tuple(digest for entry in entries for digest in entry.artifacts.values())
+
 
 _CREATE = "create_session"
 
@@ -50,22 +219,37 @@ class LifecycleService(HostService):
         live = await self._directory.at_work(own)
         agent = await self._agent(request, own, source, live)
         check_options(self._directory.prepared(agent), request.plugin_options)
+        if isinstance(request.start, FromSnapshot):
+            for digest in blobs_of(request.start.snapshot.state):
+                if await self._directory.store.blob(digest) is None:
+                    raise InvalidArgument(
+                        f"the snapshot needs blob {digest}, which is not in this store",
+                        hint="restore a snapshot where it was made, as long as its session is kept",
+                    )
+        declared: frozenset[str] = frozenset()
         if request.authority == "own":
             _require_tools(agent, request)
-        await self._require_pieces(request)
+            built = [] if live is None else (await live.current()).plugins.plugins
+            declared = frozenset(name for one in built for name in getattr(one, "declared_names", ()))
         maker = SessionMaker(
             head=own,
             live=live,
             agent=agent,
             host=self._directory.description,
             now_ms=self._directory.now_ms(),
-            declared=await _declared_in(live) if request.authority == "own" else frozenset(),
+            declared=declared,
         )
-        session_id, charter = new_session_id(request), charter_of(request, maker)
+        session_id = SessionId(request.session_id or f"s-{secrets.token_hex(12)}")
+        charter = charter_of(request, maker)
         forked, inherited = None, Inherited()
         if request.plugins == "inherited":
             forked = await self._forked(request, maker, session_id, charter)
-            inherited = await self._inherited(own, live) if forked is None else await Inherited.of(forked)
+            if forked is not None:
+                inherited = await Inherited.of(forked)
+            elif live is not None:
+                inherited = await Inherited.of((await live.current()).plugins)
+            else:
+                inherited = Inherited(await durable_state(self._directory.store, own))
         new = new_session(request, maker, session_id, charter, inherited)
         made = await self._directory.store.make_session(new)
         deps = None if live is None else live.inheritable_deps()
@@ -101,12 +285,6 @@ class LifecycleService(HostService):
             raise ServiceUnavailable("session creation", why)
         return found.prepared.agent
 
-    async def _inherited(self, own: SessionHead, live: LiveSession | None) -> Inherited:
-        """What the plugins of this session remember now, in the middle of a turn as well."""
-        if live is None:
-            return Inherited(await durable_state(self._directory.store, own))
-        return await Inherited.of((await live.current()).plugins)
-
     async def _forked(
         self, request: SessionCreateRequest, maker: SessionMaker, session_id: str, charter: SessionCharter
     ) -> PluginSession | None:
@@ -129,16 +307,6 @@ class LifecycleService(HostService):
             lambda: plugins.fork_for_child_session(session_id, parent, authority, step), step
         )
 
-    async def _require_pieces(self, request: SessionCreateRequest) -> None:
-        """Refuse a snapshot whose larger pieces this store has not."""
-        snapshot = snapshot_in(request)
-        for digest in () if snapshot is None else blobs_of(snapshot.state):
-            if await self._directory.store.blob(digest) is None:
-                raise InvalidArgument(
-                    f"the snapshot needs blob {digest}, which is not in this store",
-                    hint="a snapshot can be taken up where it was made, as long as its session is kept",
-                )
-
 
 def _require_tools(agent: AgentDefinition[Any, Any], request: SessionCreateRequest) -> None:
     """Refuse tools that the agent of a new session lacks; what its plugins bring is not known yet."""
@@ -149,14 +317,6 @@ def _require_tools(agent: AgentDefinition[Any, Any], request: SessionCreateReque
             f"agent {agent.name!r} has no tool {unknown[0][:80]!r}",
             hint=f"it has: {', '.join(has) or 'none'}",
         )
-
-
-async def _declared_in(live: LiveSession | None) -> frozenset[str]:
-    """The names of the agents that the plugins of a session declare as its subagents."""
-    if live is None:
-        return frozenset()
-    built = (await live.current()).plugins.plugins
-    return frozenset(name for plugin in built for name in getattr(plugin, "declared_names", ()))
 
 
 def handle_of(head: SessionHead) -> SessionHandle:

@@ -1,4 +1,4 @@
-"""Turns that plugins and tools start, wait for and cancel.
+"""Turns that plugins and tools start, await and cancel.
 
 Rules
 -----

@@ -1,19 +1,17 @@
-"""What monitors write into the store, and the turns that they queue.
+"""The stored records of monitors, and the turns that they queue.
 
 Theory of operation
 -------------------
-A wake is an input of the session. It is under way from the moment it is queued until its turn has begun,
-which takes it out of the store, or until the updates are taken, which withdraws it. As long as one is under
-way, no other is queued for the monitor. The input is queued first and the record written after it. A process
-that dies in between has not written that number down, so that the next one queues under the same id: what
-waits already under that id is the wake.
+A wake is a queued input of the session. It is open until its turn has begun, or until the updates are taken,
+which withdraws it; meanwhile no other is queued for the monitor. The input is queued before the record is
+written. If the process dies in between, the next one queues under the same id, and finds the first.
 
 Rules
 -----
-1. At most one wake of a monitor waits, whoever dies when.
-2. What a wake tells, the next does not tell again. At the monitor's end one that waits is replaced by one
-   that tells everything.
-3. The one who writes a record that another has taken over, or that is gone, is told so and ends its process.
+1. At most one wake of a monitor waits, also after a crash.
+2. An update is in one wake only. When the monitor ends, a waiting wake is replaced by one that has
+   everything.
+3. A process that writes a record that another has taken over, or that is gone, ends its monitor.
 """
 
 from __future__ import annotations
@@ -75,8 +73,10 @@ class MonitorStore:
         change = written(record, by=self._owner, owner=owner, now_ms=self._clock.now_ms())
         try:
             task = await self._store.change_task(watch.session_id, watch.spec.id, change)
-        except TaskNotFound:
-            moved = await self._moved(watch)
+        except TaskNotFound:  # deleted, or given to another session
+            live = await self._store.tasks(live=True)
+            records = ((one, monitor_of(one)) for one in live if one.kind is TaskKind.MONITOR)
+            moved = next((one for one, found in records if found and found.run == watch.run), None)
             if moved is None:
                 watch.end_by(MonitorEnding.LOST)
                 return
@@ -132,14 +132,6 @@ class MonitorStore:
         watch.was_taken(record.taken)
         if task.state is TaskState.CANCEL_REQUESTED:
             watch.end_by(MonitorEnding.STOPPED)
-
-    async def _moved(self, watch: RunningMonitor) -> TaskRecord | None:
-        """The task of a monitor that was given to another session."""
-        for task in await self._store.tasks(live=True):
-            record = monitor_of(task) if task.kind is TaskKind.MONITOR else None
-            if record is not None and record.run == watch.run:
-                return task
-        return None
 
     # Wakes
 
@@ -201,22 +193,20 @@ class MonitorStore:
 
 
 def wake_text(spec: MonitorSpec, updates: Sequence[MonitorUpdate], left_out: int) -> str:
-    """The input of a turn that a monitor starts: who it is, and the last that it said."""
+    """Return the input of a turn that a monitor starts: its name and its last updates."""
     about = f" ({spec.description})" if spec.description else ""
     shown = updates[-SHOWN:]
     left_out += len(updates) - len(shown)
     lines = [f"Monitor {spec.id!r}{about}:"]
     if left_out:
         lines.append(f"({left_out} earlier lines are not shown)")
-    return "\n".join([*lines, *map(_line, shown)])
-
-
-def _line(update: MonitorUpdate) -> str:
-    text = update.text if len(update.text) <= SHOWN_CHARS else f"{update.text[:SHOWN_CHARS]}…"
-    match update.kind:
-        case "update":
-            return f"> {text}"
-        case "notice":
-            return f"! {text}"
-        case "end":
-            return f"It has ended: {text}."
+    for update in shown:
+        text = update.text if len(update.text) <= SHOWN_CHARS else f"{update.text[:SHOWN_CHARS]}…"
+        match update.kind:
+            case "update":
+                lines.append(f"> {text}")
+            case "notice":
+                lines.append(f"! {text}")
+            case "end":
+                lines.append(f"It has ended: {text}.")
+    return "\n".join(lines)

@@ -1,20 +1,17 @@
-"""Monitors of a runtime: commands that watch something for sessions, and wake them.
+"""The monitors of a runtime: commands that watch something for sessions, and wake them.
 
 Theory of operation
 -------------------
 A monitor is a task in the store and, in one process, a `RunningMonitor` with its `MonitorProcess`. Its
-supervisor is started first, then the record names it, and only then its command begins: there is never a
-command that no record knows of. A background task follows each of them, queues its wakes and closes its
-record.
-
-`recover` is called every second. It does whatever others have made necessary: it takes over the monitors of
-processes that are gone, ends those that somebody wants to end, and queues wakes that had to wait.
+supervisor is started first, then the record names it, and only then its command begins: no command runs
+without a record. A background task follows each monitor, queues its wakes and closes its record. `recover`,
+called every second, takes over monitors of dead processes, ends cancelled ones, and queues delayed wakes.
 
 Rules
 -----
-1. A monitor is looked after by one process. Who takes one over changes its owner first, then ends what is
-   left of its processes, and only then starts it again or closes its record.
-2. A record that says RUNNING has a process, or an owner whose death the next `recover` finds out.
+1. One process runs a monitor. To take one over, it changes the owner, then ends what is left of the
+   processes, and only then restarts the monitor or closes its record.
+2. A record that says RUNNING has a process, or an owner whose death the next `recover` notices.
 3. `close` leaves no process behind. It must come before the store is closed.
 """
 

@@ -1,16 +1,19 @@
-"""A command of a monitor, as the runtime holds it: its supervisor, its pipes and what it says.
+"""A monitor's command: its environment, its supervisor, its pipes, and its orphans.
 
 Theory of operation
 -------------------
-Making a `MonitorProcess` starts the supervisor and nothing else; its `mark` can be written down then. `run`
-lets the command begin. What it writes is read as the event loop finds time, at most `CHUNK` bytes at once and
-stream: a command that writes faster than that waits, and everybody else on the loop does not.
+Making a `MonitorProcess` starts the supervisor and nothing else; its `mark` can be stored then. `run` starts
+the command. Its output is read as the event loop finds time, at most `CHUNK` bytes at once and stream: a
+command that writes faster waits, and the loop does not.
 
 Rules
 -----
-1. The listener hears lines in their order, and of the end once, after the last line.
-2. Letting go of a process ends it: the supervisor finds its socket closed, also if this process was killed.
+1. The listener gets lines in order, and the end once, after the last line.
+2. Dropping a process ends it: the supervisor finds its socket closed, also if this process was killed.
 3. All handles are plain descriptors. A loop that was closed early leaves nothing that complains.
+4. An orphan is killed only if it carries the monitor's random mark in its environment, or descends from a
+   process that does. It is held by a pidfd and checked once more, so that its pid cannot change hands.
+5. A command sees enough of the runtime's environment to run programs, and no keys.
 """
 
 from __future__ import annotations
@@ -23,11 +26,12 @@ import secrets
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -89,13 +93,13 @@ def marked(token: str) -> list[int]:
 
 
 def _left_of(mark: ProcessMark) -> list[_Process]:
-    everybody = {process.pid: process for process in _processes()}
-    chosen = {pid for pid in everybody if _carries(pid, mark.token)}
+    running = {process.pid: process for process in _processes()}
+    chosen = {pid for pid in running if _carries(pid, mark.token)}
     grown = -1
     while grown != len(chosen):
         grown = len(chosen)
-        chosen |= {process.pid for process in everybody.values() if process.parent in chosen}
-    return [everybody[pid] for pid in chosen - {os.getpid()}]
+        chosen |= {process.pid for process in running.values() if process.parent in chosen}
+    return [running[pid] for pid in chosen - {os.getpid()}]
 
 
 def _processes() -> Iterable[_Process]:
@@ -126,15 +130,11 @@ def _kill(process: _Process) -> None:
     with suppress(OSError):
         handle = os.pidfd_open(process.pid)
         try:
-            if _same(process):
+            now = _look_at(process.pid)
+            if now is not None and now.started == process.started:
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         finally:
             os.close(handle)
-
-
-def _same(process: _Process) -> bool:
-    now = _look_at(process.pid)
-    return now is not None and now.started == process.started
 
 
 MARK: Final = "STANDFAST_MONITOR"
@@ -257,9 +257,15 @@ class MonitorProcess:
         """Start a supervisor that waits for its first word; its pid."""
         given: list[int] = []
         try:
-            self._control = _socket_pair(given)
+            ours, theirs = socket.socketpair()
+            given.append(_lifted(theirs.detach()))
+            ours.setblocking(False)
+            self._control = ours.detach()
             for kind in ("update", "notice"):
-                self._streams[_pipe(given)] = (kind, LineReader())
+                read, write = os.pipe()
+                given.append(_lifted(write))
+                os.set_blocking(read, False)
+                self._streams[read] = (kind, LineReader())
             given.append(_request(command, token))
             return os.posix_spawn(
                 sys.executable,
@@ -288,12 +294,10 @@ class MonitorProcess:
             return
         *lines, self._said = (self._said + data).split(b"\n")
         for line in lines:
-            self._heard(json.loads(line))
-
-    def _heard(self, said: dict[str, Any]) -> None:
-        self._code = said.get("exit", self._code)
-        self._failure = said.get("failed", self._failure)
-        self._answered.set()
+            said = json.loads(line)
+            self._code = said.get("exit", self._code)
+            self._failure = said.get("failed", self._failure)
+            self._answered.set()
 
     def _supervisor_ended(self) -> None:
         """A supervisor that did not say how the command ended was killed, and has left it behind."""
@@ -359,36 +363,15 @@ class MonitorProcess:
             self._listener.ended(self._code)
 
 
-def _socket_pair(given: list[int]) -> int:
-    ours, theirs = socket.socketpair()
-    given.append(_lifted(theirs.detach()))
-    ours.setblocking(False)
-    return ours.detach()
-
-
-def _pipe(given: list[int]) -> int:
-    read, write = os.pipe()
-    given.append(_lifted(write))
-    os.set_blocking(read, False)
-    return read
-
-
 def _request(command: Command, token: str) -> int:
-    """A file without a name that says what to run."""
+    """Return the descriptor of an unnamed file that says what to run."""
     argv, env = command.argv, command_environment(command.env, token)
     data = json.dumps({"argv": argv, "cwd": command.cwd, "env": env}).encode("utf-8")
-    with _nameless_file() as file:
+    memory = sys.platform == "linux"
+    with open(os.memfd_create("monitor"), "w+b") if memory else tempfile.TemporaryFile() as file:
         file.write(data)
         file.seek(0)
         return _lifted(os.dup(file.fileno()))
-
-
-def _nameless_file() -> IO[bytes]:
-    if sys.platform == "linux":
-        return open(os.memfd_create("monitor"), "w+b")
-    import tempfile
-
-    return tempfile.TemporaryFile()
 
 
 def _lifted(handle: int) -> int:

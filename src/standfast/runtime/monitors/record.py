@@ -1,11 +1,11 @@
-"""A monitor at rest: what the body of its task holds.
+"""A monitor as it is stored: the body of its task.
 
 Rules
 -----
-1. Everything that the next process needs is here: what is watched, by which process, and what was told.
-2. `taken` only rises. Whoever writes a record keeps the higher one, so that nothing is taken twice.
-3. The last updates are kept as far as they fit into `KEPT_CHARS`. They are written with each wake and at the
-   end; what a monitor says in between is in the memory of its process alone.
+1. It holds all that the next process needs: what is watched, by which process, and which updates were taken.
+2. `taken` only rises: a writer keeps the higher one, so that nothing is taken twice.
+3. The last updates are kept up to `KEPT_CHARS`. They are written with each wake and at the end; until then,
+   updates are only in the memory of the monitor's process.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from standfast.model.task import TaskKind, TaskRecord, TaskState
 from standfast.runtime.monitors.process import ProcessMark
 
 HEARTBEAT_MS: Final = 20_000
-"""So often a monitor that runs is written anew, whether something happened or not."""
+"""How often the record of a running monitor is written."""
 SILENT_MS: Final = 90_000
-"""After so long nobody elsewhere looks after it any more, be it that a machine was started anew."""
+"""After this time without a write, a monitor on another machine counts as abandoned."""
 KEPT_CHARS: Final = 32_768
 _LABEL_CHARS: Final = 200
 _TASK_STATES: Final = {
@@ -64,14 +64,18 @@ class MonitorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def monitor_of(task: TaskRecord) -> MonitorRecord | None:
-    """The monitor that a task is, as far as the task tells; None if it is another's."""
+    """Return the monitor in a task's body; None if the task is not a monitor of ours."""
     if task.kind is not TaskKind.MONITOR:
         return None
     try:
         record = msgspec.convert(task.body, MonitorRecord)
     except msgspec.ValidationError:
         return None
-    return _closed_by_others(record, task) if task.state.is_terminal else record
+    if not task.state.is_terminal or record.status.state.is_over:
+        return record
+    state = MonitorState.STOPPED if task.state is TaskState.CANCELLED else MonitorState.FAILED
+    status = msgspec.structs.replace(record.status, state=state, updated_at=task.updated_at, error=task.error)
+    return msgspec.structs.replace(record, status=status)  # another process has ended its task
 
 
 def task_of(
@@ -159,15 +163,6 @@ def _filled(task: TaskRecord, record: MonitorRecord, owner: str, now_ms: int) ->
         result={"exit_code": status.exit_code} if status.state is MonitorState.EXITED else None,
         error=status.error,
     )
-
-
-def _closed_by_others(record: MonitorRecord, task: TaskRecord) -> MonitorRecord:
-    """A monitor whose task was ended over its head."""
-    if record.status.state.is_over:
-        return record
-    state = MonitorState.STOPPED if task.state is TaskState.CANCELLED else MonitorState.FAILED
-    status = msgspec.structs.replace(record.status, state=state, updated_at=task.updated_at, error=task.error)
-    return msgspec.structs.replace(record, status=status)
 
 
 def owner_is_gone(task: TaskRecord, now_ms: int) -> bool:

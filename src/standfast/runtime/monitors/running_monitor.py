@@ -1,6 +1,6 @@
-"""One monitor that this process looks after, in memory.
+"""One monitor that this process runs, in memory, and its last updates.
 
-Rule: it decides nothing about the store. It hears what its process says, and knows what is to be written.
+Rule: it decides nothing about the store. It takes what its process says, and knows what is to be written.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class MonitorEnding(enum.Enum):
     TIMED_OUT = "timed_out"
     CLOSED = "closed"
     LOST = "lost"
-    """Its record is gone, or somebody else's: there is nobody to tell."""
+    """Its record is gone, or belongs to another process."""
 
 
 class RunningMonitor:
@@ -136,7 +136,7 @@ class RunningMonitor:
         if kind != "notice":
             self._news = update.seq
         if self._notify is not None:
-            with suppress(Exception):  # whoever listens cannot stop it
+            with suppress(Exception):  # a listener cannot stop it
                 self._notify(self.session_id, update)
 
     # Its course
@@ -152,7 +152,7 @@ class RunningMonitor:
         self._timer = asyncio.get_running_loop().call_later(limit_s, self.end_by, MonitorEnding.TIMED_OUT)
 
     def end_by(self, ending: MonitorEnding) -> None:
-        """Begin to end it. Who came first is who has ended it."""
+        """Begin to end it. The first reason counts."""
         self.ending = self.ending or ending
         if self.process is not None:
             self.process.request_stop()
@@ -180,17 +180,16 @@ class RunningMonitor:
             case MonitorEnding.CLOSED:
                 why = "interrupted, because the runtime was closed"
                 self._conclude(MonitorState.FAILED, why, interrupted(f"it was {why}"))
+            case None if self._code is None:
+                why = "its supervisor was killed"
+                self._conclude(MonitorState.FAILED, why, interrupted(why))
+            case None if self._code < 0:
+                name = f"signal {-self._code}"
+                with suppress(ValueError):
+                    name = signal.Signals(-self._code).name
+                self._conclude(MonitorState.EXITED, f"killed by {name}")
             case None:
-                self._exited()
-
-    def _exited(self) -> None:
-        if self._code is None:
-            why = "its supervisor was killed"
-            self._conclude(MonitorState.FAILED, why, interrupted(why))
-        elif self._code < 0:
-            self._conclude(MonitorState.EXITED, f"killed by {_signal_name(-self._code)}")
-        else:
-            self._conclude(MonitorState.EXITED, f"exited with code {self._code}")
+                self._conclude(MonitorState.EXITED, f"exited with code {self._code}")
 
     def _conclude(self, state: MonitorState, text: str, error: ErrorObject | None = None) -> None:
         self._state, self._error, self._mark = state, error, None
@@ -257,10 +256,3 @@ def begun_anew(record: MonitorRecord, now_ms: int) -> MonitorRecord:
         spec=record.status.spec, state=MonitorState.RUNNING, started_at=now_ms, updated_at=now_ms
     )
     return msgspec.structs.replace(record, status=status, process=None)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

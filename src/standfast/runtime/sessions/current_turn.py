@@ -14,7 +14,7 @@ from standfast.durable.journal import replay
 from standfast.model.message import Message
 from standfast.model.outcome import Waiting
 from standfast.model.session import Blocked, CurrentState, CurrentTurn, SessionHead, TurnRecord, TurnState
-from standfast.ports.session_store import SessionStore, TurnInProgress
+from standfast.ports.session_store import SessionStore
 
 _FIRST_NODES: Final = 256
 
@@ -32,40 +32,32 @@ class SessionMessages(list[Message]):
 async def current_turn(
     store: SessionStore, session_id: str, driver: TurnDriver | None, now_ms: int
 ) -> CurrentTurn | None:
-    """The turn of a session that has not ended; *driver* is what runs it, if that is in this process."""
+    """Return the unfinished turn of a session; *driver* runs it, if this process does."""
     turn = await store.open_turn_journal(session_id)
     if turn is None:
         return None
-    record = turn.record
+    record, runs_here = turn.record, driver is not None and driver.turn_id == turn.record.turn_id
+    state: CurrentState = "running"
+    if record.state is TurnState.WAITING:
+        state = "waiting"
+    elif not runs_here:  # it was interrupted if no process has it
+        left = await store.unfinished(now_ms)
+        state = "interrupted" if any(one.turn_id == record.turn_id for one in left) else "running"
+    if driver is not None and runs_here:
+        machine = driver.machine
+    else:
+        machine = replay(record.turn_id, turn.input, turn.journal).machine
     outcome = None if record.summary is None else record.summary.outcome
-    is_waiting = record.state is TurnState.WAITING
     return CurrentTurn(
         turn_id=record.turn_id,
-        state="waiting" if is_waiting else await _state(store, turn, driver, now_ms),
-        messages=_messages(turn, driver),
-        waits=outcome.waits if is_waiting and isinstance(outcome, Waiting) else (),
+        state=state,
+        messages=tuple(machine.messages),
+        waits=outcome.waits if state == "waiting" and isinstance(outcome, Waiting) else (),
     )
 
 
-def _messages(turn: TurnInProgress, driver: TurnDriver | None) -> tuple[Message, ...]:
-    if driver is not None and driver.turn_id == turn.record.turn_id:
-        return tuple(driver.machine.messages)
-    return tuple(replay(turn.record.turn_id, turn.input, turn.journal).machine.messages)
-
-
-async def _state(
-    store: SessionStore, turn: TurnInProgress, driver: TurnDriver | None, now_ms: int
-) -> CurrentState:
-    """Whether a process has the turn."""
-    turn_id = turn.record.turn_id
-    if driver is not None and driver.turn_id == turn_id:
-        return "running"
-    left = await store.unfinished(now_ms)
-    return "interrupted" if any(record.turn_id == turn_id for record in left) else "running"
-
-
 async def blocked_in(store: SessionStore, head: SessionHead) -> Blocked | None:
-    """The note of the session, as long as it holds: its turn has not ended, or its input is still queued."""
+    """Return why the next turn cannot run, while its turn has not ended or its input is still queued."""
     note = head.blocked
     if note is None:
         return None

@@ -1,13 +1,11 @@
-"""The sessions of one runtime: which are open here, which agent works on each, which are kept in memory.
+"""The sessions of one runtime: which are open here, with which agent, and which are cached.
 
 Theory of operation
 -------------------
-The directory keeps a light record (`LiveSession`) of each session that was opened here. The least recently
-used are evicted; a session that the host program still holds is found again, and for the last `_MAX_EVICTED`
-of the others the directory remembers which agent worked on them.
-
-An agent is found by the session that it works on, by its name among those passed to `Runtime(agents=[...])`,
-or among the subagents that a known agent declares.
+The directory has a `LiveSession` for each session that was opened here. The least recently used are
+evicted; a session that the host program still holds is found again, and for the last `_MAX_EVICTED` others
+the directory remembers the agent. An agent is found by the session that it works on, by its name in
+`Runtime(agents=[...])`, or among the subagents that a known agent declares.
 """
 
 from __future__ import annotations
@@ -178,7 +176,15 @@ class SessionDirectory:
                     hint="choose another session for the agent, or run code in this one with a Sandbox",
                 )
             return live
-        chosen = agent or self._agent_of(live, found)
+        chosen = agent or (None if live.prepared is None else live.prepared.agent)
+        chosen = chosen or self._worked_on.get(session_id)
+        if chosen is None and found is not None:
+            chosen = self.agents.get(found.agent)
+        if chosen is None:
+            raise NotConfigured(
+                f"no agent is known for session {session_id!r}",
+                hint="pass agent=..., or Runtime(agents=[...])",
+            )
         prepared = self.prepared(chosen)
         head = await self._describe(session_id, chosen, metadata=_checked_metadata(metadata))
         before, live.prepared = live.prepared, prepared
@@ -215,25 +221,21 @@ class SessionDirectory:
     async def rewind(self, session_id: str, to: str | None, turns: int) -> SessionHead:
         """Move a session's leaf to the node *to*, or back by a number of turns."""
         if to is None:
-            to = await self._before_last(session_id, turns)
+            head = await self.store.head(session_id)
+            if head is None:
+                raise SessionNotFound(session_id)
+            segments = [] if head.leaf is None else await self.store.path(head.leaf)
+            begins = [at for at, segment in enumerate(segments) if is_turn_id(segment.segment_id)]
+            if not 1 <= turns <= len(begins) or begins[-turns] == 0:
+                raise InvalidArgument(
+                    f"session {session_id!r} cannot go back by {turns} of its {len(begins)} turns",
+                    hint="something must be left; for an empty session use another id",
+                )
+            to = segments[begins[-turns] - 1].leaf
         head = await self.store.rewind(session_id, to, self.now_ms())
         if session_id in self.background.watched:
             await self.background.session_moved(session_id)
         return head
-
-    async def _before_last(self, session_id: str, turns: int) -> str:
-        """The last node before the last *turns* turns."""
-        head = await self.store.head(session_id)
-        if head is None:
-            raise SessionNotFound(session_id)
-        segments = [] if head.leaf is None else await self.store.path(head.leaf)
-        begins = [at for at, segment in enumerate(segments) if is_turn_id(segment.segment_id)]
-        if not 1 <= turns <= len(begins) or begins[-turns] == 0:
-            raise InvalidArgument(
-                f"session {session_id!r} cannot go back by {turns} of its {len(begins)} turns",
-                hint="something must be left; for an empty session use another id",
-            )
-        return segments[begins[-turns] - 1].leaf
 
     async def delete(self, session_id: str) -> bool:
         """Forget a session and what engines keep warm for it; false if there was none."""
@@ -282,17 +284,17 @@ class SessionDirectory:
             live.queue.drain()
 
     async def occur(self, source: str, key: str, payload: Json) -> int:
-        """Deliver what occurred at a source to its triggers; return how many turns it becomes."""
+        """Deliver an occurrence at a source to its triggers; return how many turns it becomes."""
         return await self.announce(occurrence(source, key, payload, self.now_ms()))
 
-    async def announce(self, told: Occurrence) -> int:
+    async def announce(self, occurred: Occurrence) -> int:
         """Deliver an occurrence to its triggers, and start the turns that can start here."""
-        heard_by = await listeners(self.store, told.source)
-        for trigger in heard_by:
+        triggers = await listeners(self.store, occurred.source)
+        for trigger in triggers:
             live = await self.put_to_work(trigger.session_id)
             if live is not None:
-                (await live.context()).plugins.triggers.check(told.source, told.payload)
-        woken = await deliver(self.store, told, heard_by) if heard_by else []
+                (await live.context()).plugins.triggers.check(occurred.source, occurred.payload)
+        woken = await deliver(self.store, occurred, triggers) if triggers else []
         for session_id in woken:
             live = await self.put_to_work(session_id)
             if live is not None:
@@ -378,19 +380,6 @@ class SessionDirectory:
             if (found := _agent_below(live, name)) is not None:
                 return found
         return next((agent for agent in self._worked_on.values() if agent.name == name), None)
-
-    def _agent_of(self, live: LiveSession, head: SessionHead | None) -> AnyAgent:
-        if live.prepared is not None:
-            return live.prepared.agent
-        known = self._worked_on.get(live.session_id)
-        if known is None and head is not None:
-            known = self.agents.get(head.agent)
-        if known is not None:
-            return known
-        raise NotConfigured(
-            f"no agent is known for session {live.session_id!r}",
-            hint="pass agent=..., or Runtime(agents=[...])",
-        )
 
     async def _describe(
         self,

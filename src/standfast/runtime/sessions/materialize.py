@@ -1,6 +1,7 @@
-"""Makes a session's plugins, tools and prompt of what the agent brings, the host has set and the store has.
+"""Prepares agents and sessions: opens models, makes plugins, tools and prompts.
 
-Rule: what a session is made of is the same in every process, except for what the host has set in this one.
+A session is made of what its agent brings, the host has set and the store has. Rule: it is the same in every
+process, except for what the host has set in this one.
 """
 
 from __future__ import annotations

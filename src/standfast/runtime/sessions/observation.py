@@ -1,8 +1,8 @@
-"""Watching a session: everything that was committed, then what happens now.
+"""Observing a session: its committed nodes, then its live events.
 
-A cursor is a place in both: how many nodes of the active path were seen, and which live event was the last.
-Live places are of one process (`epoch`); in another one, or when the event is no longer kept, the observer
-gets a `Gap` and the committed nodes that followed.
+A cursor is a position in both: the depth of the last node, and the number of the last live event. Numbers of
+live events belong to one process (`epoch`). In another process, or if the event is no longer kept, the
+observer gets a `Gap` and the committed nodes that followed.
 """
 
 from __future__ import annotations
@@ -59,32 +59,33 @@ class Observer:
         bell = self._live.feed.listen(EventSignal())
         try:
             while True:
-                if not self._can_go_on_live(cursor):
+                try:
+                    followed = cursor.epoch == self._epoch and self._live.feed.since(cursor.seq) is not None
+                except Missed:
+                    followed = False
+                if not followed:
                     if cursor.epoch:
                         yield Observed(Gap(), cursor)
                     async for observed in self._committed(cursor):
                         cursor = observed.cursor
                         yield observed
-                    cursor = Cursor(cursor.depth, self._epoch, self._place_after(cursor.depth))
+                    feed = self._live.feed
+                    seq = feed.oldest()
+                    for number, event in feed.since(seq):  # skip the turns whose nodes were yielded
+                        if isinstance(event, TurnCommitted) and event.depth <= cursor.depth:
+                            seq = number
+                    cursor = Cursor(cursor.depth, self._epoch, seq)
                 async for observed in self._live_since(cursor):
                     cursor = observed.cursor
                     yield observed
                 if self._live.feed.last_seq == cursor.seq:
                     await bell.wait(self._poll_s)
-                    async for observed in self._elsewhere(cursor):
-                        cursor = observed.cursor
-                        yield observed
+                    if self._live.feed.last_seq == cursor.seq and self._live.driver is None:
+                        async for observed in self._committed(cursor):  # by another process
+                            cursor = observed.cursor
+                            yield observed
         finally:
             self._live.feed.leave(bell)
-
-    def _can_go_on_live(self, cursor: Cursor) -> bool:
-        if cursor.epoch != self._epoch:
-            return False
-        try:
-            self._live.feed.since(cursor.seq)
-        except Missed:
-            return False
-        return True
 
     async def _live_since(self, cursor: Cursor) -> AsyncIterator[Observed]:
         depth, before = cursor.depth, cursor.seq
@@ -96,15 +97,6 @@ class Observer:
                 depth = event.depth
             before = seq
             yield Observed(event, Cursor(depth, self._epoch, seq))
-
-    def _place_after(self, depth: int) -> int:
-        """The live place behind the last turn whose nodes were seen already."""
-        feed = self._live.feed
-        place = feed.oldest()
-        for seq, event in feed.since(place):
-            if isinstance(event, TurnCommitted) and event.depth <= depth:
-                place = seq
-        return place
 
     async def _committed(self, cursor: Cursor, last: int | None = None) -> AsyncIterator[Observed]:
         """The nodes after a cursor, up to the one at the depth *last* if given."""
@@ -121,13 +113,6 @@ class Observer:
         for event in nodes_after(segments, cursor.depth):
             if last is None or event.depth <= last:
                 yield Observed(event, Cursor(event.depth, cursor.epoch, cursor.seq))
-
-    async def _elsewhere(self, cursor: Cursor) -> AsyncIterator[Observed]:
-        """What another process has committed, if none of it happened here."""
-        if self._live.feed.last_seq != cursor.seq or self._live.driver is not None:
-            return
-        async for observed in self._committed(cursor):
-            yield observed
 
 
 def nodes_after(segments: tuple[Segment, ...], depth: int) -> list[NodeCommitted]:

@@ -1,13 +1,9 @@
-"""The runtime's background loop: takes up turns that can continue, fires triggers, starts queued inputs.
+"""The runtime's background loop: resumes turns that can continue, fires triggers, starts queued inputs.
 
-Theory of operation
--------------------
-Every second, and whenever something has changed, the loop looks for turns that could continue: left by a
-process that died, or with a wait that is over. It resumes those whose agent is known here, because their
-session was opened here or because the agent was passed to `Runtime(agents=[...])`, with the deps that a
-factory makes. So recovery at start-up, timers, expiry and decisions made in other processes are one thing. In
-the same rounds it fires the triggers that are due, and starts queued inputs of sessions whose agent is known
-here.
+Every second, and whenever something has changed, it looks for turns that can continue: those of dead
+processes and those with a wait that has ended. It resumes those whose agent is known here, because their
+session was opened here or the agent was passed to `Runtime(agents=[...])`. So recovery at start-up, timers,
+expiry and decisions of other processes are one thing.
 """
 
 from __future__ import annotations
@@ -22,7 +18,6 @@ from standfast.errors import StandfastError, StoreError
 from standfast.model.session import SANDBOX_AGENT, TurnRecord
 from standfast.ports.session_store import CLOCK_TOLERANCE_MS
 from standfast.runtime.sessions.directory import SessionDirectory
-from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.triggers import fire_due, reschedule
 from standfast.runtime.turn import Turn
 
@@ -54,7 +49,7 @@ class RecoveryLoop:
 
     async def recover(self) -> list[Turn[Any]]:
         """Take up every unfinished turn that can continue and whose agent is known here."""
-        if not self._knows_agents():
+        if not (self._directory.agents or self._directory.sessions):
             return []
         leases = self._directory.services.leases
         left = await self._directory.store.unfinished(self._directory.now_ms(), lease_now_ms=leases.now_ms())
@@ -74,12 +69,9 @@ class RecoveryLoop:
             await reschedule(services.store, services.clock.now_ms())
             self._clock_offset_ms = offset_ms
 
-    def _knows_agents(self) -> bool:
-        return bool(self._directory.agents or self._directory.sessions)
-
     async def _start_queued(self) -> None:
-        """Fire what is due, and start what waits for sessions whose agent is known here."""
-        if not self._knows_agents():
+        """Fire the triggers that are due, and start queued inputs of sessions whose agent is known here."""
+        if not (self._directory.agents or self._directory.sessions):
             return
         store = self._directory.store
         if triggers := await store.triggers():
@@ -90,21 +82,15 @@ class RecoveryLoop:
                 live.queue.drain_if_due()
 
     async def _take_up(self, record: TurnRecord) -> Turn[Any] | None:
-        live = await self._live_for(record)
+        """Resume a turn with its session's agent, or the one that it belongs to, if that is known here."""
+        live = await self._directory.put_to_work(record.session_id)
+        agent = self._directory.agents.get(record.agent)
+        if live is None and agent is not None:
+            with contextlib.suppress(StandfastError):  # its model cannot be opened here
+                live = self._directory.assign(record.session_id, agent)
         if live is None or live.busy or (live.queue.is_blocked and not record.cancel_requested):
             return None
         turn = live.turn_of(record.turn_id)
         turn.start()
         live.queue.drain()  # what was queued behind it
         return turn
-
-    async def _live_for(self, record: TurnRecord) -> LiveSession | None:
-        """The session of an unfinished turn with an agent: its own, or the one that the turn belongs to."""
-        live = await self._directory.put_to_work(record.session_id)
-        agent = self._directory.agents.get(record.agent)
-        if live is not None or agent is None:
-            return live
-        try:
-            return self._directory.assign(record.session_id, agent)
-        except StandfastError:  # its model cannot be opened here; other sessions can go on
-            return None

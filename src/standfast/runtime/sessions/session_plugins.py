@@ -1,4 +1,4 @@
-"""What a host may do with the plugins and the tools of a session.
+"""The plugins and tools of a session, as a host program may read and change them.
 
 Rule: a change between turns is durable when the call returns; one during a turn, with that turn's next write.
 While a turn waits, or another process runs one, nothing can be changed.
@@ -61,38 +61,29 @@ class _SessionChanges:
         self._live = live
         self._services = services
 
-    async def _to_change(self) -> SessionContext:
-        """The session, if it may be changed now."""
-        if self._live.driver is None:
-            turn = await self._services.store.open_turn(self._live.session_id)
-            if turn is not None:
-                raise SessionBusy(self._live.session_id, f"turn {turn.turn_id}")
-        return await self._live.current()
-
     @contextlib.asynccontextmanager
     async def _changing(self) -> AsyncIterator[SessionContext]:
-        """The session, for one at a time to change; what has changed is written down before the next."""
-        alone = self._live.changes if self._live.driver is None else contextlib.nullcontext()
+        """Let one caller at a time change the session, and store it. A running turn stores changes itself."""
+        live, store = self._live, self._services.store
+        alone = live.changes if live.driver is None else contextlib.nullcontext()
         async with alone:
-            context = await self._to_change()
+            if live.driver is None and (turn := await store.open_turn(live.session_id)) is not None:
+                raise SessionBusy(live.session_id, f"turn {turn.turn_id}")
+            context = await live.current()
             yield context
-            await self._keep(context)
-
-    async def _keep(self, context: SessionContext) -> None:
-        """Write down what has changed. A turn that runs here does so itself."""
-        if self._live.driver is not None:
-            return
-        kept = await context.kept(False)
-        if kept.state is None:
-            return
-        try:
-            now = self._services.clock.now_ms()
-            head = await self._services.store.set_state(self._live.session_id, kept.state, kept.blobs, now)
-        except SessionBusy:
-            if not self._live.busy:
-                raise
-            return  # a turn has begun here in the meantime: it writes what has changed
-        context.stored(head.state)
+            if live.driver is not None:
+                return
+            kept = await context.kept(False)
+            if kept.state is None:
+                return
+            try:
+                now = self._services.clock.now_ms()
+                head = await store.set_state(live.session_id, kept.state, kept.blobs, now)
+            except SessionBusy:
+                if not live.busy:
+                    raise
+                return  # a turn has begun here in the meantime: it stores the changes
+            context.stored(head.state)
 
 
 class SessionTools(_SessionChanges):
@@ -125,7 +116,7 @@ class SessionTools(_SessionChanges):
     async def set_availability(
         self, names: Sequence[str] | str, availability: ToolAvailability | str | None
     ) -> int:
-        """Bring tools nearer to the model or take them away from it; None: as their source says."""
+        """Set the availability of tools; None: as their source says."""
         chosen = None if availability is None else _availability(availability)
         return await self._decide(lambda state: state.with_availability(_names(names), chosen))
 
@@ -169,10 +160,10 @@ class SessionTools(_SessionChanges):
         availability: Mapping[str, ToolAvailability | str] | None = None,
         hidden: Sequence[str] | str = (),
     ) -> bool:
-        """Say what the model sees of the tools, after all plugins have; false if it was said already.
+        """Override which tools the model sees, after all plugins; return False if nothing changes.
 
-        It holds in this process, for forks of the session and those that inherit its plugins as well. The
-        session's authority comes after it.
+        It holds in this process, also for forks of the session and for sessions that inherit its plugins. The
+        session's authority is applied after it.
         """
         levels = {name: _availability(level) for name, level in (availability or {}).items()}
         overlay = ToolCatalogContribution(levels, frozenset(_names(hidden)))
@@ -238,11 +229,10 @@ class SessionPlugins(_SessionChanges):
         session_id: str | None = None,
         default_to_current_session: bool = True,
     ) -> Json:
-        """Call an action with JSON and get JSON.
+        """Call an action with JSON and return JSON.
 
-        Without a *session_id* it works on this session, or on none if that is no default: then an action
-        that needs one raises `MissingSession`. An action of kind `task` runs beside turns, as a task of the
-        session: what is returned is its record, and what the action answers is the record's `result`.
+        It works on the session *session_id*, or by default on this one. An action of kind `task` runs in the
+        background as a task of the session: its record is returned, and its answer is the record's `result`.
 
         Errors: `UnknownAction`, `UnknownSession`, `MissingSession`, `UnexpectedSession`.
         """
@@ -265,10 +255,7 @@ class SessionPlugins(_SessionChanges):
         session_id: str | None = None,
         default_to_current_session: bool = True,
     ) -> T:
-        """Call an action with values and get one of type *answer*; otherwise as `invoke`.
-
-        Of an action of kind `task` it is the `TaskRecord`.
-        """
+        """Call an action with values and return one of type *answer*, or a task's record. See `invoke`."""
         where: dict[str, Any] = {
             "session_id": session_id,
             "default_to_current_session": default_to_current_session,
@@ -288,7 +275,7 @@ class SessionPlugins(_SessionChanges):
         where: dict[str, Any],
         perform: Callable[[PluginSession], Awaitable[Any]],
     ) -> Any:
-        """Start an action of kind `task`, or perform another; only a query may run beside a change."""
+        """Start an action of kind `task`, or perform another one; only queries run during a change."""
         session_id = where["session_id"]
         if session_id is not None and await self._services.store.head(session_id) is None:
             raise UnknownSession(name, f"was called for session {session_id[:80]!r}, which does not exist")
@@ -315,7 +302,7 @@ class SessionPlugins(_SessionChanges):
                 if task is not None and task.cancelling():  # the task was cancelled, the action did not fail
                     raise asyncio.CancelledError from None
                 raise
-            with contextlib.suppress(SessionBusy):  # a turn that runs or waits writes what has changed itself
+            with contextlib.suppress(SessionBusy):  # a turn that runs or waits stores the changes itself
                 async with self._changing():
                     pass
             return answer
@@ -332,10 +319,9 @@ class SessionPlugins(_SessionChanges):
         return (await self._live.current()).policy
 
     async def configure(self, **changes: Any) -> SessionPolicy:
-        """Run with other settings from the next turn on, as plugins allow; in this process.
+        """Change the settings from the next turn on, in this process, as far as plugins allow.
 
-        The model may be another one of the same provider: `ProviderMismatch` otherwise. `limits=None` are the
-        agent's own.
+        The model must be of the same provider: `ProviderMismatch`. `limits=None` are the agent's own.
         """
         context = await self._live.current()
         before = context.policy
@@ -357,7 +343,7 @@ class SessionPlugins(_SessionChanges):
         return context.policy
 
     async def apply_extension(self, extension: Json) -> None:
-        """Hand something over to the session's protocol; `ProtocolError` if it takes no such thing."""
+        """Pass *extension* to the session's protocol; `ProtocolError` if it takes none like this."""
         clean, _ = to_json(extension)
         async with self._changing() as context:
             await context.plugins.ask_protocol("apply_session_extension", clean)
@@ -371,9 +357,19 @@ async def append_nodes(
     If the session's protocol fails to take them in, that is raised, and the nodes stay.
     """
     now = services.clock.now_ms()
-    entries = tuple(Entry(at_ms=now, payload=_checked(payload)) for payload in payloads)
+    entries = []
+    for payload in payloads:
+        check_bounds(payload)
+        try:
+            read: Payload = msgspec.json.decode(msgspec.json.encode(payload), type=Payload)
+        except (msgspec.MsgspecError, TypeError, UnicodeError, RecursionError) as error:
+            raise InvalidArgument(
+                f"{type(payload).__name__} cannot be a node: {error}",
+                hint="append messages, PluginNode, FrameOpened or TurnEnded",
+            ) from None
+        entries.append(Entry(at_ms=now, payload=read))
     segment_id = new_turn_id().replace("t_", "a_")
-    head = await services.store.append(live.session_id, segment_id, entries, requires, now)
+    head = await services.store.append(live.session_id, segment_id, tuple(entries), requires, now)
     if live.prepared is not None:
         context = await live.context(head)
         here = ProtocolSessionContext(live.session_id)
@@ -383,19 +379,6 @@ async def append_nodes(
             error.hint = f"the nodes were added, up to {head.leaf}: do not append them again"
             raise
     return head
-
-
-def _checked(payload: Payload) -> Payload:
-    """Refuse what the store could not read back."""
-    check_bounds(payload)
-    try:
-        read: Payload = msgspec.json.decode(msgspec.json.encode(payload), type=Payload)
-        return read
-    except (msgspec.MsgspecError, TypeError, UnicodeError, RecursionError) as error:
-        raise InvalidArgument(
-            f"{type(payload).__name__} cannot be a node: {error}",
-            hint="append messages, PluginNode, FrameOpened or TurnEnded",
-        ) from None
 
 
 def as_options(given: PluginOptions | Mapping[str, Json]) -> PluginOptions:
