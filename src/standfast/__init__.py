@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "standfast.errors": (
-        "StandfastError",
-        "LeaseLost",
-        "ModelError",
-        "ToolError",
-    ),
+    "standfast.errors": ("StandfastError", "LeaseLost", "ModelError", "ToolError"),
     "standfast.model": (
         "Approval",
         "ApprovalState",
@@ -40,12 +35,7 @@ _HOMES = {
         "ToolCallContext",
         "auto_approval",
     ),
-    "standfast.tools": (
-        "RegisteredTool",
-        "Tool",
-        "ToolRegistry",
-        "tool",
-    ),
+    "standfast.tools": ("RegisteredTool", "Tool", "ToolRegistry", "tool"),
     "standfast.runtime.blocking": ("BlockingSandbox",),
     "standfast.runtime.sessions.current_turn": ("SessionMessages",),
     "standfast.runtime.sandbox": ("Sandbox",),
@@ -58,41 +48,17 @@ _HOMES = {
         "UserMessage",
     ),
     "standfast.model.session": ("CurrentTurn", "Node", "SessionHead", "session_id_from"),
-    "standfast.model.host_requests": (
-        "DirectRequest",
-        "SessionCreateRequest",
-        "TurnInput",
-    ),
-    "standfast.model.monitor": (
-        "MonitorSpec",
-        "MonitorState",
-    ),
+    "standfast.model.host_requests": ("DirectRequest", "SessionCreateRequest", "TurnInput"),
+    "standfast.model.monitor": ("MonitorSpec", "MonitorState"),
     "standfast.model.outcome": ("StopReason",),
-    "standfast.model.task": (
-        "TaskSpec",
-        "TaskState",
-    ),
-    "standfast.model.trigger": (
-        "Schedule",
-        "Trigger",
-    ),
-    "standfast.model.limits": (
-        "Usage",
-        "UsageLimits",
-    ),
-    "standfast.tools.context": (
-        "CompleteAfter",
-        "CompleteLater",
-        "ContinueAs",
-        "RunContext",
-    ),
+    "standfast.model.task": ("TaskSpec", "TaskState"),
+    "standfast.model.trigger": ("Schedule", "Trigger"),
+    "standfast.model.limits": ("Usage", "UsageLimits"),
+    "standfast.tools.context": ("CompleteAfter", "CompleteLater", "ContinueAs", "RunContext"),
     "standfast.plugins.actions": ("action",),
     "standfast.plugins.hook": ("hook",),
     "standfast.plugins.plugin": ("Plugin",),
-    "standfast.protocols.code.plugin": (
-        "CodeMode",
-        "CodeProtocol",
-    ),
+    "standfast.protocols.code.plugin": ("CodeMode", "CodeProtocol"),
     "standfast.providers.anthropic": ("AnthropicModel",),
     "standfast.providers.cached": ("Cached",),
     "standfast.providers.fallback": ("Fallback",),
@@ -118,17 +84,11 @@ _HOMES = {
     ),
     "standfast.runtime.turn": ("Turn",),
     "standfast.runtime.user_functions": ("runtime_loop",),
-    "standfast.trace": (
-        "JsonlTrace",
-        "OtelTrace",
-    ),
+    "standfast.trace": ("JsonlTrace", "OtelTrace"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "__version__",
-    *sorted(_HOME_OF),
-]
+__all__ = ["__version__", *sorted(_HOME_OF)]
 
 if TYPE_CHECKING:
     from standfast.errors import LeaseLost as LeaseLost
