@@ -87,7 +87,12 @@ def check_bounds(value: object, max_bytes: int = MAX_VALUE_BYTES, max_nodes: int
         else:
             plain = False
             parts = _parts(item)
-            size -= _least_bytes(item)
+            if isinstance(item, str):
+                size -= str.__len__(item) + 2
+            elif isinstance(item, _BUFFERS):
+                size -= memoryview(item).nbytes
+            else:
+                size -= int.bit_length(item) // 4 + 1 if isinstance(item, int) else 1
             nodes -= len(parts)
             if nodes >= 0:
                 pending += parts
@@ -147,20 +152,17 @@ def _separators_outside(text: bytes) -> int:
     found, at = 0, 0
     while (quote := text.find(b'"', at)) >= 0:
         found += _separators(text, at, quote)
-        at = _after_string(text, quote + 1)
-    return found + _separators(text, at)
-
-
-def _after_string(text: bytes, at: int) -> int:
-    """Where the string ends whose first character is at *at*; the end of the text if it does not."""
-    while (quote := text.find(b'"', at)) >= 0:
-        before = quote
-        while text[before - 1] == 0x5C:
-            before -= 1
-        if (quote - before) % 2 == 0:
-            return quote + 1
         at = quote + 1
-    return len(text)
+        while (quote := text.find(b'"', at)) >= 0:  # to the end of the string
+            before = quote
+            while text[before - 1] == 0x5C:
+                before -= 1
+            at = quote + 1
+            if (quote - before) % 2 == 0:
+                break
+        else:
+            at = len(text)
+    return found + _separators(text, at)
 
 
 def _parts(item: Any) -> list[Any]:
@@ -170,36 +172,21 @@ def _parts(item: Any) -> list[Any]:
     for kind in _SEQUENCES:
         if isinstance(item, kind):
             return list(kind.__iter__(item))
-    named = _fields(type(item))
-    if named is None:
-        return []
-    held = getattr(item, "__dict__", None)
-    return list(held.values()) if isinstance(held, dict) and held else [_field(item, name) for name in named]
-
-
-def _fields(kind: type) -> Iterable[str] | None:
-    """The names of the fields of a struct, a dataclass, an attrs class or a model; None for other types."""
+    kind = type(item)
+    named: Iterable[str] | None = None  # the fields of a struct, a dataclass, a model or an attrs class
     for mark in ("__struct_fields__", "__dataclass_fields__", "model_fields"):
-        if isinstance(named := getattr(kind, mark, None), (dict, tuple)):
-            return named
-    attributes = getattr(kind, "__attrs_attrs__", None)
-    return None if attributes is None else [one.name for one in attributes]
-
-
-def _field(item: Any, name: str) -> Any:
-    try:
-        return getattr(item, name)
-    except Exception:  # a field that was never set, or a property in its place
-        return None
-
-
-def _least_bytes(item: Any) -> int:
-    """The least that a value which is not plain takes, its parts aside."""
-    if isinstance(item, str):
-        return str.__len__(item) + 2
-    if isinstance(item, _BUFFERS):
-        return memoryview(item).nbytes
-    return int.bit_length(item) // 4 + 1 if isinstance(item, int) else 1
+        if named is None and isinstance(found := getattr(kind, mark, None), (dict, tuple)):
+            named = found
+    if named is None:
+        named = [one.name for one in getattr(kind, "__attrs_attrs__", ())]
+    held = getattr(item, "__dict__", None) if named or hasattr(kind, "__attrs_attrs__") else None
+    if isinstance(held, dict) and held:
+        return list(held.values())
+    parts = []
+    for name in named:
+        with contextlib.suppress(Exception):  # a field that was never set, or a property in its place
+            parts.append(getattr(item, name))
+    return parts
 
 
 def _refuse_cycle(value: object, max_nodes: int) -> None:
@@ -256,7 +243,12 @@ def to_json(value: object, max_bytes: int = MAX_VALUE_BYTES) -> tuple[Json, int]
             copy = _copy(value)  # a single call that decodes much would hold the GIL for too long
         return copy, len(data if plain else encode_json(copy))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise InvalidArgument(f"not JSON: {_reason(error)}") from None
+        reason = str(error)
+        if isinstance(error, RecursionError):
+            reason = "the value is nested too deeply"
+        elif isinstance(error, UnicodeEncodeError):
+            reason = "a string holds a lone surrogate"
+        raise InvalidArgument(f"not JSON: {reason}") from None
 
 
 def encode_json(value: object, order: Literal["deterministic", "sorted"] | None = None) -> bytes:
@@ -354,17 +346,15 @@ def _copy(value: Any) -> Any:
     if isinstance(value, dict):
         fields = {}
         for key, item in value.items():
-            fields[_text_key(key)] = _copy(item)
+            if isinstance(key, str):
+                name = key
+            elif key is None or isinstance(key, (bool, int, float)):
+                name = _strict.encode(key)
+            else:
+                raise TypeError(f"an object with a {type(key).__name__} as a key")
+            fields[name] = _copy(item)
         return fields
     raise TypeError(f"a value of type {type(value).__name__}")
-
-
-def _text_key(key: Any) -> str:
-    if isinstance(key, str):
-        return key
-    if key is None or isinstance(key, (bool, int, float)):
-        return _strict.encode(key)
-    raise TypeError(f"an object with a {type(key).__name__} as a key")
 
 
 @contextlib.contextmanager
@@ -381,7 +371,7 @@ def _without_collecting() -> Iterator[None]:
 
 
 def _is_small_and_plain(value: object) -> bool:
-    """Whether *value* is certainly JSON: most arguments are, and this is sooner said than encoded twice."""
+    """Return whether *value* is certainly small JSON, as most arguments are; cheaper than a full check."""
     pending: list[Any] = [value]
     for _ in range(_SMALL_VALUES):
         if not pending:
@@ -399,16 +389,15 @@ def _is_small_and_plain(value: object) -> bool:
                 return False
             pending += one
         elif kind is dict:
-            if len(one) > _SMALL_VALUES or not all(_is_small_key(key) for key in one):
+            if len(one) > _SMALL_VALUES:
                 return False
+            for key in one:
+                if type(key) is not str or len(key) > _SMALL_CHARS or not key.isascii():
+                    return False
             pending += one.values()
         elif one is not None and kind is not bool:
             return False
     return not pending
-
-
-def _is_small_key(key: object) -> bool:
-    return type(key) is str and len(key) <= _SMALL_CHARS and key.isascii()
 
 
 def canonical_json(value: object) -> bytes:
@@ -433,27 +422,11 @@ def digest_json(value: object) -> str:
 
 
 def nested_deeper_than(value: Json, levels: int) -> bool:
-    """Whether lists and objects are nested in *value* more than so many deep."""
-    layer = [value]
+    """Return whether lists and objects are nested in *value* more than *levels* deep."""
+    layer = [value] if isinstance(value, (dict, list)) else []
     for _ in range(levels):
-        layer = [child for one in layer for child in _children(one)]
+        parts = [one.values() if isinstance(one, dict) else one for one in layer]
+        layer = [child for part in parts for child in part if isinstance(child, (dict, list))]
         if not layer:
             return False
     return True
-
-
-def _children(value: Json) -> list[Json]:
-    """The lists and objects inside a list or an object; what is neither is no level of its own."""
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list):
-        return []
-    return [child for child in value if isinstance(child, (dict, list))]
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "the value is nested too deeply"
-    if isinstance(error, UnicodeEncodeError):
-        return "a string holds a lone surrogate"
-    return str(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
@@ -79,7 +79,7 @@ def require_unsigned(struct: msgspec.Struct) -> None:
 
 
 NANO: Final = 10**9
-"""So many of the units that costs are counted in are one dollar."""
+"""Costs are counted in billionths of a dollar."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
@@ -168,7 +168,7 @@ class UsageLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     and those of plugins, tools and code included. max_cost_usd: what the model calls cost; it needs a price
     for the model. max_wall_ms: time the turn runs, waiting for people and timers not counted. max_attempts:
     tries of one model call. max_retry_wait_ms: time between the tries of one model call, in all.
-    max_output_retries: times the model is told that its answer does not fit `output_type`.
+    max_output_retries: times the model may correct an answer that does not fit `output_type`.
     """
 
     max_iterations: int = 50
@@ -187,17 +187,14 @@ class UsageLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             if value is None and name not in _MINIMA:
                 continue
             if name == "max_cost_usd":
-                _require_amount(value)
+                is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+                if not is_number or not math.isfinite(value) or value * NANO < 1:
+                    raise InvalidArgument(
+                        f"max_cost_usd must be an amount in dollars, more than 0, not {value!r}"
+                    )
             elif not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InvalidArgument(f"{name} must be a whole number from {least}, not {value!r}")
 
     @property
     def max_cost_nano_usd(self) -> int | None:
         return None if self.max_cost_usd is None else round(self.max_cost_usd * NANO)
-
-
-def _require_amount(value: Any) -> None:
-    """Refuse what is no amount of money that a call could cost less than."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value * NANO < 1:
-        raise InvalidArgument(f"max_cost_usd must be an amount in dollars, more than 0, not {value!r}")

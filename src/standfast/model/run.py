@@ -57,16 +57,12 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         if self.timeout_ms is not None and not 0 < self.timeout_ms < 2**32:
             raise InvalidArgument(f"timeout_ms must be from 1 to 4294967295, not {self.timeout_ms}")
         for name in self.inputs:
-            if not isinstance(name, str) or not _may_be_named(name, self.language):
-                spoken = "TypeScript" if self.language == Language.TYPESCRIPT else "Python"
+            typescript = self.language == Language.TYPESCRIPT
+            word = name.replace("$", "_") if typescript and isinstance(name, str) else name
+            taken = name in _RESERVED if typescript else keyword.iskeyword(name)
+            if not isinstance(name, str) or not word.isidentifier() or taken:
+                spoken = "TypeScript" if typescript else "Python"
                 raise InvalidArgument(f"input name {name!r} is not a {spoken} identifier")
-
-
-def _may_be_named(name: str, language: Language) -> bool:
-    """Whether the language could have a variable of this name."""
-    if language == Language.TYPESCRIPT:
-        return name.replace("$", "_").isidentifier() and name not in _RESERVED
-    return name.isidentifier() and not keyword.iskeyword(name)
 
 
 _RESERVED: Final = frozenset({

@@ -19,13 +19,14 @@ Not here: pydantic models. They check and describe themselves, custom validators
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import math
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypedDict, Union, get_args, get_origin
 
 import msgspec
@@ -67,9 +68,8 @@ def field_default(default: Any) -> tuple[Any, dict[str, Any]]:
         return None, {"default": default}
     if default.default_factory is not None:
         return default, {"default_factory": default.default_factory}
-    if _is_undefined(default.default):
-        return default, {}
-    return default, {"default": default.default}
+    undefined = default.default is Ellipsis or type(default.default).__name__ == "PydanticUndefinedType"
+    return default, {} if undefined else {"default": default.default}
 
 
 class _Translation:
@@ -83,14 +83,27 @@ class _Translation:
     def rewritten(self, type_: Any) -> Any:
         origin = get_origin(type_)
         if origin is Annotated:
-            return self._annotated(type_)
+            inner, constraints = self.rewritten(type_.__origin__), _merged(type_.__metadata__)
+            understood = all(isinstance(one, msgspec.Meta) for one in type_.__metadata__)
+            applies = not _is_union(inner) or constraints.keys() <= _WORDS
+            return (
+                type_ if inner is type_.__origin__ and understood and applies else _with(inner, constraints)
+            )
         if isinstance(type_, typing.NewType):
             return self._unless_same(type_, type_.__supertype__)
         if type(type_).__name__ == "TypeAliasType":
             return self._unless_same(type_, type_.__value__)
         if origin is Literal or origin is None:
             return self._class(type_)
-        return self._generic(type_, origin)
+        before = get_args(type_)
+        if any(one is Ellipsis or isinstance(one, (list, str, int, bytes)) for one in before):
+            return type_  # arguments that are not types
+        after = tuple(self.rewritten(one) for one in before)
+        if all(new is old for new, old in zip(after, before, strict=True)):
+            return self._class(type_)
+        if _is_union(type_):
+            return Union[after]  # noqa: UP007  the members are known only now
+        return origin[after[0] if len(after) == 1 else after]
 
     def _unless_same(self, alias: Any, meant: Any) -> Any:
         if alias in self._open:  # an alias that names itself, such as that of any JSON value
@@ -100,36 +113,15 @@ class _Translation:
         self._open.discard(alias)
         return alias if made is meant else made
 
-    def _generic(self, type_: Any, origin: Any) -> Any:
-        before = get_args(type_)
-        if not all(_is_type(one) for one in before):
-            return type_
-        after = tuple(self.rewritten(one) for one in before)
-        if all(new is old for new, old in zip(after, before, strict=True)):
-            return self._class(type_)
-        if _is_union(type_):
-            return Union[after]  # noqa: UP007  the members are known only now
-        return origin[after[0] if len(after) == 1 else after]
-
-    def _annotated(self, type_: Any) -> Any:
-        inner = self.rewritten(type_.__origin__)
-        constraints = _merged(type_.__metadata__)
-        understood = all(isinstance(one, msgspec.Meta) for one in type_.__metadata__)
-        if (
-            inner is type_.__origin__
-            and understood
-            and (not _is_union(inner) or constraints.keys() <= _WORDS)
-        ):
-            return type_
-        return _with(inner, constraints)
-
     # Classes
 
     def _class(self, type_: Any) -> Any:
-        if not isinstance(type_, type) or get_origin(type_) is not None or _is_pydantic_model(type_):
+        if not isinstance(type_, type) or get_origin(type_) is not None:
             return type_
         if dataclasses.is_dataclass(type_):
             _refuse_pydantic_checks(type_)
+        elif hasattr(type_, "__pydantic_validator__"):  # a model checks and describes itself
+            return type_
         fields = _fields_of(type_)
         if fields is None:
             return type_
@@ -138,20 +130,16 @@ class _Translation:
             return type_
         if type_ not in self._shadows:
             self._open.add(type_)
-            self._shadows[type_] = self._shadow(type_, fields)
+            after = {name: self.rewritten(hint) for name, hint in fields.items()}
+            same = all(after[name] is hint for name, hint in fields.items())
+            if not same and type_ in self._recursive:
+                raise InvalidArgument(
+                    f"{type_.__name__} refers to itself, so constraints in its annotations cannot be honoured",
+                    hint="write them as msgspec.Meta, or make it a pydantic model",
+                )
+            self._shadows[type_] = type_ if same else _shadow_of(type_, after)
             self._open.discard(type_)
         return self._shadows[type_]
-
-    def _shadow(self, cls: type, before: Mapping[str, Any]) -> Any:
-        after = {name: self.rewritten(hint) for name, hint in before.items()}
-        if all(after[name] is hint for name, hint in before.items()):
-            return cls
-        if cls in self._recursive:
-            raise InvalidArgument(
-                f"{cls.__name__} refers to itself, so the constraints in its annotations cannot be honoured",
-                hint="write them as msgspec.Meta, or make it a pydantic model",
-            )
-        return _shadow_of(cls, after)
 
 
 def _fields_of(cls: type) -> dict[str, Any] | None:
@@ -174,10 +162,16 @@ def _fields_of(cls: type) -> dict[str, Any] | None:
 
 def _shadow_of(cls: type, fields: dict[str, Any]) -> Any:
     """Make a class of the same shape as *cls* with these field types."""
-    namespace = {"__doc__": _doc_of(cls)}
+    doc = cls.__doc__
+    if doc is not None:  # dataclasses and structs make one up
+        doc = None if doc.startswith(f"{cls.__name__}(") else inspect.cleandoc(doc)
+    namespace = {"__doc__": doc}
     if typing.is_typeddict(cls):
         optional: frozenset[str] = cls.__optional_keys__  # type: ignore[attr-defined]
-        entries = {name: _entry(hint, name in optional) for name, hint in fields.items()}
+        entries = dict(fields)
+        for name, hint in fields.items():
+            if name in optional and get_origin(hint) not in (typing.Required, typing.NotRequired):
+                entries[name] = typing.NotRequired[hint]
         made = _typed_dict(cls.__name__, entries)
         made.__doc__, made.__module__ = namespace["__doc__"], cls.__module__
         return made
@@ -190,7 +184,11 @@ def _shadow_of(cls: type, fields: dict[str, Any]) -> Any:
     if issubclass(cls, msgspec.Struct):
         return _shadow_struct(cls, fields, namespace)
     if dataclasses.is_dataclass(cls):
-        members = [_member(one, fields) for one in dataclasses.fields(cls) if one.init]
+        members = [
+            (one.name, fields[one.name], _default(one.default, one.default_factory, dataclasses.MISSING))
+            for one in dataclasses.fields(cls)
+            if one.init
+        ]
         return msgspec.defstruct(
             cls.__name__, members, kw_only=True, namespace=namespace, module=cls.__module__
         )
@@ -224,34 +222,12 @@ def _shadow_struct(cls: type[msgspec.Struct], fields: dict[str, Any], namespace:
     )
 
 
-def _member(one: dataclasses.Field[Any], fields: dict[str, Any]) -> tuple[str, Any, Any]:
-    return one.name, fields[one.name], _default(one.default, one.default_factory, dataclasses.MISSING)
-
-
 def _default(default: Any, factory: Any, missing: Any, name: str | None = None) -> Any:
     if default is not missing:
         return msgspec.field(default=default, name=name)
     if factory is not missing:
         return msgspec.field(default_factory=factory, name=name)
     return msgspec.field(name=name)
-
-
-def _entry(hint: Any, optional: bool) -> Any:
-    """A key of a TypedDict; one that says itself whether it is required stays so."""
-    if get_origin(hint) in (typing.Required, typing.NotRequired):
-        return hint
-    return typing.NotRequired[hint] if optional else hint
-
-
-def _doc_of(cls: type) -> str | None:
-    """The docstring that somebody wrote; dataclasses and structs make one up."""
-    text = cls.__doc__
-    return None if text is None or text.startswith(f"{cls.__name__}(") else inspect.cleandoc(text)
-
-
-def _is_pydantic_model(type_: type) -> bool:
-    """Whether pydantic checks and describes values of this class by itself."""
-    return hasattr(type_, "__pydantic_validator__") and not dataclasses.is_dataclass(type_)
 
 
 def _refuse_pydantic_checks(cls: Any) -> None:
@@ -269,11 +245,6 @@ def _is_union(type_: Any) -> bool:
     return get_origin(type_) in (Union, types.UnionType)
 
 
-def _is_type(candidate: Any) -> bool:
-    """Whether an argument of a generic type is a type itself, and not a value or a list of parameters."""
-    return candidate is not Ellipsis and not isinstance(candidate, (list, str, int, bytes))
-
-
 # Metadata
 
 
@@ -284,7 +255,8 @@ def _constraints_of(meta: Any) -> dict[str, Any]:
     if isinstance(meta, str):
         return {"description": meta}
     if isinstance(meta, msgspec.Meta):
-        return {name: value for name, value in _meta_arguments(meta) if value is not None}
+        names = (*_NUMERIC, *_SIZED, *_WORDS, "pattern", "tz")
+        return {name: value for name in names if (value := getattr(meta, name)) is not None}
     if isinstance(text := getattr(meta, "documentation", None), str):
         return {"description": text}
     if _is_field_info(meta):
@@ -295,17 +267,27 @@ def _constraints_of(meta: Any) -> dict[str, Any]:
             return _merged(meta)
         if (known := _from_attributes(meta)) is not None:
             return known
-    raise InvalidArgument(f"{_shown(meta)} in an annotation cannot be honoured", hint=_HINT)
-
-
-def _meta_arguments(meta: msgspec.Meta) -> Iterable[tuple[str, Any]]:
-    return ((name, getattr(meta, name)) for name in (*_NUMERIC, *_SIZED, *_WORDS, "pattern", "tz"))
+    shown = type(meta).__name__
+    with contextlib.suppress(Exception):  # a user's own class may raise anything
+        shown = repr(meta)[:200]
+    raise InvalidArgument(f"{shown} in an annotation cannot be honoured", hint=_HINT)
 
 
 def _merged(metadata: Iterable[Any]) -> dict[str, Any]:
+    """Join constraints; of two bounds of a kind the stricter one stays, of two descriptions the later one."""
     found: dict[str, Any] = {}
-    for one in metadata:
-        _merge(found, _constraints_of(one))
+    for name, value in (item for one in metadata for item in _constraints_of(one).items()):
+        before = found.get(name)
+        if before is None or name in _WORDS:
+            found[name] = value
+        elif name in _LOWER:
+            found[name] = max(before, value)
+        elif name in _UPPER:
+            found[name] = min(before, value)
+        elif before != value:
+            raise InvalidArgument(
+                f"an annotation has {name} {before!r} and {value!r}", hint="keep one of them"
+            )
     return found
 
 
@@ -347,10 +329,6 @@ def _is_field_info(value: Any) -> bool:
     )
 
 
-def _is_undefined(value: Any) -> bool:
-    return value is Ellipsis or type(value).__name__ == "PydanticUndefinedType"
-
-
 def _from_field_info(info: Any) -> dict[str, Any]:
     for name in ("alias", "validation_alias", "discriminator"):
         if getattr(info, name, None) is not None:
@@ -368,22 +346,6 @@ def _from_field_info(info: Any) -> dict[str, Any]:
     return found
 
 
-def _merge(found: dict[str, Any], more: dict[str, Any]) -> None:
-    """Add constraints; of two bounds of a kind the stricter one stays, of two descriptions the later one."""
-    for name, value in more.items():
-        before = found.get(name)
-        if before is None or name in _WORDS:
-            found[name] = value
-        elif name in _LOWER:
-            found[name] = max(before, value)
-        elif name in _UPPER:
-            found[name] = min(before, value)
-        elif before != value:
-            raise InvalidArgument(
-                f"an annotation has {name} {before!r} and {value!r}", hint="keep one of them"
-            )
-
-
 def _with(type_: Any, constraints: dict[str, Any]) -> Any:
     """Annotate *type_*, or the members of a union that a constraint is about."""
     if not constraints:
@@ -391,24 +353,16 @@ def _with(type_: Any, constraints: dict[str, Any]) -> Any:
     if _is_union(type_):
         words = {name: value for name, value in constraints.items() if name in _WORDS}
         bounds = {name: value for name, value in constraints.items() if name not in _WORDS}
-        return _with_words(_constrained_union(type_, bounds), words)
+        left, members = set(bounds), []
+        for member in get_args(type_):
+            mine = {name: value for name, value in bounds.items() if _concerns(name, member)}
+            left -= mine.keys()
+            members.append(_with(member, mine))
+        if left:
+            raise InvalidArgument(f"{sorted(left)[0]} does not apply to any type in {type_}", hint=_HINT)
+        union: Any = Union[tuple(members)]  # noqa: UP007  the members are known only now
+        return Annotated[union, _made(words)] if words else union
     return Annotated[type_, _made(constraints)]
-
-
-def _with_words(type_: Any, words: dict[str, Any]) -> Any:
-    return Annotated[type_, _made(words)] if words else type_
-
-
-def _constrained_union(union: Any, bounds: dict[str, Any]) -> Any:
-    left = set(bounds)
-    members: list[Any] = []
-    for member in get_args(union):
-        mine = {name: value for name, value in bounds.items() if _concerns(name, member)}
-        left -= mine.keys()
-        members.append(_with(member, mine))
-    if left:
-        raise InvalidArgument(f"{sorted(left)[0]} does not apply to any type in {union}", hint=_HINT)
-    return Union[tuple(members)]  # noqa: UP007  the members are known only now
 
 
 def _concerns(constraint: str, member: Any) -> bool:
@@ -426,7 +380,10 @@ def _concerns(constraint: str, member: Any) -> bool:
 
 def _made(constraints: dict[str, Any]) -> msgspec.Meta:
     """Make the `Meta`; of an open and a closed bound on one side the stricter one stays."""
-    chosen = {name: _whole(value) if name in _NUMERIC else value for name, value in constraints.items()}
+    chosen = dict(constraints)
+    for name, value in constraints.items():
+        if name in _NUMERIC and isinstance(value, float) and value.is_integer():
+            chosen[name] = int(value)  # msgspec takes no float for a bound of an integer
     for open_, closed, stricter in (("gt", "ge", max), ("lt", "le", min)):
         if open_ in chosen and closed in chosen:
             keeps_open = stricter(chosen[open_], chosen[closed]) == chosen[open_]
@@ -435,15 +392,3 @@ def _made(constraints: dict[str, Any]) -> msgspec.Meta:
         return msgspec.Meta(**chosen)
     except (TypeError, ValueError, re.error) as error:
         raise InvalidArgument(f"a constraint in an annotation cannot be honoured: {error}") from None
-
-
-def _whole(value: Any) -> Any:
-    """A bound such as 5.0 as the integer that it is: msgspec takes no other for an integer."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _shown(meta: Any) -> str:
-    try:
-        return repr(meta)[:200]
-    except Exception:  # a user's own class may raise anything
-        return type(meta).__name__

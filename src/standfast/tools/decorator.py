@@ -165,9 +165,8 @@ def tool(function: Any = None, /, **options: Any) -> Any:
         on_interrupted: what becomes of a call that is not idempotent and whose process died while it ran.
             "report" tells the model that it was interrupted, "ask" asks a person whether to run it again,
             "retry" runs it again: your word that this is safe.
-        on_timeout: what becomes of such a call if it exceeds its time-out, so that nobody knows whether it
-            took effect. "report" tells the model so, "ask" asks a person whether to run it again, "retry"
-            runs it again, at most twice.
+        on_timeout: the same for a call that exceeds its time-out, whose outcome is unknown; "retry" runs it
+            again at most twice.
         loop: the event loop that an `async` function runs on. "own" is a loop on a thread of its own:
             whatever the function does, its time limit holds and nothing else waits. "runtime" is the loop
             that the runtime runs on, for functions that use objects bound to that loop, such as a connection
@@ -182,21 +181,17 @@ def tool(function: Any = None, /, **options: Any) -> Any:
 
 
 def _tool_of(function: Any, options: dict[str, Any]) -> Tool[Any, Any] | ToolMethod[..., Any]:
-    if not _is_method(function):
+    is_method = False  # a function in the body of a class, whose first parameter is `self`
+    if inspect.isfunction(function):
+        parent = function.__qualname__.rpartition(".")[0]
+        parameters = list(inspect.signature(function).parameters)
+        is_method = bool(parent) and not parent.endswith("<locals>") and parameters[:1] == ["self"]
+    if not is_method:
         return _make(function, **options)
     if options.get("isolate"):
         raise InvalidArgument(f"tool {function.__name__}() is a method and cannot be isolated")
     made = _make(types.MethodType(function, object()), **options)
     return ToolMethod(function, made.registered)
-
-
-def _is_method(function: Any) -> bool:
-    """Whether this is a function in the body of a class, with an object as its first parameter."""
-    if not inspect.isfunction(function):
-        return False
-    parent = function.__qualname__.rpartition(".")[0]
-    parameters = list(inspect.signature(function).parameters)
-    return bool(parent) and not parent.endswith("<locals>") and parameters[:1] == ["self"]
 
 
 def _make(
@@ -218,7 +213,21 @@ def _make(
         raise InvalidArgument(f"@tool needs a function, not {function!r}")
     called = name or function.__name__
     signature = read_signature(function, called)
-    effect = _side_effect(side_effect, called)
+    try:
+        effect = SideEffect(side_effect)
+    except ValueError:
+        known = ", ".join(SideEffect)
+        raise InvalidArgument(
+            f"side_effect {side_effect!r} of tool {called}() is not one of {known}"
+        ) from None
+    if loop not in ("own", "runtime"):
+        raise InvalidArgument(f"loop {loop!r} of tool {called}() is unknown", hint='use "own" or "runtime"')
+    is_async = inspect.iscoroutinefunction(function)
+    if loop == "runtime" and (isolate or not is_async):
+        why = "is isolated" if isolate else "is not `async def`"
+        raise InvalidArgument(
+            f"tool {called}() {why} and cannot run on the runtime's loop", hint="leave out loop="
+        )
     capability = Capability(
         name=called,
         description=description if description is not None else signature.docs.description,
@@ -232,13 +241,13 @@ def _make(
     registered = RegisteredTool(
         capability,
         function,
-        async_mode=inspect.iscoroutinefunction(function),
+        async_mode=is_async,
         owner=owner_of(function),
         signature=signature,
         isolate=isolate,
         on_interrupted=on_interrupted,
         on_timeout=on_timeout,
-        loop=_loop(loop, called, function, isolate),
+        loop=loop,
         expose_errors=expose_errors,
     )
     if isolate and signature.takes_context:
@@ -268,25 +277,6 @@ def collect_tools(namespace: Iterable[object]) -> list[RegisteredTool]:
     return list(found.values())
 
 
-def _side_effect(value: SideEffect | str, name: str) -> SideEffect:
-    try:
-        return SideEffect(value)
-    except ValueError:
-        known = ", ".join(SideEffect)
-        raise InvalidArgument(f"side_effect {value!r} of tool {name}() is not one of {known}") from None
-
-
-def _loop(value: ToolLoop, name: str, function: Callable[..., Any], isolate: bool) -> ToolLoop:
-    if value not in ("own", "runtime"):
-        raise InvalidArgument(f"loop {value!r} of tool {name}() is unknown", hint='use "own" or "runtime"')
-    if value == "runtime" and (isolate or not inspect.iscoroutinefunction(function)):
-        why = "is isolated" if isolate else "is not `async def`"
-        raise InvalidArgument(
-            f"tool {name}() {why} and cannot run on the runtime's loop", hint="leave out loop="
-        )
-    return value
-
-
 def _approval(value: ApprovalPolicy, name: str) -> ApprovalPolicy:
     try:
         policy: ApprovalPolicy = msgspec.convert(msgspec.to_builtins(value), ApprovalPolicy)
@@ -295,15 +285,11 @@ def _approval(value: ApprovalPolicy, name: str) -> ApprovalPolicy:
             f"approval {value!r} of tool {name}() is unknown",
             hint='use "none", "manual" or auto_approval("rule")',
         ) from None
-    if not isinstance(policy, str):
-        _check_rule(policy.auto.rule, name)
-    return policy
-
-
-def _check_rule(rule: str, name: str) -> None:
     try:
-        compile(rule, "<rule>", "eval", dont_inherit=True)
+        if not isinstance(policy, str):
+            compile(policy.auto.rule, "<rule>", "eval", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InvalidArgument(
             f"the approval rule of tool {name}() is not a Python expression: {error}"
         ) from None
+    return policy

@@ -354,7 +354,7 @@ class _LoopThread:
             return True
         loop, self._tasks_made = self._loop, 0
         task = job.begin(loop)
-        loop.call_soon(self._look, task)  # runs right after the task's first step
+        loop.call_soon(self._note_whether_waiting, task)  # runs right after the task's first step
         try:
             loop.run_until_complete(task)
         except BaseException as error:  # a task of the job raised SystemExit, or the loop was stopped
@@ -365,7 +365,7 @@ class _LoopThread:
             _tidy(loop)
         return True
 
-    def _look(self, task: asyncio.Task[None]) -> None:
+    def _note_whether_waiting(self, task: asyncio.Task[None]) -> None:
         self._waited = not task.done()
 
     def _make_task(

@@ -51,8 +51,13 @@ def _run(spec: ModuleSpec, before: ModuleType | None) -> ModuleType:
 def _package_of(file: Path) -> str:
     """The name of the package that the file is in; the package is imported, or made."""
     directory = file.parent
-    if not (directory / "__init__.py").is_file():
-        return _made_package(directory)
+    if not (directory / "__init__.py").is_file():  # make a package whose modules are the directory's files
+        name = f"standfast_files_{hashlib.sha256(str(directory).encode()).hexdigest()[:12]}"
+        if name not in sys.modules:
+            package = ModuleType(name)
+            package.__path__ = [str(directory)]
+            sys.modules[name] = package
+        return name
     names = [directory.name]
     while (directory.parent / "__init__.py").is_file():
         directory = directory.parent
@@ -79,16 +84,6 @@ def _require_package(directory: Path) -> None:
     elif str(directory) not in getattr(known, "__path__", ()):
         where = getattr(known, "__file__", None) or "built in"
         raise ImportError(f"the package {name} in {directory} has the name of another module ({where})")
-
-
-def _made_package(directory: Path) -> str:
-    """A package whose modules are the files of a directory that is none."""
-    name = f"standfast_files_{hashlib.sha256(str(directory).encode()).hexdigest()[:12]}"
-    if name not in sys.modules:
-        package = ModuleType(name)
-        package.__path__ = [str(directory)]
-        sys.modules[name] = package
-    return name
 
 
 def _extend_path(directory: Path) -> None:

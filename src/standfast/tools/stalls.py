@@ -43,19 +43,15 @@ class StallWatch:
         """Watch the code in this block. *what* begins the warning."""
         outer, self._now = self._now, _Section(what)
         if not self._is_looking:
-            self._begin_looking()
+            with self._lock:
+                begins, self._is_looking = not self._is_looking, True
+            if begins:
+                with contextlib.suppress(RuntimeError):  # the system has no more threads
+                    threading.Thread(target=self._look, name="standfast-stalls", daemon=True).start()
         try:
             yield
         finally:
             self._now = outer
-
-    def _begin_looking(self) -> None:
-        with self._lock:
-            if self._is_looking:
-                return
-            self._is_looking = True
-        with contextlib.suppress(RuntimeError):  # the system has no more threads
-            threading.Thread(target=self._look, name="standfast-stalls", daemon=True).start()
 
     def _look(self) -> None:
         idle = 0

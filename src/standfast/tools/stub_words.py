@@ -15,7 +15,9 @@ _MAX_PARAMETER_CHARS: Final = 240
 def summary(capability: Capability) -> str:
     """The description's first paragraph, and whether a person is asked."""
     first = plain(_first_paragraph(capability.description), _MAX_PARAGRAPH_CHARS)
-    return " ".join(part for part in (first, _asks(capability)) if part)
+    policies = {"none": "", "manual": "A person is asked first."}
+    asks = policies.get(str(capability.approval_policy), "May ask a person first.")
+    return " ".join(part for part in (first, asks) if part)
 
 
 def parameter_words(capability: Capability) -> dict[str, str]:
@@ -46,16 +48,6 @@ def camel(name: str) -> str:
     """A name such as `order_lines` as `OrderLines`."""
     words = re.findall(r"[A-Za-z0-9]+", name)
     return "".join(word[0].upper() + word[1:] for word in words)
-
-
-def _asks(capability: Capability) -> str:
-    match capability.approval_policy:
-        case "none":
-            return ""
-        case "manual":
-            return "A person is asked first."
-        case _:
-            return "May ask a person first."
 
 
 def _first_paragraph(text: Any) -> str:

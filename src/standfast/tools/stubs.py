@@ -34,7 +34,7 @@ def capability_stub(capability: Capability, positional: int | None = None) -> st
     schema = capability.input_schema
     if schema.get("type") == "array":
         parameters = "*args: Any"
-    elif not all(_is_parameter(name) for name in schema.get("properties", {})):
+    elif any(not name.isidentifier() or keyword.iskeyword(name) for name in schema.get("properties", {})):
         parameters = "*args: Any, **kwargs: Any"
     else:
         parameters = _parameters(schema, positional)
@@ -55,10 +55,6 @@ def type_text(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
     for key in ("anyOf", "oneOf"):
         if key in schema:
             return " | ".join(dict.fromkeys(type_text(option, definitions) for option in schema[key]))
-    return _typed(schema, definitions)
-
-
-def _typed(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
     match schema.get("type"):
         case "array" if isinstance(schema.get("items"), dict):
             return f"list[{type_text(schema['items'], definitions)}]"
@@ -69,10 +65,6 @@ def _typed(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
         case str() as name:
             return _SIMPLE.get(name, "Any")
     return "Any"
-
-
-def _is_parameter(name: str) -> bool:
-    return name.isidentifier() and not keyword.iskeyword(name)
 
 
 def _parameters(schema: dict[str, Any], positional: int | None) -> str:

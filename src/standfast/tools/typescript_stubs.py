@@ -7,8 +7,8 @@ A function of the host takes one object and returns a promise, under a comment t
     /** Look a place up. */
     declare function lookup(args: { x: number; y?: string }): Promise<string>;
 
-Types are read off JSON Schemas by `TypeScriptTypes`. Here objects are written where they stand; whoever wants
-them to have names overrides `object_type`.
+Types are read off JSON Schemas by `TypeScriptTypes`. It writes objects inline; a subclass that names them
+overrides `object_type`.
 
 Rules
 -----
@@ -84,7 +84,15 @@ def overloads_of(capability: Capability) -> str:
     if capability.input_schema.get("type") == "array" or not capability.input_schema.get("properties"):
         return named
     returns = type_of(capability.output_schema)
-    positional = f"{capability.name}({_positions(capability.input_schema)}): Promise<{returns}>"
+    schema = capability.input_schema
+    types, required, names = TypeScriptTypes(schema), set(schema.get("required", ())), [*schema["properties"]]
+    last = max((index for index, name in enumerate(names) if name in required), default=-1)
+    parts: list[str] = []
+    for index, name in enumerate(names):  # an optional one before a required one is passed as `undefined`
+        kind = types.text(schema["properties"][name])
+        shown = kind if name in required or index > last else f"{kind} | undefined"
+        parts.append(f"arg{index}{'' if index <= last else '?'}: {shown}")
+    positional = f"{capability.name}({', '.join(parts)}): Promise<{returns}>"
     return f"{named}\n{_declared(capability.name, positional)}"
 
 
@@ -117,7 +125,10 @@ def function_words(capability: Capability, *, defaults: bool = True) -> list[str
     words = parameter_words(capability)
     lines = [summary(capability)]
     for name, part in (capability.input_schema.get("properties") or {}).items():
-        key, default = plain(name, MAX_COMMENT_CHARS), _default(part) if defaults else ""
+        key, value = plain(name, MAX_COMMENT_CHARS), part.get("default") if isinstance(part, dict) else None
+        default = "" if value is None or not defaults else json.dumps(value)
+        if len(default) > _MAX_DEFAULT_CHARS:
+            default = ""
         if default or key in words:
             shown = f"[args.{key}={default}]" if default else f"args.{key}"
             lines.append(f"@param {shown} {words.get(key, '')}".rstrip())
@@ -142,26 +153,6 @@ def _declared(name: str, signature: str) -> str:
     if name in RESERVED_WORDS:
         return f'declare const globalThis: {{ "{name}"{signature.removeprefix(name)} }};'
     return f"declare function {signature};"
-
-
-def _positions(schema: dict[str, Any]) -> str:
-    """The parameters by position. One that may be left out stands before one that may not as `undefined`."""
-    types, required = TypeScriptTypes(schema), set(schema.get("required", ()))
-    names = list(schema["properties"])
-    last = max((index for index, name in enumerate(names) if name in required), default=-1)
-    parts: list[str] = []
-    for index, name in enumerate(names):
-        kind = types.text(schema["properties"][name])
-        shown = kind if name in required or index > last else f"{kind} | undefined"
-        parts.append(f"arg{index}{'' if index <= last else '?'}: {shown}")
-    return ", ".join(parts)
-
-
-def _default(schema: Any) -> str:
-    """A default that says something: nothing is what a parameter that is left out is anyway."""
-    default = schema.get("default") if isinstance(schema, dict) else None
-    text = "" if default is None else json.dumps(default)
-    return text if len(text) <= _MAX_DEFAULT_CHARS else ""
 
 
 def _object_text(members: list[str]) -> str:
@@ -204,7 +195,8 @@ class TypeScriptTypes:
         properties = schema.get("properties") or {}
         others = schema.get("additionalProperties")
         return [
-            f"{_key(key)}{'' if key in required else '?'}: {self.text(part, f'{wanted}{camel(key)}')}"
+            f"{key if is_identifier(key) else json.dumps(key)}{'' if key in required else '?'}: "
+            f"{self.text(part, f'{wanted}{camel(key)}')}"
             for key, part in properties.items()
         ] + [f"[key: string]: {ANY}"] * bool(properties and (others is True or isinstance(others, dict)))
 
@@ -221,21 +213,33 @@ class TypeScriptTypes:
     def _options(self, schema: dict[str, Any], wanted: str) -> list[str]:
         if "$ref" in schema:
             return self._referred(str(schema["$ref"]).rsplit("/", 1)[-1])
-        if (values := _values(schema)) is not None:
-            return _literals(values)
+        if isinstance(schema.get("enum"), list):
+            return _literals(schema["enum"])
+        if "const" in schema:
+            return _literals([schema["const"]])
         for key in ("anyOf", "oneOf"):
             if schema.get(key):
                 return self._union(schema[key], wanted)
         if schema.get("allOf"):
-            return self._all_of(schema["allOf"], wanted)
-        kind = schema.get("type", _kind_by_parts(schema))
+            parts = [self.options(part, wanted) for part in schema["allOf"]]
+            if len(parts) == 1 or [ANY] in parts:
+                return parts[0] if len(parts) == 1 else [ANY]
+            return [" & ".join(dict.fromkeys(map(_grouped, parts)))]
+        guess = "object" if schema.get("properties") else "array" if "items" in schema else None
+        kind = schema.get("type", guess)
         if isinstance(kind, list):
             return self._union([{**schema, "type": each} for each in kind], wanted)
         return [self._typed(schema, kind, wanted)]
 
     def _typed(self, schema: dict[str, Any], kind: Any, wanted: str) -> str:
         if kind == "array":
-            return self._array(schema, wanted)
+            first, items = schema.get("prefixItems"), schema.get("items")
+            if not isinstance(first, list) or not first:
+                return f"{_grouped(self.options(items, wanted))}[]"
+            parts = [self.text(item, wanted) for item in first]
+            if items is not False and schema.get("maxItems") != len(first):
+                parts.append(f"...{_grouped(self.options(items, wanted))}[]")
+            return f"[{', '.join(parts)}]"
         if kind == "object" and schema.get("properties"):
             title = schema.get("title")
             return self.object_type(schema, camel(title) if isinstance(title, str) else wanted, None)
@@ -245,24 +249,9 @@ class TypeScriptTypes:
             return "string | number"
         return _SIMPLE.get(kind, ANY) if isinstance(kind, str) else ANY
 
-    def _array(self, schema: dict[str, Any], wanted: str) -> str:
-        first, items = schema.get("prefixItems"), schema.get("items")
-        if not isinstance(first, list) or not first:
-            return f"{_grouped(self.options(items, wanted))}[]"
-        parts = [self.text(item, wanted) for item in first]
-        if items is not False and schema.get("maxItems") != len(first):
-            parts.append(f"...{_grouped(self.options(items, wanted))}[]")
-        return f"[{', '.join(parts)}]"
-
     def _union(self, schemas: list[Any], wanted: str) -> list[str]:
         found = [option for schema in schemas for option in self.options(schema, wanted)]
         return [ANY] if ANY in found or not found else list(dict.fromkeys(found))
-
-    def _all_of(self, schemas: list[Any], wanted: str) -> list[str]:
-        parts = [self.options(schema, wanted) for schema in schemas]
-        if len(parts) == 1 or [ANY] in parts:
-            return parts[0] if len(parts) == 1 else [ANY]
-        return [" & ".join(dict.fromkeys(map(_grouped, parts)))]
 
     def _referred(self, name: str) -> list[str]:
         definition = self.definitions.get(name)
@@ -285,25 +274,10 @@ class _BriefTypes(TypeScriptTypes):
         return _SIMPLE["object"]
 
 
-def _kind_by_parts(schema: dict[str, Any]) -> str | None:
-    """What a schema without a type must be of."""
-    return "object" if schema.get("properties") else "array" if "items" in schema else None
-
-
 def _grouped(options: list[str]) -> str:
     """A type that something can follow: a union or an intersection is in parentheses."""
     text = " | ".join(options)
     return f"({text})" if len(options) > 1 or " & " in text else text
-
-
-def _key(name: str) -> str:
-    return name if is_identifier(name) else json.dumps(name)
-
-
-def _values(schema: dict[str, Any]) -> list[Any] | None:
-    if isinstance(schema.get("enum"), list):
-        return list(schema["enum"])
-    return [schema["const"]] if "const" in schema else None
 
 
 def _literals(values: list[Any]) -> list[str]:

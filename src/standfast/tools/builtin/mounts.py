@@ -24,7 +24,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -61,7 +61,16 @@ class MountQuota:
             if not self._fits(grows, new_files, limits) or time.monotonic() - self._counted_at > _FRESH_S:
                 self._count()
             if not self._fits(grows, new_files, limits):
-                raise self._refusal(shown, grows, limits)
+                max_bytes, max_files = limits
+                if max_bytes is not None and grows > 0 and self._bytes + grows > max_bytes:
+                    held = f"holds {self._bytes} bytes, and {grows} more exceed its quota of {max_bytes}"
+                else:
+                    held = f"holds {self._files} files and directories, its quota is {max_files}"
+                raise ToolError(
+                    QUOTA_EXCEEDED,
+                    f"{shown} cannot be written: its mount {held}",
+                    hint="write less, or overwrite a file; Mount(max_bytes=..., max_files=...) allows more",
+                )
         self._bytes += grows
         self._files += new_files
 
@@ -69,18 +78,6 @@ class MountQuota:
         max_bytes, max_files = limits
         too_large = max_bytes is not None and grows > 0 and self._bytes + grows > max_bytes
         return not too_large and not (max_files is not None and new_files and self._files >= max_files)
-
-    def _refusal(self, shown: str, grows: int, limits: tuple[int | None, int | None]) -> ToolError:
-        max_bytes, max_files = limits
-        if max_bytes is not None and grows > 0 and self._bytes + grows > max_bytes:
-            held = f"holds {self._bytes} bytes, and {grows} more exceed its quota of {max_bytes}"
-        else:
-            held = f"holds {self._files} files and directories, its quota is {max_files}"
-        return ToolError(
-            QUOTA_EXCEEDED,
-            f"{shown} cannot be written: its mount {held}",
-            hint="write less, or overwrite a file; Mount(max_bytes=..., max_files=...) allows more",
-        )
 
     def _count(self) -> None:
         self._bytes = self._files = 0
@@ -145,8 +142,24 @@ class MountTable:
 
     def __init__(self, mounts: Mapping[str, Mount | str | os.PathLike[str]]) -> None:
         self._mounts: dict[tuple[str, ...], Mount] = {}
-        for virtual, mount in mounts.items():
-            self._mounts[_virtual_parts(virtual)] = _checked_mount(virtual, mount)
+        for virtual, given in mounts.items():
+            try:
+                parts = _guest_parts(virtual)
+            except AccessDenied as error:
+                raise InvalidArgument(f"mount point: {error.message}", hint=error.hint) from None
+            if (normal := "/" + "/".join(parts)) != virtual:
+                raise InvalidArgument(f"mount point {virtual!r} is not normalised", hint=f"write {normal}")
+            mount = given if isinstance(given, Mount) else Mount(os.fspath(given))
+            path = os.path.realpath(mount.path)
+            if not os.path.isdir(path):
+                host_path = os.fspath(mount.path)
+                raise InvalidArgument(f"mount {virtual}: {host_path!r} is not a directory of the host")
+            for name, value in (("max_bytes", mount.max_bytes), ("max_files", mount.max_files)):
+                if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+                    raise InvalidArgument(
+                        f"mount {virtual}: {name} must be a whole number from 0, got {value!r}"
+                    )
+            self._mounts[parts] = replace(mount, path=path)
 
     @property
     def mounts(self) -> dict[str, Mount]:
@@ -173,7 +186,9 @@ class MountTable:
             raise AccessDenied(f"{path} is on a read-only mount", hint=self._hint())
         quota = quota_of(mount.path)
         with quota.writing():
-            held = _size_of(place)
+            held = None  # bytes in a file that is about to be overwritten
+            with suppress(FileNotFoundError), _open_file(place, os.O_WRONLY) as file:
+                held = os.fstat(file).st_size
             limits = (mount.max_bytes, mount.max_files)
             quota.require(path, size - (held or 0), 1 if held is None else 0, limits)
             with _open_file(place, os.O_WRONLY | os.O_CREAT) as file:
@@ -183,7 +198,8 @@ class MountTable:
     def entries(self, path: str) -> Iterator[tuple[str, bool]]:
         """Name and is-a-directory of what is in a directory, mount points included, in no order."""
         parts = _guest_parts(path)
-        points = self._points_below(parts)
+        depth = len(parts)
+        points = {point[depth] for point in self._mounts if len(point) > depth and point[:depth] == parts}
         yield from ((name, True) for name in points)
         if self._mount_of(parts) is None and (points or not parts):
             return
@@ -205,11 +221,6 @@ class MountTable:
             if (mount := self._mounts.get(parts[:length])) is not None:
                 return length, mount
         return None
-
-    def _points_below(self, parts: tuple[str, ...]) -> set[str]:
-        """The next component of every mount point that is deeper than *parts*."""
-        depth = len(parts)
-        return {point[depth] for point in self._mounts if len(point) > depth and point[:depth] == parts}
 
     def _hint(self) -> str:
         shown = [path + (" (writable)" if mount.writable else "") for path, mount in self.mounts.items()]
@@ -236,7 +247,9 @@ class _Walk:
         while self._ahead:
             name = self._ahead.popleft()
             if name == "..":
-                self._climb()
+                if len(self._stack) == 1:
+                    raise AccessDenied(f"{self.place.shown} leads out of its mount")
+                os.close(self._stack.pop())
             elif not self._ahead:
                 return name
             elif name not in ("", "."):
@@ -265,11 +278,6 @@ class _Walk:
         self._ahead.extendleft(reversed(target.split("/")))
         return True
 
-    def _climb(self) -> None:
-        if len(self._stack) == 1:
-            raise AccessDenied(f"{self.place.shown} leads out of its mount")
-        os.close(self._stack.pop())
-
     def _close(self) -> None:
         while self._stack:
             os.close(self._stack.pop())
@@ -290,19 +298,13 @@ def _open_file(place: _Place, flags: int) -> Iterator[int]:
         yield file
 
 
-def _size_of(place: _Place) -> int | None:
-    """How much a file holds that is about to be overwritten; None if there is none."""
-    try:
-        with _open_file(place, os.O_WRONLY) as file:
-            return os.fstat(file).st_size
-    except FileNotFoundError:
-        return None
-
-
 def _find_file(walk: _Walk, flags: int) -> int:
     while (name := walk.to_parent()) not in (None, "", "."):
         assert name is not None
-        _refuse_special(walk, name)
+        with suppress(FileNotFoundError):  # opening a device can have effects, so look before
+            found = os.stat(name, dir_fd=walk.directory, follow_symlinks=False)
+            if not stat.S_ISLNK(found.st_mode):
+                _require_regular(found, walk.place)
         try:
             return os.open(name, flags | _COMMON, 0o666, dir_fd=walk.directory)
         except OSError as error:
@@ -329,16 +331,6 @@ def _scan(place: _Place) -> Iterator[tuple[str, bool]]:
         for entry in found:
             name = os.fsencode(entry.name).decode("utf-8", "replace")
             yield name, entry.is_dir(follow_symlinks=False)
-
-
-def _refuse_special(walk: _Walk, name: str) -> None:
-    """Look before opening: opening a device can have effects. What is opened is checked again."""
-    try:
-        found = os.stat(name, dir_fd=walk.directory, follow_symlinks=False)
-    except FileNotFoundError:
-        return
-    if not stat.S_ISLNK(found.st_mode):
-        _require_regular(found, walk.place)
 
 
 def _require_regular(found: os.stat_result, place: _Place) -> None:
@@ -389,26 +381,3 @@ def _hides_a_step(part: str) -> bool:
         if part in (".", "..") or any(char in part for char in "/\\\0"):
             return True
     return False
-
-
-def _virtual_parts(virtual: str) -> tuple[str, ...]:
-    try:
-        parts = _guest_parts(virtual)
-    except AccessDenied as error:
-        raise InvalidArgument(f"mount point: {error.message}", hint=error.hint) from None
-    if "/" + "/".join(parts) != virtual:
-        raise InvalidArgument(f"mount point {virtual!r} is not normalised", hint=f"write /{'/'.join(parts)}")
-    return parts
-
-
-def _checked_mount(virtual: str, given: Mount | str | os.PathLike[str]) -> Mount:
-    mount = given if isinstance(given, Mount) else Mount(os.fspath(given))
-    path = os.path.realpath(mount.path)
-    if not os.path.isdir(path):
-        raise InvalidArgument(f"mount {virtual}: {os.fspath(mount.path)!r} is not a directory of the host")
-    for name in ("max_bytes", "max_files"):
-        value = getattr(mount, name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-            raise InvalidArgument(f"mount {virtual}: {name} must be a whole number from 0, got {value!r}")
-    checked: Mount = replace(mount, path=path)
-    return checked
