@@ -134,7 +134,7 @@ class _Translation:
             same = all(after[name] is hint for name, hint in fields.items())
             if not same and type_ in self._recursive:
                 raise InvalidArgument(
-                    f"{type_.__name__} refers to itself, so constraints in its annotations cannot be honoured",
+                    f"{type_.__name__} refers to itself, so its constraints cannot be honoured",
                     hint="write them as msgspec.Meta, or make it a pydantic model",
                 )
             self._shadows[type_] = type_ if same else _shadow_of(type_, after)
