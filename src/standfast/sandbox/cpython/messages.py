@@ -10,7 +10,8 @@ import base64
 import math
 import re
 import struct
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -33,6 +34,7 @@ _MAX_DEPTH: Final = 200
 _SEQUENCES: Final = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
 _Text = Annotated[str, msgspec.Meta(max_length=100_000)]
 _Name = Annotated[str, msgspec.Meta(max_length=1_000)]
+Decoded = TypeVar("Decoded")
 _NULL: Final = msgspec.Raw(b"null")
 
 
@@ -143,35 +145,33 @@ def read_message(frame: bytes, nonce: bytes) -> tuple[Message, bytes]:
     found = _TYPE.match(data)
     if found is None or len(data) > _MAX_LONG.get(found[1], _MAX_SHORT):
         raise UnreadableMessage("a message of no type, or too large for its type")
-    try:
-        return _messages.decode(data), rest
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise UnreadableMessage(str(error)) from None
+    return _decoded(_messages.decode, data), rest
 
 
 def read_error(raw: msgspec.Raw) -> GuestError | None:
     """Decode an error in a message, or null; raise `UnreadableMessage` if it is too large to decode."""
     if len(memoryview(raw)) > _MAX_SHORT:
         raise UnreadableMessage("an error that is too large")
-    try:
-        return _errors.decode(raw)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise UnreadableMessage(str(error)) from None
+    return _decoded(_errors.decode, raw)
 
 
 def read_names(raw: msgspec.Raw) -> list[str] | None:
     """Decode names in a message, or null; raise `UnreadableMessage` if there are too many."""
     try:
         check_json_bounds(raw, max_bytes=_MAX_NAMES_BYTES)
-        return _names.decode(raw)
     except (msgspec.DecodeError, ValueError, ValueTooLarge) as error:
         raise UnreadableMessage(str(error)) from None
+    return _decoded(_names.decode, raw)
 
 
 def read_value(raw: msgspec.Raw) -> Json:
     """Decode a JSON value in a message."""
+    return _decoded(read_json, raw)
+
+
+def _decoded(decode: Callable[[Any], Decoded], data: object) -> Decoded:
     try:
-        return read_json(raw)
+        return decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise UnreadableMessage(str(error)) from None
 

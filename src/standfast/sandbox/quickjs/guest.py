@@ -113,14 +113,8 @@ class Guest:
 
     # ── limits ───────────────────────────────────────────────────────────────────────────────────
 
-    def limit(self, *, memory: int, depth: int, fuel: int) -> None:
-        """Set how large the guest may be from here on, how deep calls may go, how much it may compute."""
-        self.limit_size(memory=memory, depth=depth)
-        self._store.set_fuel(fuel)
-        self._store.set_epoch_deadline(1)
-
-    def limit_size(self, *, memory: int, depth: int) -> None:
-        """Set the same limits, without giving the guest more to compute."""
+    def limit(self, *, memory: int, depth: int, fuel: int | None = None) -> None:
+        """Set how large the guest may be, how deep calls may go and, with *fuel*, how much it may compute."""
         if memory != self._max_bytes:
             self._max_bytes = memory
             self._store.set_limits(memory_size=self._least(memory))
@@ -129,6 +123,9 @@ class Guest:
         if depth != self._depth:
             self._depth = depth
             self._exports[DEPTH_LIMIT].set_value(self._store, min(depth, MAX_DEPTH))
+        if fuel is not None:
+            self._store.set_fuel(fuel)
+            self._store.set_epoch_deadline(1)
 
     def _least(self, max_bytes: int) -> int:
         """Return a memory limit that is not below what a guest begins with."""

@@ -177,7 +177,7 @@ class WorkerProgram:
         try:
             guest = self._loaded(question.image, question.bounds)
             self._fuelled(guest, question)
-            self._surround(guest, question)
+            guest.now_ms, self._seed = question.now_ms, question.seed
             guest.call("open", question.functions, self._spec(question, [], False))
         except Exception as error:
             self._refusal = self._stopped(error, (time.thread_time_ns() - started) // 1000)
@@ -223,7 +223,7 @@ class WorkerProgram:
         """Set the guest's limits and return its fuel. A run that continues keeps what is left of it."""
         bounds = question.bounds
         if isinstance(question, frames.Settle) and question.image is None:
-            guest.limit_size(memory=bounds.memory_bytes, depth=bounds.depth)
+            guest.limit(memory=bounds.memory_bytes, depth=bounds.depth)
         else:
             self._fuel = _FUEL_PER_MS * max(1, bounds.cpu_ms)
             guest.limit(memory=bounds.memory_bytes, depth=bounds.depth, fuel=self._fuel)
@@ -267,7 +267,7 @@ class WorkerProgram:
                 return "syntax", guest.exception(), b""
             poll = b""
         else:
-            self._surround(guest, question)
+            guest.now_ms, self._seed = question.now_ms, question.seed
             for answer in question.answers:
                 guest.call("settle", answer)
                 guest.run_jobs()
@@ -280,10 +280,6 @@ class WorkerProgram:
     @staticmethod
     def _spec(opened: frames.Open, lazy: list[str], binds_result: bool) -> bytes:
         return msgspec.json.encode((lazy, binds_result, opened.bounds.stdout_chars, opened.now_ms))
-
-    def _surround(self, guest: Guest, question: frames.Open | frames.Settle) -> None:
-        guest.now_ms = question.now_ms
-        self._seed = question.seed
 
     def _left(self, question: frames.Entry) -> frames.GuestReply:
         """Return the state of a run that has ended, without garbage if it grew since the last time."""

@@ -55,13 +55,6 @@ _TYPES: Final = frozenset({
     "ambient_declaration", "implements_clause", "type_predicate_annotation", "asserts_annotation",
     "function_signature", "method_signature", "abstract_method_signature", "index_signature",
 })  # fmt: skip
-_BINDING_FIELDS: Final = {
-    "function_declaration": "name", "generator_function_declaration": "name", "class_declaration": "name",
-    "abstract_class_declaration": "name", "function_expression": "name", "class": "name",
-    "enum_declaration": "name", "catch_clause": "parameter", "internal_module": "name",
-    "arrow_function": "parameter",
-}  # fmt: skip
-
 _TOP, _BLOCK, _ASYNC, _PLAIN = range(4)
 """Scopes: the top level, a block of it, an async function, another function."""
 Call = tuple["Node", "Node"]
@@ -100,7 +93,7 @@ _VALUE_OPERATORS: Final = frozenset(
 def check_script(
     code: str, *, bound: Collection[str], functions: CellFunctions, inputs: Collection[str]
 ) -> list[Diagnostic]:
-    """Everything that is wrong with the code, in the order of the lines. *inputs* are read-only."""
+    """Return everything that is wrong with the code, by line. *inputs* are read-only."""
     try:
         source = read_script(code).source
     except ScriptRefused as refused:
@@ -348,7 +341,7 @@ def _parts_that_read(node: Node, kind: str) -> list[Node]:
     if kind in ("required_parameter", "optional_parameter"):
         value = node.child_by_field_name("value")
         return [] if value is None else [value]
-    if (field := _BINDING_FIELDS.get(kind)) is not None:
-        bound = node.child_by_field_name(field)
+    if (binding := _BINDINGS.get(kind)) is not None:
+        bound = node.child_by_field_name(binding[0])
         return [part for part in node.named_children if part != bound]
     return node.named_children
