@@ -119,7 +119,7 @@ def test_the_values_that_are_stored_and_sent_are_among_those_that_were_found() -
     """Ours: the walk must not come back with nothing."""
     found = {kind.__name__ for kind, _ in _holders()}
     assert found >= {
-        "Approval", "AssembledTurn", "FromSession", "Lease", "PruneRequest", "QueuedInput", "RunRequest",
+        "Approval", "AssembledTurn", "FromSession", "PruneRequest", "QueuedInput", "RunRequest",
         "Segment", "SessionCharter", "SessionCreateRequest", "SessionHandle", "SessionHead", "SessionRequest",
         "TaskRecord", "TraceRecord", "Trigger", "TurnBegan", "TurnRecord",
     }  # fmt: skip

@@ -28,6 +28,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -53,16 +54,14 @@ from standfast.model.trigger import Occurrence, Trigger
 from standfast.model.wait import Wait, WaitOutcome
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """The right to write a session until `until_ms`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to write a session until `until_ms`. It is kept in memory only."""
 
-    session_id: SessionIdField
+    session_id: str
     owner: str
     fence: int
     until_ms: int
-
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
 
 
 class Claimant(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ Rules
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 from collections.abc import Callable
@@ -330,7 +331,7 @@ class MemorySessionStore:
                 if turn is None:
                     lost.add(lease.session_id)
                     continue
-                turn.lease = msgspec.structs.replace(lease, until_ms=now_ms + lease_ms)
+                turn.lease = dataclasses.replace(lease, until_ms=now_ms + lease_ms)
                 if turn.record.cancel_requested:
                     cancelled.add(turn.record.turn_id)
         return Renewed(lost=frozenset(lost), cancelled=frozenset(cancelled))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 import pytest
 
@@ -89,7 +91,7 @@ class StateContract(StoreContract):
         begun = await begin(store)
         await store.put_input(an_input("i1", "inject"))
         assert isinstance(await store.commit(begun.lease, commit), CommitRefused)
-        lost = msgspec.structs.replace(begun.lease, fence=begun.lease.fence + 1)
+        lost = dataclasses.replace(begun.lease, fence=begun.lease.fence + 1)
         with pytest.raises(LeaseLost):
             await store.commit(lost, commit)
         assert await state_of(store) is None

@@ -104,7 +104,7 @@ _RECORDS: Final[tuple[tuple[str, Callable[[Row], object]], ...]] = (
     (records.TASKS, records.task_of),
     (inputs.TRIGGERS, inputs.trigger_of),
     (inputs.OCCURRENCES, inputs.check_occurrence),
-    (records.CLOCKS, records.check_clock),
+    (waits.CLOCKS, waits.check_clock),
 )
 """What reads the rows of each table, and what raises `RecordCorrupt` for one whose digest does not match."""
 

@@ -1,4 +1,4 @@
-"""Records beside the turns: tasks, records of plugins, snapshots, and the clocks that were seen.
+"""Records beside the turns: tasks, records of plugins, and snapshots.
 
 Rules
 -----
@@ -6,8 +6,6 @@ Rules
    damaged record can be deleted.
 2. What a change does to a task is decided in `rules`.
 3. Deleting a session leaves its snapshots; they are deleted by age.
-4. The first program that notices that the time of day was set moves the timers, in the transaction that
-   records it. So they are moved once, however many programs notice.
 """
 
 from __future__ import annotations
@@ -19,10 +17,9 @@ import msgspec
 
 from standfast.errors import RecordCorrupt, TaskNotFound
 from standfast.model.task import TaskRecord
-from standfast.ports.session_store import SeenClock
 from standfast.store import rules
 from standfast.store.rules import PlacedTask
-from standfast.store.sqlite import rows, waits
+from standfast.store.sqlite import rows
 from standfast.store.sqlite.rows import Row, decoded, encode, seal, text_seal
 
 # Tasks
@@ -198,36 +195,3 @@ def snapshot_of(row: Row) -> tuple[str, int, bytes]:
     if text_seal("snapshot", snapshot_id, session_id, created_at, data=data) != digest:
         raise RecordCorrupt(f"snapshot {snapshot_id}")
     return snapshot_id, created_at, data
-
-
-# Clocks
-
-CLOCKS: Final = "SELECT boot, lease_offset_ms, seen_offset_ms, digest FROM clocks"
-
-
-def find_clock(db: apsw.Connection, boot: str) -> tuple[int, int] | None:
-    """Return the lease offset and the last offset of the clocks of *boot*."""
-    row: Row | None = db.execute(f"{CLOCKS} WHERE boot = ?", (boot,)).fetchone()
-    if row is None:
-        return None
-    check_clock(row)
-    return row[1], row[2]
-
-
-def see_clock(db: apsw.Connection, boot: str, offset_ms: int) -> SeenClock:
-    """Record how the clocks stand, and move timers along if the time of day was set."""
-    seen = rules.seen_clock(find_clock(db, boot), offset_ms)
-    row = (boot, seen.lease_offset_ms, offset_ms)
-    db.execute("INSERT OR REPLACE INTO clocks VALUES (?, ?, ?, ?)", (*row, seal("clock", *row)))
-    for turn in rows.find_turns(db, "turns.state <> 'ended'") if seen.shift_ms else ():
-        waits.move_along(db, turn.record.turn_id, seen.shift_ms)
-        moved = rules.record_moved_along(turn.record, seen.shift_ms)
-        if moved is not turn.record:
-            rows.update_turn(db, msgspec.structs.replace(turn, record=moved))
-    return seen
-
-
-def check_clock(row: Row) -> None:
-    boot, lease_offset_ms, seen_ms, digest = row
-    if seal("clock", boot, lease_offset_ms, seen_ms) != digest:
-        raise RecordCorrupt(f"clock of boot {boot}")

@@ -257,10 +257,10 @@ class SqliteSessionStore:
         return await self._read(lambda db: rows.journal(db, turn_id))
 
     async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
-        known = await self._read(lambda db: records.find_clock(db, boot))
+        known = await self._read(lambda db: waits.find_clock(db, boot))
         if known is not None and not (seen := rules.seen_clock(known, offset_ms)).shift_ms:
             return seen
-        return await self._write(lambda db: records.see_clock(db, boot, offset_ms))
+        return await self._write(lambda db: waits.see_clock(db, boot, offset_ms))
 
     async def unfinished(self, now_ms: int, *, lease_now_ms: int | None = None) -> list[TurnRecord]:
         lease_ms = now_ms if lease_now_ms is None else lease_now_ms

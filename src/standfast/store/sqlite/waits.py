@@ -1,4 +1,4 @@
-"""What turns wait for: timers, completions from outside, and people's decisions.
+"""What turns wait for: timers, completions from outside, people's decisions, and the clocks behind them.
 
 Rules
 -----
@@ -9,6 +9,8 @@ Rules
 3. Decisions are in `approvals`, where `run_id` is the id of the turn that asked; the row in `waits` only says
    that a turn stands at one.
 4. A row is checked whenever it is read. A damaged approval can never be decided, so cancelling deletes it.
+5. The first program that notices that the time of day was set moves the timers, in the transaction that
+   records it. So they are moved once, however many programs notice.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from standfast.model.approval import Approval, ApprovalState, Decision
 from standfast.model.outcome import Outcome, Waiting
 from standfast.model.session import TurnRecord, TurnState
 from standfast.model.wait import Wait, WaitOutcome
-from standfast.ports.session_store import Save
+from standfast.ports.session_store import Save, SeenClock
 from standfast.store import rules
 from standfast.store.sqlite import rows
 from standfast.store.sqlite.rows import Row, decoded, encode, seal, text_seal
@@ -78,13 +80,6 @@ def stand(db: apsw.Connection, turn_id: str, outcome: Outcome) -> None:
             _write(db, _replace(stored, wait=stored.wait or wait, stands=wait is not None))
     for wait_id, wait in wanted.items():
         _write(db, StoredWait(turn_id, wait_id, wait, stands=True))
-
-
-def move_along(db: apsw.Connection, turn_id: str, shift_ms: int) -> None:
-    """Move the times of a turn's open waits by how far the time of day was set."""
-    for stored in of_turn(db, turn_id):
-        if stored.wait is not None and stored.outcome is None:
-            _write(db, _replace(stored, wait=rules.moved_along(stored.wait, shift_ms)))
 
 
 def drop(db: apsw.Connection, turn_id: str) -> None:
@@ -259,3 +254,38 @@ def _approval_row(approval: Approval) -> Row:
     keys = (approval.approval_id, approval.session_id, approval.run_id, str(approval.state))
     body = encode(approval)
     return *keys, text_seal("approval", *keys, data=body), body
+
+
+# Clocks
+
+CLOCKS: Final = "SELECT boot, lease_offset_ms, seen_offset_ms, digest FROM clocks"
+
+
+def find_clock(db: apsw.Connection, boot: str) -> tuple[int, int] | None:
+    """Return the lease offset and the last offset of the clocks of *boot*."""
+    row: Row | None = db.execute(f"{CLOCKS} WHERE boot = ?", (boot,)).fetchone()
+    if row is None:
+        return None
+    check_clock(row)
+    return row[1], row[2]
+
+
+def see_clock(db: apsw.Connection, boot: str, offset_ms: int) -> SeenClock:
+    """Record how the clocks stand, and move timers along if the time of day was set."""
+    seen = rules.seen_clock(find_clock(db, boot), offset_ms)
+    row = (boot, seen.lease_offset_ms, offset_ms)
+    db.execute("INSERT OR REPLACE INTO clocks VALUES (?, ?, ?, ?)", (*row, seal("clock", *row)))
+    for turn in rows.find_turns(db, "turns.state <> 'ended'") if seen.shift_ms else ():
+        for stored in of_turn(db, turn.record.turn_id):
+            if stored.wait is not None and stored.outcome is None:
+                _write(db, _replace(stored, wait=rules.moved_along(stored.wait, seen.shift_ms)))
+        moved = rules.record_moved_along(turn.record, seen.shift_ms)
+        if moved is not turn.record:
+            rows.update_turn(db, _replace(turn, record=moved))
+    return seen
+
+
+def check_clock(row: Row) -> None:
+    boot, lease_offset_ms, seen_ms, digest = row
+    if seal("clock", boot, lease_offset_ms, seen_ms) != digest:
+        raise RecordCorrupt(f"clock of boot {boot}")
