@@ -25,9 +25,8 @@ from standfast.plugins.contexts import (
     TurnResultHookContext,
     TurnTransformContext,
 )
-from standfast.plugins.host import PluginHost
 from standfast.plugins.running import HookRunner
-from standfast.plugins.session import PluginSession, SessionBuild
+from standfast.plugins.session import PluginHost, PluginSession, SessionBuild
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, RequestedCall, TextArrived
 from standfast.protocols.standard.plugin import StandardProtocol
 from standfast.tools.decorator import as_registered

@@ -21,10 +21,9 @@ from standfast.errors import (
 from standfast.model.capability import SessionToolAccess
 from standfast.model.plugin_options import PluginOptions
 from standfast.plugins.contexts import SubagentContext
-from standfast.plugins.host import PluginHost
 from standfast.plugins.plugin import Plugin, PluginSessionContext
 from standfast.plugins.registrar import PluginRegistrar
-from standfast.plugins.session import FULL, SessionAuthority, SessionBuild
+from standfast.plugins.session import FULL, PluginHost, SessionAuthority, SessionBuild
 from standfast.tools.registry import ToolRegistry
 
 STEPS: list[str] = []

@@ -52,7 +52,6 @@ _HOMES = {
         "TurnTransformContext",
     ),
     "standfast.plugins.hook": ("HOOKS", "HookKind", "hook"),
-    "standfast.plugins.host": ("PluginHost",),
     "standfast.plugins.plugin": ("Plugin", "PluginFactory", "PluginSessionContext", "SessionPlugin"),
     "standfast.plugins.protocol": (
         "ProtocolDriverPlugin",
@@ -60,7 +59,7 @@ _HOMES = {
         "TurnDriverPreamble",
     ),
     "standfast.plugins.registrar": ("PluginRegistrar",),
-    "standfast.plugins.session": ("PluginSession", "SessionAuthority", "SessionBuild"),
+    "standfast.plugins.session": ("PluginHost", "PluginSession", "SessionAuthority", "SessionBuild"),
     "standfast.plugins.triggers": ("TriggerEvent",),
     "standfast.plugins.turn_hooks": ("TurnContext",),
     "standfast.tools.registry": ("ToolCatalogContribution",),
@@ -128,7 +127,6 @@ if TYPE_CHECKING:
     from standfast.plugins.contexts import TurnTransformContext as TurnTransformContext
     from standfast.plugins.hook import HOOKS as HOOKS
     from standfast.plugins.hook import HookKind as HookKind
-    from standfast.plugins.host import PluginHost as PluginHost
     from standfast.plugins.plugin import Plugin as Plugin
     from standfast.plugins.plugin import PluginFactory as PluginFactory
     from standfast.plugins.plugin import PluginSessionContext as PluginSessionContext
@@ -137,6 +135,7 @@ if TYPE_CHECKING:
     from standfast.plugins.protocol import ProtocolSessionPlugin as ProtocolSessionPlugin
     from standfast.plugins.protocol import TurnDriverPreamble as TurnDriverPreamble
     from standfast.plugins.registrar import PluginRegistrar as PluginRegistrar
+    from standfast.plugins.session import PluginHost as PluginHost
     from standfast.plugins.session import PluginSession as PluginSession
     from standfast.plugins.session import SessionAuthority as SessionAuthority
     from standfast.plugins.session import SessionBuild as SessionBuild

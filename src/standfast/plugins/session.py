@@ -1,21 +1,31 @@
-"""The plugins of one session.
+"""The plugins of one session, and the host that builds them.
 
 Rules
 -----
 1. Hooks run in the order of the table in `hook.py`. The caller decides what a failure means, except for
    observers and mutators: their failures are logged and traced and never propagate.
 2. Nothing here touches the store. State to store is returned as values.
+3. Each plugin is built and registers, in order; then `session_ready` is called on each; then each gets its
+   stored state. Whatever a plugin raises meanwhile is `PluginFailed` with its id; the session does not exist.
+4. A session has exactly one protocol.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from standfast.errors import PluginFailed, StandfastError, UnknownAction
+from standfast.errors import (
+    BadToolSource,
+    InvalidPlugin,
+    PluginConflict,
+    PluginFailed,
+    StandfastError,
+    UnknownAction,
+)
 from standfast.machine.inputs import Stage
 from standfast.model.canonical import Json, check_bounds
 from standfast.model.capability import SessionToolAccess, ToolState
@@ -67,8 +77,17 @@ from standfast.plugins.directives import (
     PluginOwned,
     ResultReview,
 )
-from standfast.plugins.plugin import SessionPlugin
-from standfast.plugins.plugin_states import PluginStates, Report
+from standfast.plugins.plugin import (
+    Plugin,
+    PluginFactory,
+    PluginLoop,
+    PluginSessionContext,
+    SessionPlugin,
+    as_factory,
+    is_shipped,
+    loop_of,
+)
+from standfast.plugins.plugin_states import CallStage, PluginMemory, PluginStates, Report
 from standfast.plugins.protocol import (
     AssistantProseProjectorPlugin,
     CodeExecutorPlugin,
@@ -79,17 +98,23 @@ from standfast.plugins.protocol import (
     ProtocolSessionPlugin,
     TurnDriverPreamble,
 )
-from standfast.plugins.registrar import Contributions
+from standfast.plugins.registrar import Contributions, PluginRegistrar, collect_triggers
 from standfast.plugins.running import (
+    AT_HOME,
     BuildStep,
     Current,
     HookRunner,
     NoAnswer,
+    PluginPlace,
     RegisteredHook,
     all_within,
+    at_once,
+    described,
     within,
 )
+from standfast.tools.loop_threads import SharedLoop
 from standfast.tools.registry import ToolCatalog, ToolCatalogContribution, ToolRegistry, resolve_catalog
+from standfast.tools.tool_table import ASKED, StaticTools
 
 T = TypeVar("T")
 
@@ -134,36 +159,12 @@ class SessionBuild(msgspec.Struct, frozen=True, kw_only=True):
     authority: SessionAuthority = FULL
 
 
-class SessionBuilder(Protocol):
-    """Builds the plugins of sessions (`PluginHost`)."""
-
-    report: Report
-    runner: HookRunner
-    tools: ToolRegistry
-    shared_artifact: tuple[object, Any]
-
-    async def aside(self, work: Callable[[], T], step: BuildStep, *, asks_sources: bool = False) -> T:
-        """Call *work*, which calls synchronous functions of plugins, away from the runtime's loop."""
-
-    def fork(
-        self,
-        source: PluginSession,
-        session_id: str,
-        *,
-        parent_session_id: str | None = None,
-        authority: SessionAuthority = FULL,
-        overlay: ToolCatalogContribution | None = None,
-        step: BuildStep | None = None,
-    ) -> PluginSession:
-        """Build the plugins of a session that starts with the state of *source*."""
-
-
 class PluginSession(PluginStates):
     """Built by a `PluginHost`; used on the loop of the runtime."""
 
     def __init__(
         self,
-        host: SessionBuilder,
+        host: PluginHost,
         build: SessionBuild,
         plugins: Sequence[SessionPlugin],
         contributions: Contributions,
@@ -537,4 +538,156 @@ def answers_for_model(protocol: ProtocolSessionPlugin) -> bool:
     return type(protocol).before_llm_call is not ProtocolSessionPlugin.before_llm_call
 
 
-__all__ = ["PluginSession", "answers_for_model"]
+class PluginHost:
+    """The plugins of an agent, ready to be built for any number of sessions."""
+
+    def __init__(
+        self,
+        factories: Iterable[object],
+        tools: ToolRegistry,
+        *,
+        shelf_of: Any,
+        report: Report,
+        runner: HookRunner | None = None,
+        read_attachment: Any = None,
+        hosts_of: Callable[[str], SessionHosts] = lambda session_id: NoHosts(),
+    ) -> None:
+        self.factories = [as_factory(one) for one in factories]
+        seen: dict[str, PluginFactory] = {}
+        for factory in self.factories:
+            if (other := seen.setdefault(factory.id, factory)) is not factory:
+                raise PluginConflict(f"the id {factory.id!r}", repr(other), repr(factory), hint="use it once")
+        self.tools = tools
+        self.runner = runner or HookRunner()
+        self._shelf_of = shelf_of
+        self.report = report
+        self.shared_artifact: tuple[object, Any] = (None, None)
+        """The catalog that sessions with the same tools share, and the registry's settings it is made of."""
+        self._read_attachment = read_attachment
+        self._hosts_of = hosts_of
+
+    async def open_session(self, build: SessionBuild) -> PluginSession:
+        """Build the plugins of one session, away from the runtime's loop."""
+        step = BuildStep()
+        return await self.aside(lambda: self.build_session(build, step), step)
+
+    async def aside(self, work: Callable[[], T], step: BuildStep, *, asks_sources: bool = False) -> T:
+        """Call *work*, which calls synchronous functions of plugins, away from the runtime's loop.
+
+        If it exceeds the hook timeout, the plugin of *step* has failed, or the source of tools that *work*
+        asks (`BadToolSource`).
+        """
+        runner = self.runner
+        shipped = not asks_sources and all(is_shipped(factory) for factory in self.factories)
+        if runner.loops is None or shipped:
+            return work()
+        asked: list[tuple[str, str]] = []
+
+        async def called() -> T:
+            ASKED.set(asked)
+            return work()
+
+        try:
+            return await within(runner.timeout_s, runner.loops.run(called))
+        except NoAnswer as problem:
+            for claimant, method in asked:
+                raise BadToolSource(claimant, f"failed in {method}: {problem}") from None
+            raise step.late(problem) from None
+
+    def build_session(self, build: SessionBuild, step: BuildStep | None = None) -> PluginSession:
+        """Build the plugins of one session with their state. *step* records which plugin does what."""
+        step = step or BuildStep()
+        extensions, hosts = PluginExtensions(), self._hosts_of(build.session_id)
+        contributions, runner = Contributions(), self.runner
+        places: dict[PluginLoop | None, PluginPlace] = {None: AT_HOME, "own": AT_HOME, "runtime": AT_HOME}
+        if runner.loops is not None:
+            places["own"] = PluginPlace(away=SharedLoop(runner.loops), stalls=runner.stalls)
+            places["runtime"] = PluginPlace(stalls=runner.stalls)
+        unwritten: set[CallStage] = set()
+        plugins: list[SessionPlugin] = []
+        contexts: list[PluginSessionContext] = []
+        for factory in self.factories:
+            ctx = PluginSessionContext(
+                session_id=build.session_id,
+                extensions=extensions,
+                shelf=self._shelf_of(factory.id),
+                options=build.authority.plugin_options,
+                parent_session_id=build.parent_session_id,
+                subagent=build.authority.subagent,
+                read_attachment=self._read_attachment,
+                host=hosts.session,
+            )
+            plugin = _attempt(step, factory.id, "build", factory.build, ctx)
+            if not isinstance(plugin, (Plugin, SessionPlugin)):
+                problem = f"built a {type(plugin).__name__}, which is no plugin"
+                raise InvalidPlugin(f"factory {factory.id!r} {problem}")
+            if plugin.id != factory.id:
+                raise InvalidPlugin(f"factory {factory.id!r} built a plugin with the id {plugin.id!r}")
+            memory = PluginMemory(plugin, unwritten, says_changes=isinstance(plugin, Plugin))
+            contributions.places[plugin.id] = msgspec.structs.replace(places[loop_of(plugin)], memory=memory)
+            _attempt(step, factory.id, "register", plugin.register, PluginRegistrar(plugin.id, contributions))
+            plugins.append(plugin)
+            contexts.append(ctx)
+        contributions.sort()
+        collect_triggers(contributions, self.runner, step)
+        for slot in ("protocol_session", "protocol_driver"):
+            if slot not in contributions.slots:
+                hint = 'pass protocol="standard" or a protocol plugin'
+                raise InvalidPlugin(f"no plugin fills the slot {slot}", hint=hint)
+        registry = self.tools.fork()
+        for plugin_id, tools in contributions.tools.items():
+            registry.upsert(f"plugin:{plugin_id}", StaticTools(tools, prefix=f"{plugin_id}."))
+        for source, provider in contributions.providers:
+            registry.upsert(source, provider)
+        given_tools = registry.settings
+        if build.tool_state is not None:
+            registry.restore_state(build.tool_state)
+        for plugin, ctx in zip(plugins, contexts, strict=True):
+            _attempt(step, plugin.id, "session_ready", plugin.session_ready, ctx)
+        session = PluginSession(self, build, plugins, contributions, registry, extensions, step)
+        session.hosts = hosts
+        session.unwritten = unwritten
+        session.given_tools = given_tools
+        session.restore(build.snapshot or PluginSessionSnapshot(), build.fetched)
+        return session
+
+    def fork(
+        self,
+        source: PluginSession,
+        session_id: str,
+        *,
+        parent_session_id: str | None = None,
+        overlay: ToolCatalogContribution | None = None,
+        authority: SessionAuthority = FULL,
+        step: BuildStep | None = None,
+    ) -> PluginSession:
+        """Build the plugins of *source*, with their current state, for another session."""
+        step = step or BuildStep()
+        snapshot, pieces = source.copied(step)
+        tools = source.tool_registry
+        return self.build_session(
+            SessionBuild(
+                session_id=session_id,
+                parent_session_id=parent_session_id,
+                snapshot=snapshot,
+                fetched=pieces,
+                tool_state=None if tools.settings is source.given_tools else tools.export_state(),
+                overlay=source.tool_catalog_overlay if overlay is None else overlay,
+                authority=authority,
+            ),
+            step,
+        )
+
+
+def _attempt(step: BuildStep, plugin_id: str, what: str, function: Any, *given: Any) -> Any:
+    step.begin(plugin_id, what)
+    try:
+        return at_once(function(*given))
+    except StandfastError as error:
+        if repr(plugin_id) in error.message:
+            raise
+        if isinstance(error, InvalidPlugin):
+            raise InvalidPlugin(f"plugin {plugin_id!r}: {error.message}", hint=error.hint) from None
+        raise PluginFailed(plugin_id, what, error.message, hint=error.hint) from error
+    except BaseException as error:
+        raise PluginFailed(plugin_id, what, described(error)) from error

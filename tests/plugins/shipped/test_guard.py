@@ -13,8 +13,7 @@ from standfast.errors import Code, InvalidArgument, StandfastError
 from standfast.model.capability import CallStatus
 from standfast.plugins.contexts import PluginExtensions, ToolCallHookContext
 from standfast.plugins.shipped import Guard
-from standfast.plugins.shipped.guard import GuardRule
-from standfast.plugins.shipped.table import OPERATORS, holds, read_table
+from standfast.plugins.shipped.guard import OPERATORS, GuardRule, holds, read_table
 
 
 class Ledger:

@@ -13,15 +13,7 @@ from standfast.model.limits import Usage, UsageLimits
 from standfast.model.outcome import Finished, FrameSwitched, Outcome, Stopped, StopReason, Waiting
 from standfast.model.task import TaskState
 from standfast.model.wait import Wait
-from standfast.plugins.shipped.subagent_pool import (
-    SharedSpending,
-    allowance,
-    is_shared,
-    less,
-    no_credit,
-    used_up,
-)
-from standfast.plugins.shipped.subagent_reports import (
+from standfast.plugins.shipped.subagent_children import (
     is_schema,
     read_value,
     report_of,
@@ -30,6 +22,14 @@ from standfast.plugins.shipped.subagent_reports import (
     task_state_of,
     task_words,
     waits_for_time,
+)
+from standfast.plugins.shipped.subagent_pool import (
+    SharedSpending,
+    allowance,
+    is_shared,
+    less,
+    no_credit,
+    used_up,
 )
 
 SOME = SharedSpending(

@@ -21,9 +21,16 @@ from standfast.model.capability import SessionToolAccess, ToolAvailability
 from standfast.model.host_requests import AssembledTurn, SessionCreateRequest, TurnInput
 from standfast.model.limits import CapabilityLimits
 from standfast.model.message import InjectedTurnInput, UserMessage
-from standfast.plugins.shipped.subagent_children import Child, Children, KnownChild, require_child
+from standfast.plugins.shipped.subagent_children import (
+    Child,
+    Children,
+    KnownChild,
+    SubagentReport,
+    is_schema,
+    require_child,
+    task_words,
+)
 from standfast.plugins.shipped.subagent_pool import Pool
-from standfast.plugins.shipped.subagent_reports import SubagentReport, is_schema, task_words
 from standfast.ports.host import SessionTurnHandle, ToolHookHost
 from standfast.tools.context import RunContext
 from standfast.tools.decorator import tool

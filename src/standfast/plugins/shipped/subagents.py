@@ -47,9 +47,17 @@ from standfast.plugins.contexts import (
 )
 from standfast.plugins.hook import hook
 from standfast.plugins.plugin import Plugin
-from standfast.plugins.shipped.subagent_children import PLUGIN_ID, Child, Children, tree_usage
+from standfast.plugins.shipped.subagent_children import (
+    MAX_FIXES,
+    PLUGIN_ID,
+    Child,
+    Children,
+    SubagentReport,
+    read_value,
+    schema_in,
+    tree_usage,
+)
 from standfast.plugins.shipped.subagent_pool import Pool, less
-from standfast.plugins.shipped.subagent_reports import MAX_FIXES, SubagentReport, read_value, schema_in
 from standfast.plugins.shipped.subagent_tools import SubagentTools, rests_of_all
 from standfast.plugins.snapshot import SnapshotReader
 from standfast.ports.host import SessionTurnHandle

@@ -185,7 +185,7 @@ class StandardHost:
 
     async def _checked(self, tool: RegisteredTool, command: RunTool, begun: bool) -> Prepared:
         is_cell = self._is_cell(command.call)
-        if is_cell and self._is_second_cell(command.call):
+        if is_cell and _is_second_cell(self._turn, command.call):
             error = ErrorObject(
                 code=Code.INVALID_ARGUMENT,
                 message="only the first cell of a reply is run; this one was not",
@@ -273,7 +273,8 @@ class StandardHost:
                     return EffectReady(command, True, admission, pure=True)
                 tool, contract = admission.tool, admission.tool.capability
                 if tool.takes_context or self._turn.dispatcher.traced:
-                    admission = msgspec.structs.replace(admission, run_context=self._context(command))
+                    context = _run_context(self._turn, command)
+                    admission = msgspec.structs.replace(admission, run_context=context)
                 if command.attempt > 1:
                     admission = msgspec.structs.replace(admission, attempt=command.attempt)
                 idempotent = bool(contract.idempotent)
@@ -313,14 +314,6 @@ class StandardHost:
         executor = self._turn.executor
         return executor is not None and call.name == executor.cell_tool and not call.parent
 
-    def _is_second_cell(self, call: ToolCall) -> bool:
-        """Return whether the same reply requests another cell before this one."""
-        for message in reversed(self._turn.machine.messages):
-            if isinstance(message, AssistantMessage):
-                cells = [one.call_id for one in message.tool_calls if one.name == call.name]
-                return bool(cells) and cells[0] != call.call_id
-        return False
-
     def _known(self, command: RunTool, settled: SettledCall) -> EffectSettled:
         return EffectSettled(as_input(command.call.call_id, settled, self._turn.services.clock.now_ms()))
 
@@ -349,26 +342,6 @@ class StandardHost:
         call = self._placeholder(tool, command)
         settled = await self._check_values(tool, lambda: settle_outcome(call, time.monotonic(), value, None))
         return self._known(command, settled)
-
-    def _context(self, command: RunTool) -> RunContext[Any]:
-        turn, call_id = self._turn, command.call.call_id
-        key = f"{turn.turn_id}.{call_id}"
-        secret = digest_bytes(f"{turn.machine.nonce}.{key}".encode())[:24]
-        return RunContext(
-            deps=turn.deps,
-            session_id=turn.session_id,
-            turn_id=turn.turn_id,
-            call_id=call_id,
-            attempt=command.attempt,
-            idempotency_key=key,
-            token=f"cpl_{key}-{secret}",
-            model=self._hooks.complete,
-            host=self._hooks.tool_host,
-            attachments=self._hooks.attachments_of(call_id),
-            triggers=self._hooks.triggers_of(key),
-            limits=None if turn.machine.code is None else turn.machine.code.limits,
-            session_limits=None if turn.head.code is None else turn.head.code.limits,
-        )
 
     # Execution
 
@@ -552,6 +525,36 @@ def as_input(call_id: int, settled: SettledCall, now_ms: int) -> ToolSettled:
         exception=settled.exception,
         record=settled.record,
         ends_turn=settled.ends_turn,
+    )
+
+
+def _is_second_cell(turn: TurnContext, call: ToolCall) -> bool:
+    """Return whether the same reply requests another cell before this one."""
+    for message in reversed(turn.machine.messages):
+        if isinstance(message, AssistantMessage):
+            cells = [one.call_id for one in message.tool_calls if one.name == call.name]
+            return bool(cells) and cells[0] != call.call_id
+    return False
+
+
+def _run_context(turn: TurnContext, command: RunTool) -> RunContext[Any]:
+    call_id, hooks = command.call.call_id, turn.hooks
+    key = f"{turn.turn_id}.{call_id}"
+    secret = digest_bytes(f"{turn.machine.nonce}.{key}".encode())[:24]
+    return RunContext(
+        deps=turn.deps,
+        session_id=turn.session_id,
+        turn_id=turn.turn_id,
+        call_id=call_id,
+        attempt=command.attempt,
+        idempotency_key=key,
+        token=f"cpl_{key}-{secret}",
+        model=hooks.complete,
+        host=hooks.tool_host,
+        attachments=hooks.attachments_of(call_id),
+        triggers=hooks.triggers_of(key),
+        limits=None if turn.machine.code is None else turn.machine.code.limits,
+        session_limits=None if turn.head.code is None else turn.head.code.limits,
     )
 
 

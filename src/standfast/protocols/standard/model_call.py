@@ -19,8 +19,7 @@ from standfast.machine.inputs import ModelFailed, ModelReplied
 from standfast.model.events import ModelCallStarted, ReasoningStreamed, TextRetracted, TextStreamed
 from standfast.model.message import InputPart, Message, Part, RequestedCall, TextPart, UserMessage
 from standfast.plugins.contexts import StreamKind
-from standfast.plugins.turn_hooks import TurnContext, close_stream, reply_broken_off
-from standfast.plugins.view import apply_view
+from standfast.plugins.turn_hooks import TurnContext, apply_view, close_stream, reply_broken_off
 from standfast.ports.model_provider import (
     ModelDelta,
     ModelRequest,

@@ -33,12 +33,11 @@ from standfast.model.plugin_state import (
 )
 from standfast.model.session import SessionCharter, SessionHead, SessionPolicy, same_provider
 from standfast.plugins.contexts import SessionConfigChanged, SessionHosts, SessionRestored, SubagentContext
-from standfast.plugins.host import PluginHost
 from standfast.plugins.plugin_states import STATE
 from standfast.plugins.protocol import ProtocolSessionContext, ProtocolSessionMaterialization
 from standfast.plugins.running import HookRunner, NoAnswer
 from standfast.plugins.runtime_services import RuntimeServices
-from standfast.plugins.session import FULL, PluginSession, SessionAuthority, SessionBuild
+from standfast.plugins.session import FULL, PluginHost, PluginSession, SessionAuthority, SessionBuild
 from standfast.plugins.session_context import NO_OVERLAY, Overlay, SessionContext
 from standfast.ports.clock import Clock
 from standfast.ports.model_provider import ModelProvider
