@@ -141,19 +141,11 @@ class WorkerProgram:
                     self._open(question)
                 case frames.Run() | frames.Settle() | frames.Finish():
                     reply = self._entered(question)
-                    if reply.more and not isinstance(question, frames.Finish) and question.early:
-                        self._send(reply)
-                        reply = self._left(question)
-                    elif reply.more:
-                        left = self._left(question)
-                        names, memory = left.names, left.memory_bytes
-                        reply = (
-                            left
-                            if left.stop
-                            else msgspec.structs.replace(
-                                reply, more=False, image=left.image, names=names, memory_bytes=memory
-                            )
-                        )
+                    if reply.more:
+                        if not isinstance(question, frames.Finish) and question.early:
+                            self._send(reply)
+                            reply = frames.GuestReply()
+                        reply = self._with_state(reply, question)
                     self._send(reply)
                 case frames.Dump():
                     self._send(self._dumped())
@@ -281,8 +273,8 @@ class WorkerProgram:
     def _spec(opened: frames.Open, lazy: list[str], binds_result: bool) -> bytes:
         return msgspec.json.encode((lazy, binds_result, opened.bounds.stdout_chars, opened.now_ms))
 
-    def _left(self, question: frames.Entry) -> frames.GuestReply:
-        """Return the state of a run that has ended, without garbage if it grew since the last time."""
+    def _with_state(self, reply: frames.GuestReply, question: frames.Entry) -> frames.GuestReply:
+        """Add the state of a run that has ended, without garbage if it grew since the last time."""
         guest = self._guest
         assert guest is not None
         self._clock.begin(question.bounds)
@@ -295,7 +287,9 @@ class WorkerProgram:
                 self._kept_bytes = snapshot.size
             self._snapshot = snapshot
             kept = frames.Image(self._machine.boot.digest, size=snapshot.size)
-            return frames.GuestReply(names=names, image=kept, memory_bytes=guest.size)
+            return msgspec.structs.replace(
+                reply, more=False, names=names, image=kept, memory_bytes=guest.size
+            )
         except Exception as error:
             return msgspec.structs.replace(self._stopped(error), instructions=0)
         finally:
