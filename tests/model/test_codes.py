@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from standfast import errors
@@ -11,15 +14,22 @@ from standfast.model import RunStatus, status_of_code
 TABLE = {
     "validation_error": """SYNTAX_ERROR TYPE_ERROR UNKNOWN_TOOL UNSUPPORTED_FEATURE RESULT_NOT_SERIALIZABLE
         INVALID_ARGUMENT INVALID_SESSION_ID INVALID_TOOL_NAME SESSION_NOT_FOUND METHOD_NOT_FOUND
-        SNAPSHOT_CORRUPT SNAPSHOT_VERSION_MISMATCH SNAPSHOT_CAPABILITY_MISMATCH""",
-    "runtime_error": "RUNTIME_ERROR TOOL_ERROR IO_ERROR SERIALIZE_ERROR",
+        SNAPSHOT_CORRUPT SNAPSHOT_VERSION_MISMATCH SNAPSHOT_CAPABILITY_MISMATCH
+        SESSION_EXISTS SESSION_BUSY TURN_NOT_FOUND TURN_WAITS_FOR_ITSELF RUNTIME_REQUIRED IDEMPOTENCY_CONFLICT
+        INPUT_NOT_FOUND NODE_NOT_FOUND STALE_BRANCH TOKEN_NOT_FOUND TOKEN_ALREADY_USED APPROVAL_NOT_FOUND
+        APPROVAL_ALREADY_DECIDED TASK_EXISTS TASK_NOT_FOUND MONITOR_NOT_FOUND TRIGGER_NOT_FOUND
+        SERVICE_UNAVAILABLE INVALID_PLUGIN PLUGIN_CONFLICT PROTOCOL_ERROR SESSION_REQUIRED
+        SESSION_NOT_ACCEPTED TOOL_CONFLICT TOOL_ORPHANED GENERATION_MISMATCH""",
+    "runtime_error": """RUNTIME_ERROR TOOL_ERROR IO_ERROR SERIALIZE_ERROR NOT_CONFIGURED
+        PROVIDER_UNCONFIGURED PROVIDER_UNAVAILABLE PROVIDER_MISMATCH ENGINE_UNAVAILABLE RECORD_CORRUPT
+        SCHEMA_TOO_NEW STORE_UNAVAILABLE BAD_TOOL_SOURCE INSTRUCTIONS_FAILED""",
     "timeout": "TIMEOUT_WALL TIMEOUT_CPU TIMEOUT_TOOL",
     "resource_exhausted": """MEMORY_EXCEEDED STDOUT_EXCEEDED EXTERNAL_CALLS_EXCEEDED STACK_OVERFLOW
         REQUEST_TOO_LARGE RESPONSE_TOO_LARGE RATE_LIMITED""",
     "permission_denied": "PERMISSION_DENIED",
     "cancelled": "CANCELLED",
     "waiting_for_approval": "WAITING_FOR_APPROVAL",
-    "interrupted": "INTERRUPTED",
+    "interrupted": "INTERRUPTED RUNTIME_CLOSED STALE_STATE LEASE_LOST",
 }
 ROWS = [(code, status) for status, codes in TABLE.items() for code in codes.split()]
 
@@ -69,3 +79,14 @@ def test_every_exception_class_of_ours_hangs_in_the_tree_and_has_a_known_code() 
 def test_the_hint_of_a_missing_session_names_the_command_that_lists_them() -> None:
     """Bug: it named a command that listed sessions of another kind."""
     assert "`standfast sessions list`" in str(errors.SessionNotFound("x"))
+
+
+@pytest.mark.parametrize("code", [*Code, *TurnCode])
+def test_every_code_is_raised_somewhere_and_spelled_in_one_place(code: Code | TurnCode) -> None:
+    """Ours: a code that nothing raises is noise, and one spelled twice can drift."""
+    root = Path(errors.__file__).parent
+    sources = {path: path.read_text(encoding="utf-8") for path in root.rglob("*.py")}
+    raised = re.compile(rf"\b(Turn)?Code\.{code.name}\b")
+    assert any(raised.search(text) for text in sources.values())
+    spelled = [path.name for path, text in sources.items() if f'"{code}"' in text]
+    assert set(spelled) - {"google_server.py"} == {"errors.py"}  # Google has two statuses of the same names

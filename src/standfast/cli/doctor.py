@@ -206,21 +206,21 @@ def _other_engine(name: str, language: str) -> Check:
     said, error = _one_and_one(name, language)
     if error is None:
         return Check(f"engine {name}", True, f"{language}: {said}")
-    if error.code == Code.UNSUPPORTED_FEATURE:
+    if error.code == Code.ENGINE_UNAVAILABLE:
         return Check(f"engine {name}", True, f"not available: {error.message}", error.hint)
     return Check(f"engine {name}", False, said, error.hint)
 
 
 def _one_and_one(name: str, language: str) -> tuple[str, ErrorObject | None]:
     """Run `1 + 1` on an engine; return what it did, and its error."""
-    from standfast.errors import ErrorObject
+    from standfast.errors import Code, ErrorObject
     from standfast.runtime.blocking import BlockingSandbox
 
     with BlockingSandbox(language=language, engine=name) as box:
         result = box.run("1 + 1")
     if result.result == 2:
         return f"1 + 1 is 2 ({result.metrics.duration_ms} ms)", None
-    error = result.error or ErrorObject(code="RUNTIME_ERROR", message=f"it is {result.result!r}")
+    error = result.error or ErrorObject(code=Code.RUNTIME_ERROR, message=f"it is {result.result!r}")
     return f"1 + 1 failed: {error.message}", error
 
 

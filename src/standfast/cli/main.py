@@ -49,6 +49,8 @@ class CommandLine(click.Group):
         **extra: Any,
     ) -> Any:
         """Run a command and exit with its status."""
+        from standfast.errors import Code
+
         given = list(sys.argv[1:] if args is None else args)
         as_json = "--json" in given
         try:
@@ -56,12 +58,12 @@ class CommandLine(click.Group):
         except click.UsageError as error:
             error.show()
             if as_json:
-                write_error("INVALID_ARGUMENT", error.format_message(), as_json=True)
+                write_error(Code.INVALID_ARGUMENT, error.format_message(), as_json=True)
             status = 2
         except click.Abort:
-            status = write_error("CANCELLED", "interrupted", as_json=as_json)
+            status = write_error(Code.CANCELLED, "interrupted", as_json=as_json)
         except click.ClickException as error:
-            status = write_error("INVALID_ARGUMENT", error.format_message(), as_json=as_json)
+            status = write_error(Code.INVALID_ARGUMENT, error.format_message(), as_json=as_json)
         except Exception as error:
             if os.environ.get("STANDFAST_DEBUG"):
                 import traceback
@@ -69,7 +71,7 @@ class CommandLine(click.Group):
                 traceback.print_exc()
             message = f"internal error: {type(error).__name__}: {error}"
             hint = "set STANDFAST_DEBUG=1 to see the traceback, and please report it"
-            status = write_error("RUNTIME_ERROR", message, hint=hint, as_json=as_json)
+            status = write_error(Code.RUNTIME_ERROR, message, hint=hint, as_json=as_json)
         sys.exit(status if isinstance(status, int) else 0)
 
 

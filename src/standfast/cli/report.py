@@ -23,6 +23,7 @@ from standfast.cli.output import (
     visible,
     write_guest,
 )
+from standfast.errors import Code
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +52,7 @@ class RunReport:
         # If this run waits, and not an earlier one, the boxes below replace the diagnostic.
         is_parked = result.snapshot_id is not None and bool(self.waiting)
         for diagnostic in result.diagnostics:
-            if not (is_parked and diagnostic.code == "WAITING_FOR_APPROVAL"):
+            if not (is_parked and diagnostic.code == Code.WAITING_FOR_APPROVAL):
                 show_diagnostic(about, diagnostic, self.code)
         if result.external_calls:
             failing = any(call.error for call in result.external_calls)

@@ -16,6 +16,7 @@ from standfast.cli.host import Grants, make_sandbox
 from standfast.cli.options import Invocation, answers
 from standfast.cli.output import CommandOutput, console
 from standfast.cli.report import call_text
+from standfast.errors import Code
 
 if TYPE_CHECKING:
     from standfast.model import Approval
@@ -161,7 +162,7 @@ class Tour:
         with make_sandbox(self._home, grants) as box:
             result = box.run(_TYPESCRIPT, session=session, language="typescript", timeout_ms=_PATIENCE_MS)
             box.destroy(session)
-        if result.error is not None and result.error.code == "UNSUPPORTED_FEATURE":
+        if result.error is not None and result.error.code == Code.ENGINE_UNAVAILABLE:
             self._say("TypeScript is not installed here: pip install 'standfast[typescript]'", "dim")
             return
         self._record(Step("Code may be TypeScript: calls are promises there", _TYPESCRIPT, result))
@@ -178,7 +179,7 @@ class Tour:
         try:
             document: dict[str, Any] = msgspec.json.decode(done.stdout)
         except msgspec.DecodeError:
-            document = {"error": {"code": "INTERRUPTED", "message": done.stderr.decode(errors="replace")}}
+            document = {"error": {"code": Code.INTERRUPTED, "message": done.stderr.decode(errors="replace")}}
         return document if "status" in document else {"status": "interrupted", **document}
 
     def _ledger_lines(self) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from standfast.errors import Code, ErrorObject
+from standfast.errors import Code, ErrorObject, TurnCode
 from standfast.model.canonical import Json
 from standfast.model.message import UserMessage
 from standfast.model.session import SessionIdField, check_session_id
@@ -18,7 +18,7 @@ class AbortTurn(msgspec.Struct, frozen=True, kw_only=True, tag="abort_turn"):
     """End the turn now. It beats everything else."""
 
     message: str
-    code: str = "PLUGIN_ABORT"
+    code: str = TurnCode.PLUGIN_ABORT
     hint: str | None = None
 
 

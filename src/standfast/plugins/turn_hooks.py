@@ -31,6 +31,7 @@ from standfast.errors import (
     PluginFailed,
     StandfastError,
     StoreError,
+    TurnCode,
 )
 from standfast.graph.history import answered
 from standfast.machine.commands import PrepareCall, RunHooks
@@ -415,7 +416,7 @@ class TurnHooks:
             self._trace(error.owner, "plugin_conflict", body)
         plugin = error.plugin_id if isinstance(error, PluginFailed) else ""
         self._trace(plugin, "plugin_failed", {"error": error.message})
-        return ErrorObject(code="PLUGIN_ERROR", message=error.message, hint=error.hint)
+        return ErrorObject(code=TurnCode.PLUGIN_ERROR, message=error.message, hint=error.hint)
 
     def _trace(self, plugin_id: str, name: str, body: Json) -> None:
         turn = self._turn

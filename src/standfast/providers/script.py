@@ -19,7 +19,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 
-from standfast.errors import InvalidArgument, StandfastError
+from standfast.errors import InvalidArgument, StandfastError, TurnCode
 from standfast.model.canonical import Json
 from standfast.model.limits import U32, Usage
 from standfast.model.message import Reasoning
@@ -50,7 +50,7 @@ class ScriptedFailure(
     """A `ModelError` to raise, after that many chunks."""
 
     message: str = "the script fails this call"
-    code: str = "PROVIDER_ERROR"
+    code: str = TurnCode.PROVIDER_ERROR
     retryable: bool = False
     retry_after_ms: U32 | None = None
     after_chunks: U32 = 0

@@ -15,6 +15,7 @@ from standfast.errors import (
     SessionExists,
     SessionNotFound,
     StaleBranch,
+    TurnCode,
     TurnNotFound,
 )
 from standfast.graph.history import messages_of
@@ -105,7 +106,7 @@ class HistoryContract(StoreContract):
         """Ours: it moves nothing; forks do not have it, and a session that is gone needs none."""
         await store.open_session(a_head())
         before = await take_turn(store, "t1")
-        why = ErrorObject(code="DEPS_MISSING", message="no deps")
+        why = ErrorObject(code=TurnCode.DEPS_MISSING, message="no deps")
         note = Blocked(error=why, at_ms=NOW, turn_id="t2")
         await store.note_blocked("s1", note)
         assert await store.head("s1") == msgspec.structs.replace(before, blocked=note)
