@@ -17,7 +17,7 @@ instance.
 Rules
 -----
 1. Equal numbers in an equal order give equal warnings: a turn that is replayed warns as it did before.
-2. A level is told of once in a turn, whichever limit reaches it.
+2. A level is reported once in a turn, whichever limit reaches it.
 3. Shares are whole percents, rounded down: a level is never reported early.
 4. Time comes from the inputs. Time spent parked or dead does not count.
 """

@@ -1,4 +1,4 @@
-"""Everything that a turn can ask for, as values. The shell carries them out; the machine does nothing."""
+"""The commands of a turn, as values. The driver executes them; the machine does nothing itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from standfast.model.wait import Wait, WaitOutcome
 
 
 class RunHooks(msgspec.Struct, frozen=True):
-    """Let plugins have their say. `outcome` is how the turn ends, after it."""
+    """Run the plugins' hooks of a stage. `outcome` is the end of the turn, for the hooks after it."""
 
     stage: HookStage
     number: int = 1
@@ -26,7 +26,7 @@ class RunHooks(msgspec.Struct, frozen=True):
 
 
 class PrepareCall(msgspec.Struct, frozen=True):
-    """Let plugins prepare the next model call. `overflowed`: the last one did not fit the window."""
+    """Let plugins prepare the next model call. `overflowed`: the last one did not fit the context window."""
 
     number: int
     overflowed: bool = False
@@ -37,9 +37,9 @@ class PrepareCall(msgspec.Struct, frozen=True):
 
 
 class CallModel(msgspec.Struct, frozen=True):
-    """Ask the model. `number` counts the turn's model calls, failed ones included, from 1.
+    """Call the model. `number` counts the turn's model calls, failed ones included, from 1.
 
-    `delay_ms` is to pass first, counted from when the attempt before this one failed.
+    Wait `delay_ms` first, counted from the failure of the attempt before this one.
     """
 
     number: int
@@ -52,11 +52,11 @@ class CallModel(msgspec.Struct, frozen=True):
 
 
 class RunTool(msgspec.Struct, frozen=True):
-    """Carry out a call. If it has waited, `waited` is what for and `granted` how that ended.
+    """Execute a call. If it has waited, `waited` is the wait and `granted` its outcome.
 
-    `attempt` counts from 1 and rises with every wait and every time-out. `ruled` tells that plugins need not
-    be asked (again), and `arguments` what they replaced the call's own with. `timeouts` counts the executions
-    that timed out; `timed_out`: the last thing that happened to the call is one of them.
+    `attempt` counts from 1 and rises with every wait and every time-out. `ruled`: plugins need not be asked
+    (again), and `arguments` replace the call's own. `timeouts` counts the executions that timed out;
+    `timed_out`: the last thing that happened to the call is one of them.
     """
 
     call: ToolCall
@@ -74,9 +74,9 @@ class RunTool(msgspec.Struct, frozen=True):
 
 
 class ContinueCell(msgspec.Struct, frozen=True):
-    """Let a cell go on: it has made these calls, and the first `count` answers are its to know, in order.
+    """Continue a cell: it has made these calls, and may know the first `count` answers, in order.
 
-    Whoever runs the cell already needs the last of them; whoever does not runs it again and gives it all.
+    A host that runs the cell needs only the last of them; any other runs it again and gives it all.
     """
 
     call: ToolCall
@@ -89,8 +89,8 @@ class ContinueCell(msgspec.Struct, frozen=True):
 class Checkpoint(msgspec.Struct, frozen=True):
     """Deliver what was injected; before completion, check the answer `text` as well.
 
-    `held`: plugins have something to say, so the turn does not finish here. `closing`: they have yet to hear
-    of its end, under this number.
+    `held`: plugins have messages for the model, so the turn does not finish here. `closing` is the number of
+    the `after_turn` hooks that must run before the turn finishes; 0 if there are none.
     """
 
     kind: CheckpointKind
@@ -105,17 +105,17 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class StopEffects(msgspec.Struct, frozen=True):
-    """End the model call and the tool calls under way; what they still bring is not wanted."""
+    """End the model call and the tool calls under way, and discard their outcomes."""
 
 
 class Park(msgspec.Struct, frozen=True):
-    """Set the worker free; the turn goes on when a wait ends."""
+    """Free the worker; the turn continues when a wait ends."""
 
     outcome: Waiting
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """The turn is over: write what it said and how it ended."""
+    """Write the turn's messages and its end."""
 
     outcome: Ended
 

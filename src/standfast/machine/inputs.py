@@ -1,7 +1,7 @@
 """Everything that can happen to a turn, as values.
 
-Rule: whatever may change what a turn does next is one of these, is journaled, and carries the time at which
-it happened. The machine learns nothing in any other way.
+Rule: everything that can change what a turn does next is one of these, is journaled, and carries its time.
+The machine learns nothing in any other way.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from standfast.model.wait import Wait, WaitOutcome
 CheckpointKind = Literal["after_work", "before_completion"]
 
 Stage = Literal["before_turn", "prepare", "before_tool_call", "checkpoint", "after_turn"]
-"""Where a turn lets plugins have their say, if any wants it there."""
+"""Where a turn runs hooks of plugins, if there are any."""
 
 HookStage = Literal["before_turn", "after_work", "before_completion", "after_turn"]
-"""A stage whose hooks the machine itself asks for."""
+"""A stage whose hooks the machine itself requests."""
 
 
 class _Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,10 +46,10 @@ class _Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class TurnStarted(_Input, frozen=True, kw_only=True, tag="turn_started"):
     """The turn's own input, a message or code, after what was injected while the session was idle.
 
-    `nonce` is a secret of the turn: the tokens of its calls are made of it, the same in every process.
-    `stages` are those at which plugins are asked; they stay the same for the whole turn. `extension` is for
-    the protocol alone; `prompt` is what the turn adds to the system prompt. `warns`: the model is told when
-    its budget is running out, and gets a last step when it has.
+    `nonce` is a secret of the turn: the tokens of its calls are derived from it, the same in every process.
+    `stages` are those at which plugins have hooks; they stay the same for the whole turn. `extension` is for
+    the protocol alone; `prompt` is added to the system prompt. `warns`: the model gets a warning when its
+    budget runs out, and then a last step.
     """
 
     turn_id: str
@@ -65,7 +65,7 @@ class TurnStarted(_Input, frozen=True, kw_only=True, tag="turn_started"):
 
 
 class HooksRan(_Input, frozen=True, kw_only=True, tag="hooks_ran"):
-    """The plugins had their say at a stage."""
+    """The plugins' hooks of a stage have run."""
 
     stage: HookStage
     number: int
@@ -73,21 +73,21 @@ class HooksRan(_Input, frozen=True, kw_only=True, tag="hooks_ran"):
 
 
 class Keep(msgspec.Struct, frozen=True, kw_only=True, tag="keep"):
-    """A stretch of the messages as they are."""
+    """A range of the messages, unchanged."""
 
     start: int
     stop: int
 
 
 View = tuple[Keep | UserMessage | AssistantMessage | ToolMessage, ...]
-"""What the model is shown of its messages: stretches of them, and some in other words."""
+"""What the model is shown of its messages: ranges of them, and replacements."""
 
 
 class CallPrepared(_Input, frozen=True, kw_only=True, tag="call_prepared"):
-    """The plugins have prepared a model call: its prompt, its view of the messages, or another end.
+    """The plugins have prepared a model call.
 
-    Without a `prompt` or a `view` there is nothing to change. `compaction` opens a frame before this turn,
-    `switch` one instead of the call.
+    `prompt` and `view` are None if nothing changes. `compaction` opens a frame before this turn, `switch` one
+    instead of the call.
     """
 
     number: int
@@ -99,7 +99,7 @@ class CallPrepared(_Input, frozen=True, kw_only=True, tag="call_prepared"):
 
 
 class ModelReplied(_Input, frozen=True, kw_only=True, tag="model_replied"):
-    """The model's whole reply. `raw` is what it wrote, where `text` is only the prose of it."""
+    """The model's whole reply. `raw` is all that it wrote, if `text` is only the prose of it."""
 
     text: str = ""
     raw: str | None = None
@@ -113,9 +113,9 @@ class ModelReplied(_Input, frozen=True, kw_only=True, tag="model_replied"):
 
 
 class ModelFailed(_Input, frozen=True, kw_only=True, tag="model_failed"):
-    """A model call failed, and what it had streamed is void. `attempt` is which try of it, from 1.
+    """A model call failed, and what it had streamed is void. `attempt` counts from 1.
 
-    `retry_after_ms` is how long the provider asks to wait; 0: another attempt may follow at once.
+    `retry_after_ms` is the provider's Retry-After; 0: another attempt may follow at once.
     """
 
     error: ErrorObject
@@ -132,11 +132,10 @@ class CallRuled(_Input, frozen=True, kw_only=True, tag="call_ruled"):
 
 
 class ToolSettled(_Input, frozen=True, kw_only=True, tag="tool_settled"):
-    """A call has its result, good or bad. `ruling` is what plugins had to say about it.
+    """A call has its result, successful or not. `ruling` is what plugins ruled about it.
 
-    `exception` is what code sees of an error, where that does not follow from the error itself. With
-    `ends_turn` the tool wants the turn to stop over its error. With `gives_up_calls` a cell has ended and its
-    calls under way are not waited for.
+    `exception` is what code sees of an error, if that does not follow from the error itself. `ends_turn`: the
+    error stops the turn. `gives_up_calls`: a cell has ended and its calls under way are given up.
     """
 
     call_id: int
@@ -163,7 +162,7 @@ class CallTimedOut(_Input, frozen=True, kw_only=True, tag="call_timed_out"):
 
 
 class CellCalled(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A call that a cell makes. One with an `error` cannot be carried out."""
+    """A call that a cell makes. One with an `error` cannot be executed."""
 
     name: str
     arguments: dict[str, Json] = msgspec.field(default_factory=dict)
@@ -172,7 +171,7 @@ class CellCalled(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
 
 
 class CellPaused(_Input, frozen=True, kw_only=True, tag="cell_paused"):
-    """A cell, which is a call itself, cannot go on before one of its own calls has a result.
+    """A cell, which is a call itself, cannot continue before one of its own calls has a result.
 
     `number` counts the pauses of the cell from 1; `calls` are those it has made since the last one.
     """
@@ -183,27 +182,27 @@ class CellPaused(_Input, frozen=True, kw_only=True, tag="cell_paused"):
 
 
 class WaitOpened(_Input, frozen=True, kw_only=True, tag="wait_opened"):
-    """A call cannot go on until something else happens."""
+    """A call cannot continue until something else happens."""
 
     wait: Wait
 
 
 class WaitEnded(_Input, frozen=True, kw_only=True, tag="wait_ended"):
-    """What a call waited for has happened, or its time is over."""
+    """The wait of a call has ended, or its time is over."""
 
     wait_id: str
     outcome: WaitOutcome
 
 
 class OutputCheck(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer as `output_type` has it, or why it does not fit."""
+    """The answer converted to `output_type`, or why it does not fit."""
 
     value: Json = None
     problem: str | None = None
 
 
 class CheckpointPassed(_Input, frozen=True, kw_only=True, tag="checkpoint_passed"):
-    """The turn reached a checkpoint; these messages were waiting for it there."""
+    """The turn passed a checkpoint, where these messages were injected."""
 
     kind: CheckpointKind
     messages: tuple[UserMessage, ...] = ()
@@ -224,7 +223,7 @@ class FinishRequested(_Input, frozen=True, kw_only=True, tag="finish_requested")
 
 
 class CancelRequested(_Input, frozen=True, kw_only=True, tag="cancel_requested"):
-    """Somebody wants the turn to end now."""
+    """A caller has cancelled the turn."""
 
 
 class DeadlinePassed(_Input, frozen=True, kw_only=True, tag="deadline_passed"):
@@ -232,14 +231,14 @@ class DeadlinePassed(_Input, frozen=True, kw_only=True, tag="deadline_passed"):
 
 
 class Aborted(_Input, frozen=True, kw_only=True, tag="aborted"):
-    """The host cannot or will not go on with the turn."""
+    """The host cannot continue the turn."""
 
     reason: StopReason
     error: ErrorObject
 
 
 class Resumed(_Input, frozen=True, kw_only=True, tag="resumed"):
-    """Another process went on with the turn; the time in between does not count."""
+    """Another process has resumed the turn; the time in between does not count."""
 
 
 Input = (
@@ -264,7 +263,7 @@ Input = (
 )
 
 encode_input = encode_json
-"""An input as the journal holds it."""
+"""Encode an input for the journal."""
 
 decode_input = msgspec.json.Decoder(Input).decode
-"""The input that a journal body stands for; `msgspec.DecodeError` if it is none."""
+"""Decode the input of a journal entry; `msgspec.DecodeError` if it is none."""

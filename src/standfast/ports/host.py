@@ -1,16 +1,16 @@
-"""What a plugin or a tool may ask of the runtime while it runs: narrow services, and who has which.
+"""The services of the runtime that plugins and tools may call, and the roles that have them.
 
 Theory of operation
 -------------------
-Each service is a protocol of its own. A hook is given just those of its role: a prompt hook may look and ask
-a model, but start no turn. The runtime has one implementation of all of them; what a context hands out is a
-view that has the methods of the role and no others.
+Each service is a protocol of its own. A hook gets those of its role: a prompt hook may read and call a model,
+but start no turn. The runtime has one implementation of all of them; a context hands out a view that has the
+methods of the role and no others.
 
 Rules
 -----
 1. A service that this session does not have raises `ServiceUnavailable`, which says which and why.
-2. Whatever these methods change is durable when they return, except hidden tasks, which are awaited.
-3. A method that names a session works on that one; whoever may not see it is told that there is none.
+2. What these methods change is durable when they return, except hidden tasks, which are awaited.
+3. A method that names a session works on that one. A session that the caller may not see does not exist.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from standfast.model.task import TaskRecord, TaskSpec, TaskState
 from standfast.ports.model_provider import ModelRequest, ReplyEnded
 
 SessionTask = Callable[[], Awaitable[Json]]
-"""What a task does. It is cancelled as any coroutine is; what it returns is the task's result."""
+"""The work of a task. It is cancelled like any coroutine; it returns the task's result."""
 
 TaskCancel = Callable[[], Awaitable[None]]
-"""Ends a task that somebody else runs."""
+"""Ends a task that runs outside the runtime."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionTurnHandle:
-    """A turn that was started, and what happens in it. Nobody has to read the events."""
+    """A turn that was started, and its events, which need not be read."""
 
     turn_id: str
     events: AsyncIterator[Event]
@@ -56,7 +56,7 @@ class SessionTurnHandle:
 
 @dataclass(frozen=True, slots=True)
 class DirectLlmCompletion:
-    """A whole reply, and what it used: one call, with its cost if that is known."""
+    """A whole reply and its usage: one call, with its cost if that is known."""
 
     response: ReplyEnded
     usage: Usage
@@ -70,19 +70,19 @@ class SessionSnapshotHost(Protocol):
 
 class ToolCatalogHost(Protocol):
     async def tool_catalog(self, session_id: str) -> list[dict[str, Any]]:
-        """The session's tools as the model is told of them."""
+        """Return the session's tools as the model sees them."""
 
 
 class ToolStateHost(Protocol):
     async def tool_state(self, session_id: str) -> ToolState: ...
 
     async def apply_tool_state(self, session_id: str, snapshot: ToolState) -> int:
-        """Take a state over whose generation is the current one; the generation after it."""
+        """Apply a state of the current generation; return the generation after it."""
 
     async def set_tools_availability(
         self, session_id: str, tool_names: Sequence[str], availability: ToolAvailability | None
     ) -> int:
-        """All of them or none; None clears. The generation after it."""
+        """Set all of them or none; None clears. Return the generation after it."""
 
     async def set_tool_availability(
         self, session_id: str, tool_name: str, availability: ToolAvailability | None
@@ -93,10 +93,10 @@ class SessionLifecycleHost(Protocol):
     async def create_session(self, request: SessionCreateRequest) -> SessionHandle: ...
 
     async def take_first_turn_input(self, session_id: str) -> UserMessage | None:
-        """What was left for the first turn of a session, once."""
+        """Return the input that waits for the first turn of a session, once."""
 
     async def close_session(self, session_id: str) -> None:
-        """End what runs in a session and its children. Their history stays."""
+        """End everything that runs in a session and its children. Their history stays."""
 
 
 class TurnHost(Protocol):
@@ -112,7 +112,7 @@ class TurnHost(Protocol):
 
 class TaskHost(Protocol):
     async def inject_turn_input(self, session_id: str, input: InjectedTurnInput) -> str:
-        """A message for the next checkpoint of the running turn, or for the next turn; its id."""
+        """Queue a message for the running turn's next checkpoint, or for the next turn; return its id."""
 
     async def spawn_hidden_task(self, session_id: str, label: str, task: SessionTask) -> None: ...
 
@@ -130,12 +130,12 @@ class TaskHost(Protocol):
         """Forget a task. Harmless if there is none."""
 
     async def complete_background_task(self, session_id: str, task_id: str, state: TaskState) -> None:
-        """A task has ended. Harmless if it had, or is not there."""
+        """End a task. Harmless if it has ended, or does not exist."""
 
     async def transition_background_task_live_state(
         self, session_id: str, task_id: str, state: TaskState
     ) -> None:
-        """A live task is `running` or `idle` from here on. Harmless if it is over."""
+        """Set a live task to `running` or `idle`. Harmless if it is over."""
 
     async def list_background_tasks(self, session_id: str) -> list[TaskRecord]: ...
 
@@ -144,7 +144,7 @@ class TaskHost(Protocol):
     async def cancel_all_background_tasks(self, session_id: str) -> list[TaskRecord]: ...
 
     async def validate_async_handles_visible(self, session_id: str, handle_ids: Sequence[str]) -> None:
-        """`TaskNotFound` for the first id that is no task of the session."""
+        """Raise `TaskNotFound` for the first id that is no task of the session."""
 
     async def transfer_async_handles(
         self, from_session_id: str, to_session_id: str, handle_ids: Sequence[str]
@@ -160,7 +160,7 @@ class MonitorHost(Protocol):
     async def monitor_snapshot(self, session_id: str) -> MonitorSnapshot: ...
 
     async def take_monitor_updates(self, session_id: str) -> MonitorUpdateBatch:
-        """What monitors told, once. This acknowledges the wake that is under way."""
+        """Return the updates of monitors, each once, and acknowledge the pending wake."""
 
     async def start_monitor(self, session_id: str, spec: MonitorSpec) -> MonitorSnapshot: ...
 
@@ -175,39 +175,39 @@ class SessionGraphHost(Protocol):
 
 class DirectCompletionHost(Protocol):
     async def direct_completion(self, request: DirectRequest, usage_source: str) -> DirectCompletion:
-        """Ask a model for a text. What that used is in the session's ledger, under *usage_source*."""
+        """Return a text from a model. Its usage is charged to *usage_source* in the session's ledger."""
 
     async def direct_llm_completion(self, request: ModelRequest, usage_source: str) -> DirectLlmCompletion:
-        """The same with a request of one's own, and the whole reply."""
+        """Return the whole reply to a request of the caller's own."""
 
 
 class TraceHost(Protocol):
     async def emit_trace_event(self, name: str, body: Json = None) -> None:
-        """Put a record into the trace, below the span that is under way. It never fails."""
+        """Add a record to the trace, below the current span. It never fails."""
 
 
 class SessionStateService(SessionSnapshotHost, ToolCatalogHost, ToolStateHost, Protocol):
-    """Sessions as they stand, and their tools: what a protocol has of them before a model call."""
+    """Sessions and their tools, as a protocol reads them before a model call."""
 
 
 class ProcessService(TaskHost, MonitorHost, Protocol):
-    """What goes on beside turns: tasks and monitors."""
+    """Work beside turns: tasks and monitors."""
 
 
 class PromptHookHost(SessionSnapshotHost, ToolCatalogHost, TaskHost, DirectCompletionHost, Protocol):
-    """What a prompt hook may ask for."""
+    """The services of a prompt hook."""
 
 
 class TurnHookHost(SessionSnapshotHost, ToolStateHost, SessionLifecycleHost, TraceHost, Protocol):
-    """What `before_turn` may ask for."""
+    """The services of `before_turn`."""
 
 
 class TurnResultHookHost(SessionLifecycleHost, TraceHost, Protocol):
-    """What `after_turn` may ask for."""
+    """The services of `after_turn`."""
 
 
 class CheckpointHookHost(SessionLifecycleHost, TraceHost, Protocol):
-    """What a checkpoint hook may ask for."""
+    """The services of a checkpoint hook."""
 
 
 class HistoryHost(
@@ -219,7 +219,7 @@ class HistoryHost(
     DirectCompletionHost,
     Protocol,
 ):
-    """What transforms and compactors of the history may ask for."""
+    """The services of transforms and compactors of the history."""
 
 
 class PluginActionHost(
@@ -235,12 +235,12 @@ class PluginActionHost(
     TraceHost,
     Protocol,
 ):
-    """What an action of a plugin may ask for."""
+    """The services of a plugin's action."""
 
 
 class ToolHookHost(PluginActionHost, TurnResultHookHost, CheckpointHookHost, Protocol):
-    """What a tool, and a hook around tool calls, may ask for."""
+    """The services of a tool, and of a hook around tool calls."""
 
 
 class RuntimeSessionHost(ToolHookHost, PluginActionHost, HistoryHost, TurnHookHost, PromptHookHost, Protocol):
-    """Everything, for one session."""
+    """All services of one session."""

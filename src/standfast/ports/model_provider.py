@@ -1,14 +1,14 @@
-"""What a model offers, whoever serves it.
+"""The port of models, whatever the provider.
 
 Rules
 -----
 1. `stream` yields deltas as they arrive and ends with exactly one `ReplyEnded`. A stream that ends without it
    has failed, and nothing of it is used.
-2. Failures are raised as `ModelError`; `retryable` tells whether another attempt makes sense. Nothing that it
-   says, and no `repr` of a provider, holds a key.
+2. Failures are raised as `ModelError`; `retryable` says whether another attempt makes sense. Neither its
+   message nor the `repr` of a provider contains a key.
 3. Closing the iterator ends the call at once.
-4. A call in `ReplyEnded` is whole. Its arguments are the text that came: one without arguments has `{}`, one
-   that the end of the reply cut off has what there is of it, which is not JSON and so never runs.
+4. A call in `ReplyEnded` has its arguments as the provider sent them: `{}` if it has none. Arguments that the
+   end of the reply cut off are not JSON, so the call never runs.
 5. `Reasoning` goes back only to its `origin`.
 """
 
@@ -27,7 +27,7 @@ from standfast.model.message import Message, Reasoning, RequestedCall
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What the model is asked. `messages` must not be changed, nor kept after the reply.
+    """A request to the model. `messages` must not be changed, nor kept after the reply.
 
     `call_number` counts the model calls of the session's active path from 1, over all processes; an attempt
     that failed counts, too. `attempt` counts the tries of this call from 1. `idempotency_key` is the same
@@ -62,8 +62,8 @@ class ReasoningArrived(msgspec.Struct, frozen=True):
 class ReplyEnded(msgspec.Struct, frozen=True, kw_only=True):
     """The whole reply. `model` is the one that served it, `response_id` the provider's name for the reply.
 
-    `stop_reason` is `end`, `tool_calls`, `length`, `stop_sequence`, `refusal`, `content_filter`, or whatever
-    else the provider said, as it said it.
+    `stop_reason` is `end`, `tool_calls`, `length`, `stop_sequence`, `refusal`, `content_filter`, or another
+    reason in the provider's own words.
     """
 
     text: str

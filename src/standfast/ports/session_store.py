@@ -65,7 +65,7 @@ class Lease:
 
 
 class Claimant(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks for a lease, when, and for how long.
+    """The process that claims a lease, when, and for how long.
 
     `lease_now_ms` is the time that leases go by (`SessionStore.see_clock`); None: they go by `now_ms`.
     """

@@ -1,4 +1,4 @@
-"""Where the records of a trace go, and who times the phases of a turn.
+"""Where the records of a trace go, and what times the phases of a turn.
 
 Rule: none of these may raise, block or change anything.
 """
@@ -16,13 +16,13 @@ from standfast.model.trace_record import TraceRecord
 
 
 class TraceSink(Protocol):
-    """Takes records. One that has `contents = True` is given what was said and done as well."""
+    """Takes records. A sink with `contents = True` gets messages and arguments as well."""
 
     def record(self, record: TraceRecord, /) -> None: ...
 
 
 class PhaseProbe(Protocol):
-    """Hears when a phase begins and ends: `plugin_hook.{kind}.{plugin_id}` for a hook."""
+    """Is called when a phase begins and ends: `plugin_hook.{kind}.{plugin_id}` for a hook."""
 
     def begin_named(self, phase: str, /) -> None: ...
 
@@ -46,4 +46,4 @@ class Under(msgspec.Struct, frozen=True, gc=False):
 
 
 UNDER: Final[ContextVar[Under | None]] = ContextVar("standfast_trace_under", default=None)
-"""The hook or the tool call that this code runs in, if somebody keeps a trace."""
+"""The hook or the tool call that this code runs in, if a trace is kept."""

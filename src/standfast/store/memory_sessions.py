@@ -662,5 +662,5 @@ class MemorySessionStore:
 
 
 def _owner(turn: OpenTurn | None) -> str | None:
-    """Return who has the lease of a turn."""
+    """Return the owner of a turn's lease."""
     return None if turn is None or turn.lease is None else turn.lease.owner

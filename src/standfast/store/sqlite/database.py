@@ -432,5 +432,5 @@ class GroupWriter:
         try:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
-        except apsw.Error:  # the transaction is over either way; the caller hears of the first error
+        except apsw.Error:  # the transaction is over either way; the caller gets the first error
             pass
