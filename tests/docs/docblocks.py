@@ -1,7 +1,7 @@
 """The fenced blocks of a Markdown page, and how each kind is executed.
 
 ```` ```python ````             the blocks of one page form one script, run in an empty directory
-```` ```python title="x.py" ```` a file; a script finds it in that directory, and so do the commands that follow it
+```` ```python title="x.py" ```` a file in that directory, also for the commands that follow it
 ```` ```console ````            `$ ` commands, run in order with bash, each followed by its expected output
 
 A block that contains fences starts and ends with more backticks than they have.
