@@ -5,9 +5,15 @@ Rule: a check changes nothing. A missing data directory is not made.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import platform
+import shutil
 import stat
+import sys
+import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +28,9 @@ if TYPE_CHECKING:
     from standfast.errors import ErrorObject
     from standfast.runtime.data_dir import DataDir
     from standfast.store.sqlite.database import Database
+
+Finding = tuple[bool, str, str | None]
+"""Whether all is well, what was found, and what to do."""
 
 _MIN_FREE_BYTES = 100_000_000
 _NOT_YET = "not there yet; the first run makes it"
@@ -48,9 +57,15 @@ def command(invocation: Invocation) -> CommandOutput:
     from standfast.runtime.data_dir import DataDir
 
     home = DataDir(invocation.data_dir, make=False)
-    looks: dict[str, Callable[[], Check]] = {
-        "python": _python,
-        "platform": _platform,
+    looks: dict[str, Callable[[], Finding]] = {
+        "python": lambda: _fits(
+            sys.version_info >= (3, 11),
+            f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}",
+            "Standfast needs Python 3.11 or later",
+        ),
+        "platform": lambda: _fits(
+            os.name == "posix", platform.platform(), "Linux and macOS are supported; try WSL on Windows"
+        ),
         "data directory": lambda: _data_dir(home),
         "disk space": lambda: _disk(home),
         "sqlite": _sqlite,
@@ -78,47 +93,33 @@ def command(invocation: Invocation) -> CommandOutput:
     return CommandOutput({"ok": healthy, "checks": checks}, show, 0 if healthy else 1)
 
 
-def _look(name: str, look: Callable[[], Check]) -> Check:
+def _look(name: str, look: Callable[[], Finding]) -> Check:
     """Run one check; an unexpected exception is a finding too."""
     from standfast.errors import StandfastError
 
     try:
-        return look()
+        return Check(name, *look())
     except StandfastError as error:
         return Check(name, False, error.message, error.hint)
     except Exception as error:
         return Check(name, False, f"{type(error).__name__}: {error}")
 
 
-def _python() -> Check:
-    import platform
-    import sys
-
-    fits = sys.version_info >= (3, 11)
-    found = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
-    return Check("python", fits, found, None if fits else "Standfast needs Python 3.11 or later")
+def _fits(ok: bool, detail: str, otherwise: str) -> Finding:
+    return ok, detail, None if ok else otherwise
 
 
-def _platform() -> Check:
-    import platform
-
-    fits = os.name == "posix"
-    hint = None if fits else "Linux and macOS are supported; try WSL on Windows"
-    return Check("platform", fits, platform.platform(), hint)
-
-
-def _data_dir(data: DataDir) -> Check:
+def _data_dir(data: DataDir) -> Finding:
     home = data.directory
     place = _existing(home)
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         another = "make it writable, or choose another with --data-dir or STANDFAST_HOME"
-        return Check("data directory", False, f"{place} is not a writable directory", another)
+        return False, f"{place} is not a writable directory", another
     if place != home:
-        return Check("data directory", True, f"{home}: {_NOT_YET}")
+        return True, f"{home}: {_NOT_YET}", None
     mode = stat.S_IMODE(home.stat().st_mode)
     private = data.is_file or not mode & 0o077  # a database in a directory of others is private by itself
-    hint = None if private else f"others can look into it: chmod 700 {home}"
-    return Check("data directory", private, f"{home} (mode {mode:03o})", hint)
+    return _fits(private, f"{home} (mode {mode:03o})", f"others can look into it: chmod 700 {home}")
 
 
 def _existing(home: Path) -> Path:
@@ -126,29 +127,22 @@ def _existing(home: Path) -> Path:
     return next(place for place in (home.absolute(), *home.absolute().parents) if place.exists())
 
 
-def _disk(home: DataDir) -> Check:
-    import shutil
-
+def _disk(home: DataDir) -> Finding:
     free = shutil.disk_usage(_existing(home.directory)).free
-    enough = free >= _MIN_FREE_BYTES
-    hint = None if enough else "make room; writes will fail when the disk is full"
-    return Check("disk space", enough, f"{free / 1e9:.1f} GB free", hint)
+    hint = "make room; writes will fail when the disk is full"
+    return _fits(free >= _MIN_FREE_BYTES, f"{free / 1e9:.1f} GB free", hint)
 
 
-def _sqlite() -> Check:
-    import tempfile
-
+def _sqlite() -> Finding:
     from standfast.store.sqlite.database import Database
 
-    with tempfile.TemporaryDirectory(prefix="standfast-doctor-") as scratch:
-        database = Database(Path(scratch) / "probe.db")
-        try:
-            version = _first(database, "SELECT sqlite_version()")
-        finally:
-            database.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="standfast-doctor-") as scratch,
+        closing(Database(Path(scratch) / "probe.db")) as database,
+    ):
+        version = _first(database, "SELECT sqlite_version()")
     sound = tuple(int(part) for part in version.split(".")) >= (3, 51, 3)
-    hint = None if sound else "older ones can damage a file that two processes write: upgrade apsw"
-    return Check("sqlite", sound, version, hint)
+    return _fits(sound, version, "older ones can damage a file that two processes write: upgrade apsw")
 
 
 def _first(database: Database, query: str) -> str:
@@ -156,59 +150,55 @@ def _first(database: Database, query: str) -> str:
     return database.read(lambda db: str(db.execute(query).get))
 
 
-def _database(home: DataDir) -> Check:
+def _database(home: DataDir) -> Finding:
     from standfast.store.sqlite.database import Database
     from standfast.store.sqlite.sandbox_migration import COMPONENTS
 
     if not home.database.exists():
-        return Check("database", True, f"{home.database}: {_NOT_YET}")
+        return True, f"{home.database}: {_NOT_YET}", None
     mode = stat.S_IMODE(home.database.stat().st_mode)
     if home.is_file and mode & 0o077:
-        hint = f"others can read it: chmod 600 {home.database}"
-        return Check("database", False, f"{home.database} (mode {mode:03o})", hint)
-    database = Database(home.database, COMPONENTS)
-    try:
+        return False, f"{home.database} (mode {mode:03o})", f"others can read it: chmod 600 {home.database}"
+    with closing(Database(home.database, COMPONENTS)) as database:
         sessions = _first(database, "SELECT count(*) FROM sessions")
         verdict = _first(database, "PRAGMA quick_check")
-    finally:
-        database.close()
     detail = f"schema {len(COMPONENTS['sessions'])}, {sessions} sessions, quick_check {verdict}"
-    return Check("database", verdict == "ok", detail, None if verdict == "ok" else "restore it from a backup")
+    return _fits(verdict == "ok", detail, "restore it from a backup")
 
 
-def _key(home: DataDir) -> Check:
+def _key(home: DataDir) -> Finding:
     from standfast.runtime.data_dir import KEY_VARIABLE, key_from_text
 
     if (given := os.environ.get(KEY_VARIABLE)) is not None:
         key_from_text(given)
-        return Check("snapshot key", True, f"from {KEY_VARIABLE}")
+        return True, f"from {KEY_VARIABLE}", None
     file = home.key_file
     if not file.exists():
-        return Check("snapshot key", True, f"{file}: {_NOT_YET}")
+        return True, f"{file}: {_NOT_YET}", None
     mode, size = stat.S_IMODE(file.stat().st_mode), file.stat().st_size
     if mode & 0o077:
-        return Check("snapshot key", False, f"{file} (mode {mode:03o})", f"chmod 600 {file}")
-    hint = None if size >= 16 else "restore it from a backup; older snapshots need it"
-    return Check("snapshot key", size >= 16, f"{file} (mode {mode:03o}, {size} bytes)", hint)
+        return False, f"{file} (mode {mode:03o})", f"chmod 600 {file}"
+    detail = f"{file} (mode {mode:03o}, {size} bytes)"
+    return _fits(size >= 16, detail, "restore it from a backup; older snapshots need it")
 
 
-def _monty() -> Check:
+def _monty() -> Finding:
     from standfast.sandbox.monty.state import ENGINE, ENGINE_VERSION
 
     said, error = _one_and_one("monty", "python")
-    hint = "reinstall pydantic-monty; is its binary allowed to run here?" if error else None
-    return Check("engine", error is None, f"{ENGINE} {ENGINE_VERSION}: {said}", hint)
+    hint = "reinstall pydantic-monty; is its binary allowed to run here?"
+    return _fits(error is None, f"{ENGINE} {ENGINE_VERSION}: {said}", hint)
 
 
-def _other_engine(name: str, language: str) -> Check:
+def _other_engine(name: str, language: str) -> Finding:
     from standfast.errors import Code
 
     said, error = _one_and_one(name, language)
     if error is None:
-        return Check(f"engine {name}", True, f"{language}: {said}")
+        return True, f"{language}: {said}", None
     if error.code == Code.ENGINE_UNAVAILABLE:
-        return Check(f"engine {name}", True, f"not available: {error.message}", error.hint)
-    return Check(f"engine {name}", False, said, error.hint)
+        return True, f"not available: {error.message}", error.hint
+    return False, said, error.hint
 
 
 def _one_and_one(name: str, language: str) -> tuple[str, ErrorObject | None]:
@@ -224,9 +214,7 @@ def _one_and_one(name: str, language: str) -> tuple[str, ErrorObject | None]:
     return f"1 + 1 failed: {error.message}", error
 
 
-def _agent_sessions(home: DataDir) -> Check:
-    import asyncio
-
+def _agent_sessions(home: DataDir) -> Finding:
     from standfast.cli.agent_host import open_sessions
 
     async def count() -> tuple[int, int]:
@@ -235,21 +223,20 @@ def _agent_sessions(home: DataDir) -> Check:
             return len(await runtime.sessions()), len(unfinished)
 
     if not home.database.exists():
-        return Check("agent sessions", True, "0")
+        return True, "0", None
     sessions, unfinished = asyncio.run(count())
-    hint = "standfast recover" if unfinished else None
-    return Check("agent sessions", True, f"{sessions}, {unfinished} with a turn to resume", hint)
+    detail = f"{sessions}, {unfinished} with a turn to resume"
+    return True, detail, "standfast recover" if unfinished else None
 
 
-def _approvals(home: DataDir) -> Check:
+def _approvals(home: DataDir) -> Finding:
     from standfast.runtime.blocking import BlockingSandbox
 
     if not home.database.exists():
-        return Check("approvals", True, "0 waiting")
+        return True, "0 waiting", None
     with BlockingSandbox(data_dir=home.database) as box:
         waiting = len(box.approvals(pending=True))
-    hint = "standfast approvals list --pending" if waiting else None
-    return Check("approvals", True, f"{waiting} waiting", hint)
+    return True, f"{waiting} waiting", "standfast approvals list --pending" if waiting else None
 
 
 def _models() -> list[Check]:
@@ -257,9 +244,9 @@ def _models() -> list[Check]:
     from standfast.providers.catalog import VARIABLE, load_catalog
     from standfast.providers.vendors import VENDORS, status_of
 
-    def read_catalog() -> Check:
+    def read_catalog() -> Finding:
         load_catalog()
-        return Check("models", True, f"catalog {os.environ[VARIABLE]} from {VARIABLE}")
+        return True, f"catalog {os.environ[VARIABLE]} from {VARIABLE}", None
 
     checks = []
     for one in map(status_of, VENDORS.values()):

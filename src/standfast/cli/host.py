@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 if TYPE_CHECKING:
     from standfast.runtime.blocking import BlockingSandbox
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from standfast.tools.registered_tool import RegisteredTool
 
 
-@dataclass(frozen=True, slots=True)
-class Grants:
+class Grants(msgspec.Struct, frozen=True, kw_only=True):
     """Tool files, mounts (virtual path → directory, writable), hosts and packages."""
 
     tools: tuple[str, ...] = ()
-    mounts: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
+    mounts: dict[str, tuple[str, bool]] = {}
     allow_hosts: tuple[str, ...] = ()
     allow_private_hosts: bool = False
     packages: tuple[str, ...] = ()
@@ -35,27 +34,11 @@ class Grants:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Grants:
         """Read the grants of a waiting run."""
-        mounts = record.get("mounts", {})
-        return cls(
-            tools=tuple(record.get("tools", ())),
-            mounts={virtual: (path, writable) for virtual, (path, writable) in mounts.items()},
-            allow_hosts=tuple(record.get("allow_hosts", ())),
-            allow_private_hosts=bool(record.get("allow_private_hosts", False)),
-            packages=tuple(record.get("packages", ())),
-            mount_max_bytes=record.get("mount_max_bytes"),
-            mount_max_files=record.get("mount_max_files"),
-        )
+        return msgspec.convert(record, cls)
 
     def record(self) -> dict[str, Any]:
-        return {
-            "tools": list(self.tools),
-            "mounts": {virtual: [path, writable] for virtual, (path, writable) in self.mounts.items()},
-            "allow_hosts": list(self.allow_hosts),
-            "allow_private_hosts": self.allow_private_hosts,
-            "packages": list(self.packages),
-            **({} if self.mount_max_bytes is None else {"mount_max_bytes": self.mount_max_bytes}),
-            **({} if self.mount_max_files is None else {"mount_max_files": self.mount_max_files}),
-        }
+        record: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return {name: value for name, value in record.items() if value is not None}
 
     def over(self, recorded: Grants) -> Grants:
         """Merge these over *recorded* grants: tool files replace, everything else adds."""
@@ -76,15 +59,12 @@ class Grants:
         from standfast.runtime.sandbox import SandboxOptions
         from standfast.tools.builtin.mounts import MOUNT_MAX_BYTES, MOUNT_MAX_FILES, Mount
 
+        max_bytes = _either(self.mount_max_bytes, MOUNT_MAX_BYTES)
+        max_files = _either(self.mount_max_files, MOUNT_MAX_FILES)
         return SandboxOptions(
             tools=[tool for file in self.tools for tool in load_tools(file)],
             mounts={
-                virtual: Mount(
-                    path,
-                    writable,
-                    max_bytes=_either(self.mount_max_bytes, MOUNT_MAX_BYTES),
-                    max_files=_either(self.mount_max_files, MOUNT_MAX_FILES),
-                )
+                virtual: Mount(path, writable, max_bytes=max_bytes, max_files=max_files)
                 for virtual, (path, writable) in self.mounts.items()
             },
             allow_hosts=self.allow_hosts,
