@@ -8,7 +8,7 @@ from typing import Final
 from standfast.providers.anthropic.errors import read_error
 from standfast.providers.anthropic.reply_reader import AnthropicReplyReader
 from standfast.providers.anthropic.request import request_body
-from standfast.providers.http.dialect import ErrorReport, HttpCall, PreparedRequest
+from standfast.providers.http.dialect import HttpCall, PreparedRequest
 from standfast.providers.http.model import VendorModel
 
 API_VERSION: Final = "2023-06-01"
@@ -29,8 +29,7 @@ class AnthropicDialect:
     def authorize(self, key: str, /) -> Mapping[str, str]:
         return {"x-api-key": key}
 
-    def read_error(self, status: int, body: bytes, /) -> ErrorReport:
-        return read_error(status, body)
+    read_error = staticmethod(read_error)
 
 
 class AnthropicModel(VendorModel):

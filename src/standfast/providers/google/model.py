@@ -8,7 +8,7 @@ from urllib.parse import quote
 from standfast.providers.google.errors import read_error
 from standfast.providers.google.reply_reader import GoogleReplyReader
 from standfast.providers.google.request import request_body
-from standfast.providers.http.dialect import ErrorReport, HttpCall, PreparedRequest
+from standfast.providers.http.dialect import HttpCall, PreparedRequest
 from standfast.providers.http.model import VendorModel
 
 
@@ -30,8 +30,7 @@ class GoogleDialect:
     def authorize(self, key: str, /) -> Mapping[str, str]:
         return {"x-goog-api-key": key}
 
-    def read_error(self, status: int, body: bytes, /) -> ErrorReport:
-        return read_error(status, body)
+    read_error = staticmethod(read_error)
 
 
 class GoogleModel(VendorModel):

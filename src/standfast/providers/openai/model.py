@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from standfast.providers.http.dialect import ErrorReport, HttpCall, PreparedRequest
+from standfast.providers.http.dialect import HttpCall, PreparedRequest
 from standfast.providers.http.model import VendorModel
 from standfast.providers.openai.errors import read_error
 from standfast.providers.openai.reply_reader import OpenAIReplyReader
@@ -25,8 +25,7 @@ class OpenAIDialect:
     def authorize(self, key: str, /) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {key}"}
 
-    def read_error(self, status: int, body: bytes, /) -> ErrorReport:
-        return read_error(status, body)
+    read_error = staticmethod(read_error)
 
 
 class OpenAIModel(VendorModel):

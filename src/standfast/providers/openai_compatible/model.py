@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from standfast.errors import InvalidArgument, ModelError, ProviderUnconfigured
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
 from standfast.providers.http.deadlines import Deadlines
-from standfast.providers.http.dialect import ErrorReport, HttpCall, PreparedRequest
+from standfast.providers.http.dialect import HttpCall, PreparedRequest
 from standfast.providers.http.model import HttpModel
 from standfast.providers.openai_compatible.errors import read_error
 from standfast.providers.openai_compatible.reply_reader import OpenAICompatibleReplyReader, ReplyFinished
@@ -49,8 +49,7 @@ class OpenAICompatibleDialect:
     def authorize(self, key: str, /) -> Mapping[str, str]:
         return {"authorization": f"Bearer {key}"}
 
-    def read_error(self, status: int, body: bytes, /) -> ErrorReport:
-        return read_error(status, body)
+    read_error = staticmethod(read_error)
 
 
 class OpenAICompatibleModel(HttpModel):
