@@ -37,7 +37,7 @@ _HOMES = {
     ),
     "standfast.tools": ("RegisteredTool", "Tool", "ToolRegistry", "tool"),
     "standfast.runtime.blocking": ("BlockingSandbox",),
-    "standfast.runtime.sessions.current_turn": ("SessionMessages",),
+    "standfast.runtime.sessions.observation": ("SessionMessages",),
     "standfast.runtime.sandbox": ("Sandbox",),
     "standfast.tools.builtin.mounts": ("Mount",),
     "standfast.model.message": (
@@ -72,7 +72,7 @@ _HOMES = {
     "standfast.runtime.agent": ("Agent",),
     "standfast.runtime.agent_runtime": ("Runtime",),
     "standfast.runtime.agent_session": ("Attachment", "Session"),
-    "standfast.runtime.dependencies": ("DepsContext",),
+    "standfast.runtime.dependencies": ("DepsContext", "runtime_loop"),
     "standfast.runtime.result": (
         "AwaitedResult",
         "FinishedTurn",
@@ -83,7 +83,6 @@ _HOMES = {
         "WaitingTurn",
     ),
     "standfast.runtime.turn": ("Turn",),
-    "standfast.runtime.user_functions": ("runtime_loop",),
     "standfast.trace": ("JsonlTrace", "OtelTrace"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -160,6 +159,7 @@ if TYPE_CHECKING:
     from standfast.runtime.agent_session import Session as Session
     from standfast.runtime.blocking import BlockingSandbox as BlockingSandbox
     from standfast.runtime.dependencies import DepsContext as DepsContext
+    from standfast.runtime.dependencies import runtime_loop as runtime_loop
     from standfast.runtime.result import AwaitedResult as AwaitedResult
     from standfast.runtime.result import FinishedTurn as FinishedTurn
     from standfast.runtime.result import FrameSwitchedTurn as FrameSwitchedTurn
@@ -168,9 +168,8 @@ if TYPE_CHECKING:
     from standfast.runtime.result import TurnStopped as TurnStopped
     from standfast.runtime.result import WaitingTurn as WaitingTurn
     from standfast.runtime.sandbox import Sandbox as Sandbox
-    from standfast.runtime.sessions.current_turn import SessionMessages as SessionMessages
+    from standfast.runtime.sessions.observation import SessionMessages as SessionMessages
     from standfast.runtime.turn import Turn as Turn
-    from standfast.runtime.user_functions import runtime_loop as runtime_loop
     from standfast.tools import RegisteredTool as RegisteredTool
     from standfast.tools import Tool as Tool
     from standfast.tools import ToolRegistry as ToolRegistry

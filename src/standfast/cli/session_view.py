@@ -30,7 +30,7 @@ from standfast.model.session import (
 )
 from standfast.ports.session_store import QueuedInput
 from standfast.runtime.agent_runtime import Runtime
-from standfast.runtime.sessions.current_turn import blocked_in
+from standfast.runtime.sessions.observation import blocked_in
 
 _COLOURS = {"running": "green", "waiting": "yellow", "interrupted": "red", "blocked": "red"}
 

@@ -44,10 +44,16 @@ from standfast.runtime.sessions.approvals import (
     get_approval,
     list_approvals,
 )
-from standfast.runtime.sessions.current_turn import SessionMessages, blocked_in, current_turn
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.sessions.live_session import LiveSession
-from standfast.runtime.sessions.observation import Cursor, Observed, Observer
+from standfast.runtime.sessions.observation import (
+    Cursor,
+    Observed,
+    Observer,
+    SessionMessages,
+    blocked_in,
+    current_turn,
+)
 from standfast.runtime.sessions.session_plugins import SessionPlugins, SessionTools, append_nodes
 from standfast.runtime.turn import Turn, TurnRequest, new_input_id, new_turn_id
 from standfast.tools.registered_tool import ARGS, from_native, is_positional

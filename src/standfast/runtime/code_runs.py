@@ -56,8 +56,13 @@ from standfast.plugins.plugin_states import read_execution
 from standfast.ports.code_engine import SLEEP
 from standfast.ports.session_store import Begun, NewTurn, QueuedInput, Save, SessionStore, Takeover
 from standfast.protocols.code.cell_history import cells_of
-from standfast.runtime.code_sessions import CodeSession, CodeSessions, stored_variables
-from standfast.runtime.code_snapshots import CodeSnapshots, without_open_waits
+from standfast.runtime.code_sessions import (
+    CodeSession,
+    CodeSessions,
+    CodeSnapshots,
+    stored_variables,
+    without_open_waits,
+)
 from standfast.runtime.code_turns import CodeTurn, SandboxServices
 from standfast.runtime.sessions.approvals import (
     Arguments,
@@ -66,8 +71,8 @@ from standfast.runtime.sessions.approvals import (
     get_approval,
     list_approvals,
 )
-from standfast.runtime.sessions.current_turn import messages_of_turn
 from standfast.runtime.sessions.materialize import journaled_states
+from standfast.runtime.sessions.observation import messages_of_turn
 from standfast.sandbox.monty.validate import too_slow
 from standfast.sandbox.run_errors import cancelled_error, under_way_error
 from standfast.sandbox.snapshots import PausedTurn

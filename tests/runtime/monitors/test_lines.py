@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standfast.model.monitor import MAX_LINE_CHARS, RING
-from standfast.runtime.monitors.lines import LineReader, Lines
+from standfast.runtime.monitors.process import LineReader, Lines
 
 
 def _read(*chunks: bytes) -> list[str]:

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 from monitor_stage import LONG_S, gone, is_running, pids_in, until, until_now
 
-from standfast.runtime.monitors.lines import Lines
 from standfast.runtime.monitors.process import (
     Command,
     CommandNotStarted,
+    Lines,
     MonitorProcess,
     end_orphans,
     is_alive,

@@ -7,21 +7,325 @@ given is a view of this that has the methods of its role (`views`); a host progr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from standfast.errors import StandfastError
+import msgspec
+
+from standfast.errors import InvalidArgument, ServiceUnavailable, StaleBranch, StandfastError, TaskNotFound
+from standfast.graph.history import messages_of
 from standfast.model.canonical import Json, to_json
+from standfast.model.capability import ToolAvailability, ToolState
+from standfast.model.host_requests import (
+    Appended,
+    AppendSessionNodesRequest,
+    AppendSessionNodesResult,
+    BranchIsStale,
+    DirectCompletion,
+    DirectRequest,
+    SessionSnapshot,
+)
+from standfast.model.limits import UsageEntry
+from standfast.model.message import InjectedTurnInput, UserMessage
 from standfast.model.monitor import MonitorSnapshot, MonitorSpec, MonitorUpdateBatch
-from standfast.runtime.host.completions import CompletionService
+from standfast.model.plugin_state import PluginSessionSnapshot, decode_state, encode_state
+from standfast.model.session import SessionHead, SessionPolicy, node_id, split_node_id
+from standfast.model.task import TaskRecord, TaskSpec, TaskState
+from standfast.plugins.turn_hooks import priced, whole_reply
+from standfast.ports.host import DirectLlmCompletion, SessionTask, TaskCancel
+from standfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded
+from standfast.ports.session_store import QueuedInput, SessionStore
 from standfast.runtime.host.service import HostService
-from standfast.runtime.host.session_state import GraphService, SnapshotService, ToolService
 from standfast.runtime.host.sessions import LifecycleService
-from standfast.runtime.host.task_service import TaskService
+from standfast.runtime.host.tasks import Tasks
 from standfast.runtime.host.turns import TurnService
-from standfast.runtime.turn import RUNNING_TURN
+from standfast.runtime.sessions.materialize import durable_state
+from standfast.runtime.sessions.session_plugins import SessionTools, append_nodes
+from standfast.runtime.turn import RUNNING_TURN, new_input_id
+from standfast.tools.no_host import SERVICES
 
 if TYPE_CHECKING:
     from standfast.runtime.monitors.monitors import Monitors
+
+
+class CompletionService(HostService):
+    """The `DirectCompletionHost` of a session."""
+
+    __slots__ = ()
+
+    async def direct_completion(self, request: DirectRequest, usage_source: str) -> DirectCompletion:
+        """Ask a model for a text; the session's own, unless the request names one."""
+        method = "direct_completion"
+        if not request.prompt and not isinstance(request.prompt, str):
+            raise InvalidArgument("a direct completion has no prompt", hint="pass a text or messages")
+        prompt = request.prompt
+        head = await self._head(method, self.session_id)
+        policy = await self._policy(head)
+        model = self._model(method, head, request.model, policy)
+        settings = policy.settings if policy is not None and not request.model else {}
+        asked = ModelRequest(
+            messages=[UserMessage(content=prompt)] if isinstance(prompt, str) else list(prompt),
+            instructions=request.instructions,
+            output_schema=request.output_schema,
+            settings={**settings, **request.settings},
+        )
+        reply, entry = await self._ask(head, asked, usage_source, model, own=not request.model)
+        return DirectCompletion(text=reply.text, usage=entry.usage)
+
+    async def direct_llm_completion(self, request: ModelRequest, usage_source: str) -> DirectLlmCompletion:
+        """Ask the session's model with a request of one's own; its numbers and keys are made here."""
+        method = "direct_llm_completion"
+        head = await self._head(method, self.session_id)
+        model = self._model(method, head, None, await self._policy(head))
+        reply, entry = await self._ask(head, request, usage_source, model, own=True)
+        return DirectLlmCompletion(response=reply, usage=entry.usage)
+
+    async def _policy(self, head: SessionHead) -> SessionPolicy | None:
+        """What the session runs with, if its agent is known here."""
+        live = await self._directory.at_work(head)
+        return None if live is None else (await live.current()).policy
+
+    def _model(
+        self, method: str, head: SessionHead, wanted: str | None, policy: SessionPolicy | None
+    ) -> ModelProvider:
+        live = self._directory.live(self.session_id)
+        name = wanted or (policy.model if policy is not None else "")
+        if not name:
+            raise ServiceUnavailable(
+                SERVICES[method], f"no model is known here for session {head.session_id!r}"
+            )
+        if live.prepared is not None and name == live.prepared.agent.model_id:
+            return live.prepared.model
+        self._require_open(method)
+        return self.services.models.named(name, self.session_id)
+
+    async def _ask(
+        self, head: SessionHead, request: ModelRequest, source: str, model: ModelProvider, *, own: bool
+    ) -> tuple[ReplyEnded, UsageEntry]:
+        """The whole reply, and its line of the ledger, which is written or in the turn's account."""
+        if not source or not isinstance(source, str):
+            raise InvalidArgument(
+                "a direct completion has no usage source",
+                hint="pass usage_source=, the name this call is charged to",
+            )
+        here = RUNNING_TURN.get()
+        turn = here if here is not None and here.session_id == self.session_id else None
+        if turn is not None and not turn.account.is_over:
+            reply, entry = await turn.account.ask(request, source, None if own else model)
+            if turn.account.is_over:
+                await self._charge(entry)
+        else:
+            reply, entry = await self._ask_alone(head, request, source, model)
+        if self.is_open:
+            body = {"source": entry.source, "model": entry.model, "tokens": entry.usage.total}
+            turn_id = "" if turn is None else turn.turn_id
+            self.services.record(self.session_id, turn_id, "", "direct_completion", body)
+        return reply, entry
+
+    async def _ask_alone(
+        self, head: SessionHead, request: ModelRequest, source: str, model: ModelProvider
+    ) -> tuple[ReplyEnded, UsageEntry]:
+        self._require_open("direct_completion")
+        numbered = dataclasses.replace(
+            request,
+            session_id=self.session_id,
+            turn_id="",
+            call_number=head.model_calls + 1,
+            idempotency_key=f"{self.session_id}.direct.{secrets.token_hex(8)}",
+            read_blob=request.read_blob or self.services.store.blob,
+        )
+        reply = await whole_reply(model, numbered)
+        usage = priced(self.services.cost_of(model.model_id), model.model_id, reply)
+        entry = UsageEntry(
+            source=source,
+            model=reply.model or model.model_id,
+            usage=msgspec.structs.replace(usage, calls=1),
+        )
+        await self._charge(entry)
+        return reply, entry
+
+    async def _charge(self, entry: UsageEntry) -> None:
+        await self._directory.store.add_usage(self.session_id, (entry,), 1, self._directory.now_ms())
+
+
+class GraphService(HostService):
+    """The `SessionGraphHost` of a session."""
+
+    __slots__ = ()
+
+    async def append_session_nodes(
+        self, session_id: str, request: AppendSessionNodesRequest
+    ) -> AppendSessionNodesResult:
+        """Add nodes under the leaf, all of them; or tell where the session has gone instead."""
+        await self._head("append_session_nodes", session_id)
+        live = self._directory.live(session_id)
+        try:
+            head = await append_nodes(live, self.services, request.nodes, request.requires_ancestor_node_id)
+        except StaleBranch as stale:
+            return BranchIsStale(current_leaf_node_id=stale.current_leaf_node_id)
+        if not request.nodes:
+            return Appended(node_ids=(), leaf_node_id=head.leaf or "")
+        assert head.leaf is not None
+        segment = split_node_id(head.leaf)[0]
+        ids = tuple(node_id(segment, place) for place in range(len(request.nodes)))
+        return Appended(node_ids=ids, leaf_node_id=head.leaf)
+
+
+class ToolService(HostService):
+    """The `ToolCatalogHost` and the `ToolStateHost` of a session."""
+
+    __slots__ = ()
+
+    async def tool_catalog(self, session_id: str) -> list[dict[str, Any]]:
+        """Return the tools as the model sees them; the caller may change the list."""
+        return await (await self._tools("tool_catalog", session_id)).catalog()
+
+    async def tool_state(self, session_id: str) -> ToolState:
+        return await (await self._tools("tool_state", session_id)).state()
+
+    async def apply_tool_state(self, session_id: str, snapshot: ToolState) -> int:
+        """Take a state over; `GenerationMismatch` if it is not of the current generation."""
+        return await (await self._tools("apply_tool_state", session_id)).apply_state(snapshot)
+
+    async def set_tools_availability(
+        self, session_id: str, tool_names: Sequence[str], availability: ToolAvailability | None
+    ) -> int:
+        """All of them or none; `UnknownTool` names the first that is not there."""
+        tools = await self._tools("set_tools_availability", session_id)
+        return await tools.set_availability(list(tool_names), availability)
+
+    async def set_tool_availability(
+        self, session_id: str, tool_name: str, availability: ToolAvailability | None
+    ) -> int:
+        tools = await self._tools("set_tool_availability", session_id)
+        return await tools.set_availability(tool_name, availability)
+
+    async def _tools(self, method: str, session_id: str) -> SessionTools:
+        live = await self._live(method, session_id)
+        return SessionTools(live, self.services)
+
+
+class SnapshotService(HostService):
+    """The `SessionSnapshotHost` of a session."""
+
+    __slots__ = ()
+
+    async def snapshot_current(self) -> SessionSnapshot:
+        head = await self._head("snapshot_current", self.session_id)
+        return await snapshot_of(self._directory.store, head)
+
+    async def snapshot_session(self, session_id: str) -> SessionSnapshot:
+        head = await self._head("snapshot_session", session_id)
+        return await snapshot_of(self._directory.store, head)
+
+
+async def snapshot_of(store: SessionStore, head: SessionHead) -> SessionSnapshot:
+    """A session at rest, or as it was before the turn that runs."""
+    messages = [] if head.leaf is None else messages_of(await store.frame(head.leaf))
+    copied = decode_state(encode_state(await durable_state(store, head)))  # the caller may change it
+    plugins = PluginSessionSnapshot(plugins=dict(copied.plugins.plugins))
+    state = msgspec.structs.replace(copied, plugins=plugins)
+    return SessionSnapshot(head=head, messages=tuple(messages), state=state)
+
+
+class TaskService(HostService):
+    """The `TaskHost` of a session."""
+
+    __slots__ = ()
+
+    async def inject_turn_input(self, session_id: str, input: InjectedTurnInput) -> str:
+        """A message for the running turn, or for the next one. A session may tell those above it, too."""
+        await self._head("inject_turn_input", session_id, upward=True)
+        item = QueuedInput(
+            input_id=input.id or new_input_id(),
+            session_id=session_id,
+            kind="inject",
+            message=input.message,
+            created_at=self._directory.now_ms(),
+        )
+        await self._directory.store.put_input(item)
+        return item.input_id
+
+    async def spawn_hidden_task(self, session_id: str, label: str, task: SessionTask) -> None:
+        """Run something that is not listed. It is awaited before the runtime closes."""
+        await self._head("spawn_hidden_task", session_id)
+        self._background.tasks.hidden.spawn(session_id, label, task)
+
+    async def await_hidden_tasks(self, session_id: str) -> None:
+        if self.is_open:
+            await self._background.tasks.hidden.wait(session_id)
+
+    async def spawn_managed_task(self, session_id: str, spec: TaskSpec, task: SessionTask) -> TaskRecord:
+        """Run something on record: what it returns or raises is kept."""
+        tasks = await self._tasks("spawn_managed_task", session_id)
+        return await tasks.spawn(session_id, spec, task)
+
+    async def cancel_managed_task(self, session_id: str, task_id: str) -> None:
+        await (await self._tasks("cancel_managed_task", session_id)).cancel(session_id, task_id)
+
+    async def register_background_task(
+        self, session_id: str, spec: TaskSpec, cancel: TaskCancel | None = None
+    ) -> TaskRecord:
+        """Put something on record that the caller runs; `cancel` ends it."""
+        tasks = await self._tasks("register_background_task", session_id)
+        return await tasks.register(session_id, spec, cancel)
+
+    async def unregister_background_task(self, session_id: str, task_id: str) -> None:
+        if self.is_open:
+            tasks = await self._tasks("unregister_background_task", session_id)
+            await tasks.unregister(session_id, task_id)
+
+    async def complete_background_task(self, session_id: str, task_id: str, state: TaskState) -> None:
+        if self.is_open:
+            tasks = await self._tasks("complete_background_task", session_id)
+            await tasks.complete(session_id, task_id, state)
+
+    async def transition_background_task_live_state(
+        self, session_id: str, task_id: str, state: TaskState
+    ) -> None:
+        if self.is_open:
+            tasks = await self._tasks("transition_background_task_live_state", session_id)
+            await tasks.transition(session_id, task_id, state)
+
+    async def list_background_tasks(self, session_id: str) -> list[TaskRecord]:
+        """The session's tasks, oldest first, those that are over included."""
+        await self._tasks("list_background_tasks", session_id)
+        return await self._directory.store.tasks(session_id=session_id)
+
+    async def cancel_background_task(self, session_id: str, task_id: str) -> TaskRecord:
+        """End a task as its kind wants it: a monitor's processes, a subagent's sessions, or what runs."""
+        return await (await self._tasks("cancel_background_task", session_id)).cancel(session_id, task_id)
+
+    async def cancel_all_background_tasks(self, session_id: str) -> list[TaskRecord]:
+        return await (await self._tasks("cancel_all_background_tasks", session_id)).cancel_all(session_id)
+
+    async def validate_async_handles_visible(self, session_id: str, handle_ids: Sequence[str]) -> None:
+        """`TaskNotFound` for the first id that is no task of the session."""
+        await self._tasks("validate_async_handles_visible", session_id)
+        for task_id in handle_ids:
+            if await self._directory.store.task(session_id, task_id) is None:
+                raise TaskNotFound(session_id, task_id)
+
+    async def transfer_async_handles(
+        self, from_session_id: str, to_session_id: str, handle_ids: Sequence[str]
+    ) -> None:
+        """Give tasks to another session, which may be one above: all of them or none."""
+        tasks = await self._tasks("transfer_async_handles", from_session_id)
+        await self._head("transfer_async_handles", to_session_id, upward=True)
+        await tasks.transfer(from_session_id, to_session_id, handle_ids)
+
+    async def cancel_unreferenced_async_handles(
+        self, session_id: str, keep_handle_ids: Sequence[str]
+    ) -> list[TaskRecord]:
+        """End the live tasks of a session except those in *keep_handle_ids*."""
+        tasks = await self._tasks("cancel_unreferenced_async_handles", session_id)
+        return await tasks.cancel_all(session_id, keep_handle_ids)
+
+    async def _tasks(self, method: str, session_id: str) -> Tasks:
+        await self._head(method, session_id)
+        return self._background.tasks
 
 
 class MonitorService(HostService):

@@ -25,8 +25,8 @@ from standfast.runtime.agent_definition import checked_limits
 from standfast.runtime.dependencies import fits
 from standfast.runtime.host.closing import turn_rests
 from standfast.runtime.host.service import HostService
-from standfast.runtime.sessions.current_turn import messages_of_turn
 from standfast.runtime.sessions.live_session import LiveSession
+from standfast.runtime.sessions.observation import messages_of_turn
 from standfast.runtime.turn import Subscription, Turn, TurnRequest, detached
 
 MAX_UNREAD: Final = 2_048

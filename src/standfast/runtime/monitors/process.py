@@ -38,8 +38,47 @@ import msgspec
 from standfast.durable.process_identity import machine
 from standfast.errors import Code, OutsideError
 from standfast.model.limits import U64
-from standfast.runtime.monitors.lines import LineReader, Lines
+from standfast.model.monitor import MAX_LINE_CHARS, RING
 from standfast.runtime.monitors.supervisor import GRACE_S
+
+_MAX_LINE_BYTES: Final = 4 * MAX_LINE_CHARS
+"""No character has more than four bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """What was said, and how many lines before it were left out."""
+
+    texts: tuple[str, ...] = ()
+    skipped: int = 0
+
+
+class LineReader:
+    """Cuts one stream into lines."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Lines:
+        """The lines that end in *data*."""
+        pieces = (self._rest + data).split(b"\n")
+        self._rest = pieces.pop()[:_MAX_LINE_BYTES]
+        told = [piece for piece in pieces if not _is_blank(piece)]
+        return Lines(tuple(_text(piece) for piece in told[-RING:]), max(0, len(told) - RING))
+
+    def end(self) -> Lines:
+        """The last line, if it has no end of its own."""
+        rest, self._rest = self._rest, b""
+        return Lines() if _is_blank(rest) else Lines((_text(rest),))
+
+
+def _is_blank(piece: bytes) -> bool:
+    return not piece or piece.isspace()
+
+
+def _text(piece: bytes) -> str:
+    return piece[:_MAX_LINE_BYTES].decode("utf-8", "replace").rstrip("\r")[:MAX_LINE_CHARS]
+
 
 _ROUNDS: Final = 200
 _PAUSE_S: Final = 0.005

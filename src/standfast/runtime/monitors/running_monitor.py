@@ -18,7 +18,7 @@ import msgspec
 from standfast.errors import Code, ErrorObject
 from standfast.model.monitor import RING, MonitorState, MonitorStatus, MonitorUpdate, WakePolicy
 from standfast.ports.clock import Clock
-from standfast.runtime.monitors.lines import Lines
+from standfast.runtime.monitors.process import Lines
 from standfast.runtime.monitors.record import MonitorRecord, Wake, interrupted, kept
 
 if TYPE_CHECKING:

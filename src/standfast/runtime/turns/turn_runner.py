@@ -71,6 +71,7 @@ from standfast.runtime.dependencies import (
     HeldDeps,
     OwnedFactory,
     deps_missing,
+    with_instructions,
 )
 from standfast.runtime.result import (
     FinishedTurn,
@@ -79,12 +80,11 @@ from standfast.runtime.result import (
     TurnResult,
     WaitingTurn,
 )
-from standfast.runtime.sessions.current_turn import messages_of_turn
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.sessions.materialize import PreparedAgent
+from standfast.runtime.sessions.observation import messages_of_turn
 from standfast.runtime.turn import RUNNING_TURN, Turn, TurnEventPublisher, TurnRequest
-from standfast.runtime.user_functions import with_instructions
 from standfast.tools.context import RunContext
 
 if TYPE_CHECKING:
