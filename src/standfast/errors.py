@@ -366,7 +366,7 @@ class TurnNotFound(CallerError):
 
     def __init__(self, turn_id: str) -> None:
         super().__init__(
-            f"there is no turn {turn_id!r} that could go on", hint="`standfast sessions show` lists the turns"
+            f"there is no unfinished turn {turn_id!r}", hint="`standfast sessions show` lists the turns"
         )
         self.turn_id = turn_id
 
@@ -380,7 +380,7 @@ class TurnUnfinished(CallerError):
             f"turn {turn_id} of session {session_id!r} {state} and comes first",
             hint="decide what it waits for, cancel it, or queue the input behind it"
             if waits
-            else "`session.resume()` or `standfast recover` goes on with it",
+            else "continue it with `session.resume()` or `standfast recover`",
         )
         self.session_id, self.turn_id, self.waits = session_id, turn_id, waits
         self.code = Code.WAITING_FOR_APPROVAL if waits else Code.INTERRUPTED
@@ -640,7 +640,7 @@ class RuntimeClosed(OperatorError):
     def __init__(self, turn_id: str) -> None:
         super().__init__(
             f"the runtime was closed while turn {turn_id} ran",
-            hint="the turn is unfinished, not lost: `session.resume()` goes on with it",
+            hint="the turn is unfinished, not lost: continue it with `session.resume()`",
         )
         self.turn_id = turn_id
 
@@ -734,7 +734,7 @@ class LeaseLost(StoreError):
     def __init__(self, session_id: str) -> None:
         super().__init__(
             f"the lease on session {session_id!r} was lost, nothing was written",
-            hint="another process goes on with the turn",
+            hint="another process continues the turn",
         )
         self.session_id = session_id
 

@@ -40,7 +40,7 @@ class Agent(AgentDefinition[Deps, Output]):
         model: `"provider:model"`, such as `"scripted:replies.json"`, or an object that is a `ModelProvider`.
             A list of them is asked in order: each next one when those before it have failed.
         name: sessions record it; another process finds the agent of an unfinished turn by it.
-        instructions: what the model is told before anything else: a text, or a function, also async, of
+        instructions: the first part of the system prompt: a text, or a function, also async, of
             `RunContext` that returns it. The function is called once for each turn, before the turn begins.
         tools: functions, ideally decorated with `@tool`.
         plugins: what shapes its sessions: `Plugin`s, their classes, factories, or names of installed ones.
@@ -50,7 +50,7 @@ class Agent(AgentDefinition[Deps, Output]):
         deps: makes the deps of turns that have no others, such as those that the runtime resumes by itself:
             a function, async function or async generator of a `DepsContext`.
         output_type: what the agent answers with. `str` is the model's text; of any other type the answer is
-            checked, and the model is told if it does not fit.
+            checked, and the model retries if it does not fit.
         limits: what one turn may use.
         protocol: how the model acts. `"standard"` is native tool calls, `"code"` cells of Python (with
             options: `CodeProtocol(...)`); a plugin may bring another.

@@ -69,11 +69,11 @@ class Runtime:
         lease_s: how long a process that stopped answering keeps its sessions from others.
         approval_ttl_s: how long a person has to decide.
         busy_timeout_s: how long a turn waits for another process to finish with the session.
-        host: what is recorded with sessions about this program, for whoever goes on with them.
+        host: a description of this program, recorded with sessions for the process that continues them.
         models: open models by name, to be used and not closed.
         system: what every agent's system prompt has, below what the agent itself says.
         trace: takes the records of what happens, such as `JsonlTrace("trace.jsonl")`; or several such.
-        probe: hears when a plugin's hook begins and ends.
+        probe: is called when a plugin's hook begins and ends.
         hook_timeout_s: how long the hooks of one stage may take together.
         prices: what models cost, in dollars for a million tokens: `{"model": {"input": 2, "output": 8}}`, the
             path of such a JSON file, or `Prices`. Other models cost what `standfast[prices]` knows of them.

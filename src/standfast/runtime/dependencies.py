@@ -212,7 +212,7 @@ class FactoryCall(msgspec.Struct, frozen=True):
                     await manager.__aexit__(None, None, None)
 
         def ended(value: None, error: BaseException | None) -> None:
-            tell_opened(None, error)  # nobody listens any more if it was told that they are open
+            tell_opened(None, error)  # ignored if the deps were opened before
             tell_over(None if error is None else error, None)
 
         job = LoopJob(hold, ended)

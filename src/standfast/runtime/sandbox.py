@@ -67,16 +67,16 @@ class SandboxSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class SandboxOptions:
-    """Everything a sandbox is made of.
+    """The settings of a sandbox.
 
-    `tools` are functions, ideally made with `@tool`; `mounts` map virtual paths to directories or `Mount`s;
-    `allow_hosts` lists whom `fetch_text` and `fetch_json` may talk to; `limits` hold for sessions that bring
-    none of their own (None: the defaults); without `data_dir` everything is in memory; `approval_ttl_s` is
-    how long a person has; `workers` bounds the worker processes; `host` is told to whoever continues a
-    waiting run elsewhere. `language` is that of new sessions and of code that does not say; `engine` is what
-    runs it: `monty` (the default), `cpython` or `auto` for Python, `quickjs` for TypeScript. A session that
-    exists keeps its own. `packages` are installed packages that code on `cpython` may import.
-    `trace` receives the spans of every run: `JsonlTrace("trace.jsonl")`.
+    `tools` are functions, ideally made with `@tool`. `mounts` map virtual paths to directories or `Mount`s.
+    `allow_hosts` lists the hosts that `fetch_text` and `fetch_json` may reach. `limits` apply to sessions
+    without limits of their own. Without `data_dir` everything is in memory. `approval_ttl_s` is how long a
+    person may take to decide. `workers` bounds the worker processes. `host` describes the tools to a process
+    that continues a waiting run. `language` is that of new sessions and the default of runs. `engine` runs
+    it: `monty` (the default), `cpython` or `auto` for Python, `quickjs` for TypeScript; sessions keep theirs.
+    `packages` are installed packages that code on `cpython` may import. `trace` receives the spans of every
+    run: `JsonlTrace("trace.jsonl")`.
     """
 
     tools: Iterable[AnyTool[None]] = ()

@@ -152,7 +152,9 @@ def verify_webhook(source: str, body: bytes, signature: str, secret: str | bytes
     """
     key = secret.encode() if isinstance(secret, str) else secret
     if not key:
-        raise InvalidArgument("the secret of a webhook is empty", hint="anybody could sign with it")
+        raise InvalidArgument(
+            "the secret of a webhook is empty", hint="pass the secret that the sender signs with"
+        )
     expected = hmac.new(key, body, hashlib.sha256).hexdigest()
     given = signature.strip().lower().removeprefix("sha256=")
     if not hmac.compare_digest(expected.encode(), given.encode(errors="replace")):

@@ -34,7 +34,7 @@ from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.sessions.materialize import durable_state
 
 Standpoint = tuple[str | None, str | None] | None
-"""The leaf and the state of a session; None if nobody has looked yet."""
+"""The leaf and the state of a session; None if it was never checked."""
 
 
 class AsyncHandles:

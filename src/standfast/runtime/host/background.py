@@ -107,7 +107,7 @@ async def _change(tasks: Tasks, record: TaskRecord, change: changes.Change) -> N
 
 
 _LOOK_S: Final = 1.0
-"""So often are tasks and monitors looked after, however often the keeper is woken."""
+"""The shortest time between two rounds of recovery."""
 
 
 class BackgroundServices:

@@ -118,7 +118,7 @@ def end_orphans(mark: ProcessMark) -> int:
         found = _left_of(mark)
         if not found:
             break
-        # Its supervisor comes last: as long as it lives, nobody can slip out from under it.
+        # Its supervisor comes last: while it lives, no process can escape it.
         for process in [one for one in found if one.pid != mark.pid] or found:
             _kill(process)
             killed.add(process.pid)

@@ -74,7 +74,7 @@ class UpdateRing:
 
 
 Notify = Callable[[str, MonitorUpdate], None]
-"""Hears what monitors of a session say, as it comes. Must return at once."""
+"""Gets the updates of a session's monitors as they come. It must not block."""
 
 
 class MonitorEnding(enum.Enum):
@@ -195,7 +195,7 @@ class RunningMonitor:
         self._state, self._error, self._mark = state, error, None
         self._add("end", text)
 
-    # What is told and written
+    # Wakes and records
 
     @property
     def is_armed(self) -> bool:

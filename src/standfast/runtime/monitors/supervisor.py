@@ -14,9 +14,9 @@ left its group, becomes a child of the supervisor, so that everything can be fou
 Rules
 -----
 1. Nothing runs before the runtime says so: it has written down who we are by then.
-2. When the command has ended, or is to end, whatever it started is told to end (SIGTERM), and killed 200 ms
-   later. When the runtime is gone, it is killed at once.
-3. The exit is told after everything has ended, so that the pipes are at their end as well.
+2. When the command has ended, or is to end, all that it started gets SIGTERM, and SIGKILL 200 ms later. When
+   the runtime is gone, it is killed at once.
+3. The exit code is sent after everything has ended, so that the pipes are at their end as well.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Family:
                     os.kill(pid, number)
 
     def end(self, post: Post, *, at_once: bool) -> None:
-        """End everybody. Who may not be killed, or cannot be, is waited for, for a while."""
+        """End all processes. Wait a while for those that cannot be killed."""
         if self.reap() and not at_once:
             self._ask(post)
         give_up = time.monotonic() + _GIVE_UP_S

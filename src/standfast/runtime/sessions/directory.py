@@ -362,7 +362,7 @@ class SessionDirectory:
             return self.assign(
                 head.session_id, agent, above=above, deps=None if above is None else above.deps
             )
-        except StandfastError:  # its model cannot be opened here; other sessions can go on
+        except StandfastError:  # its model cannot be opened here
             return None
 
     def agent_named(self, name: str, near: LiveSession | None = None) -> AnyAgent:
