@@ -178,6 +178,10 @@ class HookRunner(msgspec.Struct):
             plugin, kind = (hook.plugin_id, hook.kind) if hook is not None else ("?", "?")
             raise PluginFailed(plugin, kind, str(problem)) from None
 
+    async def ask(self, hook: RegisteredHook, *given: Any) -> Any:
+        """Return the answer of one hook, within the hook timeout."""
+        return await self.stage(lambda at: at.call(hook, *given))
+
     def _current(self) -> Current:
         return Current(self) if self.watch is None else _Watched(self, self.watch)
 

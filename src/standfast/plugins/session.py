@@ -126,6 +126,13 @@ _EVENT_KIND: Final[dict[type, str]] = {
 }
 
 
+_OPTIONAL: Final = (
+    "initialize_session",
+    "restore_session",
+    "append_session_nodes",
+    "validate_turn_extension",
+)
+"""The methods of a protocol's session plugin that do nothing unless they are overridden."""
 _ALL_TOOLS = SessionToolAccess()
 _NO_OVERLAY = ToolCatalogContribution()
 
@@ -333,11 +340,7 @@ class PluginSession(PluginStates):
         if owned is None:
             return None
         hook = self.contributions.hook_of(owned.plugin_id, "tool_result_projector", owned.value)
-
-        async def work(at: Current) -> str | None:
-            return read_text(hook, await at.call(hook, ctx))
-
-        return await self.runner.stage(work)
+        return read_text(hook, await self.runner.ask(hook, ctx))
 
     # Lifecycle and settings
 
@@ -379,12 +382,14 @@ class PluginSession(PluginStates):
 
     async def ask_protocol(self, method: str, *given: Any) -> Any:
         """Call a method of the protocol's session plugin, within the hook timeout."""
-        hook = self.contributions.protocol_hook(method)
+        if method in _OPTIONAL and not self._overrides(method):
+            return None
+        return await self.runner.ask(self.contributions.protocol_hook(method), *given)
 
-        async def work(at: Current) -> Any:
-            return await at.call(hook, *given)
-
-        return await self.runner.stage(work)
+    def _overrides(self, method: str) -> bool:
+        """Return whether the protocol has its own version of a method that does nothing by default."""
+        mine = getattr(type(self.protocol_session), method, None)
+        return mine is not getattr(ProtocolSessionPlugin, method)
 
     async def tell_protocol(self, method: str, *given: Any) -> None:
         """Call a method of the protocol's session plugin; report a failure instead of raising it."""
@@ -395,8 +400,9 @@ class PluginSession(PluginStates):
 
     def configure_protocol(self, ctx: ProtocolRuntimeContext, opened: ProtocolSessionMaterialization) -> None:
         """Let the protocol read and set its options."""
-        hook = self.contributions.protocol_hook("configure_runtime_on_materialize")
-        self.runner.call_plain(hook, ctx, opened)
+        if self._overrides("configure_runtime_on_materialize"):
+            hook = self.contributions.protocol_hook("configure_runtime_on_materialize")
+            self.runner.call_plain(hook, ctx, opened)
 
     def build_preamble(self, given: ProtocolBuildInput) -> TurnDriverPreamble:
         """Return the protocol's preamble for a catalog."""
@@ -451,26 +457,13 @@ class PluginSession(PluginStates):
 
     # Actions
 
-    async def invoke_plugin_action(
-        self,
-        name: str,
-        arguments: Json = None,
-        *,
-        session_id: str | None = None,
-        default_to_current_session: bool = True,
-    ) -> Json:
-        """Call an action with JSON and get JSON.
+    async def invoke_plugin_action(self, name: str, arguments: Json = None, **where: Any) -> Json:
+        """Call an action with JSON and return its JSON; *where* is as for `prepare_plugin_action`.
 
-        Errors: `UnknownAction`, `MissingSession`, `UnexpectedSession`, `InvalidArgument`, `PluginFailed`.
+        Raises `UnknownAction`, `MissingSession`, `UnexpectedSession`, `InvalidArgument`, `PluginFailed`.
         """
-        call = self.prepare_plugin_action(
-            name, arguments, session_id=session_id, default_to_current_session=default_to_current_session
-        )
-
-        async def work(at: Current) -> Any:
-            return await at.call(call.hook, *call.given)
-
-        return call.check(await self.runner.stage(work))
+        call = self.prepare_plugin_action(name, arguments, **where)
+        return call.check(await self.runner.ask(call.hook, *call.given))
 
     def prepare_plugin_action(
         self,

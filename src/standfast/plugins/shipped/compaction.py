@@ -53,7 +53,7 @@ _RESULT_CHARS: Final = 2_000
 
 
 class Compaction(Plugin):
-    """Give it to an agent whose sessions go on for long.
+    """Give it to an agent whose sessions become long.
 
     Args:
         window_tokens: the size of the model's context window.

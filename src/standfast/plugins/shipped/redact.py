@@ -1,7 +1,5 @@
 """Redact: keeps secrets out of what is stored, shown and sent to the model.
 
-Theory of operation
--------------------
 Results of calls and replies of the model are cleaned before anything else sees them, so that neither journal
 nor history has the secret; the messages of every model call are cleaned once more before they are sent. A
 streamed reply is held back from where a secret could begin to where it is clear that none does.

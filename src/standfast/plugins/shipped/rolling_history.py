@@ -1,7 +1,5 @@
 """Rolling history: as the window fills, old attachments and tool output are hidden from the model.
 
-Theory of operation
--------------------
 Before each model call the messages are estimated at four characters a token. If a provider counted more for
 an earlier call (system prompt, tools, other scripts than Latin), the difference is added. What exceeds the
 window is removed, oldest first: attachments and results, which leave a note behind, then whole turns. This

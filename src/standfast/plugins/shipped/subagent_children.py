@@ -1,7 +1,5 @@
 """The subagents of one session: their records, the state of their work, their usage.
 
-Theory of operation
--------------------
 A subagent is a child session, and a task of its parent's session under the child's id. The task's body names
 the turn that the subagent works on. Nothing else is stored: the state of the work is that of the child's own
 turn, so that a parent in another process, after a crash, finds every subagent where it is.

@@ -1,7 +1,5 @@
 """The budget that a turn shares with its subagents.
 
-Theory of operation
--------------------
 Tokens, model calls, money and time are shared: a turn and the subagents that it gave work to draw on the
 limits of that turn. Rounds, attempts and the like are not shared: they say how one agent works.
 

@@ -1,7 +1,5 @@
 """Finds the cells in a model's reply while it streams, and the prose to show.
 
-Theory of operation
--------------------
 A reply is Markdown. A fence whose first word names a programming language is a *cell*; every other fence is
 prose. Text arrives in pieces of any size. At the start of a line, pieces are held back while the line may
 become the opening of a cell; from then on the line is *shown* piece by piece, or *hidden* to its end. Line

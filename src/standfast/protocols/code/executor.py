@@ -1,7 +1,5 @@
 """Runs the cells of a session and keeps their variables.
 
-Theory of operation
--------------------
 A cell is checked, then run by the engine on a thread until it ends or needs a result of the turn
 (`running_cell`). The variables are the engine's state, opaque bytes that are stored with the session. When
 the turn is parked, the cell is suspended: it becomes bytes as well, and its worker is free.

@@ -53,7 +53,7 @@ total""",
   you can deal with. A call that needs a person's word waits there until it is given.
 - `finish(value)` ends the turn with your answer to the user. Call it when the task is done.
 - `continue_as(task, seed)` ends the turn and begins `task` in a fresh context that knows only `seed`.
-- `history[n]` is what came of cell n: `history[-1]["stdout"]`, `["result"]`, `["error"]`. What was too long
+- `history[n]` is the result of cell n: `history[-1]["stdout"]`, `["result"]`, `["error"]`. What was too long
   to show you is whole there.
 - `attachments["name"]` is a file that the user sent; inputs are read-only variables. Search them, slice them,
   and do not print them whole.
@@ -74,8 +74,8 @@ total""",
   deal with. A call that needs a person's word waits there until it is given.
 - `finish(value)` ends the turn with your answer to the user. Call it last, when the task is done.
 - `continue_as({task, seed})` ends the turn and begins `task` in a fresh context that knows only `seed`.
-- `history[n]` is what came of cell n: `history.at(-1).stdout`, `.result`, `.error`. What was too long to show
-  you is whole there.
+- `history[n]` is the result of cell n: `history.at(-1).stdout`, `.result`, `.error`. What was too long to
+  show you is whole there.
 - `attachments["name"]` is a file that the user sent; inputs are read-only constants. Search them, slice them,
   and do not print them whole.
 - `await llm({prompt, data, schema})` asks a language model from inside the code, for what code cannot do.

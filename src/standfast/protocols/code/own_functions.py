@@ -80,7 +80,7 @@ def finish(value: Json = None) -> None:
 
 @tool(side_effect="none")
 def continue_as(task: str, seed: Json = None) -> None:
-    """End the turn and go on with *task* in a fresh context that knows only *seed*. Variables stay."""
+    """End the turn and continue with *task* in a fresh context that knows only *seed*. Variables stay."""
 
 
 def _with_contract(tool: Tool[Any, Any], **changes: Any) -> RegisteredTool:

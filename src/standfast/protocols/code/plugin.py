@@ -201,14 +201,7 @@ class CellsLeftOut:
 class CodeMode(_ActsInCode):
     """A tool `run_code` beside the native ones: cells as in the code protocol, for models that want both.
 
-    Args:
-        language: what cells are written in; fixed for a session.
-        engine: what runs them. Python has `"monty"` (the default: fast, a part of the language), `"cpython"`
-            (all of it, in a jail) and `"auto"` (Monty until a cell needs more); TypeScript has `"quickjs"`.
-        check: how closely a cell is looked at before it runs: `"calls"`, or `"types"` for the type checker.
-        limits: what one cell may use.
-        observation_chars: how much of what a cell printed and returned the model is shown at once.
-        finish: whether code may end the turn, by `finish` and `continue_as`.
+    The options are those of `CodeProtocol`.
     """
 
     id = "code-mode"

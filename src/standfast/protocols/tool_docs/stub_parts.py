@@ -1,7 +1,5 @@
 """The parts of stubs that all languages share: named types, each written once.
 
-Theory of operation
--------------------
 A stub is a function, after the types that it needs and that were not written before. A type gets its name
 where it is first met and is described later, with the function's text; describing it may lead to others. So a
 type that contains itself is written once.

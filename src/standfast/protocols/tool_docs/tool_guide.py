@@ -1,7 +1,5 @@
 """Tools as functions in the prompt of a model that acts in code.
 
-Theory of operation
--------------------
 Every showcased tool is written as a stub in the session's language if all stubs fit into the budget. If not,
 the first stubs (in the catalog's order) are kept until half of the budget is used, and the other tools are
 listed by name in groups. A group is the common part of names before their first `__` or `_`.

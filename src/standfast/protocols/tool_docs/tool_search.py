@@ -1,7 +1,5 @@
 """Finds tools by words.
 
-Theory of operation
--------------------
 An index of a catalog has every word of a name or a description, in its singular, with the tools that have it.
 A query is looked up word by word. A word counts more in a name than in a description; whole more than as a
 beginning, and that more than inside of a word; and the more the fewer tools have it.
