@@ -67,7 +67,7 @@ def test_packages_that_are_missing_are_named_with_the_extra_that_has_them() -> N
     with pytest.raises(CodeExecutionUnavailable, match="no_such_module") as caught:
         engine_kinds._require("standfast[typescript]", "TypeScript", "sys", "no_such_module")
     assert caught.value.hint == "pip install 'standfast[typescript]'"
-    assert caught.value.code == "UNSUPPORTED_FEATURE"
+    assert caught.value.code == "ENGINE_UNAVAILABLE"
 
 
 def test_the_doctor_tells_of_every_engine(standfast: Any) -> None:
