@@ -71,8 +71,8 @@ class WorkerSlots(Generic[W]):
         self._free = capacity
         self._warm: OrderedDict[str, W] = OrderedDict()
         self._lent: OrderedDict[Lender, None] = OrderedDict()
-        self._changing = threading.Lock()
-        self._changed = threading.Condition(self._changing)
+        self._slots_lock = threading.Lock()
+        self._changed = threading.Condition(self._slots_lock)
         self._waiting = 0
 
     def take(self, key: str) -> W | None:
@@ -80,7 +80,7 @@ class WorkerSlots(Generic[W]):
         while True:
             idle: W | None = None
             lender: Lender | None = None
-            with self._changing:
+            with self._slots_lock:
                 if (worker := self._warm.pop(key, None)) is not None:
                     return worker
                 if self._free:
@@ -108,7 +108,7 @@ class WorkerSlots(Generic[W]):
         """Offer the slot of a run that waits to other runs."""
         self._lent[lender] = None
         if self._waiting:
-            with self._changing:
+            with self._slots_lock:
                 self._changed.notify()
 
     def reclaim(self, lender: Lender) -> None:
@@ -118,7 +118,7 @@ class WorkerSlots(Generic[W]):
     def keep(self, key: str, worker: W) -> None:
         """Keep *worker* warm for its session, instead of one that was kept before."""
         worker.warm = True
-        with self._changing:
+        with self._slots_lock:
             other = self._warm.pop(key, None)
             self._warm[key] = worker
             if self._waiting:
@@ -134,21 +134,21 @@ class WorkerSlots(Generic[W]):
         """Free a slot and close the worker in it."""
         if worker is not None:
             worker.close()
-        with self._changing:
+        with self._slots_lock:
             self._free += 1
             if self._waiting:
                 self._changed.notify()
 
     def forget(self, key: str) -> None:
         """Close the warm worker of a session that was changed elsewhere."""
-        with self._changing:
+        with self._slots_lock:
             worker = self._warm.pop(key, None)
         if worker is not None:
             self.give_back(worker)
 
     def close_idle(self) -> None:
         """Close every warm worker."""
-        with self._changing:
+        with self._slots_lock:
             idle, self._warm = list(self._warm.values()), OrderedDict()
             self._free += len(idle)
         for worker in idle:
