@@ -45,7 +45,10 @@ def _holders() -> list[tuple[type[msgspec.Struct], str]]:
         (one, name)
         for one in _structs()
         for name in IDS
-        if name in one.__struct_fields__ and one.__name__ not in IN_MEMORY and _is_plain(one)
+        if name in one.__struct_fields__
+        and one.__name__ not in IN_MEMORY
+        and one.__module__ != "standfast.plugins.contexts"  # given to hooks, never decoded
+        and _is_plain(one)
     ]
 
 

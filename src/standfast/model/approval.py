@@ -33,7 +33,7 @@ class ApprovalState(enum.StrEnum):
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
     """`args` and `kwargs` are the call's own until a person edits them; `edited_digest` then tells so.
 
-    `decided_by` names whoever decided, as the deciding program or command gave it.
+    `decided_by` names the person who decided, as the deciding program or command gave it.
     """
 
     approval_id: str
@@ -62,7 +62,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person said. `args` and `kwargs`, if given, replace the call's. `decided_by` is who it was."""
+    """A person's decision. `args` and `kwargs`, if given, replace the call's."""
 
     approved: bool
     reason: str | None = None

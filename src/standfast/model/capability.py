@@ -101,7 +101,7 @@ def check_capability_name(name: str) -> None:
 
 
 MAX_TRACEBACKS: Final = 16
-"""So many records of one turn or run keep their tracebacks; those of further calls are only logged."""
+"""The most records of one turn or run that keep their tracebacks; further ones are only logged."""
 
 
 class CallStatus(enum.StrEnum):
@@ -113,7 +113,7 @@ class CallStatus(enum.StrEnum):
 
 
 class ExternalCallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked and what came of it, as digests: the audit trail holds no payloads.
+    """A call and its outcome, as digests: the audit trail holds no payloads.
 
     `traceback` is that of the exception that the tool raised, for the tool's developer: at most 8 KB, without
     secrets of the usual forms. Neither the model nor guest code nor the events of a session have it.
@@ -149,10 +149,7 @@ class GuestException(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettledCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that has its result: `value`, or `exception` where it failed.
-
-    With `ends_turn` its tool wants the turn to stop over the failure.
-    """
+    """A call with its result: `value`, or `exception` if it failed, which with `ends_turn` stops the turn."""
 
     record: ExternalCallRecord
     value: Json = None
@@ -207,10 +204,7 @@ class ToolStateEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_d
 
 
 class ToolState(msgspec.Struct, frozen=True, kw_only=True):
-    """Every tool that a registry knows, by id, at one generation.
-
-    `found` names the tools that the model has found by searching: those that are searchable are callable.
-    """
+    """Every tool that a registry knows, by id; the model may call the searchable ones that it has `found`."""
 
     generation: U64 = 0
     tools: dict[str, ToolStateEntry] = {}
@@ -241,10 +235,7 @@ class ToolState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolManifest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A tool as its source advertises it.
-
-    The id tells one tool from another across names, sources and restarts; the name is what is called.
-    """
+    """A tool as its source advertises it. Its id is the same across names, sources and restarts."""
 
     id: Annotated[str, msgspec.Meta(min_length=1)]
     name: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"})]

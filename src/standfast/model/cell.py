@@ -17,10 +17,7 @@ RUN_CODE: Final = "run_code"
 
 
 class CodeInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Code as the input of a turn. `inputs` are variables of this turn only, and `limits` hold for it.
-
-    `snapshot`: the caller wants a snapshot of the session once the turn has succeeded.
-    """
+    """Code as the input of a turn, with its variables; `snapshot` asks for a snapshot of the session."""
 
     code: str
     limits: SessionLimits

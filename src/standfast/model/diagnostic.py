@@ -26,9 +26,5 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
     def error(cls, error: ErrorObject) -> Diagnostic:
         """The diagnostic that reports *error*."""
         return cls(
-            severity=Severity.ERROR,
-            code=error.code,
-            message=error.message,
-            hint=error.hint,
-            span=error.span,
+            severity=Severity.ERROR, code=error.code, message=error.message, hint=error.hint, span=error.span
         )

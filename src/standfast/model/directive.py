@@ -1,7 +1,6 @@
-"""What a plugin may ask of the turn that it watches.
+"""Directives: the actions that a plugin's hook may return, for the turn to execute.
 
-Hooks return directives; the turn carries them out. Not every directive makes sense at every stage: `ALLOWED`
-in `plugins.directives` says which do.
+`ALLOWED` in `plugins.directives` lists the directives of each stage.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ class AbortTurn(msgspec.Struct, frozen=True, kw_only=True, tag="abort_turn"):
 
 
 class EnqueueMessages(msgspec.Struct, frozen=True, kw_only=True, tag="enqueue_messages"):
-    """Say this to the model: at once before a turn, at the next checkpoint within one, after it in a turn of
-    its own."""
+    """Send messages to the model: before a turn, at its next checkpoint, or after it in a new turn."""
 
     messages: tuple[UserMessage, ...]
 
@@ -42,7 +40,7 @@ class SessionRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class CreateSession(msgspec.Struct, frozen=True, kw_only=True, tag="create_session"):
-    """Make a session, once, whatever happens to the process."""
+    """Make a session exactly once, also if the process dies."""
 
     request: SessionRequest
 
@@ -54,34 +52,31 @@ class ReplaceToolArgs(msgspec.Struct, frozen=True, kw_only=True, tag="replace_to
 
 
 class ShortCircuitTool(msgspec.Struct, frozen=True, kw_only=True, tag="short_circuit_tool"):
-    """Before a call: do not execute it, this is its result. After it: this is its result instead.
-
-    An error with the code WAITING_FOR_APPROVAL is no result yet: it asks a person (`ask_person`).
-    """
+    """The result of a call, instead of executing it or of its own; `ask_person` makes one that waits."""
 
     value: Json = None
     error: ErrorObject | None = None
 
 
 def deny_call(reason: str, *, hint: str | None = None) -> ShortCircuitTool:
-    """The call is not made; the model is told why."""
+    """Refuse the call; the model sees *reason*."""
     return ShortCircuitTool(error=ErrorObject(code=Code.PERMISSION_DENIED, message=reason, hint=hint))
 
 
 def ask_person(reason: str) -> ShortCircuitTool:
-    """The call is made if a person approves it, whatever the tool's own policy is."""
+    """Make the call only if a person approves it, under any approval policy."""
     return ShortCircuitTool(error=ErrorObject(code=Code.WAITING_FOR_APPROVAL, message=reason))
 
 
 class RuntimeEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a plugin tells whoever observes the session; it becomes a node of the history."""
+    """An event of a plugin for the session's observers; it becomes a node of the history."""
 
     kind: str
     body: Json = None
 
 
 class EmitRuntimeEvents(msgspec.Struct, frozen=True, kw_only=True, tag="emit_runtime_events"):
-    """Tell whoever observes the session."""
+    """Send events to the session's observers."""
 
     events: tuple[RuntimeEvent, ...]
 

@@ -67,11 +67,7 @@ class ReplyReceived(msgspec.Struct, frozen=True, kw_only=True, tag="reply_receiv
 
 
 class ModelCallFailed(msgspec.Struct, frozen=True, kw_only=True, tag="model_call_failed"):
-    """A model call failed. `attempt` is which try of it, from 1.
-
-    `retryable` tells that such a failure may pass, `retry_in_ms` that the call is tried again and when. None:
-    it is not, for the reason that the end of the turn gives.
-    """
+    """Attempt number `attempt` of a model call failed; the call is retried if `retry_in_ms` is set."""
 
     turn_id: str
     error: ErrorObject
@@ -98,7 +94,7 @@ class ToolCallSettled(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call_
 
 
 class WaitBegan(msgspec.Struct, frozen=True, kw_only=True, tag="wait_began"):
-    """A call waits for a person, a time or somebody outside."""
+    """A call waits for a person, a time or a result from outside."""
 
     turn_id: str
     wait: Wait
@@ -120,7 +116,7 @@ class MessagesDelivered(msgspec.Struct, frozen=True, kw_only=True, tag="messages
 
 
 class PluginEventEmitted(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="plugin_event_emitted"):
-    """A plugin had something to tell. It is a node of the history once the turn is committed."""
+    """An event of a plugin. It is a node of the history once the turn is committed."""
 
     turn_id: str
     plugin_id: str
@@ -129,7 +125,7 @@ class PluginEventEmitted(msgspec.Struct, frozen=True, kw_only=True, gc=False, ta
 
 
 class TaskChanged(msgspec.Struct, frozen=True, kw_only=True, tag="task_changed"):
-    """A task that goes on beside the session's turns was registered, has changed, or is over."""
+    """A background task of the session was registered, has changed, or has ended."""
 
     record: TaskRecord
 
@@ -142,10 +138,7 @@ class TurnParked(msgspec.Struct, frozen=True, kw_only=True, tag="turn_parked"):
 
 
 class TurnBlocked(msgspec.Struct, frozen=True, kw_only=True, tag="turn_blocked"):
-    """A turn, or a queued input, cannot run in this process: `error` says what is missing.
-
-    The turn stays as it is, and the runtime tries again. For a queued input `turn_id` is empty.
-    """
+    """A turn or a queued input (without `turn_id`) cannot run in this process yet; `error` says why."""
 
     error: ErrorObject
     turn_id: str = ""

@@ -1,4 +1,4 @@
-"""What plugins and tools ask of the runtime while it runs, and what it answers."""
+"""Requests of plugins and tools to the runtime, and its answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FromSnapshot(msgspec.Struct, frozen=True, tag="snapshot"):
 
 
 class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A session as it stands: its head, the messages of its frame, what plugins and tools remember."""
+    """A session at one moment: its head, the messages of its frame, the state of plugins and tools."""
 
     head: SessionHead
     messages: tuple[Message, ...] = ()
@@ -55,10 +55,10 @@ SessionStart = FromNothing | FromCurrent | FromSession | FromSnapshot
 class SessionCreateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session to be made.
 
-    Without an id it gets one. A `child` has the session that asks for its parent. It never has more tools
-    than that, unless its `authority` is its `own`, which an `agent` can have that the parent declares as its
-    subagent. `plugins` are built anew (`fresh`) or forked with what the parent's remember (`inherited`). The
-    `first_turn_input` waits until somebody takes it, once.
+    Without an id it gets one. The parent of a `child` is the session that asks. A child never has more tools
+    than its parent, unless its `authority` is its `own`, as an `agent` that the parent declares as a subagent
+    can have. `plugins` are built anew (`fresh`) or forked with the parent's state (`inherited`). The
+    `first_turn_input` can be taken once.
     """
 
     session_id: SessionIdField | None = None

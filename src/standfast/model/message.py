@@ -1,10 +1,10 @@
-"""What is said in a conversation: by the user, by the model, and by the tools that it called.
+"""The messages of a conversation: from the user, the model, and the tools that it called.
 
 Rules
 -----
 1. Media is never inside a message: an `AttachmentPart` or an `InputPart` names a blob by its digest.
-2. What a model thought goes back only to where it came from: `Reasoning.origin`.
-3. A tool call whose arguments were not a JSON object keeps what came as `raw`; it is never read as `{}`.
+2. A model's reasoning is sent back only to its `Reasoning.origin`.
+3. A tool call whose arguments were not a JSON object keeps them as `raw`; they are never read as `{}`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,7 @@ class AttachmentPart(
 
 
 class InputPart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="input"):
-    """A value that code can read under `name`, by the digest of its bytes: text, or JSON.
-
-    The model is told that it is there; only code sees what it holds.
-    """
+    """Text or JSON that code can read under `name`, by the digest of its bytes; the model sees the name."""
 
     name: str
     digest: str
@@ -74,9 +71,9 @@ class RequestedCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Reasoning(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """What a model thought on its way to a reply, in words and as its provider wants it back (`opaque`).
+    """A model's reasoning before a reply, as text and as its provider wants it back (`opaque`).
 
-    `origin` names the provider, the endpoint and the model; nobody else is sent it.
+    `origin` names the provider, the endpoint and the model; it is sent to no other.
     """
 
     origin: str
@@ -110,11 +107,11 @@ class AssistantMessage(
 
 
 class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool", omit_defaults=True):
-    """What came of one call: `value`, or `error` where it failed.
+    """The result of one call: `value`, or `error` if it failed.
 
-    `edited_arguments` are those it was executed with, if a person or a plugin changed them. `attachments` are
-    kept with the result and not shown to the model, such as the whole of a long output. `shown` is what the
-    model reads, where that is not the result itself.
+    `edited_arguments` are those it ran with, if a person or a plugin changed them. `attachments` are stored
+    with the result and not shown to the model, such as a whole long output. `shown`, if set, is the text that
+    the model reads instead of the result.
     """
 
     call_id: int
@@ -132,14 +129,14 @@ Message = UserMessage | AssistantMessage | ToolMessage
 
 
 class InjectedTurnInput(msgspec.Struct, frozen=True, kw_only=True):
-    """A message for a turn that runs already. `id` lets whoever sent it withdraw it."""
+    """A message for a turn that runs already. The sender can withdraw it by its `id`."""
 
     message: UserMessage
     id: str | None = None
 
 
 def text_of(content: Content) -> str:
-    """The words of some content, attachments and inputs left out."""
+    """Return the text of some content, without attachments and inputs."""
     if isinstance(content, str):
         return content
     return "\n".join(part.text for part in content if isinstance(part, TextPart))

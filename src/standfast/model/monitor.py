@@ -1,9 +1,9 @@
-"""Commands that watch something for a session, and what they told.
+"""Commands that watch something for a session, and their updates.
 
 Rules
 -----
 1. Each non-empty line on standard output is an update, on standard error a notice.
-2. A monitor keeps its last `RING` updates. Who takes them is told how many were lost before.
+2. A monitor keeps its last `RING` updates; a batch says how many were dropped before it.
 3. A monitor that wakes its session has at most one wake under way until its updates are taken.
 """
 
@@ -35,8 +35,8 @@ class WakePolicy(enum.StrEnum):
 class MonitorSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A command to run. A text is for the shell, a list is the program and its arguments.
 
-    `arm` tells whether it is started by hand or whenever the session is opened; `restart` whether a command
-    that was running when its process died is started again.
+    `arm` says whether it starts by hand or whenever the session is opened; `restart`, whether a command that
+    was running when its process died starts again.
     """
 
     id: TaskId
@@ -64,7 +64,7 @@ class MonitorState(enum.StrEnum):
 
 
 class MonitorUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """One line that a monitor told. `seq` counts the updates of the monitor from 1."""
+    """One line of a monitor's output. `seq` counts the updates of the monitor from 1."""
 
     monitor_id: TaskId
     seq: U64
@@ -74,7 +74,7 @@ class MonitorUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a monitor stands. `pending` updates have not been taken; `wakes` is whether one is under way."""
+    """The state of a monitor. `pending` updates have not been taken; `wakes` says if a wake is under way."""
 
     spec: MonitorSpec
     state: MonitorState
@@ -93,7 +93,7 @@ class MonitorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonitorUpdateBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What monitors have told since somebody last asked, oldest first. `lost` were pushed out before."""
+    """The updates of monitors since the last batch, oldest first. `lost` were dropped before them."""
 
     updates: tuple[MonitorUpdate, ...] = ()
     lost: int = 0

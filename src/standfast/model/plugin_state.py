@@ -41,10 +41,7 @@ class ProtocolTurnOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything but the history: plugins, tools, the protocol's options for the session and by frame.
-
-    `execution` is what the code that the model has written has left behind: its variables.
-    """
+    """The state of plugins, tools and protocol options at a node; `execution` holds the variables of code."""
 
     plugins: PluginSessionSnapshot = PluginSessionSnapshot()
     tools: ToolState | None = None

@@ -1,6 +1,6 @@
-"""What the hooks of one stage came to, as the journal keeps it.
+"""The decision of the hooks of one stage, as the journal keeps it.
 
-Rule: a ruling is complete. Whoever replays it needs neither the plugins nor what they saw.
+Rule: a ruling is complete; replaying it needs neither the plugins nor their inputs.
 """
 
 from __future__ import annotations
@@ -29,15 +29,12 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
 
     @property
     def ends_turn(self) -> ErrorObject | None:
-        """Why the turn must not go on, if so."""
+        """The error that ends the turn, if any."""
         return self.abort or self.failure
 
 
 class CallRuling(Ruling, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """What was decided about a call before it is executed.
-
-    `failure` here fails the call alone. `settled` tells that it has a result already: `value`, or `error`.
-    """
+    """The decision about a call before it runs. `failure` fails only the call; `settled` gives its result."""
 
     arguments: dict[str, Json] | None = None
     settled: bool = False

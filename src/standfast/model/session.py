@@ -58,10 +58,7 @@ class SessionId(str):
 
 @lru_cache(maxsize=1024)
 def check_session_id(value: str) -> None:
-    """Raise `InvalidSessionId` if *value* is no session id.
-
-    The same few ids are decoded over and over, so those that passed are remembered.
-    """
+    """Raise `InvalidSessionId` if *value* is no session id. Cached: the same few ids are decoded often."""
     SessionId(value)
 
 
@@ -137,10 +134,7 @@ class CodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The turn or the queued input that cannot run, and the reason.
-
-    It is a note: it holds as long as that turn stands still, or that input is queued.
-    """
+    """The turn or the queued input that cannot run, and the reason; void once it has run."""
 
     error: ErrorObject
     at_ms: U64
@@ -152,10 +146,10 @@ class SessionHead(msgspec.Struct, frozen=True, kw_only=True):
     """Where a session stands.
 
     `leaf` is the last node of the active path and `depth` the number of nodes on it. `revision` rises by one
-    whenever the leaf moves. `host` describes the agent to whoever goes on with the session elsewhere. `state`
-    names the state of plugins and tools that holds at the leaf. A session that another one made has a
-    `charter`. `metadata` is what the session was opened with; its forks and children have it too. `blocked`
-    says why the next turn could not run when a process last tried. A session without a model has `code`.
+    whenever the leaf moves. `host` describes the agent to another process that continues the session. `state`
+    names the state of plugins and tools at the leaf. A session made by another one has a `charter`.
+    `metadata` is given when the session is opened, and copied to forks and children. `blocked` says why the
+    next turn could not run at the last attempt. A session without a model has `code`.
     """
 
     session_id: SessionIdField
@@ -265,9 +259,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Segment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A chain of nodes that was appended in one go. `depth` is the place of its first node on its path.
 
-    `frame` is the frame of its last node; `opens_frame` tells that a `FrameOpened` is among its nodes.
-    `session_id` is the session that appended it; others may share
-    it. `model_calls` counts the calls of the model on the path up to the segment's end.
+    `frame` is the frame of its last node; `opens_frame` says that a `FrameOpened` is among its nodes. The
+    session `session_id` appended it; others may share it. `model_calls` counts those on the path to its end.
     """
 
     segment_id: str

@@ -1,10 +1,10 @@
-"""Work that goes on beside a session's turns, as the store knows it.
+"""Background tasks of a session, as the store keeps them.
 
 Rules
 -----
-1. An id is unique among the live tasks of a session. A task that has ended gives its id free.
-2. A state that has ended never changes again.
-3. Nothing is left running: a task whose owner is gone is taken up by another, or failed as INTERRUPTED.
+1. An id is unique among the live tasks of a session; a new task may use the id of one that has ended.
+2. A terminal state never changes.
+3. A task whose owner is gone is taken over by another process, or fails as INTERRUPTED.
 """
 
 from __future__ import annotations
@@ -46,11 +46,10 @@ class TaskState(enum.StrEnum):
 
 
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task to be registered. `body` is for whoever runs it, and kept with the record.
+    """A task to be registered. Only its runner reads `body`, which is stored with the record.
 
-    With `handle` its id is an async handle: the task is cancelled once its session holds on to it no more,
-    which is when the id stands in no message of the frame, no waiting input, no plugin's state and no
-    variable of code.
+    With `handle` its id is an async handle: the task is cancelled once no message of the frame, queued input,
+    plugin state or variable of code contains the id.
     """
 
     id: TaskId
@@ -61,7 +60,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task at rest. `owner` is the process that runs it; `result` and `error` are what came of it."""
+    """A stored task. `owner` is the process that runs it; `result` or `error` is its outcome."""
 
     session_id: SessionIdField
     id: TaskId

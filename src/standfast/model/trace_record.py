@@ -2,13 +2,12 @@
 
 Theory of operation
 -------------------
-A span is told by one record, when it ends: what is in a trace has happened, and a process that dies takes
-nothing with it that was over. A turn is a trace of its own. The ids of its spans follow from the turn's id
-and from what they are the spans of, so that whoever goes on with a turn in another process goes on with its
-trace.
+A span is one record, written when it ends, so a process that dies loses no span that had ended. A turn is a
+trace of its own. The ids of its spans are derived from the turn's id and the span's key, so a process that
+takes the turn over continues its trace.
 
-Rule: what people and models said, and what calls were made with and brought, is in `body` under `content`,
-and only there; a sink that did not ask for it never sees it.
+Rule: messages, arguments and results are only in `body` under `content`; a sink sees them only if it asks for
+them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What wakes sessions from outside: named sources, what occurred there, and who is to hear of it.
+"""Triggers wake sessions from outside: named sources, their occurrences, and the sessions that get them.
 
 Rules
 -----
-1. An occurrence is known by its source and key. However often it is told, it is delivered once.
+1. An occurrence is identified by its source and key. Reported again, it is not delivered again.
 2. A delivery is a queued input of the session, written together with the occurrence.
 """
 
@@ -21,10 +21,9 @@ OccurrenceKey = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When a source occurs by itself: at the times of a cron expression, every so often, or once.
+    """The times of a source: a cron expression in `timezone`, an interval, or one moment.
 
-    `timezone` is that of the cron expression. What was missed while nobody ran is made up for once, not for
-    each time (`catch_up="once"`), or not at all.
+    Times that passed while no process ran give one occurrence (`catch_up="once"`) or none.
     """
 
     cron: str | None = None
@@ -35,10 +34,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Trigger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A source and the session that hears of it.
+    """A source and the session that gets a turn for each of its occurrences.
 
-    `prompt` is what the turn is told; `{payload}` in it is the occurrence's payload as JSON. With `schedule`
-    the source occurs by itself, next at `next_at`.
+    `prompt` is the turn's input; `{payload}` in it is replaced by the occurrence's payload as JSON. With
+    `schedule` the source occurs by itself, next at `next_at`.
     """
 
     name: SourceName

@@ -1,4 +1,4 @@
-"""What a turn can wait for, and what ends the wait.
+"""Waits of a turn, and their outcomes.
 
 Rule: a wait ends once, and always ends. Every kind has a time (`due_at`) after which it counts as over.
 """
@@ -17,9 +17,8 @@ WaitKind = Literal["approval", "timer", "completion"]
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call that stands still.
+    """A call that waits. `wait_id` is the approval's id, the completion's token, or the timer's name.
 
-    `wait_id` is the id of the approval, the token of the external completion, or the name of the timer.
     A timer's call results in `value` when it is due.
     """
 
@@ -46,7 +45,7 @@ class Denied(msgspec.Struct, frozen=True, kw_only=True, tag="denied", omit_defau
 
 
 class Expired(msgspec.Struct, frozen=True, kw_only=True, tag="expired"):
-    """Nobody answered in time."""
+    """The wait timed out."""
 
 
 class Elapsed(msgspec.Struct, frozen=True, kw_only=True, tag="elapsed"):
@@ -54,13 +53,13 @@ class Elapsed(msgspec.Struct, frozen=True, kw_only=True, tag="elapsed"):
 
 
 class Completed(msgspec.Struct, frozen=True, kw_only=True, tag="completed"):
-    """Somebody outside delivered the call's result."""
+    """The call's result was delivered from outside."""
 
     value: Json = None
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """Somebody outside delivered the call's failure."""
+    """The call's failure was delivered from outside."""
 
     error: ErrorObject
 

@@ -1,4 +1,4 @@
-"""What a tool may know about the call it carries out, and the answers that are not values.
+"""The context of a call for its tool, and tool results that are not values.
 
 A tool asks for it by its first parameter: `def refund(ctx: RunContext[Deps], order_id: str) -> str`. Neither
 the model nor guest code sees that parameter.
@@ -39,10 +39,7 @@ class AsksModel(Protocol):
 
 
 class Attachments(Protocol):
-    """Bytes that are kept with the session, once, by their content.
-
-    What a tool or a hook keeps goes with the result of the call.
-    """
+    """Bytes that are stored with the session by their digest, and attached to the result of the call."""
 
     def keep(self, data: bytes, *, media_type: str, name: str | None = None) -> AttachmentPart: ...
 
@@ -57,10 +54,10 @@ class Triggers(Protocol):
         """The sources that the session's plugins announce, each with its description."""
 
     async def occur(self, source: str, payload: Json = None, *, key: str | None = None) -> int:
-        """Tell that something happened at a source; it becomes a turn for each trigger of it: how many.
+        """Report an occurrence at a source and return how many triggers start a turn for it.
 
-        The same source and key are the same occurrence. Without a key it is one of this call's: the call
-        that is run again after a crash tells nothing twice.
+        The same source and key are the same occurrence. Without a key it belongs to this call: a call that
+        is repeated after a crash reports it once.
         """
 
 
@@ -86,10 +83,10 @@ NO_TURN: Final = _NoTurn()
 class RunContext(Generic[Deps_co]):
     """One call, seen from inside its tool.
 
-    `idempotency_key` is the same whenever this call is carried out, also by another process after a crash:
-    hand it to the system you call. `deps` is what the agent was run with. `host` is what the tool may ask of
-    the runtime; outside of an agent's turn its methods raise `ServiceUnavailable`, and so do `attachments`,
-    which keeps bytes with the call's result, and `triggers`, which tells of what happened.
+    `idempotency_key` is the same for every execution of this call, also by another process after a crash:
+    pass it to the system you call. `deps` are the dependencies the agent runs with. `host` offers the
+    runtime's services, `attachments` stores bytes with the call's result, and `triggers` reports occurrences;
+    outside of an agent's turn their methods raise `ServiceUnavailable`.
     """
 
     deps: Deps_co
@@ -116,7 +113,7 @@ class RunContext(Generic[Deps_co]):
         source: str = "tool",
         output_schema: dict[str, Any] | None = None,
     ) -> str:
-        """Ask the session's model for a text. What that uses is in the session's ledger, under *source*."""
+        """Ask the session's model for a text; its usage is charged to *source* in the session's ledger."""
         if self.model is None:
             raise InvalidArgument("a model can be asked only within an agent's turn")
         messages = [UserMessage(content=prompt)] if isinstance(prompt, str) else prompt
@@ -125,9 +122,9 @@ class RunContext(Generic[Deps_co]):
         )
 
     def completion_token(self) -> str:
-        """A name for this call's result, to be delivered by somebody else with `Runtime.complete`.
+        """Return the token under which `Runtime.complete` delivers this call's result.
 
-        It is hard to guess, and the same whenever this call is carried out.
+        It is hard to guess, and the same for every execution of this call.
         """
         if not self.token:
             raise InvalidArgument("a call can be completed from outside only within an agent's turn")

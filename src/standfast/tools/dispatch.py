@@ -86,10 +86,7 @@ class CallSlots:
 
 
 class RunningCall:
-    """A call under way. Its handler's outcome arrives once, on `inbox`, unless it expires first.
-
-    `deadline` is set when the handler starts; waiting for a slot does not count.
-    """
+    """A running call. Its outcome arrives once, on `inbox`. `deadline` is set when the handler starts."""
 
     __slots__ = ("_finished", "_slots", "_task", "call", "deadline", "inbox", "started")
 
@@ -285,10 +282,6 @@ class Dispatcher:
         left = self.seconds_left(running)
         if left is None or left > 0 or not running.abandon():
             return None
-        return self.settle_late(running)
-
-    def settle_late(self, running: RunningCall) -> SettledCall:
-        """Settle a call that was abandoned because it took too long."""
         return settle_timed_out(running.call)
 
     def seconds_left(self, running: RunningCall) -> float | None:

@@ -28,10 +28,9 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import msgspec
 
@@ -95,10 +94,7 @@ class ProcessAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def isolated(tool: RegisteredTool) -> RegisteredTool:
-    """Return *tool* with a handler that runs it in a worker process.
-
-    Raise `InvalidArgument` if another process could not find its function.
-    """
+    """Return *tool* with a handler that runs it in a worker process; raise if that could not find it."""
     function = inspect.unwrap(tool.handler)
     qualname = getattr(function, "__qualname__", "<unknown>")
     names = getattr(function, "__globals__", {})
@@ -125,14 +121,6 @@ class _Died(Exception):
     """The worker's pipe ended before its answer did."""
 
 
-class _Late(Exception):
-    """The deadline passed."""
-
-
-class _Confused(Exception):
-    """The answer is not one to the request."""
-
-
 class _TooLarge(Exception):
     """The answer is longer than any that could be accepted."""
 
@@ -149,7 +137,7 @@ class _Workers:
         weakref.finalize(self, _kill_all, self._idle)  # also at exit
 
     def call(self, context: ToolCallContext, *, timeout_ms: int | None = None) -> Json:
-        """Run one call; whatever happens to the worker becomes an exception of ours."""
+        """Run one call; if the worker fails, raise `ToolError`."""
         timeout_ms = timeout_ms or self._limits.timeout_ms or SANDBOX_TIMEOUT_MS
         deadline = time.monotonic() + timeout_ms / 1000
         target = msgspec.structs.replace(self._target, path=list(sys.path))
@@ -161,7 +149,7 @@ class _Workers:
             data = worker.ask(msgspec.json.encode(request), max_bytes, deadline)
             answer = msgspec.json.decode(data, type=ProcessAnswer)
             if answer.nonce != nonce:
-                raise _Confused
+                raise msgspec.DecodeError("the answer is not one to the request")
         except BaseException as error:
             status = worker.end(deadline if isinstance(error, _Died) else 0)
             self._explain(error, status, timeout_ms)
@@ -171,15 +159,22 @@ class _Workers:
                 self._idle.append(worker)
         if not keep:
             worker.end()
-        if answer.error is not None:
-            raise with_traceback(_rebuilt(answer.error), answer.error.traceback)
-        return answer.value
+        failure = answer.error
+        if failure is None:
+            return answer.value
+        kind, message = failure.type or "RuntimeError", failure.message
+        raised: Exception = RuntimeError(f"{kind}: {message}" if message else kind)
+        if failure.code is not None:
+            raised = ToolError(failure.code, message, hint=failure.hint)
+        elif kind in _REBUILT:
+            raised = _REBUILT[kind](message)
+        raise with_traceback(raised, failure.traceback)
 
     def _explain(self, error: BaseException, status: str, timeout_ms: int) -> NoReturn:
         match error:
             case _Died():
                 raise ToolError(Code.TOOL_ERROR, f"{self._name}() ended its process ({status})") from None
-            case _Late():
+            case TimeoutError():
                 message = f"{self._name}() did not answer within {timeout_ms} ms"
                 raise ToolError(Code.TIMEOUT_TOOL, message) from None
             case _TooLarge():
@@ -187,7 +182,7 @@ class _Workers:
                     Code.RESPONSE_TOO_LARGE,
                     f"{self._name}() returned {error} bytes, the limit is {self._limits.max_response_bytes}",
                 ) from None
-            case msgspec.MsgspecError() | _Confused():
+            case msgspec.MsgspecError():
                 raise ToolError(Code.TOOL_ERROR, f"the worker of {self._name}() broke its protocol") from None
             case _:
                 raise error
@@ -279,19 +274,9 @@ def _wait_for(fd: int, event: int, deadline: float) -> None:
     poll.register(fd, event)
     remaining_ms = (deadline - time.monotonic()) * 1000
     if remaining_ms <= 0 or not poll.poll(remaining_ms):
-        raise _Late
+        raise TimeoutError
 
 
 def _kill_all(workers: list[_Worker]) -> None:
     while workers:
         workers.pop().end()
-
-
-def _rebuilt(failure: ProcessFailure) -> Exception:
-    if failure.code is not None:
-        return ToolError(failure.code, failure.message, hint=failure.hint)
-    kind = failure.type or "RuntimeError"
-    rebuild: Callable[[Any], Exception] | None = _REBUILT.get(kind)
-    if rebuild is not None:
-        return rebuild(failure.message)
-    return RuntimeError(f"{kind}: {failure.message}" if failure.message else kind)

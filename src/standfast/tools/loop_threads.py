@@ -237,7 +237,7 @@ class LoopThreads:
         self._busy: dict[_LoopThread, LoopJob[Any]] = {}
         self._waiting: deque[LoopJob[Any]] = deque()
         self._is_closed = False
-        self._executor = _ThreadExecutor()
+        self.executor = _ThreadExecutor()
 
     def start(self, job: LoopJob[Any]) -> None:
         """Run *job* on a thread that is free, or on a new one."""
@@ -269,7 +269,7 @@ class LoopThreads:
         until = time.monotonic() + wait_s
         while wait_s and self._busy and time.monotonic() < until:
             time.sleep(0.005)
-        self._executor.close()
+        self.executor.close()
 
     def free(self, thread: _LoopThread) -> LoopJob[Any] | None:
         """Take back a thread that has finished its job, and return its next one. End surplus threads."""
@@ -288,7 +288,7 @@ class LoopThreads:
         """Put *job* back in the queue if another thread, which has a loop, will become free."""
         with self._lock:
             self._busy.pop(thread, None)
-            others = any(one.has_loop for one in (*self._busy, *self._idle))
+            others = any(one.loop is not None for one in (*self._busy, *self._idle))
             if others and not self._idle:
                 self._waiting.appendleft(job)
                 return True
@@ -298,11 +298,6 @@ class LoopThreads:
                 other.jobs.put(job)
                 return True
             return False
-
-    def new_loop(self) -> asyncio.AbstractEventLoop:
-        loop = asyncio.new_event_loop()
-        loop.set_default_executor(self._executor)
-        return loop
 
     def _make(self) -> _LoopThread | None:
         thread = _LoopThread(self)
@@ -319,18 +314,14 @@ class LoopThreads:
 class _LoopThread:
     """One thread: takes jobs from its queue, and runs each to its end."""
 
-    __slots__ = ("_loop", "_pool", "_tasks_made", "_waited", "jobs")
+    __slots__ = ("_pool", "_tasks_made", "_waited", "jobs", "loop")
 
     def __init__(self, pool: LoopThreads) -> None:
         self._pool = pool
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._tasks_made = 0
         self._waited = False
         self.jobs: queue.SimpleQueue[LoopJob[Any] | None] = queue.SimpleQueue()
-
-    @property
-    def has_loop(self) -> bool:
-        return self._loop is not None
 
     def serve(self) -> None:
         while (job := self.jobs.get()) is not None:
@@ -338,21 +329,22 @@ class _LoopThread:
                 if not self._run(job):
                     return
                 job = self._pool.free(self)
-        if self._loop is not None:
-            self._loop.close()
+        if self.loop is not None:
+            self.loop.close()
 
     def _run(self, job: LoopJob[Any]) -> bool:
         """Run one job; False if this thread got no loop and has handed the job over."""
         try:
-            if self._loop is None:
-                self._loop = self._pool.new_loop()
-                self._loop.set_task_factory(self._make_task)  # type: ignore[arg-type]  # it is generic
+            if self.loop is None:
+                self.loop = asyncio.new_event_loop()
+                self.loop.set_default_executor(self._pool.executor)
+                self.loop.set_task_factory(self._make_task)  # type: ignore[arg-type]  # it is generic
         except OSError as error:  # out of file descriptors
             if self._pool.wait_again(self, job):
                 return False
             job.report(None, error)
             return True
-        loop, self._tasks_made = self._loop, 0
+        loop, self._tasks_made = self.loop, 0
         task = job.begin(loop)
         loop.call_soon(self._note_whether_waiting, task)  # runs right after the task's first step
         try:
@@ -361,7 +353,7 @@ class _LoopThread:
             self._waited = True
             job.report(None, error)
         if self._waited or self._tasks_made > 1 or loop.is_closed():
-            self._loop = None
+            self.loop = None
             _tidy(loop)
         return True
 

@@ -1,6 +1,6 @@
-"""The runtime's services where there are none: outside of an agent's turn, and without a runtime.
+"""The host of code that runs outside of an agent's turn or without a runtime.
 
-Rule: nothing here pretends. What must not fail does nothing; everything else is `ServiceUnavailable`.
+Rule: a method that must not fail does nothing; every other raises `ServiceUnavailable`.
 """
 
 from __future__ import annotations
@@ -10,46 +10,31 @@ from typing import Any, Final
 
 from standfast.errors import ServiceUnavailable
 
-SERVICES: Final[dict[str, str]] = {
-    "snapshot_current": "the session snapshot",
-    "snapshot_session": "the session snapshot",
-    "tool_catalog": "the tool catalog",
-    "tool_state": "the tool state",
-    "apply_tool_state": "the tool state",
-    "set_tools_availability": "the tool state",
-    "set_tool_availability": "the tool state",
-    "create_session": "session creation",
-    "take_first_turn_input": "the first turn's input",
-    "close_session": "session closing",
-    "start_turn_stream": "starting turns",
-    "await_turn": "awaiting turns",
-    "cancel_turn": "cancelling turns",
-    "start_turn": "starting turns",
-    "inject_turn_input": "turn input injection",
-    "spawn_hidden_task": "background tasks",
-    "await_hidden_tasks": "background tasks",
-    "spawn_managed_task": "managed background tasks",
-    "cancel_managed_task": "managed background tasks",
-    "register_background_task": "the background task registry",
-    "unregister_background_task": "the background task registry",
-    "complete_background_task": "the background task registry",
-    "transition_background_task_live_state": "the background task registry",
-    "list_background_tasks": "the background task registry",
-    "cancel_background_task": "the background task registry",
-    "cancel_all_background_tasks": "the background task registry",
-    "validate_async_handles_visible": "the background task registry",
-    "transfer_async_handles": "the background task registry",
-    "cancel_unreferenced_async_handles": "the background task registry",
-    "monitor_snapshot": "monitors",
-    "take_monitor_updates": "monitors",
-    "start_monitor": "monitors",
-    "stop_monitor": "monitors",
-    "append_session_nodes": "session graph mutation",
-    "direct_completion": "direct completions",
-    "direct_llm_completion": "direct LLM completions",
-    "emit_trace_event": "the trace",
+_BY_SERVICE: Final = {
+    "the session snapshot": "snapshot_current snapshot_session",
+    "the tool catalog": "tool_catalog",
+    "the tool state": "tool_state apply_tool_state set_tools_availability set_tool_availability",
+    "session creation": "create_session",
+    "the first turn's input": "take_first_turn_input",
+    "session closing": "close_session",
+    "starting turns": "start_turn_stream start_turn",
+    "awaiting turns": "await_turn",
+    "cancelling turns": "cancel_turn",
+    "turn input injection": "inject_turn_input",
+    "background tasks": "spawn_hidden_task await_hidden_tasks",
+    "managed background tasks": "spawn_managed_task cancel_managed_task",
+    "the background task registry": "register_background_task unregister_background_task"
+    " complete_background_task transition_background_task_live_state list_background_tasks"
+    " cancel_background_task cancel_all_background_tasks validate_async_handles_visible"
+    " transfer_async_handles cancel_unreferenced_async_handles",
+    "monitors": "monitor_snapshot take_monitor_updates start_monitor stop_monitor",
+    "session graph mutation": "append_session_nodes",
+    "direct completions": "direct_completion",
+    "direct LLM completions": "direct_llm_completion",
+    "the trace": "emit_trace_event",
 }
-"""What each method of the host is called when it is not to be had."""
+SERVICES: Final = {name: service for service, names in _BY_SERVICE.items() for name in names.split()}
+"""The service that each method of the host belongs to, for error messages."""
 
 HARMLESS: Final = frozenset(
     {
@@ -60,7 +45,7 @@ HARMLESS: Final = frozenset(
         "emit_trace_event",
     }
 )
-"""Methods that never fail for the want of a service: there is nothing to wait for, to forget or to tell."""
+"""Methods that do nothing instead of failing where there is no service."""
 
 
 class NoHost:

@@ -53,10 +53,7 @@ from standfast.tools.tool_table import (
 
 
 class CatalogTool(msgspec.Struct, frozen=True):
-    """One tool of a catalog, under the availability that it has there.
-
-    One that was `found` is callable because the model has found it, and would be searchable otherwise.
-    """
+    """One tool of a catalog; one that the model has `found` is callable instead of searchable."""
 
     manifest: ToolManifest
     availability: ToolAvailability

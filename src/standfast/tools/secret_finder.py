@@ -97,7 +97,10 @@ class SecretFinder:
         end = len(text) - min(word, _LONGEST_KEY)
         if self._by_line:
             end = min(end, text.rfind("\n") + 1)
-        end = min([end, *(len(text) - _begun(text, secret) for secret in self._secrets)])
+        for secret in self._secrets:  # the end of the text may be the beginning of a secret
+            most = min(len(secret) - 1, len(text))
+            begun = next((count for count in range(most, 0, -1) if text.endswith(secret[:count])), 0)
+            end = min(end, len(text) - begun)
         if (bearer := _BEARER.search(text, 0, end)) is not None:
             end = bearer.start()
         closed = max((found.end() for found in _PEM_END.finditer(text)), default=0)
@@ -121,9 +124,3 @@ def _pattern(given: str) -> re.Pattern[str]:
     if compiled.search("") is not None:
         raise InvalidArgument(f"the pattern {given!r} fits an empty text, and so every text")
     return compiled
-
-
-def _begun(text: str, secret: str) -> int:
-    """How many characters at the end of a text could be the beginning of a secret."""
-    most = min(len(secret) - 1, len(text))
-    return next((count for count in range(most, 0, -1) if text.endswith(secret[:count])), 0)

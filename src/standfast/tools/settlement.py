@@ -43,11 +43,7 @@ _PASSED_ON = (
     IsADirectoryError, KeyError, LookupError, NotADirectoryError, NotImplementedError, OSError, OverflowError,
     PermissionError, RuntimeError, TimeoutError, TypeError, ValueError, ZeroDivisionError,
 )  # fmt: skip
-_OTHER_LOOP = (
-    "attached to a different loop",
-    "different event loop",
-    "Event loop is closed",
-)
+_OTHER_LOOP = ("attached to a different loop", "different event loop", "Event loop is closed")
 """Parts of the messages with which asyncio and others refuse an object of another event loop."""
 
 _OTHER_LOOP_HINT = (

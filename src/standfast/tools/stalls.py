@@ -27,10 +27,7 @@ _IDLE_LOOKS: Final = 100
 
 
 class StallWatch:
-    """Logs a warning, with the stack, when a piece of code holds its thread for longer than *limit_s*.
-
-    A daemon thread looks every 50 ms while there is something to look at, and ends a few seconds later.
-    """
+    """Logs a warning with the stack, from a daemon thread, when code holds its thread for over *limit_s*."""
 
     def __init__(self, limit_s: float = STALL_S) -> None:
         self._limit_s = limit_s

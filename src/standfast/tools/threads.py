@@ -51,10 +51,7 @@ def _stop() -> None:
 
 
 class DaemonThreads:
-    """A set of reusable daemon threads. The one that was last at work is the next to work.
-
-    With *at_most*, further jobs wait for a thread: for jobs that always end.
-    """
+    """Reusable daemon threads, the last used first. With *at_most*, further jobs wait for a thread."""
 
     def __init__(self, name: str = "standfast", *, at_most: int | None = None) -> None:
         self._name = name

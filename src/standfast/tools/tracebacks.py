@@ -37,10 +37,7 @@ _FRAME: Final = re.compile(r'\s+File "[^"\n]*", line \d+, in \S+\Z')
 
 
 def log_raised(call: Admitted, error: BaseException) -> str:
-    """Log the exception of a tool with its session and call, and return the traceback.
-
-    It is a warning, unless the exception is one of ours: that is a failure with a code, meant for the model.
-    """
+    """Log a tool's exception, as a warning unless it is a `StandfastError`, and return its traceback."""
     text = traceback_of(error)
     name, session_id, call_id = call.tool.name, call.session_id, call.call_id
     log.log(

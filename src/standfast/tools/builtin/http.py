@@ -15,12 +15,12 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urljoin, urlsplit
@@ -83,7 +83,7 @@ def http_tools(
     if isinstance(allow_hosts, str):
         raise InvalidArgument("allow_hosts is a list of hosts, not one text", hint=f"write [{allow_hosts!r}]")
     grants = tuple(_read_grant(entry) for entry in allow_hosts)
-    gate = _Gate(grants, allow_private, resolve or _resolve_by_system)
+    gate = _Gate(grants, allow_private, resolve or system_addresses)
 
     @tool(side_effect="network", idempotent=True, limits=limits)
     def fetch_text(url: str) -> str:
@@ -145,14 +145,8 @@ class _Target:
     path: str
     url: str
 
-    @property
-    def host_header(self) -> str:
-        return self._netloc(self.host)
-
-    def pinned_url(self, address: Address) -> str:
-        return f"{self.scheme}://{self._netloc(str(address))}{self.path}"
-
-    def _netloc(self, host: str) -> str:
+    def netloc(self, host: str) -> str:
+        """Return *host* as a URL names it, with the port if that is not the scheme's own."""
         shown = f"[{host}]" if ":" in host else host
         return shown if self.port == _DEFAULT_PORT[self.scheme] else f"{shown}:{self.port}"
 
@@ -221,43 +215,43 @@ def is_public(address: Address) -> bool:
 
 
 def _fetch(gate: _Gate, url: str, limits: CapabilityLimits) -> _Body:
+    import httpx2
+
     deadline = time.monotonic() + (limits.timeout_ms or _TIMEOUT_MS) / 1000
     for _ in range(MAX_REDIRECTS + 1):
         target, addresses = gate.admit(url)
-        with _network_failures(target), _answer(target, addresses, deadline) as response:
-            if response.status_code not in _REDIRECTS or "location" not in response.headers:
-                return _read_body(target, response, limits.max_response_bytes, deadline)
-            try:
-                url = urljoin(target.url, response.headers["location"])
-            except ValueError:
-                raise AccessDenied(f"{target.host} redirects to something that is no URL") from None
-    raise ToolError("HTTP_ERROR", f"{target.host} redirected more than {MAX_REDIRECTS} times")
-
-
-@contextmanager
-def _answer(target: _Target, addresses: list[Address], deadline: float) -> Iterator[httpx2.Response]:
-    """GET from the first address that accepts a connection, with a client of its own."""
-    import httpx2
-
-    with httpx2.Client(trust_env=False, follow_redirects=False) as client:
-        response = _send(client, target, addresses, deadline)
         try:
-            yield response
-        finally:
-            response.close()
+            # A client per hop: no cookies pass from one to the next.
+            with httpx2.Client(trust_env=False, follow_redirects=False) as client:
+                with contextlib.closing(_send(client, target, addresses, deadline)) as response:
+                    if response.status_code not in _REDIRECTS or "location" not in response.headers:
+                        return _read_body(target, response, limits.max_response_bytes, deadline)
+                    location = response.headers["location"]
+            url = urljoin(target.url, location)
+        except httpx2.TimeoutException:
+            raise _too_slow(target) from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise ToolError("HTTP_ERROR", f"{target.host} cannot be fetched from: {error}") from None
+        except ValueError:
+            raise AccessDenied(f"{target.host} redirects to something that is no URL") from None
+    raise ToolError("HTTP_ERROR", f"{target.host} redirected more than {MAX_REDIRECTS} times")
 
 
 def _send(
     client: httpx2.Client, target: _Target, addresses: list[Address], deadline: float
 ) -> httpx2.Response:
+    """GET from the first address that accepts a connection."""
     import httpx2
 
-    headers = {"Host": target.host_header, "Accept-Encoding": "identity", "User-Agent": "standfast"}
     for position, address in enumerate(addresses):
         request = client.build_request(
             "GET",
-            target.pinned_url(address),
-            headers=headers,
+            f"{target.scheme}://{target.netloc(str(address))}{target.path}",
+            headers={
+                "Host": target.netloc(target.host),
+                "Accept-Encoding": "identity",
+                "User-Agent": "standfast",
+            },
             extensions={"sni_hostname": target.host},
             timeout=_remaining(target, deadline),
         )
@@ -286,18 +280,6 @@ def _read_body(target: _Target, response: httpx2.Response, max_bytes: int, deadl
     return _Body(target.host, bytes(data), charset if _CHARSET.fullmatch(charset) else "utf-8")
 
 
-@contextmanager
-def _network_failures(target: _Target) -> Iterator[None]:
-    import httpx2
-
-    try:
-        yield
-    except httpx2.TimeoutException:
-        raise _too_slow(target) from None
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise ToolError("HTTP_ERROR", f"{target.host} cannot be fetched from: {error}") from None
-
-
 def _remaining(target: _Target, deadline: float) -> float:
     if (seconds := deadline - time.monotonic()) <= 0:
         raise _too_slow(target)
@@ -308,7 +290,8 @@ def _too_slow(target: _Target) -> ToolError:
     return ToolError(Code.TIMEOUT_TOOL, f"{target.host} did not answer in time")
 
 
-def _resolve_by_system(host: str, port: int) -> list[str]:
+def system_addresses(host: str, port: int) -> list[str]:
+    """Resolve a host by the system's resolver."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(entry[4][0]) for entry in found]
 

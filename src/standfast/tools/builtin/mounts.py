@@ -12,6 +12,10 @@ Rules
 1. No path reaches above its mount's directory: not by `..`, not by a symlink, absolute or relative.
 2. Only regular files are read and written; FIFOs, sockets and devices are refused without blocking.
 3. Messages name virtual paths, never the host's.
+4. A write that would exceed a mount's quota is refused before the file is made or emptied. A write that does
+   not grow the mount is always allowed.
+5. Writes through this process to one directory happen one after the other, so that together they keep the
+   quota. Changes by other processes are noticed within a second.
 """
 
 from __future__ import annotations
@@ -235,7 +239,7 @@ class _Walk:
         self._hops = 0
         self._ahead = deque(place.below)
         self._stack: list[int] = []
-        closing.callback(self._close)
+        closing.callback(lambda: deque(map(os.close, self._stack), 0))
         self._enter(os.open(place.mount.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     @property
@@ -278,10 +282,6 @@ class _Walk:
         self._ahead.extendleft(reversed(target.split("/")))
         return True
 
-    def _close(self) -> None:
-        while self._stack:
-            os.close(self._stack.pop())
-
     def _enter(self, directory: int) -> None:
         self._stack.append(directory)
         if len(self._stack) > MAX_DEPTH:
@@ -292,29 +292,27 @@ class _Walk:
 def _open_file(place: _Place, flags: int) -> Iterator[int]:
     with ExitStack() as closing:
         with _translated(place):
-            file = _find_file(_Walk(place, closing), flags)
+            walk = _Walk(place, closing)
+            while (name := walk.to_parent()) not in (None, "", "."):
+                assert name is not None
+                with suppress(FileNotFoundError):  # opening a device can have effects, so look before
+                    found = os.stat(name, dir_fd=walk.directory, follow_symlinks=False)
+                    if not stat.S_ISLNK(found.st_mode):
+                        _require_regular(found, place)
+                try:
+                    file = os.open(name, flags | _COMMON, 0o666, dir_fd=walk.directory)
+                    break
+                except OSError as error:
+                    if error.errno not in _MAYBE_SYMLINK or not walk.follow(name):
+                        raise
+            else:
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             closing.callback(os.close, file)
             _require_regular(os.fstat(file), place)
         yield file
 
 
-def _find_file(walk: _Walk, flags: int) -> int:
-    while (name := walk.to_parent()) not in (None, "", "."):
-        assert name is not None
-        with suppress(FileNotFoundError):  # opening a device can have effects, so look before
-            found = os.stat(name, dir_fd=walk.directory, follow_symlinks=False)
-            if not stat.S_ISLNK(found.st_mode):
-                _require_regular(found, walk.place)
-        try:
-            return os.open(name, flags | _COMMON, 0o666, dir_fd=walk.directory)
-        except OSError as error:
-            if error.errno not in _MAYBE_SYMLINK or not walk.follow(name):
-                raise
-    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-
-
-@contextmanager
-def _open_directory(place: _Place) -> Iterator[int]:
+def _scan(place: _Place) -> Iterator[tuple[str, bool]]:
     with ExitStack() as closing:
         with _translated(place):
             walk = _Walk(place, closing)
@@ -323,14 +321,9 @@ def _open_directory(place: _Place) -> Iterator[int]:
                     walk.descend(name)
             directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=walk.directory)
             closing.callback(os.close, directory)
-        yield directory
-
-
-def _scan(place: _Place) -> Iterator[tuple[str, bool]]:
-    with _open_directory(place) as directory, os.scandir(directory) as found:
-        for entry in found:
-            name = os.fsencode(entry.name).decode("utf-8", "replace")
-            yield name, entry.is_dir(follow_symlinks=False)
+        for entry in closing.enter_context(os.scandir(directory)):
+            shown = os.fsencode(entry.name).decode("utf-8", "replace")
+            yield shown, entry.is_dir(follow_symlinks=False)
 
 
 def _require_regular(found: os.stat_result, place: _Place) -> None:
