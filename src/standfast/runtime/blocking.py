@@ -139,16 +139,13 @@ class BlockingSandbox:
         reason: str | None = None,
         decided_by: str | None = None,
     ) -> RunResult:
-        """Let the call happen, with other arguments if given, and continue its run.
-
-        *decided_by* names the person who decided; it is kept with the approval.
-        """
+        """Approve a call, with other arguments if given, and continue its run. *decided_by* is stored."""
         return self._decide(approval_id, approving(args, kwargs, reason, decided_by))
 
     def deny(
         self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
     ) -> RunResult:
-        """Refuse the call and continue its run, which sees a PermissionError."""
+        """Deny a call and continue its run, which gets a PermissionError."""
         decision = Decision(approved=False, reason=reason, decided_by=decided_by)
         return self._decide(approval_id, decision)
 

@@ -657,10 +657,7 @@ def _waiting_error(pending: list[Approval]) -> ErrorObject:
 
 
 class CodeRuntime:
-    """The seed's `LanguageRuntime` over `CodeRuns`: every call runs on a thread of its own.
-
-    Guest code never blocks the event loop. A cancelled await cancels its run.
-    """
+    """The seed's `LanguageRuntime` over `CodeRuns`, on threads. A cancelled await cancels its run."""
 
     def __init__(self, runs: CodeRuns, language: Language = Language.PYTHON) -> None:
         self.runs = runs

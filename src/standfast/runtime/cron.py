@@ -99,10 +99,7 @@ class Cron:
 
 
 def next_after(expression: str, at_ms: int, timezone: str = "UTC") -> int | None:
-    """Return the first time of `expression` that is later than `at_ms`; None after the year 9998.
-
-    Errors: `InvalidArgument` for an expression or a time zone that is wrong.
-    """
+    """Return the first time of `expression` after `at_ms`, or None after the year 9998; `InvalidArgument`."""
     return next(times_after(expression, at_ms, timezone), None)
 
 

@@ -28,10 +28,7 @@ END_S: Final = 10.0
 
 
 class TurnWaits:
-    """Which sessions wait, within a turn, for turns of which other sessions.
-
-    A wait that would close a cycle is refused: it would never end.
-    """
+    """Which sessions wait, within a turn, for turns of other sessions. Cycles are refused."""
 
     __slots__ = ("_edges",)
 

@@ -180,10 +180,7 @@ def _view_class(role: type, class_name: str, check: Callable[[str], None] | None
 
 
 def _forwarding(name: str, member: Any, check: Callable[[str], None] | None) -> Any:
-    """Make a method that forwards its call to the view's host.
-
-    From another loop than the runtime's, functions among the arguments run on loops of their own.
-    """
+    """Make a method that forwards to the view's host, on the runtime's loop."""
 
     async def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if check is not None:

@@ -337,10 +337,7 @@ class Tasks:
         return await self._stop(record)
 
     async def cancel_all(self, session_id: str, keep: Iterable[str] = ()) -> list[TaskRecord]:
-        """End all live tasks of a session except *keep*, concurrently, and return their records.
-
-        The calling task, if it is one of them, comes last: it is cancelled at its next step.
-        """
+        """End all live tasks of a session except *keep*, the calling one last, and return their records."""
         kept, mine = set(keep), _MINE.get()
         found = await self._store.tasks(session_id=session_id, live=True)
         found = [task for task in found if task.id not in kept]

@@ -114,10 +114,7 @@ class Monitors:
         return await self.snapshot(session_id)
 
     async def stop(self, session_id: str, monitor_id: str) -> MonitorSnapshot:
-        """Stop a monitor and everything that it started; `MonitorNotFound`. One that is over stays as it is.
-
-        If another process runs it, that process stops it soon.
-        """
+        """Stop a monitor and all that it started; if another process runs it, that one stops it soon."""
         task = await self._store.task(session_id, monitor_id)
         if task is None or task.kind is not TaskKind.MONITOR:
             raise MonitorNotFound(session_id, monitor_id)

@@ -253,10 +253,7 @@ class SessionDirectory:
     async def create_session(
         self, request: SessionRequest, key: str, agent: AnyAgent, maker: LiveSession
     ) -> None:
-        """Make a session that a plugin asked for, with its first input. Asked twice, it is one session.
-
-        It has no more tools than *maker*, the session that the plugin is in, and the same deps and metadata.
-        """
+        """Make a session for a plugin of *maker*, once, with no more tools, its deps and its metadata."""
         session_id = SessionId(request.session_id or f"s-{digest_bytes(key.encode())[:24]}")
         if request.agent is not None and request.agent != agent.name:
             agent = self.agent_named(request.agent, near=maker)
@@ -313,10 +310,7 @@ class SessionDirectory:
     def assign(
         self, session_id: str, agent: AnyAgent, *, above: LiveSession | None = None, deps: Any = None
     ) -> LiveSession:
-        """Let an agent work on a session, unless one does already.
-
-        It inherits *deps*, if they fit its own `deps_type`, and the deps factory of the session *above*.
-        """
+        """Let an agent work on a session, unless one does, with fitting *deps* and the factory of *above*."""
         live = self.live(session_id)
         if live.prepared is None:
             try:
@@ -447,10 +441,7 @@ class SessionDirectory:
             self.evict(oldest)
 
     def evict(self, live: LiveSession) -> None:
-        """Let go of a session that can be made anew, unless the host program has it.
-
-        Numbers of events are never used twice.
-        """
+        """Drop a session that can be made anew. Numbers of events are never used twice."""
         if live.prepared is None or not live.holds_nothing:
             return
         if self.sessions.pop(live.session_id, None) is None:

@@ -376,10 +376,7 @@ class LiveSession:
         journal: Sequence[JournalEntry] | None = None,
         prepared: PreparedAgent | None = None,
     ) -> SessionContext:
-        """Return the session's plugins, tools and prompt, as they are at *head*; made anew for a *journal*.
-
-        They are those of the agent *prepared*: the session's, or the one that its turn belongs to.
-        """
+        """Return the plugins, tools and prompt of agent *prepared* at *head*, or anew for a *journal*."""
         prepared = prepared or self.require_agent()
         if journal is None and (context := self.made_at(head, prepared)) is not None:
             return context
@@ -394,11 +391,7 @@ class LiveSession:
             return self._context
 
     async def fork_from(self, source: LiveSession, head: SessionHead) -> None:
-        """Begin as a fork of *source*, with the same history.
-
-        Its plugins are forked in memory if *source* is at rest here; otherwise they are built from the store
-        when they are needed.
-        """
+        """Begin as a fork of *source*; its plugins are forked in memory if *source* is at rest here."""
         self.prepared, self.deps, self.setup = source.prepared, source.deps, source.setup.of_fork()
         self.inherited = source.inherited
         context = source.made_at(None)

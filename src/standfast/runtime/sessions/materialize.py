@@ -88,21 +88,19 @@ class OpenModels:
         """Open the model of this name once; an error carries the id of the session that needs it."""
         found = self._opened.get(name)
         if found is None:
+            from standfast.providers.resolve import resolve_model
+
             try:
-                found = self._opened[name] = self.limited(self._resolve(name))
+                model = None if self._shared is None else self._shared.get(name)
+                if model is None:
+                    model = resolve_model(name)
+                    if self._shared is not None:
+                        self._shared[name] = model
+                found = self._opened[name] = self.limited(model)
             except (ProviderUnavailable, ProviderUnconfigured) as error:
                 error.session_id = session_id
                 raise
         return found
-
-    def _resolve(self, name: str) -> ModelProvider:
-        from standfast.providers.resolve import resolve_model
-
-        if self._shared is None:
-            return resolve_model(name)
-        if name not in self._shared:
-            self._shared[name] = resolve_model(name)
-        return self._shared[name]
 
     async def close(self) -> None:
         """Close what was opened here; raise the first error when all are closed."""
@@ -286,10 +284,7 @@ async def materialize(
     journal: Sequence[JournalEntry] = (),
     forked: PluginSession | None = None,
 ) -> SessionContext:
-    """Build the session as it is at *head*, or in the middle of the turn that *journal* is of.
-
-    *forked* are plugins that have the state at *head* already.
-    """
+    """Build the session at *head*, or in the middle of the turn of *journal*, with *forked* plugins."""
     state = await read_state(services.store, head)
     states = journaled_states(head, journal)
     execution = states.execution or state.execution
@@ -323,17 +318,12 @@ async def materialize(
         await context.ask_sources(functools.partial(registry.upsert, name, provider), provider)
     await context.set_context_overlay(setup.overlay)
     await _introduce(context, setup, state, head)
-    await _prepare_catalog(context)
-    return context
-
-
-async def _prepare_catalog(context: SessionContext) -> None:
-    """Make the catalog before it is wanted. Only a plugin that blocks is an error already."""
     try:
         await context.prepare()
-    except StandfastError as error:  # raised again where the catalog is wanted
-        if isinstance(error.__context__, NoAnswer):
+    except StandfastError as error:  # raised again where the catalog is needed
+        if isinstance(error.__context__, NoAnswer):  # but a plugin that blocks is an error now
             raise
+    return context
 
 
 async def _introduce(

@@ -193,10 +193,7 @@ class TurnRunner:
             await held.release(timeout_s, lambda problem: services.report("", "deps", problem))
 
     async def _ready(self, turn: Turn[Any], record: TurnRecord) -> tuple[TurnRunner, HeldDeps]:
-        """The runner of the agent that the turn belongs to, and the turn's deps; `TurnNotRunnable`.
-
-        A turn that was cancelled is only ended, which any agent can do.
-        """
+        """Return the runner of the turn's agent, and the turn's deps. Any agent can end a cancelled turn."""
         given = None if turn.request is None else turn.request.deps
         given = self._live.deps_of(turn.turn_id) if given is None else given
         if record.cancel_requested:
