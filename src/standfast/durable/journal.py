@@ -373,7 +373,7 @@ def owner_is_dead(owner: str) -> bool:
     return owner not in _owners if process == process_name(os.getpid()) else is_dead(process)
 
 
-class Patience:
+class Backoff:
     """Pauses for longer each time, up to `limit_s` seconds in all."""
 
     __slots__ = ("_left_s", "_pause_s")
@@ -447,14 +447,14 @@ class LeaseKeeper:
         self,
         new: NewTurn,
         owner: str,
-        patience: Patience,
+        backoff: Backoff,
         withdrawn: Callable[[], bool],
         take_up: Callable[[str], Awaitable[object]],
     ) -> Begun | Repeated | None:
         """Begin a turn as soon as its session is free; return None if it is *withdrawn* before.
 
         An unfinished turn of the session comes first: *take_up* continues it, and `TurnUnfinished` is raised
-        if it still waits. `SessionBusy` is raised when *patience* runs out.
+        if it still waits. `SessionBusy` is raised when *backoff* runs out.
         """
         while not withdrawn():
             try:
@@ -464,7 +464,7 @@ class LeaseKeeper:
                     raise
                 await take_up(unfinished.turn_id)
             except SessionBusy:
-                if not await patience.pause():
+                if not await backoff.pause():
                     raise
         return None
 

@@ -237,15 +237,12 @@ class BlockingSandbox:
             return future.result()
         except KeyboardInterrupt:
             control.cancel()
-            return _as_cancelled(future.result())
-
-
-def _as_cancelled(result: RunResult) -> RunResult:
-    """A terminal sends Ctrl-C to the worker process as well: a run that its death ended was cancelled."""
-    if result.status is not RunStatus.INTERRUPTED:
-        return result
-    error = cancelled_error()
-    others = [item for item in result.diagnostics if item.code != Code.INTERRUPTED]
-    return msgspec.structs.replace(
-        result, status=RunStatus.CANCELLED, error=error, diagnostics=[Diagnostic.error(error), *others]
-    )
+            result = future.result()
+        if result.status is not RunStatus.INTERRUPTED:
+            return result
+        # A terminal sends Ctrl-C to the worker process as well: a run that its death ended was cancelled.
+        error = cancelled_error()
+        others = [item for item in result.diagnostics if item.code != Code.INTERRUPTED]
+        return msgspec.structs.replace(
+            result, status=RunStatus.CANCELLED, error=error, diagnostics=[Diagnostic.error(error), *others]
+        )

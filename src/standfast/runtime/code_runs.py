@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from standfast.durable.driver import Committed, Driven
-from standfast.durable.journal import Patience
+from standfast.durable.journal import Backoff
 from standfast.errors import (
     ApprovalAlreadyDecided,
     Code,
@@ -213,7 +213,7 @@ class CodeRuns:
                 begun = await leases.begin(
                     new,
                     owner,
-                    Patience(math.inf),
+                    Backoff(math.inf),
                     lambda: control.cancelled,
                     lambda turn_id: self._take_up(session, turn_id, control),
                 )
@@ -233,13 +233,13 @@ class CodeRuns:
 
     async def _repeat(self, session: CodeSession, record: TurnRecord, control: RunControl) -> RunResult:
         """Return the result of the turn that a repeated request names; wait for it if it still runs."""
-        patience = Patience(math.inf)
+        backoff = Backoff(math.inf)
         while record.state is TurnState.RUNNING:
             with contextlib.suppress(SessionBusy, TurnNotFound):  # its owner lives, or it has just ended
                 return await self._take_up(session, record.turn_id, control)
             if control.cancelled:
                 return RunResult.failed(cancelled_error())
-            await patience.pause()
+            await backoff.pause()
             found = await self._store.turn(record.turn_id)
             if found is None:
                 raise TurnNotFound(record.turn_id)

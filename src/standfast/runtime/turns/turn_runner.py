@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 import msgspec
 
 from standfast.durable.driver import Committed, Driven, Parked, TurnDriver
-from standfast.durable.journal import Patience, Replayed, replay
+from standfast.durable.journal import Backoff, Replayed, replay
 from standfast.errors import (
     Code,
     CodeExecutionUnavailable,
@@ -131,7 +131,7 @@ class TurnRunner:
                 await self._release(held)
             record = begun.record
             if record.state is TurnState.RUNNING:  # a turn under the same idempotency key
-                return await self._take_up(turn, Patience(math.inf))
+                return await self._take_up(turn, Backoff(math.inf))
             assert record.summary is not None
             said = await messages_of_turn(self._services.store, record)
             return await self._result(turn, record.summary, said)
@@ -139,7 +139,7 @@ class TurnRunner:
     async def resume(self, turn: Turn[Any]) -> TurnResult[Any]:
         """Continue a turn that waits or was interrupted."""
         async with self._live.lock:
-            return await self._take_up(turn, Patience(self._services.settings.busy_timeout_ms / 1000))
+            return await self._take_up(turn, Backoff(self._services.settings.busy_timeout_ms / 1000))
 
     def require_runnable(self, record: TurnRecord) -> None:
         """Raise `TurnNotRunnable` if the turn's agent is unknown here, or has no source of deps it needs."""
@@ -279,13 +279,13 @@ class TurnRunner:
             request = msgspec.structs.replace(request, prompt=layer)
         await context.prepare()  # a catalog that cannot be made fails before there is a turn
         new, started = self._new_turn(turn.turn_id, request, context)
-        patience = Patience(self._services.settings.busy_timeout_ms / 1000)
+        backoff = Backoff(self._services.settings.busy_timeout_ms / 1000)
         begun = await self._services.leases.begin(
             new,
             owner,
-            patience,
+            backoff,
             lambda: turn.withdrawn,
-            lambda turn_id: self._take_up(self._live.turn_of(turn_id), patience),
+            lambda turn_id: self._take_up(self._live.turn_of(turn_id), backoff),
         )
         return begun, started
 
@@ -353,7 +353,7 @@ class TurnRunner:
 
     # Resuming
 
-    async def _take_up(self, turn: Turn[Any], patience: Patience) -> TurnResult[Any]:
+    async def _take_up(self, turn: Turn[Any], backoff: Backoff) -> TurnResult[Any]:
         """Resume a turn; return its result if another process has ended it."""
         ready: tuple[TurnRunner, HeldDeps] | None = None
         try:
@@ -373,10 +373,10 @@ class TurnRunner:
                         raise
                     if record.summary is not None:  # nothing that it waits for has happened yet
                         return await self._result(turn, record.summary, ())
-                    if not await patience.pause():  # another process runs it
+                    if not await backoff.pause():  # another process runs it
                         raise
                 except SessionBusy:
-                    if not await patience.pause():
+                    if not await backoff.pause():
                         raise
         finally:
             if ready is not None:
