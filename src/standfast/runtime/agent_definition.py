@@ -83,7 +83,7 @@ class AgentDefinition(Generic[Deps, Output]):
         return self.model if isinstance(self.model, str) else self.model.model_id
 
     def policy(self) -> SessionPolicy:
-        """The settings that a session of this agent begins with; instructions that are a function are not."""
+        """Return the settings that a session of this agent begins with; a function's instructions come later."""
         return SessionPolicy(
             model=self.model_id,
             instructions=self.instructions if isinstance(self.instructions, str) else "",
@@ -96,7 +96,7 @@ class AgentDefinition(Generic[Deps, Output]):
 
 
 def declared_agents(agent: AgentDefinition[Any, Any]) -> Mapping[str, AgentDefinition[Any, Any]]:
-    """The agents that an agent's plugins declare as its subagents, by name."""
+    """Return the agents that an agent's plugins declare as its subagents, by name."""
     found: dict[str, AgentDefinition[Any, Any]] = {}
     for plugin in agent.plugins:
         for declared in getattr(plugin, "declared_agents", ()):

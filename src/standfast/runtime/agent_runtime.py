@@ -245,7 +245,7 @@ class Runtime:
         return Session(self._open, self.live(session_id))
 
     async def sessions(self) -> list[SessionHead]:
-        """All sessions, the latest used first."""
+        """Return all sessions, the most recently used first."""
         return await self.store.heads()
 
     async def fork(self, session_id: str, new_id: str, *, at: str | None = None) -> Session[Any]:
@@ -306,7 +306,7 @@ class Runtime:
     # Waits
 
     async def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
-        """Requests to people, oldest first."""
+        """Return the approval requests, oldest first; with *pending*, those that can still be decided."""
         return await list_approvals(self.store, self.now_ms(), session=session, pending=pending)
 
     async def approve(
@@ -373,7 +373,7 @@ class Runtime:
         return await self.store.remove_trigger(name)
 
     async def triggers(self) -> list[Trigger]:
-        """All triggers, by name."""
+        """Return all triggers, by name."""
         return await self.store.triggers()
 
     async def occur(self, source: str, key: str, payload: Json = None) -> int:
@@ -427,7 +427,7 @@ class Runtime:
         return self._clock.now_ms()
 
     def live(self, session_id: str) -> LiveSession:
-        """What this process knows of a session."""
+        """Return what this process knows of a session."""
         return self._open.live(session_id)
 
     @property
@@ -453,7 +453,7 @@ class Runtime:
 
 
 def open_store(given: str | os.PathLike[str] | SessionStore | None) -> SessionStore:
-    """The store of a path, or in memory, or as it is."""
+    """Open the store at a path, or one in memory; a store is returned as it is."""
     if given is None:
         from standfast.store.memory_sessions import MemorySessionStore
 

@@ -287,7 +287,7 @@ class Session(Generic[Output, Deps]):
         return record is not None and await self._live.cancel(record.turn_id)
 
     async def turns(self) -> list[TurnRecord]:
-        """All turns, oldest first."""
+        """Return all turns, oldest first."""
         return await self._store.turns(self.session_id)
 
     # Plugins, tools and prompt

@@ -120,7 +120,7 @@ class BlockingSandbox:
         return run_blocking(list_approvals(store, now, session=session, pending=pending))
 
     def approval(self, approval_id: str) -> Approval:
-        """One approval request."""
+        """Return one approval request."""
         store, now = self._runs.services.store, self.options.clock.now_ms()
         return run_blocking(get_approval(store, now, approval_id))
 
@@ -164,7 +164,7 @@ class BlockingSandbox:
         return self.session(session)
 
     def sessions(self) -> list[SessionInfo]:
-        """All sessions, oldest first."""
+        """Return all sessions, oldest first."""
         return run_blocking(self._runs.sessions.infos())
 
     def session(self, session: str) -> SessionInfo:
@@ -187,11 +187,11 @@ class BlockingSandbox:
         return run_blocking(self._runs.snapshots.host_of(snapshot))
 
     def can_restore(self, snapshot: bytes) -> bool:
-        """Whether `restore` would accept these bytes."""
+        """Return whether `restore` would accept these bytes."""
         return self._runs.snapshots.can_open(snapshot)
 
     def fork(self, session: str, new_session: str) -> str:
-        """A new session with the same variables."""
+        """Make a session with the same variables."""
         return run_blocking(self._runs.sessions.fork(SessionId(session), SessionId(new_session)))
 
     def reset(self, session: str) -> None:
@@ -203,7 +203,7 @@ class BlockingSandbox:
         return run_blocking(self._runs.sessions.destroy(SessionId(session)))
 
     def capabilities(self) -> list[Capability]:
-        """What guest code may call."""
+        """Return what guest code may call."""
         return self.registry.capabilities()
 
     def policy(self) -> dict[str, Json]:

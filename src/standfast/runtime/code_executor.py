@@ -186,7 +186,7 @@ class SandboxExecutor:
 
 
 def variables_in(data: bytes) -> bytes:
-    """The engine's bytes in the state of an executor."""
+    """Return the engine's bytes in the state of an executor."""
     return msgspec.msgpack.decode(data, type=CodeMemory).state
 
 

@@ -147,16 +147,16 @@ class _NoPlugins:
         return digest
 
     async def finalizing(self, outcome: Ended) -> None:
-        """There is no plugin to tell."""
+        """Do nothing: there is no plugin to tell."""
 
     def deliver(self, call_id: int, deliver: Callable[[], None]) -> None:
         deliver()
 
     def drop_held(self) -> None:
-        """No result is held back here."""
+        """Do nothing: no result is held back here."""
 
     async def take_states(self) -> None:
-        """There is no plugin to ask."""
+        """Do nothing: there is no plugin to ask."""
 
     def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
         changed = self._memory.changed()

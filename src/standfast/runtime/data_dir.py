@@ -52,7 +52,7 @@ class DataDir:
                 ) from None
 
     def beside(self, name: str) -> Path:
-        """The file *name* that belongs to this database."""
+        """Return the path of the file *name* that belongs to this database."""
         own = self.database.name == DATABASE
         return self.directory / (name if own else f"{self.database.name}.{name}")
 
@@ -61,7 +61,7 @@ class DataDir:
         return self.beside("snapshot.key")
 
     def snapshot_key(self) -> bytes:
-        """The key that signs snapshots: from the environment, else from a file made on first use."""
+        """Return the key that signs snapshots: from the environment, or from a file made on first use."""
         if (given := os.environ.get(KEY_VARIABLE)) is not None:
             return key_from_text(given)
         try:
@@ -103,7 +103,7 @@ class DataDir:
 
 
 def _is_database(path: Path) -> bool:
-    """Whether *path* means a database file; raise `NotConfigured` if it can be neither file nor directory."""
+    """Return whether *path* means a database file; `NotConfigured` if it is neither file nor directory."""
     try:
         if path.is_dir():
             return False

@@ -98,7 +98,7 @@ def on_runtime_loop(function: object) -> bool:
 
 
 def is_async(function: object) -> bool:
-    """Whether calling *function* only makes a coroutine or an async generator, which cannot block."""
+    """Return whether calling *function* only makes a coroutine or an async generator, which cannot block."""
     return any(
         inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one)
         for one in (function, _called(function), getattr(function, "__wrapped__", None))
@@ -106,7 +106,7 @@ def is_async(function: object) -> bool:
 
 
 def _called(function: object) -> object:
-    """The method that a callable object is called by, or the function itself."""
+    """Return the method that a callable object is called by, or the function itself."""
     return function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
 
 
@@ -175,7 +175,7 @@ class FactoryCall(msgspec.Struct, frozen=True):
     services: RuntimeServices
 
     async def held(self) -> HeldDeps:
-        """What the factory makes; `DepsMissing` if it fails."""
+        """Call the factory; raise `DepsMissing` if it fails."""
         try:
             async with asyncio.timeout(self.timeout_s) as limit:
                 return await self._made()
@@ -247,7 +247,7 @@ def _is_open_ended(made: object) -> bool:
 
 
 async def _opened(made: Any) -> tuple[Any, AbstractAsyncContextManager[Any] | None]:
-    """The deps in what a factory returned, and what is to be closed after their use."""
+    """Return the deps in what a factory returned, and the context manager to close after their use."""
     if inspect.isawaitable(made):
         made = await made
     if inspect.isasyncgen(made):
@@ -277,12 +277,12 @@ def checked_factory(factory: object) -> Any:
 
 
 def inherited_factory(agent: Any, above: OwnedFactory | None) -> OwnedFactory | None:
-    """The factory that subagents of an agent have if theirs has none: the agent's, or the one above it."""
+    """Return the factory for subagents that have none: the agent's, or the one above it."""
     return above if agent.deps is None else OwnedFactory(agent.deps, f"agent {agent.name!r}")
 
 
 def needs_deps(deps_type: Any) -> bool:
-    """Whether turns of an agent with this `deps_type` cannot run with None."""
+    """Return whether turns of an agent with this `deps_type` cannot run with None."""
     if deps_type in (None, types.NoneType, Any, object):
         return False
     if get_origin(deps_type) in (Union, types.UnionType):
@@ -291,7 +291,7 @@ def needs_deps(deps_type: Any) -> bool:
 
 
 def fits(deps_type: Any, deps: Any) -> bool:
-    """Whether a subagent can use the deps of its parent, as far as that can be told at run time."""
+    """Return whether a subagent can use its parent's deps, as far as run-time checks can tell."""
     if deps is None:
         return False
     plain = get_origin(deps_type) or deps_type
@@ -305,7 +305,7 @@ def fits(deps_type: Any, deps: Any) -> bool:
 
 
 def deps_missing(agent: HasDepsType, turn_id: str, *, returned_none: str = "") -> DepsMissing:
-    """The error of a turn that would run without the deps that its agent declares."""
+    """Return the error of a turn without the deps that its agent declares."""
     wanted = getattr(agent.deps_type, "__name__", None) or str(agent.deps_type)
     why = f"the deps factory of {returned_none} returned None" if returned_none else "no deps are known here"
     return DepsMissing(

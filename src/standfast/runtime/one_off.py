@@ -36,7 +36,7 @@ def one_off_turn(
     deps: Any = None,
     limits: UsageLimits | None = None,
 ) -> Turn[Any]:
-    """A turn in a session of its own."""
+    """Return a turn in a session of its own."""
     content, blobs = with_inputs(*read_prompt(prompt), inputs)
     request = TurnRequest(
         message=UserMessage(content=content), blobs=blobs, deps=deps, limits=checked_limits(limits)
@@ -109,7 +109,7 @@ async def _run_frames(live: LiveSession, turn: Turn[Any], limits: UsageLimits) -
 
 
 def _left(limits: UsageLimits, used: Usage, wall_ms: int) -> UsageLimits | None:
-    """What is left of *limits* for another turn; None if one of them is used up."""
+    """Return what is left of *limits* for another turn; None if one of them is used up."""
     left: dict[str, int | float] = {"max_iterations": limits.max_iterations - used.calls}
     if limits.max_tokens is not None:
         left["max_tokens"] = limits.max_tokens - used.total

@@ -27,7 +27,7 @@ class ModelUnion(CustomType):
 
     @classmethod
     def from_json(cls, value: Json) -> Any:
-        """The value as one of the members; `ValueError` says why it is none of them."""
+        """Return the value as one of the members; raise `ValueError` if it is none of them."""
         found: list[tuple[tuple[int, int], Any]] = []
         problems: list[str] = []
         for member in cls.members:
@@ -79,13 +79,13 @@ def with_model_unions(type_: Any) -> Any:
 
 
 def accepts_text(type_: Any) -> bool:
-    """Whether plain text is one of the answers that *type_* allows."""
+    """Return whether plain text is one of the answers that *type_* allows."""
     members = type_.members if _is_model_union(type_) else get_args(type_)
     return str in members and get_origin(type_) in (None, Union, UnionType)
 
 
 def name_of(member: Any) -> str:
-    """A member as a reader knows it."""
+    """Return a member's name for readers."""
     if member is NoneType:
         return "null"
     return member.__name__ if isinstance(member, type) and not get_args(member) else str(member)
@@ -111,7 +111,7 @@ def _model_union(members: tuple[Any, ...]) -> type[ModelUnion]:
 
 
 def _essence(schema: Any) -> Any:
-    """A schema without the words in it."""
+    """Return a schema without titles, descriptions, defaults and examples."""
     if isinstance(schema, list):
         return [_essence(each) for each in schema]
     if not isinstance(schema, dict):
@@ -126,7 +126,7 @@ def _essence(schema: Any) -> Any:
 
 
 def _fields_met(value: Json, made: Any, member: Any) -> tuple[int, int]:
-    """How many fields of *value* the member has, and how many of them it took as they are."""
+    """Return how many fields of *value* the member has, and how many of them it kept unchanged."""
     if not isinstance(value, dict):
         return 0, 0
     known = schema_of(member).get("properties", {}).keys() & value.keys()
@@ -139,7 +139,7 @@ def _fields_met(value: Json, made: Any, member: Any) -> tuple[int, int]:
 
 
 def _with_own_names(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """The schema without its `$defs`, which go to *definitions* under names that are free there."""
+    """Move the schema's `$defs` to *definitions*, under names that are free there."""
     own = schema.pop("$defs", {})
     names = {}
     for name, part in own.items():
@@ -186,7 +186,7 @@ class OutputType:
         self.runs_code = runs_code(self._type)
 
     def check(self, text: str) -> OutputCheck:
-        """The answer as JSON, or what is wrong with it in words for the model."""
+        """Return the answer as JSON, or the problem in words for the model."""
         try:
             found = _FENCED.fullmatch(text.strip())  # a code fence around the answer
             value = msgspec.json.decode(text if found is None else found.group(1))
@@ -203,5 +203,5 @@ class OutputType:
         return OutputCheck(value=value)
 
     def load(self, value: Json) -> Any:
-        """The typed value of a checked answer."""
+        """Return the typed value of a checked answer."""
         return convert(value, self._type)

@@ -133,11 +133,11 @@ class SandboxOptions:
             return RunResult.failed(error.error_object())
 
     def language_of(self, given: str | None) -> Language:
-        """A language as it was given, or that of this sandbox."""
+        """Return the given language, or that of this sandbox."""
         return as_language(self.language if given is None else given)
 
     def complete_limits(self, given: SessionLimits | Mapping[str, int] | None) -> SessionLimits | None:
-        """Limits as given, the rest as this sandbox has them."""
+        """Return the given limits, completed by those of this sandbox."""
         if given is None or isinstance(given, SessionLimits):
             return given
         return limits_over(self.limits, given)
@@ -166,7 +166,7 @@ class SandboxOptions:
 
 
 def as_language(name: str) -> Language:
-    """The language of this name."""
+    """Return the language of this name."""
     try:
         return Language(name)
     except ValueError:
@@ -303,7 +303,7 @@ class Sandbox:
         return await self._open.do(list_approvals(store, now, session=session, pending=pending))
 
     async def approval(self, approval_id: str) -> Approval:
-        """One approval request."""
+        """Return one approval request."""
         store, now = self._services.store, self.options.clock.now_ms()
         return await self._open.do(get_approval(store, now, approval_id))
 
@@ -349,7 +349,7 @@ class Sandbox:
         return await self.session(session)
 
     async def sessions(self) -> list[SessionInfo]:
-        """All sessions, oldest first."""
+        """Return all sessions, oldest first."""
         return await self._open.do(self._open.runs.sessions.infos())
 
     async def session(self, session: str) -> SessionInfo:
@@ -376,11 +376,11 @@ class Sandbox:
         return await self._open.do(self._open.runs.snapshots.host_of(snapshot))
 
     def can_restore(self, snapshot: bytes) -> bool:
-        """Whether `restore` would accept these bytes."""
+        """Return whether `restore` would accept these bytes."""
         return self._language.can_restore_snapshot(snapshot)
 
     async def fork(self, session: str, new_session: str) -> str:
-        """A new session with the same variables."""
+        """Make a session with the same variables."""
         return await self._language.fork_session(SessionId(session), SessionId(new_session))
 
     async def reset(self, session: str) -> None:
@@ -394,7 +394,7 @@ class Sandbox:
     # ── the rest ─────────────────────────────────────────────────────────────────────────────────
 
     def capabilities(self) -> list[Capability]:
-        """What guest code may call."""
+        """Return what guest code may call."""
         return self.registry.capabilities()
 
     def policy(self) -> dict[str, Json]:
@@ -433,7 +433,7 @@ def approving(
     reason: str | None,
     decided_by: str | None = None,
 ) -> Decision:
-    """The decision to let a call happen, with other arguments if given."""
+    """Return the decision to approve a call, with other arguments if given."""
     return Decision(
         approved=True,
         reason=reason,
@@ -444,7 +444,7 @@ def approving(
 
 
 def make_registry(options: SandboxOptions) -> ToolRegistry:
-    """The capabilities that *options* grant."""
+    """Return the capabilities that *options* grant."""
     registry = ToolRegistry()
     for tool in discovery_tools(registry, options.policy):
         registry.register(tool)

@@ -114,7 +114,7 @@ class AsyncHandles:
                 await self._let_go_of(session_id, task_id)
 
     async def _not_held(self, head: SessionHead, task_ids: Collection[str]) -> set[str]:
-        """Those of the ids that stand nowhere in the session."""
+        """Return the ids that occur nowhere in the session."""
         left = set(task_ids)
         if not left:
             return left
@@ -127,7 +127,7 @@ class AsyncHandles:
         return left
 
     async def _texts(self, head: SessionHead) -> AsyncIterator[bytes]:
-        """Everything in which a handle's id can stand. Input that waits comes first: it becomes a message."""
+        """Yield all text in which a handle's id can occur. Queued input comes first: it becomes a message."""
         store = self._store
         yield msgspec.json.encode([item.message for item in await store.inputs(head.session_id)])
         live = await self._directory.at_work(head)

@@ -81,7 +81,7 @@ async def _look_after_subagent(directory: SessionDirectory, tasks: Tasks, record
 
 
 def _ended_as(last: TurnRecord | None, now_ms: int) -> changes.Change:
-    """A subagent's task ends as its last turn has."""
+    """End a subagent's task as its last turn has ended."""
     if last is None or last.state is not TurnState.ENDED or last.summary is None:
         return changes.interrupted(_GONE, now_ms)
     outcome = last.summary.outcome

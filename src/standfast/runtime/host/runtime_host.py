@@ -83,7 +83,7 @@ class CompletionService(HostService):
         return DirectLlmCompletion(response=reply, usage=entry.usage)
 
     async def _policy(self, head: SessionHead) -> SessionPolicy | None:
-        """What the session runs with, if its agent is known here."""
+        """Return the session's settings, if its agent is known here."""
         live = await self._directory.at_work(head)
         return None if live is None else (await live.current()).policy
 
@@ -104,7 +104,7 @@ class CompletionService(HostService):
     async def _ask(
         self, head: SessionHead, request: ModelRequest, source: str, model: ModelProvider, *, own: bool
     ) -> tuple[ReplyEnded, UsageEntry]:
-        """The whole reply, and its line of the ledger, which is written or in the turn's account."""
+        """Return the whole reply and its usage, charged to the session or to the running turn."""
         if not source or not isinstance(source, str):
             raise InvalidArgument(
                 "a direct completion has no usage source",
@@ -192,7 +192,7 @@ class ToolService(HostService):
     async def set_tools_availability(
         self, session_id: str, tool_names: Sequence[str], availability: ToolAvailability | None
     ) -> int:
-        """All of them or none; `UnknownTool` names the first that is not there."""
+        """Set the availability of all these tools or of none; `UnknownTool` names the first unknown one."""
         tools = await self._tools("set_tools_availability", session_id)
         return await tools.set_availability(list(tool_names), availability)
 
@@ -222,7 +222,7 @@ class SnapshotService(HostService):
 
 
 async def snapshot_of(store: SessionStore, head: SessionHead) -> SessionSnapshot:
-    """A session at rest, or as it was before the turn that runs."""
+    """Return a session at rest, or as it was before the running turn."""
     messages = [] if head.leaf is None else messages_of(await store.frame(head.leaf))
     copied = decode_state(encode_state(await durable_state(store, head)))  # the caller may change it
     plugins = PluginSessionSnapshot(plugins=dict(copied.plugins.plugins))
@@ -236,7 +236,7 @@ class TaskService(HostService):
     __slots__ = ()
 
     async def inject_turn_input(self, session_id: str, input: InjectedTurnInput) -> str:
-        """A message for the running turn, or for the next one. A session may tell those above it, too."""
+        """Send a message to the running turn, or the next one; also of a session above this one."""
         await self._head("inject_turn_input", session_id, upward=True)
         item = QueuedInput(
             input_id=input.id or new_input_id(),
@@ -290,7 +290,7 @@ class TaskService(HostService):
             await tasks.transition(session_id, task_id, state)
 
     async def list_background_tasks(self, session_id: str) -> list[TaskRecord]:
-        """The session's tasks, oldest first, those that are over included."""
+        """Return the session's tasks, oldest first, including those that are over."""
         await self._tasks("list_background_tasks", session_id)
         return await self._directory.store.tasks(session_id=session_id)
 
@@ -337,7 +337,7 @@ class MonitorService(HostService):
         return await (await self._monitors("monitor_snapshot", session_id)).snapshot(session_id)
 
     async def take_monitor_updates(self, session_id: str) -> MonitorUpdateBatch:
-        """What monitors told, once."""
+        """Take the updates of the session's monitors, once."""
         return await (await self._monitors("take_monitor_updates", session_id)).take_updates(session_id)
 
     async def start_monitor(self, session_id: str, spec: MonitorSpec) -> MonitorSnapshot:

@@ -79,7 +79,7 @@ class HostService:
         return head
 
     async def _live(self, method: str, session_id: str) -> LiveSession:
-        """The session with its agent; `ServiceUnavailable` if that is not known here."""
+        """Return the session with its agent; `ServiceUnavailable` if that is not known here."""
         head = await self._head(method, session_id)
         live = await self._directory.at_work(head)
         if live is None:
@@ -97,7 +97,7 @@ class HostService:
         return upward and await self._is_above(head.session_id, own)
 
     async def _is_above(self, session_id: str, head: SessionHead) -> bool:
-        """Whether the session has made the other one, or what made that."""
+        """Return whether the session has made the other one, directly or not."""
         at: SessionHead | None = head
         while at is not None and (parent := parent_of(at)) is not None:
             if parent == session_id:
@@ -107,7 +107,7 @@ class HostService:
 
 
 def parent_of(head: SessionHead) -> str | None:
-    """The session that made this one."""
+    """Return the session that made this one."""
     return None if head.charter is None else head.charter.parent_session_id
 
 
@@ -136,7 +136,7 @@ _hosts: Final[WeakKeyDictionary[Any, Any]] = WeakKeyDictionary()
 
 
 def view(host: object, role: type[R]) -> R:
-    """What *role* sees of a host."""
+    """Return the view of a host that *role* has."""
     kind: Any = role
     made: R = _view_class(kind, role.__name__, None)()
     _hosts[made] = host
@@ -144,7 +144,7 @@ def view(host: object, role: type[R]) -> R:
 
 
 def plugin_view(host: object) -> ports.PluginActionHost:
-    """What a plugin sees of the host wherever its code runs; in a hook, no more than the hook."""
+    """Return a plugin's own view of the host; in a hook it has no more than the hook's."""
     kind = _view_class(ports.PluginActionHost, "PluginHost", _require_role)
     made: ports.PluginActionHost = kind()
     _hosts[made] = host
@@ -245,5 +245,5 @@ class _SessionViews:
 
 
 def session_views(host: ports.RuntimeSessionHost) -> SessionHosts:
-    """The views of one session's host, one for each role, and the plugin's own."""
+    """Return the views of one session's host: one for each role, and the plugin's own."""
     return cast(SessionHosts, _SessionViews(host))

@@ -167,7 +167,7 @@ def new_session(
 
 
 def charter_of(request: SessionCreateRequest, maker: SessionMaker) -> SessionCharter:
-    """What the new session may do, and for whom."""
+    """Return the authority and the parent of the new session."""
     check_bounds(request)
     depth = maker.depth + 1 if request.child else 0
     if depth > MAX_DEPTH:
@@ -197,7 +197,7 @@ def charter_of(request: SessionCreateRequest, maker: SessionMaker) -> SessionCha
 
 
 def blobs_of(state: SessionState) -> tuple[str, ...]:
-    """The digests of the larger pieces that a state names."""
+    """Return the digests of the blobs that a state names."""
     entries = [*state.plugins.plugins.values(), *([state.execution] if state.execution else [])]
     return tuple(digest for entry in entries for digest in entry.artifacts.values())
 
@@ -275,7 +275,7 @@ class LifecycleService(HostService):
     async def _agent(
         self, request: SessionCreateRequest, own: SessionHead, source: SessionHead, live: LiveSession | None
     ) -> AgentDefinition[Any, Any]:
-        """The agent of the new session: the one that is named, or that of the session it comes from."""
+        """Return the agent of the new session: the named one, or that of the session it comes from."""
         if request.agent is not None:
             return self._directory.agent_named(request.agent, near=live)
         from_other = await self._directory.at_work(source) if source is not own else live

@@ -21,7 +21,7 @@ _replace = msgspec.structs.replace
 
 
 def registered(spec: TaskSpec, session_id: str, owner: str, now_ms: int) -> TaskRecord:
-    """A task that begins now."""
+    """Return the record of a task that begins now."""
     check_bounds(spec)
     try:
         spec = msgspec.convert(msgspec.to_builtins(spec), TaskSpec)
@@ -47,7 +47,7 @@ def registered(spec: TaskSpec, session_id: str, owner: str, now_ms: int) -> Task
 
 
 def became(state: TaskState, now_ms: int, *, result: Json = None, error: ErrorObject | None = None) -> Change:
-    """The task in another state."""
+    """Change the task's state."""
     return lambda task: _replace(task, state=state, updated_at=now_ms, result=result, error=error)
 
 
@@ -74,7 +74,7 @@ def went_on(state: TaskState, now_ms: int) -> Change:
 
 
 def finished(value: object, now_ms: int) -> Change:
-    """The task has ended with a value; one that cannot be kept is a failure."""
+    """End the task with a value; one that cannot be stored is a failure."""
     try:
         result, size = to_json(value)
     except StandfastError as error:
@@ -93,7 +93,7 @@ def finished(value: object, now_ms: int) -> Change:
 
 
 def broke(error: BaseException, now_ms: int) -> Change:
-    """The task has ended with an exception."""
+    """End the task with an exception."""
     if isinstance(error, StandfastError):
         return became(TaskState.FAILED, now_ms, error=error.error_object())
     told = ErrorObject(code=Code.RUNTIME_ERROR, message=described(error))

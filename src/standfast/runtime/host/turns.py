@@ -94,7 +94,7 @@ class TurnService(HostService):
             return await self.await_turn(started.turn_id)
 
     async def _turn(self, method: str, turn_id: str) -> TurnRecord:
-        """A turn of a session that may be seen."""
+        """Return a turn of a session that this one may see."""
         self._require_open(method)
         record = await self._directory.store.turn(turn_id)
         head = None if record is None else await self._directory.store.head(record.session_id)

@@ -162,7 +162,7 @@ class MonitorStore:
     # Taking
 
     async def take(self, watch: RunningMonitor) -> Taken:
-        """What a monitor of this process has told. They are given out once that is written down."""
+        """Take the updates of a monitor of this process, once that is stored."""
         updates, lost, last = watch.ring.updates, watch.ring.lost, watch.ring.seq
         if not updates:
             return (), 0

@@ -386,7 +386,7 @@ class Monitors:
 
 
 def _checked(spec: MonitorSpec) -> MonitorSpec:
-    """A spec as decoding it would have it: `wake="queue_turn"` is a `WakePolicy`, and no limit is passed."""
+    """Return a spec as decoding would make it: `wake="queue_turn"` is a `WakePolicy`, and limits are kept."""
     check_bounds(spec)
     try:
         spec = msgspec.json.decode(msgspec.json.encode(spec), type=MonitorSpec)

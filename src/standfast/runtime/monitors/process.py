@@ -60,14 +60,14 @@ class LineReader:
         self._rest = b""
 
     def feed(self, data: bytes) -> Lines:
-        """The lines that end in *data*."""
+        """Return the lines that end in *data*."""
         pieces = (self._rest + data).split(b"\n")
         self._rest = pieces.pop()[:_MAX_LINE_BYTES]
         told = [piece for piece in pieces if not _is_blank(piece)]
         return Lines(tuple(_text(piece) for piece in told[-RING:]), max(0, len(told) - RING))
 
     def end(self) -> Lines:
-        """The last line, if it has no end of its own."""
+        """Return the last line, if it has no line end."""
         rest, self._rest = self._rest, b""
         return Lines() if _is_blank(rest) else Lines((_text(rest),))
 
@@ -106,7 +106,7 @@ def mark_of(pid: int, token: str) -> ProcessMark:
 
 
 def is_alive(mark: ProcessMark) -> bool:
-    """Whether the supervisor still is that very process."""
+    """Return whether the supervisor is still the same process."""
     found = _look_at(mark.pid) if mark.machine == machine() else None
     return found is not None and found.started == mark.started and _carries(mark.pid, mark.token)
 
@@ -127,7 +127,7 @@ def end_orphans(mark: ProcessMark) -> int:
 
 
 def marked(token: str) -> list[int]:
-    """The pids of the processes that carry a token."""
+    """Return the pids of the processes that carry a token."""
     return [process.pid for process in _processes() if _carries(process.pid, token)]
 
 
@@ -148,7 +148,7 @@ def _processes() -> Iterable[_Process]:
 
 
 def _look_at(pid: int) -> _Process | None:
-    """A process that lives; None if it is gone or only its exit code is left."""
+    """Return a live process; None if it is gone or a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].decode().split()
@@ -209,7 +209,7 @@ class Command:
 
 
 def command_environment(extra: Mapping[str, str], token: str) -> dict[str, str]:
-    """The environment of a command: what is passed on, then *extra*, then the mark."""
+    """Return the environment of a command: what is passed on, then *extra*, then the mark."""
     kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     return {"PATH": os.defpath, **kept, **extra, MARK: token}
 
@@ -269,7 +269,7 @@ class MonitorProcess:
         self._tell(b"s")
 
     async def stop(self) -> None:
-        """The same, and wait until nothing is left."""
+        """Request the stop, and wait until no process is left."""
         self.request_stop()
         await self._within(GRACE_S + _PATIENCE_S, self._over)
 
@@ -339,7 +339,7 @@ class MonitorProcess:
             self._answered.set()
 
     def _supervisor_ended(self) -> None:
-        """A supervisor that did not say how the command ended was killed, and has left it behind."""
+        """Clean up after the supervisor. One that sent no exit code was killed, and left its command."""
         self._loop.remove_reader(self._control)
         _close(self._control)
         self._control = _CLOSED
@@ -361,7 +361,7 @@ class MonitorProcess:
             self._finish()
 
     def _reap(self) -> None:
-        """Its socket is closed as it ends, so this takes no time."""
+        """Reap the supervisor. Its socket closes as it ends, so this takes no time."""
         with suppress(ChildProcessError):
             os.waitpid(self.mark.pid, 0)
 
@@ -421,7 +421,7 @@ def _lifted(handle: int) -> int:
 
 
 def _read(handle: int, limit: int) -> bytes | None:
-    """What can be read; nothing at the end, None if there is nothing yet."""
+    """Return what can be read: empty at the end, None if there is nothing yet."""
     try:
         return os.read(handle, limit)
     except (BlockingIOError, InterruptedError):

@@ -81,7 +81,7 @@ def monitor_of(task: TaskRecord) -> MonitorRecord | None:
 def task_of(
     session_id: str, record: MonitorRecord, owner: str, *, created_at: int, now_ms: int
 ) -> TaskRecord:
-    """A monitor as a new task."""
+    """Return a monitor as a new task."""
     spec = record.status.spec
     empty = TaskRecord(
         session_id=session_id,
@@ -97,7 +97,7 @@ def task_of(
 
 
 def body_of(record: MonitorRecord) -> Json:
-    """A monitor as plain JSON, the same in every store."""
+    """Return a monitor as plain JSON, the same in every store."""
     return msgspec.json.decode(msgspec.json.encode(record))
 
 
@@ -114,7 +114,7 @@ def written(record: MonitorRecord, *, by: str, owner: str, now_ms: int) -> Calla
 
 
 def without_taken(record: MonitorRecord, taken: int) -> MonitorRecord:
-    """A record after everything up to *taken* was."""
+    """Return a record after everything up to *taken* was taken."""
     if taken <= record.taken:
         return record
     left = tuple(update for update in record.updates if update.seq > taken)
@@ -130,7 +130,7 @@ def without_taken(record: MonitorRecord, taken: int) -> MonitorRecord:
 
 
 def kept(updates: Sequence[MonitorUpdate]) -> tuple[MonitorUpdate, ...]:
-    """The last updates, as many as are worth writing down."""
+    """Return the last updates, up to `KEPT_CHARS`."""
     room, first = KEPT_CHARS, len(updates)
     while first > 0 and room >= len(updates[first - 1].text):
         first -= 1

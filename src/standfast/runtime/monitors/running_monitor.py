@@ -145,7 +145,7 @@ class RunningMonitor:
         self.process, self._mark = process, process.mark
 
     def begun(self) -> None:
-        """The command runs; from here on its time counts, in real time."""
+        """Start the timeout of the command, in real time."""
         if self.has_ended:
             return
         limit_s = self.spec.timeout_ms / 1000
@@ -164,7 +164,7 @@ class RunningMonitor:
             self._conclude(MonitorState.FAILED, error.message, error)
 
     def settle(self) -> None:
-        """The process has ended: say how, once."""
+        """Record how the process has ended, once."""
         if self._state is not MonitorState.RUNNING:
             return
         match self.ending:
@@ -217,7 +217,7 @@ class RunningMonitor:
         self.wakes += 1
 
     def was_taken(self, seq: int) -> None:
-        """Everything up to a number was taken, here or elsewhere."""
+        """Drop updates up to a number that were taken, here or elsewhere."""
         if seq > self.taken:
             self.taken, self.told, self.wake = seq, max(self.told, seq), None
             self.ring.drop(seq)
@@ -251,7 +251,7 @@ class RunningMonitor:
 
 
 def begun_anew(record: MonitorRecord, now_ms: int) -> MonitorRecord:
-    """A record whose command is about to run again; what was not taken stays."""
+    """Return a record whose command is about to run again; updates that were not taken stay."""
     status = MonitorStatus(
         spec=record.status.spec, state=MonitorState.RUNNING, started_at=now_ms, updated_at=now_ms
     )

@@ -85,7 +85,7 @@ class Post:
         return Word.STOP if b"s" in said else Word.GO
 
     def _watch_host(self) -> int | None:
-        """The runtime's death, which its end of the socket may survive in a process that it forked."""
+        """Watch for the runtime's death: a process that it forked may keep the socket open."""
         try:
             handle = os.pidfd_open(self._host_pid)
         except (AttributeError, OSError):

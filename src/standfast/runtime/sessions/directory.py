@@ -116,7 +116,7 @@ class SessionDirectory:
         return self.services.clock.now_ms()
 
     def require_open(self) -> RuntimeServices:
-        """The services; `InvalidArgument` if the runtime is closed, or used on another loop than its own."""
+        """Return the services; `InvalidArgument` if the runtime is closed, or used on another loop."""
         if not self.is_open:
             raise runtime_not_open()
         self.services.require_home()
@@ -136,7 +136,7 @@ class SessionDirectory:
             await prepared.close()
 
     def live(self, session_id: str) -> LiveSession:
-        """What this process knows of a session."""
+        """Return what this process knows of a session."""
         found = self.sessions.get(session_id)
         if found is None:
             services = self.require_open()
@@ -301,7 +301,7 @@ class SessionDirectory:
     # Agents
 
     def prepared(self, agent: AnyAgent) -> PreparedAgent:
-        """The agent ready to work; made once for each agent."""
+        """Return the agent ready to work; it is prepared once."""
         found = self._prepared.get(id(agent))
         if found is None:
             found = self._prepared[id(agent)] = prepare_agent(agent, self.services, self.hosts_of)
@@ -325,12 +325,12 @@ class SessionDirectory:
         return live
 
     def works_on(self, session_id: str) -> bool:
-        """Whether the agent of a session is known here by now."""
+        """Return whether the agent of a session is known here already."""
         live = self.sessions.get(session_id)
         return session_id in self._worked_on or (live is not None and live.prepared is not None)
 
     async def put_to_work(self, session_id: str) -> LiveSession | None:
-        """The session with its agent, if that is known here."""
+        """Return the session with its agent, if that is known here."""
         live = self.sessions.get(session_id)
         if live is not None and live.prepared is not None:
             return live
@@ -338,7 +338,7 @@ class SessionDirectory:
         return None if head is None else await self.at_work(head)
 
     async def at_work(self, head: SessionHead) -> LiveSession | None:
-        """The session with its agent, if that is known here: by its name, or by the agent of its parent."""
+        """Return the session with its agent, if that is known here by its name or by its parent's agent."""
         live = self.sessions.get(head.session_id)
         if live is not None and live.prepared is not None:
             return live
@@ -360,14 +360,14 @@ class SessionDirectory:
             return None
 
     def agent_named(self, name: str, near: LiveSession | None = None) -> AnyAgent:
-        """The agent of this name: that of *near*, one that it declares, or one that is known here."""
+        """Return the agent of this name: that of *near*, one that it declares, or one known here."""
         found = _agent_below(near, name) or self.known_agent(name)
         if found is None:
             raise NotConfigured(f"no agent {name!r} is known here", hint="pass it in Runtime(agents=[...])")
         return found
 
     def known_agent(self, name: str) -> AnyAgent | None:
-        """The agent of this name that was passed in, or that works or worked here."""
+        """Return the agent of this name that was passed in, or that works or worked here."""
         if name in self.agents:
             return self.agents[name]
         for live in self.sessions.values():
@@ -455,7 +455,7 @@ class SessionDirectory:
 
 
 def agents_by_name(agents: Iterable[AnyAgent]) -> dict[str, AnyAgent]:
-    """The agents by name, with those that they declare as subagents; two of one name are refused."""
+    """Return agents by name, with the subagents they declare; `InvalidArgument` if two have one name."""
     found: dict[str, AnyAgent] = {}
     for agent in agents:
         if found.setdefault(agent.name, agent) is not agent:
@@ -484,7 +484,7 @@ def check_options(prepared: PreparedAgent, options: PluginOptions) -> None:
 
 
 def _agent_below(live: LiveSession | None, name: str) -> AnyAgent | None:
-    """The agent of a session, or one that it declares as a subagent, if it has this name."""
+    """Return the session's agent, or a subagent that it declares, if it has this name."""
     agent = None if live is None or live.prepared is None else live.prepared.agent
     if agent is None or agent.name == name:
         return agent
@@ -492,7 +492,7 @@ def _agent_below(live: LiveSession | None, name: str) -> AnyAgent | None:
 
 
 def _checked_metadata(metadata: Mapping[str, Json] | None) -> dict[str, Json] | None:
-    """A copy of what a session is opened with; `InvalidArgument` if it cannot be kept."""
+    """Return a copy of a session's metadata; `InvalidArgument` if it cannot be stored."""
     if metadata is None:
         return None
     if not isinstance(metadata, Mapping):

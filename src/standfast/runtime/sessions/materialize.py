@@ -116,7 +116,7 @@ class OpenModels:
 
 
 def open_prices(given: Prices | PriceTable | str | os.PathLike[str] | None) -> Prices:
-    """The prices of a table or of a file, or as they are."""
+    """Return the prices in a table or a file; `Prices` are returned as they are."""
     from standfast.providers.prices import Prices
 
     return given if isinstance(given, Prices) else Prices(given)
@@ -229,7 +229,7 @@ class SessionSetup(msgspec.Struct, frozen=True):
     catalog: ToolCatalogContribution = NO_CATALOG_OVERLAY
 
     def under(self, charter: SessionCharter | None) -> SessionSetup:
-        """The same for a session with this charter."""
+        """Return the setup for a session with this charter."""
         if charter is None or charter == self.charter:
             return self
         given = self.authority
@@ -247,7 +247,7 @@ class SessionSetup(msgspec.Struct, frozen=True):
         )
 
     def of_fork(self) -> SessionSetup:
-        """The same for a fork of the session, which has no parent and the default authority."""
+        """Return the setup of a fork, which has no parent and the default authority."""
         return SessionSetup(
             overlay=self.overlay, sources=self.sources, policy=self.policy, catalog=self.catalog
         )
@@ -404,7 +404,7 @@ def journaled_states(head: SessionHead, journal: Sequence[JournalEntry]) -> Jour
 async def fetch_blobs(
     store: SessionStore, entries: Sequence[PluginSnapshotEntry], *, only: str | None = None
 ) -> dict[str, bytes]:
-    """The larger pieces of what plugins remember."""
+    """Read the blobs of plugin states, by digest."""
     fetched: dict[str, bytes] = {}
     for entry in entries:
         for name, digest in entry.artifacts.items():

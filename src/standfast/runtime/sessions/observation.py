@@ -180,7 +180,7 @@ class Observer:
             yield Observed(event, Cursor(depth, self._epoch, seq))
 
     async def _committed(self, cursor: Cursor, last: int | None = None) -> AsyncIterator[Observed]:
-        """The nodes after a cursor, up to the one at the depth *last* if given."""
+        """Yield the nodes after a cursor, up to the depth *last* if given."""
         if last is not None and last <= cursor.depth:
             return
         head = await self._store.head(self._live.session_id)
@@ -197,7 +197,7 @@ class Observer:
 
 
 def nodes_after(segments: tuple[Segment, ...], depth: int) -> list[NodeCommitted]:
-    """The nodes of a path past *depth*, as events."""
+    """Return the nodes of a path past *depth*, as events."""
     if not segments:
         return []
     known = {segment.segment_id: segment for segment in segments}

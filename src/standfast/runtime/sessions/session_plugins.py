@@ -99,7 +99,7 @@ class SessionTools(_SessionChanges):
         return (await self._live.current()).tool_registry.generation
 
     async def state(self) -> ToolState:
-        """What the session has decided about its tools, orphans among them."""
+        """Return the session's decisions about its tools, including orphans."""
         return (await self._live.current()).plugins.tool_registry.export_state()
 
     async def apply_state(self, state: ToolState) -> int:
@@ -189,7 +189,7 @@ class SessionPlugins(_SessionChanges):
         self._spawn = spawn
 
     async def installed(self) -> list[PluginInfo]:
-        """What each of them brings, in order."""
+        """Return what each plugin brings, in order."""
         plugins = (await self._live.current()).plugins
         contributions = plugins.contributions
         return [
@@ -218,7 +218,7 @@ class SessionPlugins(_SessionChanges):
         ]
 
     async def actions(self) -> list[PluginActionDef]:
-        """What others may do with them."""
+        """Return the actions that callers may invoke."""
         return (await self._live.current()).plugins.plugin_actions()
 
     async def invoke(
@@ -315,7 +315,7 @@ class SessionPlugins(_SessionChanges):
         return await self._spawn(call.session_id or self._live.session_id, spec, work)
 
     async def policy(self) -> SessionPolicy:
-        """The settings that the session runs with."""
+        """Return the settings that the session runs with."""
         return (await self._live.current()).policy
 
     async def configure(self, **changes: Any) -> SessionPolicy:
@@ -382,7 +382,7 @@ async def append_nodes(
 
 
 def as_options(given: PluginOptions | Mapping[str, Json]) -> PluginOptions:
-    """Options of plugins in any of the forms that users have them in."""
+    """Return plugin options, given in any form that users may pass."""
     if isinstance(given, PluginOptions):
         return given
     clean, _ = to_json(dict(given))

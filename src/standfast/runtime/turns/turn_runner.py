@@ -151,7 +151,7 @@ class TurnRunner:
     # What a turn needs in order to run
 
     async def _dependencies(self, turn_id: str, given: Any) -> HeldDeps:
-        """The deps of a turn: *given*, or what a factory makes; `DepsMissing` if the agent needs some."""
+        """Return the deps of a turn: *given*, or made by a factory; `DepsMissing` if the agent needs some."""
         agent = self._agent
         if given is not None:
             return HeldDeps(given)
@@ -178,7 +178,7 @@ class TurnRunner:
         return held
 
     def _factory(self) -> OwnedFactory | None:
-        """What makes deps here: the agent's factory, that of the agent above it, or the runtime's."""
+        """Return the factory of deps here: the agent's, that of the agent above it, or the runtime's."""
         agent, services = self._agent, self._services
         if agent.deps is not None:
             return OwnedFactory(agent.deps, f"agent {agent.name!r}")
@@ -202,7 +202,7 @@ class TurnRunner:
         return runner, await runner._dependencies(turn.turn_id, given)
 
     def _runner_of(self, record: TurnRecord) -> TurnRunner:
-        """This runner, or one with the agent that the turn belongs to; `WrongAgent` if it is unknown here."""
+        """Return a runner with the turn's agent, mostly this one; `WrongAgent` if it is unknown here."""
         here = self._agent
         if record.agent in ("", here.name):
             return self
