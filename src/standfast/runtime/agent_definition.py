@@ -83,7 +83,7 @@ class AgentDefinition(Generic[Deps, Output]):
         return self.model if isinstance(self.model, str) else self.model.model_id
 
     def policy(self) -> SessionPolicy:
-        """Return the settings that a session of this agent begins with; a function's instructions come later."""
+        """Return the settings of a new session of this agent; instructions from a function come later."""
         return SessionPolicy(
             model=self.model_id,
             instructions=self.instructions if isinstance(self.instructions, str) else "",
