@@ -422,9 +422,6 @@ class SessionStore(Protocol):
     async def open_turn_journal(self, session_id: str) -> TurnInProgress | None:
         """Return the session's unfinished turn with all that it has saved; takes no lease."""
 
-    async def journal(self, turn_id: str) -> tuple[JournalEntry, ...]:
-        """Return what a turn has saved after its first input; nothing once it has ended."""
-
     async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
         """Record that the time of day is *offset_ms* ahead of the boot-time clock of *boot*.
 
@@ -508,8 +505,11 @@ class SessionStore(Protocol):
 
     # Triggers
 
-    async def put_trigger(self, trigger: Trigger) -> None:
-        """Store a trigger; it replaces the one of its name. `SessionNotFound`."""
+    async def put_trigger(self, trigger: Trigger, *, seen: Trigger | None = None) -> bool:
+        """Store a trigger; it replaces the one of its name. `SessionNotFound`.
+
+        With *seen*, only if that is still stored; false if it was deleted or changed since.
+        """
 
     async def trigger(self, name: str) -> Trigger | None: ...
 
@@ -517,9 +517,6 @@ class SessionStore(Protocol):
         """Return all triggers, by name."""
 
     async def remove_trigger(self, name: str) -> bool: ...
-
-    async def replace_trigger(self, seen: Trigger, by: Trigger) -> bool:
-        """Replace the trigger *seen* by *by*; false if it was deleted or changed since."""
 
     async def occur(
         self, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None = None

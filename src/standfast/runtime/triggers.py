@@ -194,7 +194,7 @@ async def reschedule(store: SessionStore, now_ms: int) -> None:
         with contextlib.suppress(CallerError):  # its time zone is unknown here
             sooner = next(_times(trigger.schedule, trigger.created_at, now_ms), None)
             if sooner is not None and sooner < trigger.next_at:
-                await store.replace_trigger(trigger, msgspec.structs.replace(trigger, next_at=sooner))
+                await store.put_trigger(msgspec.structs.replace(trigger, next_at=sooner), seen=trigger)
 
 
 async def _fire(store: SessionStore, known: list[Trigger], timer: Trigger, now_ms: int) -> list[str]:

@@ -357,11 +357,6 @@ class MemorySessionStore:
                 return None
             return TurnInProgress(record=turn.record, input=turn.input, journal=tuple(turn.journal))
 
-    async def journal(self, turn_id: str) -> tuple[JournalEntry, ...]:
-        with self._lock:
-            turn = self._tables.open.get(turn_id)
-            return () if turn is None else tuple(turn.journal)
-
     async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
         with self._lock:
             seen = rules.seen_clock(self._clocks.get(boot), offset_ms)
@@ -600,10 +595,13 @@ class MemorySessionStore:
 
     # Triggers
 
-    async def put_trigger(self, trigger: Trigger) -> None:
+    async def put_trigger(self, trigger: Trigger, *, seen: Trigger | None = None) -> bool:
         with self._lock:
+            if seen is not None and self._tables.triggers.get(seen.name) != seen:
+                return False
             self._tables.row(trigger.session_id)
             self._tables.triggers[trigger.name] = trigger
+            return True
 
     async def trigger(self, name: str) -> Trigger | None:
         return self._tables.triggers.get(name)
@@ -615,13 +613,6 @@ class MemorySessionStore:
     async def remove_trigger(self, name: str) -> bool:
         with self._lock:
             return self._tables.triggers.pop(name, None) is not None
-
-    async def replace_trigger(self, seen: Trigger, by: Trigger) -> bool:
-        with self._lock:
-            if self._tables.triggers.get(seen.name) != seen:
-                return False
-            self._tables.triggers[by.name] = by
-            return True
 
     async def occur(
         self, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None = None

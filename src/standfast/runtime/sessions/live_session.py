@@ -438,10 +438,10 @@ class LiveSession:
         prepared = self.require_agent()
         if (context := self.made_at(head, prepared)) is not None:
             return context
-        turn = await self._services.store.open_turn(self.session_id)
-        mine = turn is not None and turn.agent in ("", prepared.agent.name)
-        journal = () if turn is None or not mine else await self._services.store.journal(turn.turn_id)
-        return await self.context(head, journal or None)
+        turn = await self._services.store.open_turn_journal(self.session_id)
+        if turn is None or turn.record.agent not in ("", prepared.agent.name):
+            return await self.context(head)
+        return await self.context(head, turn.journal or None)
 
     def made_at(
         self, head: SessionHead | None, prepared: PreparedAgent | None = None

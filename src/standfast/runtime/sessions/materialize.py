@@ -354,10 +354,10 @@ async def durable_state(store: SessionStore, head: SessionHead) -> SessionState:
     What code has left is that of the last turn that ended: a cell in the middle belongs to its turn alone.
     """
     state = await read_state(store, head)
-    turn = await store.open_turn(head.session_id)
+    turn = await store.open_turn_journal(head.session_id)
     if turn is None:
         return state
-    found = journaled_states(head, await store.journal(turn.turn_id))
+    found = journaled_states(head, turn.journal)
     plugins = {**state.plugins.plugins, **found.plugins}
     return msgspec.structs.replace(
         state, plugins=PluginSessionSnapshot(plugins=plugins), tools=found.tools or state.tools

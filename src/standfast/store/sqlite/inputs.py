@@ -159,12 +159,15 @@ _NOTE: Final = "INSERT INTO occurrences VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHI
 _triggers = msgspec.json.Decoder(Trigger)
 
 
-def put_trigger(db: apsw.Connection, trigger: Trigger) -> None:
-    """Keep a trigger in place of the one of its name."""
+def put_trigger(db: apsw.Connection, trigger: Trigger, seen: Trigger | None = None) -> bool:
+    """Replace the trigger of that name; with *seen*, only if that is still there."""
+    if seen is not None and find_trigger(db, seen.name) != seen:
+        return False
     columns = (trigger.name, rows.require_session(db, trigger.session_id).key, rules.due_at(trigger))
     body = encode(trigger)
     row = (*columns, seal("trigger", *columns, body), body)
     db.execute("INSERT OR REPLACE INTO triggers VALUES (?, ?, ?, ?, ?)", row)
+    return True
 
 
 def find_trigger(db: apsw.Connection, name: str) -> Trigger | None:
@@ -180,14 +183,6 @@ def find_triggers(db: apsw.Connection) -> list[Trigger]:
 def remove_trigger(db: apsw.Connection, name: str) -> bool:
     db.execute("DELETE FROM triggers WHERE name = ?", (name,))
     return db.changes() > 0
-
-
-def replace_trigger(db: apsw.Connection, seen: Trigger, by: Trigger) -> bool:
-    """Put *by* in the place of *seen*, if that is still there."""
-    if find_trigger(db, seen.name) != seen:
-        return False
-    put_trigger(db, by)
-    return True
 
 
 def occur(

@@ -43,7 +43,6 @@ from standfast.ports.session_store import (
     Blob,
     Claimant,
     CommitRefused,
-    JournalEntry,
     Lease,
     NewSession,
     NewTurn,
@@ -253,9 +252,6 @@ class SqliteSessionStore:
 
         return await self._read(query)
 
-    async def journal(self, turn_id: str) -> tuple[JournalEntry, ...]:
-        return await self._read(lambda db: rows.journal(db, turn_id))
-
     async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
         known = await self._read(lambda db: waits.find_clock(db, boot))
         if known is not None and not (seen := rules.seen_clock(known, offset_ms)).shift_ms:
@@ -338,8 +334,8 @@ class SqliteSessionStore:
 
     # Triggers
 
-    async def put_trigger(self, trigger: Trigger) -> None:
-        await self._write(lambda db: inputs.put_trigger(db, trigger))
+    async def put_trigger(self, trigger: Trigger, *, seen: Trigger | None = None) -> bool:
+        return await self._write(lambda db: inputs.put_trigger(db, trigger, seen))
 
     async def trigger(self, name: str) -> Trigger | None:
         return await self._read(lambda db: inputs.find_trigger(db, name))
@@ -349,9 +345,6 @@ class SqliteSessionStore:
 
     async def remove_trigger(self, name: str) -> bool:
         return await self._write(lambda db: inputs.remove_trigger(db, name))
-
-    async def replace_trigger(self, seen: Trigger, by: Trigger) -> bool:
-        return await self._write(lambda db: inputs.replace_trigger(db, seen, by))
 
     async def occur(
         self, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None = None
