@@ -97,15 +97,16 @@ def read_messages(hook: RegisteredHook, given: list[Message], answer: object) ->
 
 
 def read_compaction(hook: RegisteredHook, answer: object) -> ContextCompaction:
-    if not isinstance(answer, ContextCompaction):
-        raise _wrong_type(hook, "ContextCompaction", answer)
-    return _stored_form(hook, answer, ContextCompaction, 4 * MAX_BYTES)
+    return _read(hook, answer, ContextCompaction, 4 * MAX_BYTES)
 
 
 def read_switch(hook: RegisteredHook, answer: object) -> FrameSwitch:
-    if not isinstance(answer, SwitchAgentFrame):
-        raise _wrong_type(hook, "SwitchAgentFrame", answer)
-    return _stored_form(hook, FrameSwitch(frame_id=answer.frame_id, task=answer.task), FrameSwitch)
+    switch = _read(hook, answer, SwitchAgentFrame)
+    return FrameSwitch(frame_id=switch.frame_id, task=switch.task)
+
+
+def read_policy(hook: RegisteredHook, answer: object) -> SessionPolicy:
+    return _read(hook, answer, SessionPolicy)
 
 
 def read_triggers(hook: RegisteredHook, answer: object) -> list[TriggerEvent]:
@@ -157,12 +158,6 @@ def read_response(hook: RegisteredHook, answer: object) -> AssistantResponseTran
     return AssistantResponseTransform(_stored_form(hook, reply, ReplyEnded, MAX_CALL_BYTES))
 
 
-def read_policy(hook: RegisteredHook, answer: object) -> SessionPolicy:
-    if not isinstance(answer, SessionPolicy):
-        raise _wrong_type(hook, "SessionPolicy", answer)
-    return _stored_form(hook, answer, SessionPolicy)
-
-
 def read_catalog(hook: RegisteredHook, answer: object) -> ToolCatalogContribution:
     if not isinstance(answer, ToolCatalogContribution):
         raise _wrong_type(hook, "ToolCatalogContribution", answer)
@@ -182,6 +177,12 @@ def read_json(hook: RegisteredHook, answer: object) -> Json:
     if size > MAX_CALL_BYTES:
         raise _too_large(hook, size, MAX_CALL_BYTES)
     return clean
+
+
+def _read(hook: RegisteredHook, answer: object, kind: type[T], limit: int = MAX_BYTES) -> T:
+    if not isinstance(answer, kind):
+        raise _wrong_type(hook, kind.__name__, answer)
+    return _stored_form(hook, answer, kind, limit)
 
 
 def _stored_form(hook: RegisteredHook, answer: object, kind: type[T], limit: int = MAX_BYTES) -> T:

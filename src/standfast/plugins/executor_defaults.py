@@ -34,33 +34,41 @@ class ExecutesCode(Protocol):
 
 
 class CatalogFunctions:
-    """The `CodeFunctions` of an executor without its own: the tools that the model may call."""
+    """The `CodeFunctions` of one catalog: its tools, and the functions *own*. Read from any thread."""
 
     def __init__(
-        self, catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool], cell_tool: str
+        self,
+        catalog: ToolCatalog,
+        resolve: Callable[[str], RegisteredTool],
+        cell_tool: str,
+        own: Mapping[str, RegisteredTool] | None = None,
     ) -> None:
-        self._catalog = catalog
+        self.catalog = catalog
         self._resolve = resolve
         self._cell_tool = cell_tool
+        self._own = own or {}
 
     def __contains__(self, name: object) -> bool:
-        return name != self._cell_tool and isinstance(name, str) and self._catalog.may_call(name)
+        if name == self._cell_tool:  # code does not run code
+            return False
+        return name in self._own or (isinstance(name, str) and self.catalog.may_call(name))
 
     def names(self) -> Iterable[str]:
-        return [tool.name for tool in self._catalog.callable() if tool.name != self._cell_tool]
+        known = [*self._own, *(tool.name for tool in self.catalog.callable())]
+        return [name for name in known if name != self._cell_tool]
 
     def capability(self, name: str) -> Capability:
-        return self._resolve(name).capability
+        return (self._own.get(name) or self._resolve(name)).capability
 
     def is_async(self, name: str) -> bool:
-        return self._resolve(name).async_mode
+        return (self._own.get(name) or self._resolve(name)).async_mode
 
     def suggest(self, name: str) -> str | None:
         close = difflib.get_close_matches(name, list(self.names()), n=3, cutoff=0.6)
         return f"did you mean {', '.join(f'{one}()' for one in close)}?" if close else None
 
     def own(self, name: str) -> RegisteredTool | None:
-        return None
+        return self._own.get(name)
 
 
 class DefaultExecutor:

@@ -304,31 +304,30 @@ class PluginSession(PluginStates):
         self, ctx: AssistantStreamHookContext
     ) -> list[PluginOwned[AssistantStreamTransform]]:
         """Return each plugin's version of a piece of the reply; the last one is shown."""
-
-        async def work(at: Current) -> list[PluginOwned[AssistantStreamTransform]]:
-            now, found = ctx, []
-            for hook in self._hooks["assistant_stream"]:
-                made = read_chunk(hook, await at.call(hook, now))
-                now = msgspec.structs.replace(now, chunk=made.chunk)
-                found.append(PluginOwned(hook.plugin_id, made))
-            return found
-
-        return await self.runner.stage(work)
+        return await self._chain("assistant_stream", ctx, "chunk", read_chunk)
 
     async def transform_assistant_response(
         self, ctx: AssistantResponseHookContext
     ) -> list[PluginOwned[AssistantResponseTransform]]:
         """Return each plugin's version of the whole reply; the last one counts."""
 
-        async def work(at: Current) -> list[PluginOwned[AssistantResponseTransform]]:
+        def read(hook: RegisteredHook, answer: object) -> AssistantResponseTransform:
+            if answer is ctx.response:  # unchanged
+                return AssistantResponseTransform(ctx.response)
+            return read_response(hook, answer)
+
+        return await self._chain("assistant_response", ctx, "response", read)
+
+    async def _chain(
+        self, kind: str, ctx: Any, field: str, read: Callable[[RegisteredHook, object], T]
+    ) -> list[PluginOwned[T]]:
+        """Ask the hooks one after the other; each gets the *field* as the one before it answered."""
+
+        async def work(at: Current) -> list[PluginOwned[T]]:
             now, found = ctx, []
-            for hook in self._hooks["assistant_response"]:
-                answer = await at.call(hook, now)
-                if answer is now.response:  # unchanged
-                    found.append(PluginOwned(hook.plugin_id, AssistantResponseTransform(answer)))
-                    continue
-                made = read_response(hook, answer)
-                now = msgspec.structs.replace(now, response=made.response)
+            for hook in self._hooks[kind]:
+                made = read(hook, await at.call(hook, now))
+                now = msgspec.structs.replace(now, **{field: getattr(made, field)})
                 found.append(PluginOwned(hook.plugin_id, made))
             return found
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
@@ -12,10 +11,10 @@ import msgspec
 
 from standfast.errors import InvalidArgument, ToolNameTaken
 from standfast.model.canonical import Json
-from standfast.model.capability import Capability
 from standfast.model.cell import RUN_CODE
 from standfast.model.language import Language
 from standfast.model.limits import CapabilityLimits, SessionLimits
+from standfast.plugins.executor_defaults import CatalogFunctions
 from standfast.protocols.tool_docs.tool_search import discovery
 from standfast.tools.context import CompleteAfter, RunContext
 from standfast.tools.decorator import Tool, tool
@@ -143,8 +142,8 @@ def _value(text: str, schema: dict[str, Any]) -> Json:
     return value
 
 
-class SessionFunctions:
-    """The `CodeFunctions` of one catalog. Read from any thread."""
+class SessionFunctions(CatalogFunctions):
+    """The functions that the code of a session may call."""
 
     def __init__(
         self,
@@ -153,36 +152,10 @@ class SessionFunctions:
         language: Language = Language.PYTHON,
         limits: SessionLimits | None = None,
     ) -> None:
-        self.catalog = catalog
-        self._resolve = resolve
-        self._own = own_functions(catalog, resolve, language, limits)
+        super().__init__(catalog, resolve, RUN_CODE, own_functions(catalog, resolve, language, limits))
         for name, own in self._own.items():
             if catalog.find(name) is not None and resolve(name).handler is not own.handler:
                 raise ToolNameTaken(name, OWNER, resolve(name).owner)
 
-    def __contains__(self, name: object) -> bool:
-        if name == RUN_CODE:  # code does not run code
-            return False
-        return name in self._own or (isinstance(name, str) and self.catalog.may_call(name))
-
-    def names(self) -> Iterable[str]:
-        known = [*self._own, *(tool.name for tool in self.catalog.callable())]
-        return [name for name in known if name != RUN_CODE]
-
-    def capability(self, name: str) -> Capability:
-        return self._tool(name).capability
-
-    def is_async(self, name: str) -> bool:
-        return self._tool(name).async_mode
-
-    def own(self, name: str) -> RegisteredTool | None:
-        return self._own.get(name)
-
     def suggest(self, name: str) -> str | None:
-        close = difflib.get_close_matches(name, list(self.names()), n=3, cutoff=0.6)
-        if close:
-            return f"did you mean {', '.join(f'{one}()' for one in close)}?"
-        return "search_tools(query) finds what can be called"
-
-    def _tool(self, name: str) -> RegisteredTool:
-        return self._own.get(name) or self._resolve(name)
+        return super().suggest(name) or "search_tools(query) finds what can be called"

@@ -154,39 +154,33 @@ class ModelCall:
         prompt = turn.instructions if machine.prompt is None else machine.prompt
         stream = turn.model.stream(self.request(prompt, messages))
         try:
-            read = self._read_changed if turn.hooks.shows_streams else self._read_plain
-            return await turn.hooks.reply(_checked(await read(stream)))
+            return await turn.hooks.reply(_checked(await self._read(stream)))
         finally:
             await close_stream(stream)
 
-    async def _read_plain(self, stream: AsyncIterator[ModelDelta]) -> ReplyEnded:
-        chunks = 0
+    async def _read(self, stream: AsyncIterator[ModelDelta]) -> ReplyEnded:
+        """Read a reply up to its end, and show its pieces, which plugins may change before."""
+        hooks, chunks = self._turn.hooks, 0
+        change = hooks.stream if hooks.shows_streams else None
+        shown: dict[StreamKind, Callable[[str], None]] = {}
         async for delta in stream:
             if isinstance(delta, TextArrived):
-                self._show_text(delta.text)
+                shown["text"] = self._show_text
+                self._show_text(delta.text if change is None else await change(delta.text))
             elif isinstance(delta, ReasoningArrived):
-                self._show_reasoning(delta.text)
+                shown["reasoning"] = self._show_reasoning
+                text = delta.text if change is None else await change(delta.text, "reasoning")
+                self._show_reasoning(text)
             else:
-                return self._ended(delta)
+                if change is not None:
+                    for kind, show in shown.items():
+                        show(await change("", kind, last=True))
+                if self._filter is not None:
+                    self._show(self._filter.end())
+                return delta
             chunks += 1
             if chunks % _CHUNKS_PER_YIELD == 0:
                 await asyncio.sleep(0)
-        raise reply_broken_off()
-
-    async def _read_changed(self, stream: AsyncIterator[ModelDelta]) -> ReplyEnded:
-        """Read a reply whose pieces plugins change before they are shown."""
-        change, kinds = self._turn.hooks.stream, dict[StreamKind, Callable[[str], None]]()
-        async for delta in stream:
-            if isinstance(delta, TextArrived):
-                kinds["text"] = self._show_text
-                self._show_text(await change(delta.text))
-            elif isinstance(delta, ReasoningArrived):
-                kinds["reasoning"] = self._show_reasoning
-                self._show_reasoning(await change(delta.text, "reasoning"))
-            else:
-                for kind, show in kinds.items():
-                    show(await change("", kind, last=True))
-                return self._ended(delta)
         raise reply_broken_off()
 
     def _show_text(self, text: str) -> None:
@@ -200,11 +194,6 @@ class ModelCall:
     def _show_reasoning(self, text: str) -> None:
         if text:
             self._turn.show(ReasoningStreamed(turn_id=self._turn.turn_id, text=text))
-
-    def _ended(self, reply: ReplyEnded) -> ReplyEnded:
-        if self._filter is not None:
-            self._show(self._filter.end())
-        return reply
 
     def _retract(self) -> None:
         if self._shown_chars:
