@@ -34,9 +34,9 @@ CRASH_AT: Final = "STANDFAST_CRASH_AT"
 """The environment variable that holds the number of the point to die at."""
 
 _READS: Final = (
-    "head", "heads", "frame", "path", "turn", "turns", "open_turn", "open_turn_journal", "unfinished", "inputs",
-    "blob", "state", "approvals", "approval", "plugin_record", "plugin_records", "close", "children",
-    "with_queued", "task", "tasks", "trigger", "triggers",
+    "head", "heads", "frame", "path", "turn", "turns", "open_turn", "open_turn_journal", "unfinished",
+    "inputs", "blob", "state", "approvals", "approval", "plugin_record", "plugin_records", "close",
+    "children", "with_queued", "task", "tasks", "trigger", "triggers",
 )  # fmt: skip
 
 
