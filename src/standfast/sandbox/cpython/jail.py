@@ -219,7 +219,7 @@ class JailProcess(WorkerProcess):
 
 
 def _ends_before(handle: int, until: float) -> bool:
-    """Whether the process of the pidfd `handle` ends before `until`."""
+    """Return whether the process of the pidfd `handle` ends before `until`."""
     ended = select.poll()
     ended.register(handle, select.POLLIN)
     return bool(ended.poll(max(0.0, until - time.monotonic()) * 1000))
@@ -299,11 +299,11 @@ class Interpreter:
     shared: tuple[str, ...]
 
     def hidden(self) -> Iterator[str]:
-        """Directories of packages inside of its library."""
+        """Yield the directories of packages inside of its library."""
         yield from (path for name in _OTHERS_PACKAGES if os.path.isdir(path := f"{self.library}/{name}"))
 
     def parts(self) -> Iterator[str]:
-        """What its library consists of, without those."""
+        """Yield the entries of its library, without those."""
         hidden = set(self.hidden())
         yield from (entry.path for entry in os.scandir(self.library) if entry.path not in hidden)
 

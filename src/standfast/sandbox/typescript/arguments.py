@@ -1,4 +1,4 @@
-"""Whether the arguments of a call in TypeScript can be what a function takes; see `schema_fit`.
+"""Checks whether the arguments of a call in TypeScript can be what a function takes; see `schema_fit`.
 
 One plain object whose keys are all parameters, with every required one among them, holds the arguments by
 name; anything else is arguments by position. An object that is neither is reported as what it most likely
@@ -27,7 +27,7 @@ _MAX_NUMBER_CHARS: Final = 40
 
 
 def argument_problems(source: Source, call: Node, name: str, schema: Schema) -> Iterator[Problem]:
-    """What is wrong with the arguments of *call*, and where."""
+    """Yield what is wrong with the arguments of *call*, and where."""
     properties = schema.get("properties")
     arguments = call.child_by_field_name("arguments")
     if schema.get("type") == "array" or not isinstance(properties, dict) or arguments is None:
@@ -54,7 +54,7 @@ def argument_problems(source: Source, call: Node, name: str, schema: Schema) -> 
 
 
 def _meant_by_name(call: Node, name: str, parts: dict[str, Node], fit: _TypeScriptFit) -> list[Problem]:
-    """What is wrong with an object if it was meant to hold the arguments by name."""
+    """Return what is wrong with an object if it was meant to hold the arguments by name."""
     first = next(iter(fit.properties.values()), None)
     if parts.keys().isdisjoint(fit.properties) and fit.may_be_object(first):
         return []
@@ -96,7 +96,7 @@ class _TypeScriptFit(SchemaFit["Node"]):
         self._source = source
 
     def may_be_object(self, schema: Any, depth: int = 0) -> bool:
-        """Whether a schema accepts objects of some kind."""
+        """Return whether a schema accepts objects of some kind."""
         if not isinstance(schema, dict) or depth > _MAX_DEPTH:
             return True
         if "$ref" in schema:

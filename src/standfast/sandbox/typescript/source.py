@@ -93,7 +93,7 @@ class Source:
         return self.data[node.start_byte : node.end_byte].decode()
 
     def breaks(self, start: int, end: int) -> bool:
-        """Whether there is a line break between two offsets."""
+        """Return whether there is a line break between two offsets."""
         return _BREAK.search(self.data, start, end) is not None
 
     @functools.cached_property
@@ -130,7 +130,7 @@ def last_row(node: Node) -> int:
 
 
 def line_starts(data: bytes) -> list[int]:
-    """The byte offset of each line, as JavaScript counts lines."""
+    """Return the byte offset of each line, as JavaScript counts lines."""
     return [0, *(found.end() for found in _BREAK.finditer(data))]
 
 

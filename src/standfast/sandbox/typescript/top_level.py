@@ -101,7 +101,7 @@ class TopLevel:
 
 
 def assigns_result(source: Source) -> bool:
-    """Whether a program that does not declare `result` assigns to it, as a name of the top level."""
+    """Return whether a program that does not declare `result` assigns to it, as a name of the top level."""
 
     def holds_result(pattern: Node | None) -> bool:
         return pattern is not None and any(source.text(name) == RESULT for name in names_in_pattern(pattern))
@@ -110,7 +110,7 @@ def assigns_result(source: Source) -> bool:
         return node is not None and RESULT in names_in_declaration(source, node)
 
     def hides_result(node: Node) -> bool:
-        """Whether a block, a function, a loop or a `catch` has a `result` of its own."""
+        """Return whether a block, a function, a loop or a `catch` has a `result` of its own."""
         if node.type == "statement_block":
             return any(map(declares_result, node.named_children))
         if node.type == "for_statement":

@@ -138,7 +138,7 @@ def filter_for(machine: str, pid: int, *, owners: bool) -> bytes:
 
 
 def knows(machine: str) -> bool:
-    """Whether there is a filter for this architecture."""
+    """Return whether there is a filter for this architecture."""
     return machine in _ARCHES
 
 
