@@ -30,7 +30,7 @@ def test_a_trigger_is_added_listed_and_removed(standfast: Any, session: str) -> 
     assert [one["name"] for one in standfast("triggers", "list", "--json").document] == ["nightly", "orders"]
     assert standfast("triggers", "remove", "orders").stdout == "trigger orders is removed\n"
     gone = standfast("triggers", "remove", "orders", "--json")
-    assert (gone.status, gone.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
+    assert (gone.status, gone.document["error"]["code"]) == (1, "TRIGGER_NOT_FOUND")
     assert "triggers list" in gone.document["error"]["hint"]
 
 

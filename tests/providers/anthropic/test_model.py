@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from standfast import Agent, Attachment, ModelError, Runtime, TurnStopped, tool
-from standfast.errors import Code, NotConfigured, TurnCode
+from standfast.errors import Code, ProviderUnconfigured, TurnCode
 from standfast.model.events import ReasoningStreamed, TextStreamed
 from standfast.model.message import AssistantMessage, UserMessage
 from standfast.ports.model_provider import ModelRequest, ReplyEnded
@@ -339,7 +339,7 @@ def test_the_key_and_the_server_come_from_the_environment(monkeypatch: pytest.Mo
     """Ours: the usual variables; a key that is missing is told when the model is made."""
     monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    with pytest.raises(NotConfigured, match="ANTHROPIC_API_KEY"):
+    with pytest.raises(ProviderUnconfigured, match="ANTHROPIC_API_KEY"):
         AnthropicModel(NEWER)
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     assert AnthropicModel(NEWER).base_url == "https://api.anthropic.com"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from standfast import Agent, Attachment, Runtime, TurnStopped, tool
-from standfast.errors import Code, ModelError, NotConfigured, TurnCode
+from standfast.errors import Code, ModelError, ProviderUnconfigured, TurnCode
 from standfast.model.limits import Usage
 from standfast.model.message import AssistantMessage, UserMessage
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReasoningArrived, ReplyEnded, TextArrived
@@ -297,7 +297,7 @@ def test_the_key_and_the_address_come_from_the_environment(monkeypatch: pytest.M
     """Ours: the usual variables; without a key the model is not made, and says which one it wants."""
     for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GEMINI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(NotConfigured, match="GEMINI_API_KEY"):
+    with pytest.raises(ProviderUnconfigured, match="GEMINI_API_KEY"):
         GoogleModel(NEWER)
     monkeypatch.setenv("GOOGLE_API_KEY", KEY)
     model = GoogleModel(f"models/{NEWER}")

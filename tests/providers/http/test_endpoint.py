@@ -8,7 +8,7 @@ import pickle
 import pytest
 from plain_vendor import KEY, plain_model
 
-from standfast.errors import NotConfigured
+from standfast.errors import ProviderUnconfigured
 from standfast.providers.http.endpoint import Endpoint, Secret
 from standfast.providers.http.event_stream import StreamClient
 
@@ -52,7 +52,7 @@ def test_a_key_from_a_file_may_end_with_a_line_end() -> None:
 )
 def test_a_key_that_no_header_can_hold_is_refused_and_not_repeated(key: str) -> None:
     """Ours: the HTTP library would say which header is illegal, and print it."""
-    with pytest.raises(NotConfigured) as caught:
+    with pytest.raises(ProviderUnconfigured) as caught:
         Secret(key)
 
     assert key not in str(caught.value)

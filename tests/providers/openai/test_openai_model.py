@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from standfast import Agent, Attachment, Runtime, tool
-from standfast.errors import Code, InvalidArgument, ModelError, NotConfigured, TurnCode
+from standfast.errors import Code, InvalidArgument, ModelError, ProviderUnconfigured, TurnCode
 from standfast.model.events import TextRetracted, TextStreamed
 from standfast.model.message import AssistantMessage, UserMessage
 from standfast.ports.model_provider import ModelRequest, ReplyEnded, TextArrived
@@ -344,7 +344,7 @@ def test_the_key_and_the_address_come_from_the_environment(monkeypatch: pytest.M
     """Ours: the usual variables; what is passed comes first, and what is missing is named."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    with pytest.raises(NotConfigured, match="OPENAI_API_KEY"):
+    with pytest.raises(ProviderUnconfigured, match="OPENAI_API_KEY"):
         OpenAIModel("gpt-5.2")
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     assert OpenAIModel("gpt-5.2").base_url == "https://api.openai.com/v1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from standfast.errors import InvalidArgument, NotConfigured
+from standfast.errors import InvalidArgument, ProviderUnconfigured
 from standfast.providers.openai_compatible import OpenAICompatibleModel, split_name
 from standfast.providers.openai_compatible.model import key_for
 from standfast.providers.openai_compatible.request import host_of
@@ -97,7 +97,7 @@ def test_a_key_that_is_passed_comes_first_and_the_one_for_any_host_last() -> Non
 
 def test_a_known_host_without_a_key_names_the_variable() -> None:
     """Ours: a missing key is told before the first call."""
-    with pytest.raises(NotConfigured, match="GROQ_API_KEY"):
+    with pytest.raises(ProviderUnconfigured, match="GROQ_API_KEY"):
         key_for("https://api.groq.com/openai/v1", None, {})
 
 
