@@ -213,7 +213,7 @@ def test_an_older_snapshot_asks_anew_and_the_old_decision_is_dead(
     restored = standfast("sessions", "restore", ran.document["snapshot_id"], "--json")
     assert (restored.status, restored.document) == (0, {"session_id": "default"})
     again = standfast("approvals", "approve", record["approval_id"], "--json")
-    assert (again.status, again.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
+    assert (again.status, again.document["error"]["code"]) == (1, "APPROVAL_ALREADY_DECIDED")
     assert ledger.read_text() == made
 
     (anew,) = standfast("approvals", "list", "--pending", "--json").document

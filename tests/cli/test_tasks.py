@@ -127,7 +127,7 @@ def test_a_process_that_does_not_answer_was_told(
     monkeypatch.setattr("standfast.cli.tasks._PATIENCE_S", 0.1)
     running.process.send_signal(signal.SIGSTOP)
     began = time.monotonic()
-    assert "its process was told" in standfast("tasks", "cancel", "ops", "build").stdout
+    assert "its process was notified" in standfast("tasks", "cancel", "ops", "build").stdout
     assert time.monotonic() - began < 5
     running.process.send_signal(signal.SIGCONT)
     assert running.line() == "ended"
