@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Optional, TypedDict
 import msgspec
 import pydantic
 import pytest
+from performing import admit, perform
 
 from standfast import (
     Capability,
@@ -71,9 +72,9 @@ def call(candidate: object, *args: Any, **kwargs: Any) -> SettledCall:
         clock=SystemClock(),
         evaluate_rule=lambda *_: False,
     )
-    admission = dispatcher.admit(registered.name, list(args), kwargs, session_id="s", call_id=0)
+    admission = admit(dispatcher, registered.name, list(args), kwargs, call_id=0)
     if isinstance(admission, Admitted):
-        admission = dispatcher.perform(admission)
+        admission = perform(dispatcher, admission)
     assert isinstance(admission, SettledCall)
     dispatcher.close()
     return admission

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from performing import admit, perform
 
 from standfast import BlockingSandbox, Capability, CapabilityLimits, RegisteredTool, auto_approval, tool
 from standfast.errors import ToolError, UnknownTool
@@ -46,9 +47,9 @@ class Host:
         self.dispatcher.close()
 
     def call(self, name: str, *args: Any, call_id: int = 0, **kwargs: Any) -> SettledCall:
-        admission = self.dispatcher.admit(name, list(args), kwargs, session_id="s", call_id=call_id)
+        admission = admit(self.dispatcher, name, list(args), kwargs, call_id=call_id)
         if isinstance(admission, Admitted):
-            return self.dispatcher.perform(admission)
+            return perform(self.dispatcher, admission)
         assert isinstance(admission, SettledCall)
         return admission
 
@@ -260,9 +261,9 @@ def test_a_waiting_person_takes_no_slot() -> None:
 
     with Host(ask) as host:
         for call_id in range(3):
-            admission = host.dispatcher.admit("ask", [], {}, session_id="s", call_id=call_id)
+            admission = admit(host.dispatcher, "ask", [], {}, call_id=call_id)
             assert isinstance(admission, NeedsApproval)
-        assert host.dispatcher.perform(admission.call).record.status is CallStatus.OK
+        assert perform(host.dispatcher, admission.call).record.status is CallStatus.OK
 
 
 def test_the_rate_refuses_with_a_hint_and_recovers(clock: Any) -> None:
@@ -656,5 +657,5 @@ def test_manual_asks_always() -> None:
     def f() -> None: ...
 
     with Host(f) as host:
-        admission = host.dispatcher.admit("f", [], {}, session_id="s", call_id=0)
+        admission = admit(host.dispatcher, "f", [], {}, call_id=0)
     assert isinstance(admission, NeedsApproval)

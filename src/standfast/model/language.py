@@ -12,10 +12,7 @@ class Language(enum.StrEnum):
 
 
 class EngineName(enum.StrEnum):
-    """What runs guest code. A name, once stored with a session, keeps its meaning.
-
-    `auto` begins on Monty and moves a session to CPython when it needs what Monty lacks.
-    """
+    """An engine for guest code. `auto` begins on Monty and moves to CPython for what Monty lacks."""
 
     MONTY = "monty"
     CPYTHON = "cpython"

@@ -35,10 +35,7 @@ def status_of_code(code: str) -> RunStatus:
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`inputs`, `limits` and `timeout_ms` apply to this run only.
-
-    Repeating a request with its `idempotency_key` returns the stored result and runs nothing.
-    """
+    """Code to run. Repeated with its `idempotency_key`, it returns the stored result and runs nothing."""
 
     session_id: SessionIdField = "default"
     language: Language = Language.PYTHON
@@ -59,13 +56,13 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         for name in self.inputs:
             typescript = self.language == Language.TYPESCRIPT
             word = name.replace("$", "_") if typescript and isinstance(name, str) else name
-            taken = name in _RESERVED if typescript else keyword.iskeyword(name)
+            taken = name in RESERVED if typescript else keyword.iskeyword(name)
             if not isinstance(name, str) or not word.isidentifier() or taken:
                 spoken = "TypeScript" if typescript else "Python"
                 raise InvalidArgument(f"input name {name!r} is not a {spoken} identifier")
 
 
-_RESERVED: Final = frozenset({
+RESERVED: Final = frozenset({
     "arguments", "await", "break", "case", "catch", "class", "const", "continue", "debugger", "default",
     "delete", "do", "else", "enum", "eval", "export", "extends", "false", "finally", "for", "function",
     "if", "implements", "import", "in", "instanceof", "interface", "let", "new", "null", "package",

@@ -49,10 +49,7 @@ _HINT: Final = (
 
 
 def checked_type(type_: Any) -> Any:
-    """Return *type_* with every constraint as `msgspec.Meta`; itself if there is nothing to translate.
-
-    Raise `InvalidArgument` if it carries metadata that cannot be honoured.
-    """
+    """Return *type_* with every constraint as `msgspec.Meta`; itself if there is nothing to translate."""
     return checked_types([type_])[0]
 
 

@@ -122,10 +122,7 @@ class RunContext(Generic[Deps_co]):
         )
 
     def completion_token(self) -> str:
-        """Return the token under which `Runtime.complete` delivers this call's result.
-
-        It is hard to guess, and the same for every execution of this call.
-        """
+        """Return the token for `Runtime.complete`; it is the same for every execution of this call."""
         if not self.token:
             raise InvalidArgument("a call can be completed from outside only within an agent's turn")
         return self.token

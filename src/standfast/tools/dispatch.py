@@ -6,9 +6,9 @@ A call passes these steps::
 
     input validated → request size → rate → approval → concurrency → intent → execute → response → record
 
-`admit` does everything up to the approval and answers with a value: the call is admitted, waits for a
-person, or has failed already. `start` does the rest and posts the outcome to an inbox; `perform` is `start`
-and the wait. A slot of `concurrency` is taken only after the approval, so a person's absence blocks no call.
+`admit_tool` does everything up to the approval and answers with a value: the call is admitted, waits for a
+person, or has failed already. `start` does the rest and posts the outcome to an inbox. A slot of
+`concurrency` is taken only after the approval, so a person's absence blocks no call.
 
 Rules
 -----
@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import queue
 import threading
 import time
 from collections import deque
@@ -145,13 +144,9 @@ class Arrived:
 
 
 class CallListener(Protocol):
-    """Receives the messages about a call: a queue, or something like it."""
+    """Receives `Arrived`, and the `RunningCall` itself when its handler starts; a queue can be one."""
 
     def put(self, item: Any, /) -> None: ...
-
-
-Inbox = queue.SimpleQueue[Any]
-"""Receives `Arrived`, and the `RunningCall` itself when its handler starts."""
 
 
 RuleEvaluator = Callable[[str, list[Json], dict[str, Json], str], bool]
@@ -193,16 +188,10 @@ class Dispatcher:
         if self._owns_loops:
             self._loops.close(wait_s=0.5)
 
-    def admit(self, name: str, args: object, kwargs: object, *, session_id: str, call_id: int) -> Admission:
-        """Check a call up to and including its approval policy."""
-        return self.admit_tool(
-            self.registry.require(name), args, kwargs, session_id=session_id, call_id=call_id
-        )
-
     def admit_tool(
         self, tool: RegisteredTool, args: object, kwargs: object, *, session_id: str, call_id: int
     ) -> Admission:
-        """Check a call of a tool that the caller has found."""
+        """Check a call up to and including its approval policy."""
         admitted = self.check(tool, args, kwargs, session_id=session_id, call_id=call_id)
         if isinstance(admitted, SettledCall):
             return admitted
@@ -249,20 +238,6 @@ class Dispatcher:
     def timeout_ms(self, tool: RegisteredTool) -> int:
         """How long a call of *tool* may take here."""
         return tool.capability.limits.timeout_ms or self._default_timeout_ms
-
-    def perform(self, call: Admitted) -> SettledCall:
-        """Execute an admitted call and return its result."""
-        inbox: Inbox = queue.SimpleQueue()
-        running = self.start(call, inbox)
-        while True:
-            try:
-                message = inbox.get(timeout=self.seconds_left(running))
-            except queue.Empty:
-                if (settled := self.expire(running)) is not None:
-                    return settled
-                continue
-            if isinstance(message, Arrived):
-                return self.settle(message)
 
     def start(self, call: Admitted, inbox: CallListener) -> RunningCall:
         """Begin an admitted call; *inbox* gets its outcome."""

@@ -237,7 +237,7 @@ class LoopThreads:
         self._busy: dict[_LoopThread, LoopJob[Any]] = {}
         self._waiting: deque[LoopJob[Any]] = deque()
         self._is_closed = False
-        self.executor = _ThreadExecutor()
+        self._executor = _ThreadExecutor()
 
     def start(self, job: LoopJob[Any]) -> None:
         """Run *job* on a thread that is free, or on a new one."""
@@ -269,7 +269,7 @@ class LoopThreads:
         until = time.monotonic() + wait_s
         while wait_s and self._busy and time.monotonic() < until:
             time.sleep(0.005)
-        self.executor.close()
+        self._executor.close()
 
     def free(self, thread: _LoopThread) -> LoopJob[Any] | None:
         """Take back a thread that has finished its job, and return its next one. End surplus threads."""
@@ -298,6 +298,11 @@ class LoopThreads:
                 other.jobs.put(job)
                 return True
             return False
+
+    def new_loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        loop.set_default_executor(self._executor)
+        return loop
 
     def _make(self) -> _LoopThread | None:
         thread = _LoopThread(self)
@@ -336,8 +341,7 @@ class _LoopThread:
         """Run one job; False if this thread got no loop and has handed the job over."""
         try:
             if self.loop is None:
-                self.loop = asyncio.new_event_loop()
-                self.loop.set_default_executor(self._pool.executor)
+                self.loop = self._pool.new_loop()
                 self.loop.set_task_factory(self._make_task)  # type: ignore[arg-type]  # it is generic
         except OSError as error:  # out of file descriptors
             if self._pool.wait_again(self, job):

@@ -160,10 +160,7 @@ def resolve_catalog(
     access: SessionToolAccess,
     found: Set[str] = frozenset(),
 ) -> ToolCatalog:
-    """Make the catalog of one session: plugin contributors in order, then its overlay, its authority last.
-
-    *found* are the names of the tools that the model has found by searching.
-    """
+    """Make a session's catalog: contributions in order, overlay, authority; *found* are names of tools."""
     listed = {manifest.name: manifest for manifest in manifests}
     levels = {name: manifest.availability for name, manifest in listed.items()}
     for contribution in (*contributions, overlay):

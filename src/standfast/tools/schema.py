@@ -43,10 +43,7 @@ _BINARY: Final = (
 
 
 def type_without_json(type_: Any) -> str | None:
-    """Name the first type within *type_* none of whose values is JSON; None if there is no such type.
-
-    A type that msgspec cannot read is left alone: it may stand for values that are JSON.
-    """
+    """Name the first type within *type_* none of whose values is JSON; None if msgspec finds no such type."""
     try:
         info = msgspec.inspect.type_info(type_)
     except TypeError:

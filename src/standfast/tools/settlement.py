@@ -145,10 +145,7 @@ def _ok_record(call: Admitted, started: float, value: Json) -> ExternalCallRecor
 
 
 def _settle_raised(call: Admitted, started: float, error: BaseException) -> SettledCall:
-    """Settle a call whose handler raised. Only the log and the record have the traceback.
-
-    A `ToolError` is always meant for the model and guest code.
-    """
+    """Settle a call whose handler raised. A `ToolError` is always shown; its traceback only in the record."""
     tool, name, seen = call.tool, call.tool.name, None
     if not tool.expose_errors and not isinstance(error, ToolError):
         message = f"{name}() failed (call {call.call_id}); the log of the program has the details"

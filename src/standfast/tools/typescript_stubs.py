@@ -26,17 +26,12 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from standfast.model.capability import Capability
+from standfast.model.run import RESERVED
 from standfast.tools.stub_words import MAX_COMMENT_CHARS, camel, parameter_words, plain, summary
 
 ANY: Final = "any"
-RESERVED_WORDS: Final = frozenset({
-    "arguments", "await", "break", "case", "catch", "class", "const", "continue", "debugger", "default",
-    "delete", "do", "else", "enum", "eval", "export", "extends", "false", "finally", "for", "function",
-    "if", "implements", "import", "in", "instanceof", "interface", "let", "new", "null", "package",
-    "private", "protected", "public", "return", "static", "super", "switch", "this", "throw", "true", "try",
-    "typeof", "undefined", "var", "void", "while", "with", "yield",
-})  # fmt: skip
-"""What cannot be the name of a function or a type."""
+RESERVED_WORDS: Final = RESERVED - {"NaN", "Infinity", "globalThis"}
+"""Words that cannot name a function or a type."""
 
 _SIMPLE: Final = {
     "string": "string",

@@ -222,11 +222,13 @@ def _fetch(gate: _Gate, url: str, limits: CapabilityLimits) -> _Body:
         target, addresses = gate.admit(url)
         try:
             # A client per hop: no cookies pass from one to the next.
-            with httpx2.Client(trust_env=False, follow_redirects=False) as client:
-                with contextlib.closing(_send(client, target, addresses, deadline)) as response:
-                    if response.status_code not in _REDIRECTS or "location" not in response.headers:
-                        return _read_body(target, response, limits.max_response_bytes, deadline)
-                    location = response.headers["location"]
+            with (
+                httpx2.Client(trust_env=False, follow_redirects=False) as client,
+                contextlib.closing(_send(client, target, addresses, deadline)) as response,
+            ):
+                if response.status_code not in _REDIRECTS or "location" not in response.headers:
+                    return _read_body(target, response, limits.max_response_bytes, deadline)
+                location = response.headers["location"]
             url = urljoin(target.url, location)
         except httpx2.TimeoutException:
             raise _too_slow(target) from None
