@@ -118,7 +118,7 @@ def test_registering_a_name_twice_names_both_owners() -> None:
         registry.register(_registered("f", "bank.orders"))
     assert "shop.orders" in str(caught.value)
     assert "bank.orders" in str(caught.value)
-    assert caught.value.code == "INVALID_TOOL_NAME"
+    assert caught.value.code == "TOOL_CONFLICT"
     assert registry.require("f").owner == "shop.orders"
 
 
