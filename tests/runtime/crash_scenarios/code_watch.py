@@ -11,7 +11,6 @@ from code_tools import CodeStage
 from scenarios import Forgetful, ToldModel
 
 from standfast.model.diagnostic import Diagnostic
-from standfast.model.language import EngineName
 from standfast.model.session import TurnSummary
 from standfast.ports.code_engine import (
     CallAnswer,
@@ -26,7 +25,7 @@ from standfast.ports.code_engine import (
 from standfast.ports.model_provider import ModelDelta, ModelRequest
 from standfast.ports.session_store import Lease, Save, Saved, SessionStore
 from standfast.protocols.standard import cells
-from standfast.runtime import engines
+from standfast.sandbox.engine_kinds import CodeEngines, OpenEngine
 from standfast.testing.crash_points import CrashPoints
 
 
@@ -149,9 +148,13 @@ def break_something(what: str | None, store: SessionStore) -> SessionStore:
 
 def watch_engine(stage: CodeStage, *, lucky: bool) -> None:
     """Have every engine of this process watched. A lucky one makes chance of something else each time."""
-    opened = engines.LazyEngines._open
+    opened = CodeEngines.get
 
-    def watched(self: engines.LazyEngines, name: EngineName) -> CodeEngine:
-        return CountedEngine(opened(self, name), stage, lucky=lucky)
+    def watched(self: CodeEngines, name: str) -> OpenEngine:
+        found = opened(self, name)
+        if not isinstance(found.cells, CountedEngine):
+            counted = cast(CodeEngine, CountedEngine(found.cells, stage, lucky=lucky))
+            found = self._opened[name] = OpenEngine(found.version, counted)
+        return found
 
-    vars(engines)["LazyEngines"]._open = watched
+    CodeEngines.get = watched  # type: ignore[method-assign]
