@@ -11,7 +11,10 @@ import pytest
 from standfast import BlockingSandbox, Runtime, tool
 from standfast.cli.session_view import export_session
 from standfast.model.message import AssistantMessage, ToolMessage
+from standfast.model.run import RunRequest
 from standfast.model.trace_record import TraceRecord
+from standfast.runtime.code_runs import RunControl
+from standfast.runtime.code_turns import CodeTurn
 from standfast.runtime.sessions.observation import Observed
 
 
@@ -200,3 +203,18 @@ def test_a_repeated_request_of_a_waiting_run_waits_for_the_same_approval(tmp_pat
         assert box.approve(approval.approval_id).result == "A"
         assert box.run("refund('A')", session="s", idempotency_key="k").result == "A"
         assert len(box.approvals()) == 1
+
+
+def test_a_run_that_is_cancelled_before_its_cell_begins_ends_at_once() -> None:
+    """Bug: a cancellation after the turn's beginning and before its cell's was lost."""
+
+    class Early(RunControl):
+        def admit(self, turn: CodeTurn) -> None:
+            super().admit(turn)
+            self.cancel()
+
+    with BlockingSandbox() as box:
+        box.run("x = 1", session="s")
+        request = RunRequest(session_id="s", code="x = 2\nwhile True:\n    pass")
+        assert box._runs.run(request, Early()).status == "cancelled"
+        assert box.run("x", session="s").result == 1

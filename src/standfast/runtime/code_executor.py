@@ -57,6 +57,7 @@ class SandboxExecutor:
         self._memory = CodeMemory(language=settings.language, engine=settings.engine)
         self._dirty = False
         self._input: CodeInput | None = None
+        self._cancelled: ErrorObject | None = None
         self.running: SandboxCell | None = None
         self.report: CellReport | None = None
         """The report of the turn's cell, once that has ended."""
@@ -89,7 +90,13 @@ class SandboxExecutor:
     def begin(self, given: CodeInput) -> None:
         """Take the input of the turn that is about to run."""
         self._input = given
-        self.report = None
+        self.report = self._cancelled = None
+
+    def stop(self, error: ErrorObject) -> None:
+        """End the turn's cell with *error*, also if it has not begun yet. Any thread may call it."""
+        self._cancelled = error  # first: a cell that begins now looks here
+        if (cell := self.running) is not None:
+            cell.stop(error)
 
     def cell_language(self, reply: AssistantMessage, code: str) -> str:
         return self._memory.language
@@ -104,6 +111,8 @@ class SandboxExecutor:
         if suspended is not None and (suspended.turn_id, suspended.call_id) != (ctx.turn_id, ctx.call_id):
             suspended = None
         cell = self.running = SandboxCell(ctx, self._engine, given)
+        if self._cancelled is not None:
+            cell.stop(self._cancelled)
         try:
             end = await cell.run(memory.state, suspended)
         finally:

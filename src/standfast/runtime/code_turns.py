@@ -365,9 +365,8 @@ class CodeTurn:
         self.request_cancel()
 
     def request_cancel(self) -> None:
-        """End the turn's cell, whether it computes or waits for a call."""
-        if (cell := self._executor.running) is not None:
-            cell.stop(cancelled_error())
+        """End the turn's cell, whether it is about to begin, computes or waits for a call."""
+        self._executor.stop(cancelled_error())
 
 
 def _open_spans(
