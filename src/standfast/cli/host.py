@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 if TYPE_CHECKING:
     from standfast.runtime.blocking import BlockingSandbox
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from standfast.tools.registered_tool import RegisteredTool
 
 
-class Grants(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True)
+class Grants:
     """Tool files, mounts (virtual path → directory, writable), hosts and packages."""
 
     tools: tuple[str, ...] = ()
-    mounts: dict[str, tuple[str, bool]] = {}
+    mounts: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
     allow_hosts: tuple[str, ...] = ()
     allow_private_hosts: bool = False
     packages: tuple[str, ...] = ()
@@ -34,11 +35,27 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Grants:
         """Read the grants of a waiting run."""
-        return msgspec.convert(record, cls)
+        mounts = record.get("mounts", {})
+        return cls(
+            tools=tuple(record.get("tools", ())),
+            mounts={virtual: (path, writable) for virtual, (path, writable) in mounts.items()},
+            allow_hosts=tuple(record.get("allow_hosts", ())),
+            allow_private_hosts=bool(record.get("allow_private_hosts", False)),
+            packages=tuple(record.get("packages", ())),
+            mount_max_bytes=record.get("mount_max_bytes"),
+            mount_max_files=record.get("mount_max_files"),
+        )
 
     def record(self) -> dict[str, Any]:
-        record: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
-        return {name: value for name, value in record.items() if value is not None}
+        return {
+            "tools": list(self.tools),
+            "mounts": {virtual: [path, writable] for virtual, (path, writable) in self.mounts.items()},
+            "allow_hosts": list(self.allow_hosts),
+            "allow_private_hosts": self.allow_private_hosts,
+            "packages": list(self.packages),
+            **({} if self.mount_max_bytes is None else {"mount_max_bytes": self.mount_max_bytes}),
+            **({} if self.mount_max_files is None else {"mount_max_files": self.mount_max_files}),
+        }
 
     def over(self, recorded: Grants) -> Grants:
         """Merge these over *recorded* grants: tool files replace, everything else adds."""
@@ -59,12 +76,15 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
         from standfast.runtime.sandbox import SandboxOptions
         from standfast.tools.builtin.mounts import MOUNT_MAX_BYTES, MOUNT_MAX_FILES, Mount
 
-        max_bytes = _either(self.mount_max_bytes, MOUNT_MAX_BYTES)
-        max_files = _either(self.mount_max_files, MOUNT_MAX_FILES)
         return SandboxOptions(
             tools=[tool for file in self.tools for tool in load_tools(file)],
             mounts={
-                virtual: Mount(path, writable, max_bytes=max_bytes, max_files=max_files)
+                virtual: Mount(
+                    path,
+                    writable,
+                    max_bytes=_either(self.mount_max_bytes, MOUNT_MAX_BYTES),
+                    max_files=_either(self.mount_max_files, MOUNT_MAX_FILES),
+                )
                 for virtual, (path, writable) in self.mounts.items()
             },
             allow_hosts=self.allow_hosts,

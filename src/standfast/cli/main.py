@@ -49,30 +49,34 @@ class CommandLine(click.Group):
         **extra: Any,
     ) -> Any:
         """Run a command and exit with its status."""
-        from standfast.errors import Code
-
         given = list(sys.argv[1:] if args is None else args)
-        as_json = "--json" in given
         try:
             status = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
-        except click.UsageError as error:
-            error.show()
-            if as_json:
-                write_error(Code.INVALID_ARGUMENT, error.format_message(), as_json=True)
-            status = 2
-        except click.Abort:
-            status = write_error(Code.CANCELLED, "interrupted", as_json=as_json)
-        except click.ClickException as error:
-            status = write_error(Code.INVALID_ARGUMENT, error.format_message(), as_json=as_json)
         except Exception as error:
-            if os.environ.get("STANDFAST_DEBUG"):
-                import traceback
-
-                traceback.print_exc()
-            message = f"internal error: {type(error).__name__}: {error}"
-            hint = "set STANDFAST_DEBUG=1 to see the traceback, and please report it"
-            status = write_error(Code.RUNTIME_ERROR, message, hint=hint, as_json=as_json)
+            status = report_failure(error, as_json="--json" in given)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def report_failure(error: Exception, *, as_json: bool) -> int:
+    """Report an error that no command answered with, and return the exit status."""
+    from standfast.errors import Code  # not needed by `--version` and `--help`
+
+    if isinstance(error, click.UsageError):
+        error.show()
+        if as_json:
+            write_error(Code.INVALID_ARGUMENT, error.format_message(), as_json=True)
+        return 2
+    if isinstance(error, click.Abort):
+        return write_error(Code.CANCELLED, "interrupted", as_json=as_json)
+    if isinstance(error, click.ClickException):
+        return write_error(Code.INVALID_ARGUMENT, error.format_message(), as_json=as_json)
+    if os.environ.get("STANDFAST_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    message = f"internal error: {type(error).__name__}: {error}"
+    hint = "set STANDFAST_DEBUG=1 to see the traceback, and please report it"
+    return write_error(Code.RUNTIME_ERROR, message, hint=hint, as_json=as_json)
 
 
 @click.command(
