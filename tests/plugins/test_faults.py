@@ -538,9 +538,9 @@ async def _cell(scene: Scene, fault: str) -> None:
 
 
 def _left_over() -> set[Any]:
-    from standfast.plugins.running import _told_to_stop
+    from standfast.plugins.running import _cancelled
 
-    return _told_to_stop
+    return _cancelled
 
 
 @pytest.mark.parametrize("fault", FAULTS)
