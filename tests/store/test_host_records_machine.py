@@ -167,7 +167,7 @@ class HostRecords(RuleBasedStateMachine):
     def put_trigger(self, name: str, session_id: str, next_at: int | None, enabled: bool) -> None:
         trigger = msgspec.structs.replace(a_trigger(name, session_id, next_at), enabled=enabled)
         answer = self.attempt(self.store.put_trigger(trigger))
-        assert answer is (None if session_id in self.there else SessionNotFound)
+        assert answer is (True if session_id in self.there else SessionNotFound)
         if session_id in self.there:
             self.triggers[name] = trigger
 
