@@ -45,7 +45,7 @@ from standfast.model.frame import FrameSwitch
 from standfast.model.message import AssistantMessage, ToolCall
 from standfast.model.outcome import Ended
 from standfast.model.wait import Approved, Wait
-from standfast.plugins.turn_hooks import TurnContext
+from standfast.plugins.turn_hooks import TurnContext, TurnHooks
 from standfast.ports.session_store import Blob, JournalEntry
 from standfast.protocols.standard.approvals import request_approval, settle_wait
 from standfast.protocols.standard.cells import TurnCells
@@ -362,13 +362,9 @@ class StandardHost:
         """Let plugins judge a result that no execution brought."""
         if not self._hooks.judges:
             return known
-        settled = await self._judge(command, known.settled)
+        settled = await _judge(self._hooks, command, known.settled)
         await self._hooks.settles(settled.call_id)
         return EffectSettled(settled)
-
-    async def _judge(self, command: RunTool, settled: ToolSettled) -> ToolSettled:
-        call = command.call
-        return await self._hooks.judge(settled, call.name, _executed_with(command), parent=call.parent)
 
     def _judged_delivery(self, command: RunTool, deliver: Deliver) -> Deliver:
         """Return a `Deliver` that lets plugins judge a result before *deliver* gets it."""
@@ -376,7 +372,7 @@ class StandardHost:
 
         async def judge(settled: ToolSettled) -> None:
             if hooks.judges:
-                settled = await self._judge(command, settled)
+                settled = await _judge(hooks, command, settled)
             await hooks.take_states()  # the tool may be a plugin's and have changed its state
             hooks.deliver(settled.call_id, lambda: deliver(hooks.charged(settled)))
 
@@ -393,6 +389,11 @@ class StandardHost:
             task.add_done_callback(self._judging.discard)
 
         return put
+
+
+async def _judge(hooks: TurnHooks, command: RunTool, settled: ToolSettled) -> ToolSettled:
+    call = command.call
+    return await hooks.judge(settled, call.name, _executed_with(command), parent=call.parent)
 
 
 class Execution:
