@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 from standfast.errors import InvalidArgument, ValueTooLarge
 from standfast.model import to_json
-from standfast.model.canonical import MAX_VALUE_NODES, check_bounds, check_json_bounds, is_light, read_json
+from standfast.model.canonical import (
+    MAX_VALUE_CONTAINERS,
+    MAX_VALUE_NODES,
+    check_bounds,
+    check_json_bounds,
+    is_light,
+    read_json,
+)
 
 
 @dataclasses.dataclass
@@ -150,6 +157,14 @@ def test_the_bound_is_on_both_sides_of_the_limit() -> None:
     with pytest.raises(ValueTooLarge):
         check_bounds([0] * MAX_VALUE_NODES)
     assert check_bounds({str(n): n for n in range((MAX_VALUE_NODES - 1) // 2)})
+
+
+def test_a_value_holds_at_most_150000_lists_and_dicts() -> None:
+    """Ours: Monty converts a value's containers one by one in a call that holds the GIL."""
+    assert check_bounds([[] for _ in range(MAX_VALUE_CONTAINERS - 1)])
+    for part in ([], {}):
+        with pytest.raises(ValueTooLarge, match="150000 lists and dicts"):
+            check_bounds([part] * MAX_VALUE_CONTAINERS)
 
 
 def test_a_cycle_is_told_apart_from_a_large_value() -> None:

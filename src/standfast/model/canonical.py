@@ -36,6 +36,8 @@ from standfast.errors import InvalidArgument, ValueTooLarge
 MAX_VALUE_BYTES: Final = 16 << 20
 """The most that a result, an input or a message may take as JSON, unless a smaller limit holds."""
 MAX_VALUE_NODES: Final = 250_000
+MAX_VALUE_CONTAINERS: Final = 150_000
+"""Lists and dicts in one value: an engine converts them one by one, in a call that holds the GIL."""
 """The most values and keys that one value may consist of, shared parts counted each time."""
 
 _FEW_NODES: Final = 1_000
@@ -52,7 +54,7 @@ def check_bounds(value: object, max_bytes: int = MAX_VALUE_BYTES, max_nodes: int
     subclasses. The walk also looks into what a tool may return: sets, dataclasses, structs and models.
     """
     plain = True
-    size, nodes = max_bytes, max_nodes - 1
+    size, nodes, containers = max_bytes, max_nodes - 1, MAX_VALUE_CONTAINERS
     pending: list[Any] = [value]
     while pending:
         item = pending.pop()
@@ -64,12 +66,14 @@ def check_bounds(value: object, max_bytes: int = MAX_VALUE_BYTES, max_nodes: int
         elif item is None or kind is bool:
             size -= 4
         elif kind is list or kind is tuple:
+            containers -= 1
             count = len(item)
             size -= count + 1
             nodes -= count
             if nodes >= 0:
                 pending += item
         elif kind is dict:
+            containers -= 1
             count = len(item)
             size -= 2 * count + 1
             nodes -= 2 * count
@@ -96,10 +100,14 @@ def check_bounds(value: object, max_bytes: int = MAX_VALUE_BYTES, max_nodes: int
             nodes -= len(parts)
             if nodes >= 0:
                 pending += parts
-        if size < 0 or nodes < 0:
+        if size < 0 or nodes < 0 or containers < 0:
             break
-    if size < 0 or nodes < 0:
+    if size < 0 or nodes < 0 or containers < 0:
         _refuse_cycle(value, max_nodes)
+    if containers < 0:
+        raise ValueTooLarge(
+            f"the limit is {MAX_VALUE_CONTAINERS} lists and dicts, counting shared ones each time"
+        )
     if nodes < 0:
         raise ValueTooLarge(f"the limit is {max_nodes} parts, counting shared ones each time")
     if size < 0:

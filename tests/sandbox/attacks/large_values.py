@@ -39,7 +39,7 @@ PYTHON = {
     "texts": "['é' * 30 for i in range(249_000)]",
     "floats": "[i + 0.1234567 for i in range(249_000)]",
     "integers": "[10**60 + i for i in range(200_000)]",
-    "deep lists": "[eval('[' * 60 + ']' * 60) for i in range(4_000)]",
+    "deep lists": "[eval('[' * 60 + ']' * 60) for i in range(2_400)]",
     "shared lists": "[['é' * 1000] * 10] * 500",
 }
 """Legal results: below 16 MiB as JSON, and 250,000 parts."""
@@ -50,7 +50,7 @@ SCRIPT = {
     "escaped text": "'\"'.repeat(15 << 19)",
     "texts": "Array.from({length: 249000}, () => 'é'.repeat(30))",
     "floats": "Array.from({length: 249000}, (_, i) => i + 0.1234567)",
-    "deep lists": "Array.from({length: 4000}, () => JSON.parse('['.repeat(60) + ']'.repeat(60)))",
+    "deep lists": "Array.from({length: 2400}, () => JSON.parse('['.repeat(60) + ']'.repeat(60)))",
     "shared lists": "new Array(500).fill(new Array(10).fill('é'.repeat(1000)))",
 }
 TOO_LARGE = {
