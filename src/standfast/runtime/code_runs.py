@@ -434,7 +434,7 @@ class CodeRuns:
         approval = await get_approval(self._store, now, approval_id)
         session = await self.sessions.get(approval.session_id)
         with session.lock:
-            if decision.approved:
+            if decision.approved and approval.state is ApprovalState.PENDING:
                 self._check_contract(approval)
             try:
                 await decide(self._store, now, approval, decision, self._edited)
