@@ -181,8 +181,10 @@ def _parts(item: Any) -> list[Any]:
         if isinstance(item, kind):
             return list(kind.__iter__(item))
     kind = type(item)
-    named: Iterable[str] | None = None  # the fields of a struct, a dataclass, a model or an attrs class
-    for mark in ("__struct_fields__", "__dataclass_fields__", "model_fields"):
+    if isinstance(item, msgspec.Struct):
+        return [getattr(item, name, None) for name in kind.__struct_fields__]
+    named: Iterable[str] | None = None  # the fields of a dataclass, a model or an attrs class
+    for mark in ("__dataclass_fields__", "model_fields"):
         if named is None and isinstance(found := getattr(kind, mark, None), (dict, tuple)):
             named = found
     if named is None:

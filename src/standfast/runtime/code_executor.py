@@ -24,6 +24,7 @@ import msgspec
 from standfast.errors import Code, EngineFailed, ErrorObject, PluginStateLost
 from standfast.model.cell import RUN_CODE, CellReport, CodeInput
 from standfast.model.language import Language
+from standfast.model.limits import SessionLimits
 from standfast.model.message import AssistantMessage, Message
 from standfast.model.session import CodeSettings
 from standfast.plugins.protocol import CodeExecutionContext, CodeFunctions, ExecRequest, ExecResponse
@@ -199,6 +200,13 @@ def variables_in(data: bytes) -> bytes:
     return msgspec.msgpack.decode(data, type=CodeMemory).state
 
 
+@functools.lru_cache(maxsize=64)
+def _engine_limits(limits: SessionLimits) -> SessionLimits:
+    """Return *limits* with room for sleeps, which the engine counts as calls and a run does not."""
+    calls = min(limits.max_external_calls + MAX_SLEEPS, 2**32 - 1)
+    return msgspec.structs.replace(limits, max_external_calls=calls)
+
+
 class SandboxCell(RunningCell):
     """The cell of one turn without a model."""
 
@@ -221,16 +229,14 @@ class SandboxCell(RunningCell):
             self.heard_before(suspended.heard)
             made = enumerate(self._ctx.made(), 1)
             self._unanswered = {number for number, (_, settled) in made if settled is None}
-        left_s = max(1, limits.wall_ms - self._wall_before_ms) / 1000
-        self._deadline = self._loop.call_later(left_s, lambda: self.stop(wall_error(limits)))
-        calls = min(limits.max_external_calls + MAX_SLEEPS, 2**32 - 1)
+            self._watch_deadline()
         await self.run_request(
             CellRequest(
                 key=self._ctx.session_id,
                 code=given.code,
                 state=state,
                 paused=b"" if suspended is None else suspended.data,
-                limits=msgspec.structs.replace(limits, max_external_calls=calls),
+                limits=_engine_limits(limits),
                 functions=self._ctx.functions,
                 inputs=dict(given.inputs),
                 now_ms=self._ctx.now_ms,
@@ -261,6 +267,12 @@ class SandboxCell(RunningCell):
         """Wall time so far, not counting time parked."""
         return self._wall_before_ms + max(0, int((time.monotonic() - self._started) * 1000))
 
+    def _watch_deadline(self) -> None:
+        """End the cell at its wall limit while it waits for calls; the engine watches it while it computes."""
+        limits = self._given.limits
+        left_s = max(1, limits.wall_ms - self.wall_used_ms()) / 1000
+        self._deadline = self._loop.call_later(left_s, lambda: self.stop(wall_error(limits)))
+
     def forget_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
@@ -286,6 +298,8 @@ class SandboxCell(RunningCell):
 
     def _stands(self, step: CellPause) -> None:
         limits, allowed = self._given.limits, []
+        if self._deadline is None:
+            self._watch_deadline()
         self._unanswered.update(call.number for call in step.calls)
         for call in step.calls:
             if call.name != SLEEP or self._ctx.functions.own(SLEEP) is None:

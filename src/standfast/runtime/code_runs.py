@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import queue
 import secrets
 import threading
@@ -172,7 +173,7 @@ class CodeRuns:
         limits = request.limits or session.settings.limits
         if request.timeout_ms is not None:
             limits = msgspec.structs.replace(limits, wall_ms=request.timeout_ms)
-        random = secrets.token_hex(22)
+        random = os.urandom(22).hex()
         return TurnStarted(
             at_ms=self._clock.now_ms(),
             turn_id=f"t_{random[:20]}",

@@ -167,6 +167,8 @@ class SandboxOptions:
 
 def as_language(name: str) -> Language:
     """Return the language of this name."""
+    if type(name) is Language:
+        return name
     try:
         return Language(name)
     except ValueError:

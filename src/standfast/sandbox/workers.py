@@ -243,8 +243,10 @@ class PeakMemory:
 
     def reset(self) -> None:
         if self._reset >= 0:
-            with contextlib.suppress(OSError):
+            try:
                 os.write(self._reset, b"5")
+            except OSError:
+                return
 
     def bytes(self) -> int | None:
         """Return the peak; of a process that has ended, the last known one; None if there is none."""

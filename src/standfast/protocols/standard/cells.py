@@ -193,7 +193,8 @@ class TurnCells:
 
     async def _kept(self, settled: ToolSettled, response: ExecResponse, report: CellReport) -> CellResult:
         """Return the result as it is stored, with the text that the model reads and the end of the turn."""
-        if is_light(report):
+        texts = (report.stdout, report.stderr, report.result)
+        if is_light(report if report.calls or report.diagnostics else texts):
             value, attachments = response.keep(report, self._keep)
         else:
             keep = functools.partial(response.keep, report, self._keep)
