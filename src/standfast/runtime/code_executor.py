@@ -268,7 +268,7 @@ class SandboxCell(RunningCell):
         return self._wall_before_ms + max(0, int((time.monotonic() - self._started) * 1000))
 
     def _watch_deadline(self) -> None:
-        """End the cell at its wall limit while it waits for calls; the engine watches it while it computes."""
+        """End the cell at its wall limit while it waits for calls; the engine watches it otherwise."""
         limits = self._given.limits
         left_s = max(1, limits.wall_ms - self.wall_used_ms()) / 1000
         self._deadline = self._loop.call_later(left_s, lambda: self.stop(wall_error(limits)))
