@@ -5,89 +5,61 @@ Everything public is importable from here; it is loaded when it is first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from standfast.exports import lazy_exports
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "standfast.errors": ("StandfastError", "LeaseLost", "ModelError", "ToolError"),
-    "standfast.model": (
-        "Approval",
-        "ApprovalState",
-        "CallStatus",
-        "Capability",
-        "CapabilityLimits",
-        "Diagnostic",
-        "ErrorObject",
-        "ExternalCallRecord",
-        "Language",
-        "Metrics",
-        "RunRequest",
-        "RunResult",
-        "RunStatus",
-        "SessionId",
-        "SessionInfo",
-        "SessionLimits",
-        "SessionMeta",
-        "Severity",
-        "SideEffect",
-        "Span",
-        "ToolCallContext",
-        "auto_approval",
-    ),
-    "standfast.tools": ("RegisteredTool", "Tool", "ToolRegistry", "tool"),
-    "standfast.runtime.blocking": ("BlockingSandbox",),
-    "standfast.runtime.sessions.observation": ("SessionMessages",),
-    "standfast.runtime.sandbox": ("Sandbox",),
-    "standfast.tools.builtin.mounts": ("Mount",),
-    "standfast.model.message": (
-        "AssistantMessage",
-        "InjectedTurnInput",
-        "Message",
-        "ToolMessage",
-        "UserMessage",
-    ),
-    "standfast.model.session": ("CurrentTurn", "Node", "SessionHead", "session_id_from"),
-    "standfast.model.host_requests": ("DirectRequest", "SessionCreateRequest", "TurnInput"),
-    "standfast.model.monitor": ("MonitorSpec", "MonitorState"),
-    "standfast.model.outcome": ("StopReason",),
-    "standfast.model.task": ("TaskSpec", "TaskState"),
-    "standfast.model.trigger": ("Schedule", "Trigger"),
-    "standfast.model.limits": ("Usage", "UsageLimits"),
-    "standfast.tools.context": ("CompleteAfter", "CompleteLater", "ContinueAs", "RunContext"),
-    "standfast.plugins.actions": ("action",),
-    "standfast.plugins.hook": ("hook",),
-    "standfast.plugins.plugin": ("Plugin",),
-    "standfast.protocols.code.plugin": ("CodeMode", "CodeProtocol"),
-    "standfast.providers.anthropic": ("AnthropicModel",),
-    "standfast.providers.cached": ("Cached",),
-    "standfast.providers.fallback": ("Fallback",),
-    "standfast.providers.google": ("GoogleModel",),
-    "standfast.providers.openai": ("OpenAIModel",),
-    "standfast.providers.openai_compatible": ("OpenAICompatibleModel",),
-    "standfast.providers.rate_limit": ("Limited", "RateLimit"),
-    "standfast.providers.recorded": ("Recorded",),
-    "standfast.providers.resolve": ("resolve_model",),
-    "standfast.providers.scripted": ("ScriptedModel",),
-    "standfast.runtime.agent": ("Agent",),
-    "standfast.runtime.agent_runtime": ("Runtime",),
-    "standfast.runtime.agent_session": ("Attachment", "Session"),
-    "standfast.runtime.dependencies": ("DepsContext", "runtime_loop"),
-    "standfast.runtime.result": (
-        "AwaitedResult",
-        "FinishedTurn",
-        "FrameSwitchedTurn",
-        "StoppedTurn",
-        "TurnResult",
-        "TurnStopped",
-        "WaitingTurn",
-    ),
-    "standfast.runtime.turn": ("Turn",),
-    "standfast.trace": ("JsonlTrace", "OtelTrace"),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-__all__ = ["__version__", *sorted(_HOME_OF)]
+__all__, __getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "standfast.errors": "StandfastError LeaseLost ModelError ToolError",
+        "standfast.model": (
+            "Approval ApprovalState CallStatus Capability CapabilityLimits Diagnostic ErrorObject "
+            "ExternalCallRecord Language Metrics RunRequest RunResult RunStatus SessionId SessionInfo "
+            "SessionLimits SessionMeta Severity SideEffect Span ToolCallContext auto_approval"
+        ),
+        "standfast.tools": "RegisteredTool Tool ToolRegistry tool",
+        "standfast.runtime.blocking": "BlockingSandbox",
+        "standfast.runtime.sessions.observation": "SessionMessages",
+        "standfast.runtime.sandbox": "Sandbox",
+        "standfast.tools.builtin.mounts": "Mount",
+        "standfast.model.message": "AssistantMessage InjectedTurnInput Message ToolMessage UserMessage",
+        "standfast.model.session": "CurrentTurn Node SessionHead session_id_from",
+        "standfast.model.host_requests": "DirectRequest SessionCreateRequest TurnInput",
+        "standfast.model.monitor": "MonitorSpec MonitorState",
+        "standfast.model.outcome": "StopReason",
+        "standfast.model.task": "TaskSpec TaskState",
+        "standfast.model.trigger": "Schedule Trigger",
+        "standfast.model.limits": "Usage UsageLimits",
+        "standfast.tools.context": "CompleteAfter CompleteLater ContinueAs RunContext",
+        "standfast.plugins.actions": "action",
+        "standfast.plugins.hook": "hook",
+        "standfast.plugins.plugin": "Plugin",
+        "standfast.protocols.code.plugin": "CodeMode CodeProtocol",
+        "standfast.providers.anthropic": "AnthropicModel",
+        "standfast.providers.cached": "Cached",
+        "standfast.providers.fallback": "Fallback",
+        "standfast.providers.google": "GoogleModel",
+        "standfast.providers.openai": "OpenAIModel",
+        "standfast.providers.openai_compatible": "OpenAICompatibleModel",
+        "standfast.providers.rate_limit": "Limited RateLimit",
+        "standfast.providers.recorded": "Recorded",
+        "standfast.providers.resolve": "resolve_model",
+        "standfast.providers.scripted": "ScriptedModel",
+        "standfast.runtime.agent": "Agent",
+        "standfast.runtime.agent_runtime": "Runtime",
+        "standfast.runtime.agent_session": "Attachment Session",
+        "standfast.runtime.dependencies": "DepsContext runtime_loop",
+        "standfast.runtime.result": (
+            "AwaitedResult FinishedTurn FrameSwitchedTurn StoppedTurn TurnResult TurnStopped WaitingTurn"
+        ),
+        "standfast.runtime.turn": "Turn",
+        "standfast.trace": "JsonlTrace OtelTrace",
+    },
+)
+__all__.insert(0, "__version__")
 
 if TYPE_CHECKING:
     from standfast.errors import LeaseLost as LeaseLost
@@ -181,17 +153,3 @@ if TYPE_CHECKING:
     from standfast.tools.context import RunContext as RunContext
     from standfast.trace import JsonlTrace as JsonlTrace
     from standfast.trace import OtelTrace as OtelTrace
-
-
-def __getattr__(name: str) -> Any:
-    if (home := _HOME_OF.get(name)) is None:
-        raise AttributeError(f"module 'standfast' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__

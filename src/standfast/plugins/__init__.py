@@ -5,82 +5,39 @@ Plugin authors import from here; each name is loaded when it is first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from standfast.exports import lazy_exports
 from standfast.plugins.hook import hook as hook  # at once: else the module of the same name would stand here
 
-_HOMES = {
-    "standfast.model.directive": (
-        "AbortTurn",
-        "CreateSession",
-        "EmitRuntimeEvents",
-        "EmitTrace",
-        "EnqueueMessages",
-        "PluginDirective",
-        "ReplaceToolArgs",
-        "RuntimeEvent",
-        "SessionRequest",
-        "ShortCircuitTool",
-        "ask_person",
-        "deny_call",
-    ),
-    "standfast.model.plugin_options": ("PluginOptions",),
-    "standfast.model.prompt": ("PromptContribution", "PromptLayer", "PromptSlot"),
-    "standfast.model.session": ("SessionPolicy",),
-    "standfast.plugins.actions": ("PluginActionContext", "PluginActionDef", "action"),
-    "standfast.plugins.contexts": (
-        "AssistantResponseHookContext",
-        "AssistantResponseTransform",
-        "AssistantStreamHookContext",
-        "AssistantStreamTransform",
-        "CheckpointHookContext",
-        "CompactionContext",
-        "ContextCompaction",
-        "PluginExtensions",
-        "PromptHookContext",
-        "SessionConfigChanged",
-        "SessionRestored",
-        "SwitchAgentFrame",
-        "ToolCallHookContext",
-        "ToolCatalogContext",
-        "ToolResultHookContext",
-        "ToolResultProjectionContext",
-        "TurnFinalized",
-        "TurnHookContext",
-        "TurnPersisted",
-        "TurnResultHookContext",
-        "TurnTransformContext",
-    ),
-    "standfast.plugins.hook": ("HOOKS", "HookKind", "hook"),
-    "standfast.plugins.plugin": ("Plugin", "PluginFactory", "PluginSessionContext", "SessionPlugin"),
-    "standfast.plugins.protocol": (
-        "ProtocolDriverPlugin",
-        "ProtocolSessionPlugin",
-        "TurnDriverPreamble",
-    ),
-    "standfast.plugins.registrar": ("PluginRegistrar",),
-    "standfast.plugins.session": ("PluginHost", "PluginSession", "SessionAuthority", "SessionBuild"),
-    "standfast.plugins.triggers": ("TriggerEvent",),
-    "standfast.plugins.turn_hooks": ("TurnContext",),
-    "standfast.tools.registry": ("ToolCatalogContribution",),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-__all__ = sorted(_HOME_OF)
-
-
-def __getattr__(name: str) -> Any:
-    if (home := _HOME_OF.get(name)) is None:
-        raise AttributeError(f"module 'standfast.plugins' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__all__, __getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "standfast.model.directive": (
+            "AbortTurn CreateSession EmitRuntimeEvents EmitTrace EnqueueMessages PluginDirective "
+            "ReplaceToolArgs RuntimeEvent SessionRequest ShortCircuitTool ask_person deny_call"
+        ),
+        "standfast.model.plugin_options": "PluginOptions",
+        "standfast.model.prompt": "PromptContribution PromptLayer PromptSlot",
+        "standfast.model.session": "SessionPolicy",
+        "standfast.plugins.actions": "PluginActionContext PluginActionDef action",
+        "standfast.plugins.contexts": (
+            "AssistantResponseHookContext AssistantResponseTransform AssistantStreamHookContext "
+            "AssistantStreamTransform CheckpointHookContext CompactionContext ContextCompaction "
+            "PluginExtensions PromptHookContext SessionConfigChanged SessionRestored SwitchAgentFrame "
+            "ToolCallHookContext ToolCatalogContext ToolResultHookContext ToolResultProjectionContext "
+            "TurnFinalized TurnHookContext TurnPersisted TurnResultHookContext TurnTransformContext"
+        ),
+        "standfast.plugins.hook": "HOOKS HookKind hook",
+        "standfast.plugins.plugin": "Plugin PluginFactory PluginSessionContext SessionPlugin",
+        "standfast.plugins.protocol": "ProtocolDriverPlugin ProtocolSessionPlugin TurnDriverPreamble",
+        "standfast.plugins.registrar": "PluginRegistrar",
+        "standfast.plugins.session": "PluginHost PluginSession SessionAuthority SessionBuild",
+        "standfast.plugins.triggers": "TriggerEvent",
+        "standfast.plugins.turn_hooks": "TurnContext",
+        "standfast.tools.registry": "ToolCatalogContribution",
+    },
+)
 
 
 if TYPE_CHECKING:

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-_HOMES = {
-    "JsonlTrace": "standfast.trace.jsonl",
-    "OtelTrace": "standfast.trace.otel",
-    "TraceRecord": "standfast.model.trace_record",
-    "read_trace": "standfast.trace.trace_reader",
-    "span_trees": "standfast.trace.trace_reader",
-}
+from standfast.exports import lazy_exports
 
-__all__ = ["JsonlTrace", "OtelTrace", "TraceRecord", "read_trace", "span_trees"]
-
-
-def __getattr__(name: str) -> Any:
-    if (home := _HOMES.get(name)) is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
-
+__all__, __getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "standfast.model.trace_record": "TraceRecord",
+        "standfast.trace.jsonl": "JsonlTrace",
+        "standfast.trace.otel": "OtelTrace",
+        "standfast.trace.trace_reader": "read_trace span_trees",
+    },
+)
 
 if TYPE_CHECKING:
     from standfast.model.trace_record import TraceRecord as TraceRecord

@@ -6,34 +6,23 @@ A name is loaded when it is first used, and loads no other plugin with it. By en
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-_HOMES = {
-    "Compaction": "compaction",
-    "Guard": "guard",
-    "Memory": "memory",
-    "Plan": "plan",
-    "Redact": "redact",
-    "RollingHistory": "rolling_history",
-    "Subagents": "subagents",
-    "ToolOutputBudget": "tool_output_budget",
-}
+from standfast.exports import lazy_exports
 
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    if (home := _HOMES.get(name)) is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__all__, __getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "standfast.plugins.shipped.compaction": "Compaction",
+        "standfast.plugins.shipped.guard": "Guard",
+        "standfast.plugins.shipped.memory": "Memory",
+        "standfast.plugins.shipped.plan": "Plan",
+        "standfast.plugins.shipped.redact": "Redact",
+        "standfast.plugins.shipped.rolling_history": "RollingHistory",
+        "standfast.plugins.shipped.subagents": "Subagents",
+        "standfast.plugins.shipped.tool_output_budget": "ToolOutputBudget",
+    },
+)
 
 
 if TYPE_CHECKING:
