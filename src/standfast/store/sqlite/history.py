@@ -66,21 +66,19 @@ _LAST_STATE: Final = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name
 # Reading
 
 
-def load_frame(db: apsw.Connection, leaf: str, known: str | None) -> tuple[Segment, ...]:
-    """Return the path of the leaf's frame; see `SessionStore.frame`."""
+def load_frame(db: apsw.Connection, leaf: str, *, known: str | None = None) -> tuple[Segment, ...]:
     segment_id, place = split_node_id(leaf)
     stop = None if known is None else split_node_id(known)[0]
     segments = _by_id(db.execute(_FRAME, (segment_id, place, stop)).fetchall())
     found = frame_path(segments.get, leaf, known=known)
     if known is not None and found and found[0].parent != known and stop in segments:
-        return load_frame(db, leaf, None)
+        return load_frame(db, leaf)
     if found and not found[0].opens_frame and found[0].parent != known:
         _require_pruned(db, found[0])
     return tuple(found)
 
 
-def load_path(db: apsw.Connection, leaf: str, after_depth: int) -> tuple[Segment, ...]:
-    """Return the path to the leaf; see `SessionStore.path`."""
+def load_path(db: apsw.Connection, leaf: str, *, after_depth: int = 0) -> tuple[Segment, ...]:
     segments = _by_id(db.execute(_PATH, (split_node_id(leaf)[0], after_depth)).fetchall())
     found = path(segments.get, leaf, after_depth=after_depth)
     if found and found[0].depth > after_depth:
@@ -103,13 +101,13 @@ def _require_pruned(db: apsw.Connection, first: Segment) -> None:
 
 def append(
     db: apsw.Connection,
-    session: StoredSession,
+    session_id: str,
     segment_id: str,
     entries: tuple[Entry, ...],
+    requires: str | None,
     now_ms: int,
-    requires: str | None = None,
 ) -> SessionHead:
-    """Add nodes under the leaf; `StaleBranch` if *requires* is not on the active path."""
+    session = rows.require_session(db, session_id)
     leaf = session.head.leaf
     if requires is not None and not holds(lambda name: rows.find_segment(db, name), leaf, requires):
         raise StaleBranch(leaf)
@@ -139,13 +137,14 @@ def grow(
 
 def fork(
     db: apsw.Connection,
-    session: StoredSession,
+    session_id: str,
     new_id: str,
     at: str | None,
     now_ms: int,
+    *,
     charter: SessionCharter | None = None,
 ) -> SessionHead:
-    """Make a session whose leaf is *at*, or this one's. It has no parent unless *charter* names one."""
+    session = rows.require_session(db, session_id)
     if rows.find_session(db, new_id) is not None:
         raise SessionExists(new_id)
     head, state, leaf_key = session.head, session.head.state, session.leaf_key
@@ -157,15 +156,14 @@ def fork(
     return rows.insert_session(db, fork, session.family, leaf_key).head
 
 
-def rewind(db: apsw.Connection, session: StoredSession, to: str, now_ms: int) -> SessionHead:
-    """Move the leaf to another node of the session's history."""
+def rewind(db: apsw.Connection, session_id: str, to: str, now_ms: int) -> SessionHead:
+    session = _at_rest(db, session_id)
     branch, state, leaf_key = _stand(db, session, to, session.head.revision + 1)
     head = _replace(rules.head_at(session.head, branch), state=state)
     return rows.update_session(db, at_time(_replace(session, head=head, leaf_key=leaf_key), now_ms)).head
 
 
 def make(db: apsw.Connection, new: NewSession) -> SessionHead:
-    """Make a session with all that it begins with, or return the one that has the same charter."""
     head = new.head
     found = rows.find_session(db, head.session_id)
     if found is not None:
@@ -174,13 +172,11 @@ def make(db: apsw.Connection, new: NewSession) -> SessionHead:
     if new.fork_of is None:
         rows.insert_session(db, head)
     else:
-        source = rows.require_session(db, new.fork_of)
-        fork(db, source, head.session_id, new.at, head.created_at, head.charter)
+        fork(db, new.fork_of, head.session_id, new.at, head.created_at, charter=head.charter)
         forked = rows.require_session(db, head.session_id)
         rows.write_head(db, forked, rules.described_as(forked.head, head))
     if new.entries:
-        made = rows.require_session(db, head.session_id)
-        append(db, made, new.segment_id, new.entries, head.created_at)
+        append(db, head.session_id, new.segment_id, new.entries, None, head.created_at)
     session = rows.require_session(db, head.session_id)
     inputs.put_blobs(db, new.blobs)
     held = session.head.state
@@ -195,15 +191,14 @@ def make(db: apsw.Connection, new: NewSession) -> SessionHead:
 def add_usage(
     db: apsw.Connection, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
 ) -> SessionHead:
-    """Add to the ledger, and to the number of model calls."""
     counted = grow(db, rows.require_session(db, session_id), "", (), b"", model_calls)
     return rows.update_session(db, at_time(counted, now_ms, usage)).head
 
 
 def set_state(
-    db: apsw.Connection, session: StoredSession, state: StateRecord, blobs: tuple[Blob, ...], now_ms: int
+    db: apsw.Connection, session_id: str, state: StateRecord, blobs: tuple[Blob, ...], now_ms: int
 ) -> SessionHead:
-    """Give the session another state at its leaf."""
+    session = _at_rest(db, session_id)
     inputs.put_blobs(db, blobs)
     return rows.update_session(db, at_time(write_state(db, session, state), now_ms)).head
 
@@ -212,6 +207,14 @@ def at_time(session: StoredSession, now_ms: int, usage: tuple[UsageEntry, ...] =
     """Return the session as used at that time, with *usage* added; its head is encoded anew."""
     head = rules.used(session.head, now_ms, usage)
     return _replace(session, head=head, body=encode(head))
+
+
+def _at_rest(db: apsw.Connection, session_id: str) -> StoredSession:
+    """Return the session; `SessionBusy` while a turn of it is unfinished."""
+    session = rows.require_session(db, session_id)
+    sql = "SELECT turn_id FROM turns WHERE session = ? AND state <> 'ended'"
+    rules.require_at_rest(session_id, session.owner, db.execute(sql, (session.key,)).get)
+    return session
 
 
 def _stand(
@@ -260,9 +263,8 @@ def write_state(
     return _replace(session, head=_replace(head, state=state_id(key)))
 
 
-def state_body(db: apsw.Connection, name: str) -> bytes | None:
-    """Return the body of the state of that name."""
-    key = state_key(name)
+def state_body(db: apsw.Connection, state_id: str) -> bytes | None:
+    key = state_key(state_id)
     row = None if key is None else db.execute(f"{STATES} WHERE key = ?", (key,)).fetchone()
     return None if row is None else state_body_of(row)
 

@@ -42,19 +42,11 @@ _items = msgspec.json.Decoder(QueuedInput)
 
 
 def put(db: apsw.Connection, item: QueuedInput, blobs: tuple[Blob, ...] = ()) -> None:
-    """Keep a message for its session; the same one twice is one."""
     if _put(db, rows.require_session(db, item.session_id).key, item):
         put_blobs(db, blobs)
 
 
-def put_if_there(db: apsw.Connection, item: QueuedInput) -> None:
-    """Keep a message, unless its session is gone."""
-    if (session := rows.session_key(db, item.session_id)) is not None:
-        _put(db, session, item)
-
-
 def waiting(db: apsw.Connection, session_id: str) -> list[QueuedInput]:
-    """What waits, oldest first."""
     session = rows.find_session(db, session_id)
     return [] if session is None else [_of(row) for row in db.execute(_WAITING, (session.key,)).fetchall()]
 
@@ -65,7 +57,6 @@ def with_queued(db: apsw.Connection) -> list[str]:
 
 
 def withdraw(db: apsw.Connection, input_id: str) -> bool:
-    """Take an input back; false once it was claimed."""
     db.execute("DELETE FROM inputs WHERE input_id = ? AND kind <> 'claimed'", (input_id,))
     return db.changes() > 0
 
@@ -159,8 +150,7 @@ _NOTE: Final = "INSERT INTO occurrences VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHI
 _triggers = msgspec.json.Decoder(Trigger)
 
 
-def put_trigger(db: apsw.Connection, trigger: Trigger, seen: Trigger | None = None) -> bool:
-    """Replace the trigger of that name; with *seen*, only if that is still there."""
+def put_trigger(db: apsw.Connection, trigger: Trigger, *, seen: Trigger | None = None) -> bool:
     if seen is not None and find_trigger(db, seen.name) != seen:
         return False
     columns = (trigger.name, rows.require_session(db, trigger.session_id).key, rules.due_at(trigger))
@@ -176,7 +166,6 @@ def find_trigger(db: apsw.Connection, name: str) -> Trigger | None:
 
 
 def find_triggers(db: apsw.Connection) -> list[Trigger]:
-    """All triggers, by name."""
     return [trigger_of(row) for row in db.execute(f"{TRIGGERS} ORDER BY name").fetchall()]
 
 
@@ -186,26 +175,22 @@ def remove_trigger(db: apsw.Connection, name: str) -> bool:
 
 
 def occur(
-    db: apsw.Connection, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None
+    db: apsw.Connection,
+    occurrence: Occurrence,
+    inputs: tuple[QueuedInput, ...],
+    advance: Trigger | None = None,
 ) -> bool:
-    """Keep what occurred and the inputs it becomes; false if it was known."""
-    new = _note(db, occurrence)
+    columns = (occurrence.source, occurrence.key, occurrence.at_ms)
+    db.execute(_NOTE, (*columns, seal("occurrence", *columns)))
+    if not (new := db.changes() > 0):
+        row = db.execute(f"{OCCURRENCES} WHERE source = ? AND key = ?", columns[:2]).fetchone()
+        check_occurrence((*columns, None) if row is None else row)
     for item in inputs if new else ():
-        put_if_there(db, item)
+        if (session := rows.session_key(db, item.session_id)) is not None:
+            _put(db, session, item)
     if advance is not None and rules.moves_on(find_trigger(db, advance.name), advance):
         put_trigger(db, advance)
     return new
-
-
-def _note(db: apsw.Connection, occurrence: Occurrence) -> bool:
-    """Remember an occurrence; false if it was known."""
-    columns = (occurrence.source, occurrence.key, occurrence.at_ms)
-    db.execute(_NOTE, (*columns, seal("occurrence", *columns)))
-    if db.changes():
-        return True
-    row = db.execute(f"{OCCURRENCES} WHERE source = ? AND key = ?", columns[:2]).fetchone()
-    check_occurrence((*columns, None) if row is None else row)
-    return False
 
 
 def check_occurrence(row: Row) -> None:

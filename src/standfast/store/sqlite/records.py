@@ -38,14 +38,12 @@ _tasks = msgspec.json.Decoder(TaskRecord)
 
 
 def add_task(db: apsw.Connection, record: TaskRecord) -> None:
-    """Keep a task in place of one of its id that is over."""
     session = rows.require_session(db, record.session_id)
     _make_room(db, session.key, record.id)
     db.execute(_INSERT_TASK, _task_row(session.key, record))
 
 
 def change_task(db: apsw.Connection, session_id: str, task_id: str, change: rules.TaskChange) -> TaskRecord:
-    """The task as *change* leaves it, unless it is over."""
     session = rows.session_key(db, session_id) or _NO_SESSION
     placed = _require_task(db, session, session_id, task_id)
     after = rules.changed_task(placed.record, change)
@@ -59,8 +57,7 @@ def find_task(db: apsw.Connection, session_id: str, task_id: str) -> TaskRecord 
     return None if found is None else found.record
 
 
-def find_tasks(db: apsw.Connection, session_id: str | None, live: bool) -> list[TaskRecord]:
-    """Tasks of one session or of all, oldest first."""
+def find_tasks(db: apsw.Connection, *, session_id: str | None = None, live: bool = False) -> list[TaskRecord]:
     conditions = [_OF_SESSION] if session_id is not None else []
     conditions += ["live = 1"] if live else []
     sql = f"{TASKS} WHERE {' AND '.join(conditions)}" if conditions else TASKS
@@ -69,7 +66,6 @@ def find_tasks(db: apsw.Connection, session_id: str | None, live: bool) -> list[
 
 
 def move_tasks(db: apsw.Connection, from_id: str, to_id: str, task_ids: tuple[str, ...], now_ms: int) -> None:
-    """Give tasks to another session, all or none."""
     source, target = (rows.require_session(db, session_id).key for session_id in (from_id, to_id))
     found = [_require_task(db, source, from_id, task_id) for task_id in dict.fromkeys(task_ids)]
     for placed in found if source != target else ():
@@ -124,12 +120,11 @@ PLUGIN_RECORDS: Final = "SELECT plugin_id, scope, name, updated_at, digest, body
 _PLUGIN_RECORD: Final = "shelf"
 """The kind in the digests: the name that the table once had."""
 
-Place = tuple[str, str, str]
-"""The plugin, its scope and the name of what it keeps there."""
 
-
-def put_plugin_record(db: apsw.Connection, place: Place, body: bytes | None, now_ms: int) -> None:
-    """Keep *body* in place of what is there; None takes it away."""
+def put_plugin_record(
+    db: apsw.Connection, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int
+) -> None:
+    place = (plugin_id, scope, key)
     if body is None:
         db.execute("DELETE FROM plugin_records WHERE plugin_id = ? AND scope = ? AND name = ?", place)
         return
@@ -137,13 +132,13 @@ def put_plugin_record(db: apsw.Connection, place: Place, body: bytes | None, now
     db.execute("INSERT OR REPLACE INTO plugin_records VALUES (?, ?, ?, ?, ?, ?)", row)
 
 
-def plugin_record(db: apsw.Connection, place: Place) -> bytes | None:
-    row = db.execute(f"{PLUGIN_RECORDS} WHERE plugin_id = ? AND scope = ? AND name = ?", place).fetchone()
+def plugin_record(db: apsw.Connection, plugin_id: str, scope: str, key: str) -> bytes | None:
+    sql = f"{PLUGIN_RECORDS} WHERE plugin_id = ? AND scope = ? AND name = ?"
+    row = db.execute(sql, (plugin_id, scope, key)).fetchone()
     return None if row is None else plugin_record_of(row)[1]
 
 
 def plugin_records(db: apsw.Connection, plugin_id: str, scope: str) -> list[tuple[str, bytes]]:
-    """What a plugin keeps in one scope, ordered by name."""
     sql = f"{PLUGIN_RECORDS} WHERE plugin_id = ? AND scope = ? ORDER BY name"
     return [plugin_record_of(row) for row in db.execute(sql, (plugin_id, scope)).fetchall()]
 

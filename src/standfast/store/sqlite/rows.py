@@ -23,11 +23,13 @@ import apsw
 import msgspec
 
 from standfast.errors import IdempotencyConflict, InvalidSessionId, RecordCorrupt, SessionNotFound
-from standfast.model.canonical import digest_bytes
+from standfast.model.canonical import Json, digest_bytes
 from standfast.model.capability import ExternalCallRecord
 from standfast.model.message import AssistantMessage, ToolMessage
 from standfast.model.outcome import Finished
 from standfast.model.session import (
+    Blocked,
+    CodeSettings,
     Entry,
     FrameOpened,
     Segment,
@@ -36,7 +38,7 @@ from standfast.model.session import (
     TurnState,
     TurnSummary,
 )
-from standfast.ports.session_store import Blob, JournalEntry
+from standfast.ports.session_store import Blob, JournalEntry, TurnInProgress
 from standfast.store import rules
 
 T = TypeVar("T")
@@ -66,6 +68,7 @@ _UPDATE_TURN: Final = (
     "UPDATE turns SET state = ?, ended_at = ?, cancel = ?, echoes = ?, digest = ?, summary = ?, input = ? "
     "WHERE turn_id = ?"
 )
+_OPEN: Final = "sessions.id = ? AND turns.state <> 'ended'"
 _ADD_ENTRY: Final = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _REPLACE_ENTRY: Final = "INSERT OR REPLACE INTO journal VALUES (?, ?, ?, ?, ?, ?)"
 # Read whole, and with what belongs to no unfinished turn: an entry whose turn cannot be determined must not
@@ -151,14 +154,22 @@ def session_key(db: apsw.Connection, session_id: str) -> int | None:
     return found
 
 
+def open_session(db: apsw.Connection, head: SessionHead) -> SessionHead:
+    found = find_session(db, head.session_id)
+    return insert_session(db, head).head if found is None else found.head
+
+
+def head(db: apsw.Connection, session_id: str) -> SessionHead | None:
+    found = find_session(db, session_id)
+    return None if found is None else found.head
+
+
 def heads(db: apsw.Connection) -> list[SessionHead]:
-    """Return all sessions, the latest used first."""
     rows = db.execute(SESSIONS).fetchall()
     return sorted((session_of(row).head for row in rows), key=rules.head_order)
 
 
 def children(db: apsw.Connection, session_id: str) -> list[SessionHead]:
-    """Return the sessions that this one made, oldest first."""
     rows = db.execute(f"{SESSIONS} WHERE parent = ? ORDER BY key", (session_id,)).fetchall()
     found = [session_of(row).head for row in rows]
     for head in found:
@@ -204,6 +215,26 @@ def update_session(db: apsw.Connection, session: StoredSession) -> StoredSession
 def write_head(db: apsw.Connection, session: StoredSession, head: SessionHead) -> None:
     """Write another head of the session, with the same leaf."""
     update_session(db, _replace(session, head=head, body=encode(head)))
+
+
+def describe(
+    db: apsw.Connection,
+    session_id: str,
+    *,
+    agent: str,
+    model: str,
+    host: dict[str, Json],
+    metadata: dict[str, Json] | None = None,
+    code: CodeSettings | None = None,
+) -> None:
+    session = require_session(db, session_id)
+    head = rules.described(session.head, agent=agent, model=model, host=host, metadata=metadata, code=code)
+    write_head(db, session, head)
+
+
+def note_blocked(db: apsw.Connection, session_id: str, blocked: Blocked | None) -> None:
+    if (session := find_session(db, session_id)) is not None:
+        write_head(db, session, _replace(session.head, blocked=blocked))
 
 
 def write_lease(
@@ -362,6 +393,28 @@ def find_turns(db: apsw.Connection, condition: str, *values: str | int) -> list[
     """Return the turns that *condition* is true of, oldest first."""
     rows = db.execute(f"{TURNS} WHERE {condition} ORDER BY turns.key", values).fetchall()
     return [turn_of(row[:-1], str(row[-1])) for row in rows]
+
+
+def turn(db: apsw.Connection, turn_id: str) -> TurnRecord | None:
+    found = find_turn(db, turn_id)
+    return None if found is None else whole_record(db, found)
+
+
+def turns(db: apsw.Connection, session_id: str) -> list[TurnRecord]:
+    return [whole_record(db, turn) for turn in find_turns(db, "sessions.id = ?", session_id)]
+
+
+def open_turn(db: apsw.Connection, session_id: str) -> TurnRecord | None:
+    found = find_turns(db, _OPEN, session_id)
+    return found[0].record if found else None
+
+
+def open_turn_journal(db: apsw.Connection, session_id: str) -> TurnInProgress | None:
+    for turn in find_turns(db, _OPEN, session_id):
+        assert turn.input is not None  # it goes when the turn ends
+        saved = journal(db, turn.record.turn_id)
+        return TurnInProgress(record=turn.record, input=turn.input, journal=saved)
+    return None
 
 
 def end_turn(

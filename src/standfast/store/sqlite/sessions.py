@@ -4,7 +4,8 @@ Theory of operation
 -------------------
 Writes go to the file's one writer thread, which commits for all waiting callers at once (`Database`); reads
 run on threads of their own and never wait for the writer. The modules beside this one contain what happens
-inside a transaction: `turns`, `history`, `inputs`, `waits`, `records`, `prune`.
+inside a transaction: `turns`, `history`, `inputs`, `waits`, `records`, `prune`. Each method of the store is
+one of their functions, as a read or as a write; `SessionStore` documents them.
 
 Rules
 -----
@@ -15,58 +16,58 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import apsw
 import msgspec
 
-from standfast.model.approval import Approval, Decision
-from standfast.model.canonical import Json
-from standfast.model.limits import UsageEntry
-from standfast.model.session import (
-    Blocked,
-    CodeSettings,
-    Entry,
-    Segment,
-    SessionCharter,
-    SessionHead,
-    TurnRecord,
-    TurnSummary,
-)
-from standfast.model.task import TaskRecord
-from standfast.model.trigger import Occurrence, Trigger
+from standfast.model.session import SessionHead, TurnRecord
 from standfast.model.wait import WaitOutcome
 from standfast.ports.session_store import (
     Begun,
-    Blob,
     Claimant,
     CommitRefused,
     Lease,
-    NewSession,
     NewTurn,
     Pruned,
     PruneRequest,
-    QueuedInput,
-    Renewed,
     Repeated,
-    Save,
-    Saved,
     SeenClock,
-    StateRecord,
     Takeover,
     TurnCommit,
-    TurnInProgress,
 )
 from standfast.store import rules
-from standfast.store.sqlite import history, inputs, prune, records, rows, turns, waits
+from standfast.store.sqlite import history, prune, records, rows, waits
+from standfast.store.sqlite import inputs as queue
+from standfast.store.sqlite import turns as lifecycle
 from standfast.store.sqlite.database import MAX_READERS, Database
-from standfast.store.sqlite.inputs import occur
 from standfast.store.sqlite.sandbox_migration import COMPONENTS
 from standfast.tools.threads import BlockingLoop, DaemonThreads
 
+P = ParamSpec("P")
 T = TypeVar("T")
+InTransaction = Callable[Concatenate[apsw.Connection, P], T]
+Method = Callable[Concatenate["SqliteSessionStore", P], Coroutine[Any, Any, T]]
+
+
+def _writes(job: InTransaction[P, T]) -> Method[P, T]:
+    """Return the method of the store that runs *job* as a write."""
+
+    async def write(self: SqliteSessionStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._write(lambda db: job(db, *args, **kwargs))
+
+    return write
+
+
+def _reads(query: InTransaction[P, T]) -> Method[P, T]:
+    """Return the method of the store that runs *query* as a read."""
+
+    async def read(self: SqliteSessionStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._read(lambda db: query(db, *args, **kwargs))
+
+    return read
 
 
 class SqliteSessionStore:
@@ -97,160 +98,53 @@ class SqliteSessionStore:
 
     # Sessions and their history
 
+    head = _reads(rows.head)
+    heads = _reads(rows.heads)
+    children = _reads(rows.children)
+    describe = _writes(rows.describe)
+    note_blocked = _writes(rows.note_blocked)
+    frame = _reads(history.load_frame)
+    path = _reads(history.load_path)
+    append = _writes(history.append)
+    fork = _writes(history.fork)
+    make_session = _writes(history.make)
+    add_usage = _writes(history.add_usage)
+    rewind = _writes(history.rewind)
+    set_state = _writes(history.set_state)
+    state = _reads(history.state_body)
+    snapshot = _reads(records.find_snapshot)
+
     async def open_session(self, head: SessionHead) -> SessionHead:
-        def job(db: apsw.Connection) -> SessionHead:
-            found = rows.find_session(db, head.session_id)
-            return rows.insert_session(db, head).head if found is None else found.head
-
         found = await self.head(head.session_id)
-        return await self._write(job) if found is None else found
-
-    async def head(self, session_id: str) -> SessionHead | None:
-        found = await self._read(lambda db: rows.find_session(db, session_id))
-        return None if found is None else found.head
-
-    async def heads(self) -> list[SessionHead]:
-        return await self._read(rows.heads)
-
-    async def describe(
-        self,
-        session_id: str,
-        *,
-        agent: str,
-        model: str,
-        host: dict[str, Json],
-        metadata: dict[str, Json] | None = None,
-        code: CodeSettings | None = None,
-    ) -> None:
-        def job(db: apsw.Connection) -> None:
-            session = rows.require_session(db, session_id)
-            head = rules.described(
-                session.head, agent=agent, model=model, host=host, metadata=metadata, code=code
-            )
-            rows.write_head(db, session, head)
-
-        await self._write(job)
-
-    async def note_blocked(self, session_id: str, blocked: Blocked | None) -> None:
-        def job(db: apsw.Connection) -> None:
-            session = rows.find_session(db, session_id)
-            if session is not None:
-                head = msgspec.structs.replace(session.head, blocked=blocked)
-                rows.write_head(db, session, head)
-
-        await self._write(job)
+        return await self._write(lambda db: rows.open_session(db, head)) if found is None else found
 
     async def delete_session(self, session_id: str) -> bool:
         return await self._write(lambda db: prune.delete_session(db, session_id, self._owner_is_dead))
-
-    async def frame(self, leaf: str, *, known: str | None = None) -> tuple[Segment, ...]:
-        return await self._read(lambda db: history.load_frame(db, leaf, known))
-
-    async def path(self, leaf: str, *, after_depth: int = 0) -> tuple[Segment, ...]:
-        return await self._read(lambda db: history.load_path(db, leaf, after_depth))
-
-    async def append(
-        self, session_id: str, segment_id: str, entries: tuple[Entry, ...], requires: str | None, now_ms: int
-    ) -> SessionHead:
-        return await self._write(
-            lambda db: history.append(
-                db, rows.require_session(db, session_id), segment_id, entries, now_ms, requires
-            )
-        )
-
-    async def fork(
-        self,
-        session_id: str,
-        new_id: str,
-        at: str | None,
-        now_ms: int,
-        *,
-        charter: SessionCharter | None = None,
-    ) -> SessionHead:
-        return await self._write(
-            lambda db: history.fork(db, rows.require_session(db, session_id), new_id, at, now_ms, charter)
-        )
-
-    async def make_session(self, new: NewSession) -> SessionHead:
-        return await self._write(lambda db: history.make(db, new))
-
-    async def add_usage(
-        self, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
-    ) -> SessionHead:
-        return await self._write(lambda db: history.add_usage(db, session_id, usage, model_calls, now_ms))
-
-    async def rewind(self, session_id: str, to: str, now_ms: int) -> SessionHead:
-        return await self._write(
-            lambda db: history.rewind(db, turns.require_at_rest(db, session_id), to, now_ms)
-        )
-
-    async def set_state(
-        self, session_id: str, state: StateRecord, blobs: tuple[Blob, ...], now_ms: int
-    ) -> SessionHead:
-        return await self._write(
-            lambda db: history.set_state(db, turns.require_at_rest(db, session_id), state, blobs, now_ms)
-        )
-
-    async def state(self, state_id: str) -> bytes | None:
-        return await self._read(lambda db: history.state_body(db, state_id))
 
     async def put_snapshot(self, snapshot_id: str, session_id: str, data: bytes, now_ms: int) -> None:
         row = records.snapshot_row(snapshot_id, session_id, now_ms, data)
         await self._write(lambda db: records.put_snapshot(db, row))
 
-    async def snapshot(self, snapshot_id: str) -> bytes | None:
-        return await self._read(lambda db: records.find_snapshot(db, snapshot_id))
-
     # Turns
 
+    save = _writes(lifecycle.save)
+    park = _writes(lifecycle.park)
+    renew = _writes(lifecycle.renew)
+    cancel = _writes(lifecycle.cancel)
+    turn = _reads(rows.turn)
+    turns = _reads(rows.turns)
+    open_turn = _reads(rows.open_turn)
+    open_turn_journal = _reads(rows.open_turn_journal)
+
     async def begin(self, turn: NewTurn, claimant: Claimant) -> Begun | Repeated:
-        return await self._write(lambda db: turns.begin(db, turn, claimant, self._owner_is_dead))
+        return await self._write(lambda db: lifecycle.begin(db, turn, claimant, self._owner_is_dead))
 
     async def take_over(self, turn_id: str, claimant: Claimant) -> Takeover:
-        return await self._write(lambda db: turns.take_over(db, turn_id, claimant, self._owner_is_dead))
-
-    async def save(self, lease: Lease, save: Save) -> Saved:
-        return await self._write(lambda db: turns.save(db, lease, save))
-
-    async def park(self, lease: Lease, save: Save, summary: TurnSummary) -> None:
-        await self._write(lambda db: turns.park(db, lease, save, summary))
+        return await self._write(lambda db: lifecycle.take_over(db, turn_id, claimant, self._owner_is_dead))
 
     async def commit(self, lease: Lease, commit: TurnCommit) -> SessionHead | CommitRefused:
         entries = rows.encode(commit.entries)
-        return await self._write(lambda db: turns.commit(db, lease, commit, entries))
-
-    async def renew(self, leases: tuple[Lease, ...], now_ms: int, lease_ms: int) -> Renewed:
-        return await self._write(lambda db: turns.renew(db, leases, now_ms, lease_ms))
-
-    async def turn(self, turn_id: str) -> TurnRecord | None:
-        found = await self._records("turns.turn_id = ?", turn_id)
-        return found[0] if found else None
-
-    async def turns(self, session_id: str) -> list[TurnRecord]:
-        return await self._records("sessions.id = ?", session_id)
-
-    async def _records(self, condition: str, value: str) -> list[TurnRecord]:
-        def query(db: apsw.Connection) -> list[TurnRecord]:
-            return [rows.whole_record(db, turn) for turn in rows.find_turns(db, condition, value)]
-
-        return await self._read(query)
-
-    async def open_turn(self, session_id: str) -> TurnRecord | None:
-        def query(db: apsw.Connection) -> TurnRecord | None:
-            found = rows.find_turns(db, "sessions.id = ? AND turns.state <> 'ended'", session_id)
-            return found[0].record if found else None
-
-        return await self._read(query)
-
-    async def open_turn_journal(self, session_id: str) -> TurnInProgress | None:
-        def query(db: apsw.Connection) -> TurnInProgress | None:
-            for turn in rows.find_turns(db, "sessions.id = ? AND turns.state <> 'ended'", session_id):
-                assert turn.input is not None  # it goes when the turn ends
-                saved = rows.journal(db, turn.record.turn_id)
-                return TurnInProgress(record=turn.record, input=turn.input, journal=saved)
-            return None
-
-        return await self._read(query)
+        return await self._write(lambda db: lifecycle.commit(db, lease, commit, entries))
 
     async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
         known = await self._read(lambda db: waits.find_clock(db, boot))
@@ -261,26 +155,19 @@ class SqliteSessionStore:
     async def unfinished(self, now_ms: int, *, lease_now_ms: int | None = None) -> list[TurnRecord]:
         lease_ms = now_ms if lease_now_ms is None else lease_now_ms
         is_dead = self._owner_is_dead
-        return await self._read(lambda db: turns.unfinished(db, now_ms, lease_ms, is_dead))
+        return await self._read(lambda db: lifecycle.unfinished(db, now_ms, lease_ms, is_dead))
 
-    async def cancel(self, turn_id: str) -> bool:
-        return await self._write(lambda db: turns.cancel(db, turn_id))
+    # Inputs and waits
 
-    # Input for a session
-
-    async def put_input(self, item: QueuedInput, blobs: tuple[Blob, ...] = ()) -> None:
-        await self._write(lambda db: inputs.put(db, item, blobs))
-
-    async def withdraw_input(self, input_id: str) -> bool:
-        return await self._write(lambda db: inputs.withdraw(db, input_id))
-
-    async def inputs(self, session_id: str) -> list[QueuedInput]:
-        return await self._read(lambda db: inputs.waiting(db, session_id))
-
-    async def blob(self, digest: str) -> bytes | None:
-        return await self._read(lambda db: inputs.blob(db, digest))
-
-    # Waits
+    put_input = _writes(queue.put)
+    withdraw_input = _writes(queue.withdraw)
+    inputs = _reads(queue.waiting)
+    with_queued = _reads(queue.with_queued)
+    blob = _reads(queue.blob)
+    complete = _writes(waits.complete)
+    approvals = _reads(waits.find_approvals)
+    approval = _reads(waits.find_approval)
+    decide = _writes(waits.decide)
 
     async def ended_waits(self, turn_id: str, now_ms: int) -> tuple[tuple[str, WaitOutcome], ...]:
         found, unwritten = await self._read(lambda db: waits.ended(db, turn_id, now_ms))
@@ -288,83 +175,22 @@ class SqliteSessionStore:
             return found
         return await self._write(lambda db: waits.expire(db, turn_id, now_ms))
 
-    async def complete(self, token: str, outcome: WaitOutcome, now_ms: int) -> TurnRecord:
-        return await self._write(lambda db: waits.complete(db, token, outcome, now_ms))
+    # Tasks, triggers and records of plugins
 
-    async def approvals(self, *, session_id: str | None = None, turn_id: str | None = None) -> list[Approval]:
-        return await self._read(lambda db: waits.find_approvals(db, session_id=session_id, turn_id=turn_id))
-
-    async def approval(self, approval_id: str) -> Approval | None:
-        return await self._read(lambda db: waits.find_approval(db, approval_id))
-
-    async def decide(
-        self, approval_id: str, decision: Decision, *, now_ms: int, edited_digest: str | None
-    ) -> Approval:
-        return await self._write(lambda db: waits.decide(db, approval_id, decision, now_ms, edited_digest))
-
-    # Sessions that others made
-
-    async def children(self, session_id: str) -> list[SessionHead]:
-        return await self._read(lambda db: rows.children(db, session_id))
-
-    async def with_queued(self) -> list[str]:
-        return await self._read(inputs.with_queued)
-
-    # Tasks
-
-    async def add_task(self, record: TaskRecord) -> None:
-        await self._write(lambda db: records.add_task(db, record))
-
-    async def change_task(
-        self, session_id: str, task_id: str, change: Callable[[TaskRecord], TaskRecord]
-    ) -> TaskRecord:
-        return await self._write(lambda db: records.change_task(db, session_id, task_id, change))
-
-    async def task(self, session_id: str, task_id: str) -> TaskRecord | None:
-        return await self._read(lambda db: records.find_task(db, session_id, task_id))
-
-    async def tasks(self, *, session_id: str | None = None, live: bool = False) -> list[TaskRecord]:
-        return await self._read(lambda db: records.find_tasks(db, session_id, live))
-
-    async def move_tasks(self, from_id: str, to_id: str, task_ids: tuple[str, ...], now_ms: int) -> None:
-        await self._write(lambda db: records.move_tasks(db, from_id, to_id, task_ids, now_ms))
-
-    async def remove_task(self, session_id: str, task_id: str) -> bool:
-        return await self._write(lambda db: records.remove_task(db, session_id, task_id))
-
-    # Triggers
-
-    async def put_trigger(self, trigger: Trigger, *, seen: Trigger | None = None) -> bool:
-        return await self._write(lambda db: inputs.put_trigger(db, trigger, seen))
-
-    async def trigger(self, name: str) -> Trigger | None:
-        return await self._read(lambda db: inputs.find_trigger(db, name))
-
-    async def triggers(self) -> list[Trigger]:
-        return await self._read(inputs.find_triggers)
-
-    async def remove_trigger(self, name: str) -> bool:
-        return await self._write(lambda db: inputs.remove_trigger(db, name))
-
-    async def occur(
-        self, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None = None
-    ) -> bool:
-        return await self._write(lambda db: occur(db, occurrence, inputs, advance))
-
-    # Records of plugins
-
-    async def put_plugin_record(
-        self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int
-    ) -> None:
-        await self._write(lambda db: records.put_plugin_record(db, (plugin_id, scope, key), body, now_ms))
-
-    async def plugin_record(self, plugin_id: str, scope: str, key: str) -> bytes | None:
-        return await self._read(lambda db: records.plugin_record(db, (plugin_id, scope, key)))
-
-    async def plugin_records(self, plugin_id: str, scope: str) -> list[tuple[str, bytes]]:
-        return await self._read(lambda db: records.plugin_records(db, plugin_id, scope))
-
-    # The rest
+    add_task = _writes(records.add_task)
+    change_task = _writes(records.change_task)
+    task = _reads(records.find_task)
+    tasks = _reads(records.find_tasks)
+    move_tasks = _writes(records.move_tasks)
+    remove_task = _writes(records.remove_task)
+    put_trigger = _writes(queue.put_trigger)
+    trigger = _reads(queue.find_trigger)
+    triggers = _reads(queue.find_triggers)
+    remove_trigger = _writes(queue.remove_trigger)
+    occur = _writes(queue.occur)
+    put_plugin_record = _writes(records.put_plugin_record)
+    plugin_record = _reads(records.plugin_record)
+    plugin_records = _reads(records.plugin_records)
 
     async def prune(self, request: PruneRequest) -> Pruned:
         before = self.database.bytes_on_disk()

@@ -69,7 +69,6 @@ class _Held(msgspec.Struct, frozen=True):
 
 
 def begin(db: apsw.Connection, new: NewTurn, claimant: Claimant, is_dead: rules.IsDead) -> Begun | Repeated:
-    """Make a turn's input durable and take the session's lease."""
     row = db.execute(_BEGIN, (new.session_id,)).fetchone()
     if row is None:
         raise SessionNotFound(new.session_id)
@@ -95,7 +94,6 @@ def begin(db: apsw.Connection, new: NewTurn, claimant: Claimant, is_dead: rules.
 
 
 def take_over(db: apsw.Connection, turn_id: str, claimant: Claimant, is_dead: rules.IsDead) -> Takeover:
-    """Take the lease of a turn that waits or whose owner is gone."""
     turn = rows.find_turn(db, turn_id)
     if turn is None or turn.input is None:
         raise TurnNotFound(turn_id)
@@ -114,12 +112,10 @@ def take_over(db: apsw.Connection, turn_id: str, claimant: Claimant, is_dead: ru
 
 
 def save(db: apsw.Connection, lease: Lease, save: Save) -> Saved:
-    """Add to the turn's journal."""
     return _save(db, _held(db, lease, save.turn_id), save)
 
 
 def park(db: apsw.Connection, lease: Lease, save: Save, summary: TurnSummary) -> None:
-    """Save, mark the turn as waiting and give the lease back."""
     held = _held(db, lease, save.turn_id)
     _save(db, held, save)
     waits.stand(db, save.turn_id, summary.outcome)
@@ -155,7 +151,6 @@ def commit(
 
 
 def renew(db: apsw.Connection, leases: tuple[Lease, ...], now_ms: int, lease_ms: int) -> Renewed:
-    """Extend leases; return which are lost, and which turns a caller has cancelled."""
     lost: set[str] = set()
     cancelled: set[str] = set()
     for lease in leases:
@@ -170,7 +165,6 @@ def renew(db: apsw.Connection, leases: tuple[Lease, ...], now_ms: int, lease_ms:
 
 
 def cancel(db: apsw.Connection, turn_id: str) -> bool:
-    """Request the turn's end; false if it has ended."""
     turn = rows.find_turn(db, turn_id)
     if turn is None or turn.record.state == TurnState.ENDED:
         return False
@@ -196,14 +190,6 @@ def unfinished(
         if rules.can_continue(record, free=free, wait_over=record.turn_id in awake):
             records.append(record)
     return records
-
-
-def require_at_rest(db: apsw.Connection, session_id: str) -> StoredSession:
-    """Return the session; `SessionBusy` while a turn of it is unfinished."""
-    session = rows.require_session(db, session_id)
-    sql = "SELECT turn_id FROM turns WHERE session = ? AND state <> 'ended'"
-    rules.require_at_rest(session.id, session.owner, db.execute(sql, (session.key,)).get)
-    return session
 
 
 def _lease(db: apsw.Connection, session: StoredSession, claimant: Claimant) -> Lease:

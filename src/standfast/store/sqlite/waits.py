@@ -89,7 +89,6 @@ def drop(db: apsw.Connection, turn_id: str) -> None:
 
 
 def complete(db: apsw.Connection, token: str, outcome: WaitOutcome, now_ms: int) -> TurnRecord:
-    """End an external completion, once."""
     turn = rows.find_turn(db, rules.turn_of_token(token))
     if turn is None or turn.record.state == TurnState.ENDED:
         raise TokenNotFound(token)
@@ -194,7 +193,6 @@ def find_approval(db: apsw.Connection, approval_id: str) -> Approval | None:
 def find_approvals(
     db: apsw.Connection, *, session_id: str | None = None, turn_id: str | None = None
 ) -> list[Approval]:
-    """Return the approvals of a session, of a turn or of all, oldest first."""
     where, values = "", tuple[str, ...]()
     if turn_id is not None:
         where, values = " WHERE run_id = ?", (turn_id,)
@@ -219,9 +217,8 @@ def update_approval(db: apsw.Connection, approval: Approval) -> None:
 
 
 def decide(
-    db: apsw.Connection, approval_id: str, decision: Decision, now_ms: int, edited_digest: str | None
+    db: apsw.Connection, approval_id: str, decision: Decision, *, now_ms: int, edited_digest: str | None
 ) -> Approval:
-    """Leave `pending`, once."""
     approval = find_approval(db, approval_id)
     if approval is None:
         raise ApprovalNotFound(approval_id)
