@@ -119,7 +119,7 @@ def test_a_lead_hands_its_work_to_subagents(tmp_path: Path) -> None:
 def test_the_example_of_the_readme_is_the_one_in_examples() -> None:
     """Ours: what the README shows is what `examples/ten_lines.py` runs."""
     readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
-    _, _, example = (EXAMPLES / "ten_lines.py").read_text(encoding="utf-8").partition("import asyncio")
+    _, _, example = (EXAMPLES / "ten_lines.py").read_text(encoding="utf-8").partition("from standfast")
     assert example.strip() in readme
 
 
