@@ -56,7 +56,7 @@ from standfast.model.session import SANDBOX_AGENT, CodeSettings, SessionHead, Se
 from standfast.plugins.plugin_states import read_execution
 from standfast.ports.code_engine import SLEEP
 from standfast.ports.session_store import Begun, NewTurn, QueuedInput, Save, SessionStore, Takeover
-from standfast.protocols.code.cell_history import cells_of
+from standfast.protocols.code.values import cells_of
 from standfast.runtime.code_sessions import (
     CodeSession,
     CodeSessions,

@@ -42,8 +42,7 @@ from standfast.protocols.standard.host import StandardHost
 from standfast.runtime.code_executor import SandboxExecutor
 from standfast.sandbox.config import SandboxConfig
 from standfast.sandbox.engine_kinds import CodeEngines, kind_of, usual_engine
-from standfast.sandbox.monty.rules import MontyRules
-from standfast.sandbox.monty.workers import MontyWorkers
+from standfast.sandbox.monty.workers import MontyRules, MontyWorkers
 from standfast.sandbox.run_errors import cancelled_error
 from standfast.tools.context import NO_TURN, Attachments, Triggers
 from standfast.tools.decorator import tool

@@ -1,9 +1,37 @@
-"""Errors that end a run from outside of guest code, or that guest code gets for exceeding a limit."""
+"""Errors and diagnostics that engines share: limits, crashes, values that are not JSON, unknown functions."""
 
 from __future__ import annotations
 
 from standfast.errors import Code, ErrorObject, Span
+from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.model.limits import SessionLimits
+from standfast.ports.code_engine import CellFunctions
+
+AWAIT_HINT = "await a tool call where it is made: `await f(x)`, or `await asyncio.gather(f(x), f(y))`"
+
+
+def diagnose(code: Code, message: str, span: Span | None = None, hint: str | None = None) -> Diagnostic:
+    """Return what is certainly wrong with code, and where."""
+    return Diagnostic(severity=Severity.ERROR, code=code, message=message, hint=hint, span=span)
+
+
+def by_line(item: Diagnostic) -> tuple[int, int]:
+    """Return where a diagnostic begins, as a key for sorting."""
+    return (item.span.line, item.span.column) if item.span else (0, 0)
+
+
+def unknown_function(name: str, functions: CellFunctions, span: Span | None = None) -> ErrorObject:
+    return ErrorObject(
+        code=Code.UNKNOWN_TOOL,
+        message=f"{name}() is neither defined nor a capability",
+        hint=functions.suggest(name) or "list_tools() names what can be called",
+        span=span,
+    )
+
+
+def stack_error(message: str, limits: SessionLimits, span: Span | None) -> ErrorObject:
+    hint = f"the limit is {limits.max_stack_depth} frames (max_stack_depth)"
+    return ErrorObject(code=Code.STACK_OVERFLOW, message=message, hint=hint, span=span)
 
 
 def cancelled_error() -> ErrorObject:

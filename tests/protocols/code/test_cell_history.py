@@ -21,7 +21,7 @@ from standfast.model.message import (
     ToolMessage,
     UserMessage,
 )
-from standfast.protocols.code.cell_history import CellEntry, cells_of, history_value
+from standfast.protocols.code.values import CellEntry, cells_of, history_value
 from standfast.protocols.standard.cells import kept_report
 
 DENIED = ErrorObject(code="PERMISSION_DENIED", message="no code today")

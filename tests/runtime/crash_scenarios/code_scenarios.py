@@ -32,7 +32,7 @@ from scenarios import (
 
 from standfast import Agent, CodeMode, Runtime, Session, TurnResult
 from standfast.model.message import ToolMessage
-from standfast.protocols.code.written import as_written
+from standfast.protocols.code.executor import as_written
 from standfast.runtime.agent_runtime import open_store
 from standfast.store.sqlite.connection import open_checked
 from standfast.testing.crash_points import CrashPoints

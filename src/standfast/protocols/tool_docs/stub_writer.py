@@ -1,12 +1,21 @@
-"""Capabilities as Python that a model reads.
+"""Capabilities as Python or TypeScript that a model reads.
 
-A capability becomes a `def` with types, defaults and a docstring. A JSON Schema object becomes a `TypedDict`
-class before the first function that needs it, named after its definition, its title, or the tool and the
-parameter. What Python cannot express is `Any`.
+A stub is a function, after the types that it needs and that were not written before. In Python it is a `def`
+with types, defaults and a docstring, and a JSON Schema object is a `TypedDict` class. In TypeScript it is a
+`declare function` that takes one object and returns a promise, under a JSDoc comment, and an object is an
+`interface`. A type is named after its definition, its title, or the tool and the parameter; what a language
+cannot express is `Any`.
 
-Rule: the text is valid Python, whatever the names and descriptions in a schema are.
+A type gets its name where it is first met and is described later, with the function's text; describing it may
+lead to others. So a type that contains itself is written once.
 
-Not here: stubs for the type checker (`standfast.tools.stubs`), which have no classes and no docstrings.
+Rules
+-----
+1. A name means one type in everything that one writer has written.
+2. A stub that is not returned leaves no names behind.
+3. The text is valid in its language, whatever the names and descriptions in a schema are.
+
+Not here: stubs for type checkers (`standfast.tools.stubs`, `typescript_stubs`), without names and comments.
 """
 
 from __future__ import annotations
@@ -14,10 +23,11 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable
+from itertools import zip_longest
 from typing import Any, Final
 
-from standfast.protocols.tool_docs.stub_parts import LINE_CHARS, Definitions, Writer
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.stub_words import (
     MAX_COMMENT_CHARS,
@@ -28,6 +38,113 @@ from standfast.tools.stub_words import (
     summary,
     type_words,
 )
+from standfast.tools.typescript_stubs import (
+    RESERVED_WORDS,
+    TypeScriptTypes,
+    comment,
+    function_text,
+    function_words,
+    is_identifier,
+    parameters_of,
+)
+
+LINE_CHARS: Final = 100
+
+
+class Writer(ABC):
+    """Writes tools one after the other. No type gets a name of *taken*, such as another tool's."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+        self._names: dict[Hashable, str] = {}
+        self._fresh: list[Hashable] = []
+        self._waiting: list[Callable[[], str]] = []
+        self.prefix = ""
+        """The prefix of types without a name of their own."""
+
+    def write(self, tool: RegisteredTool, *, max_chars: int | None = None) -> str:
+        """Return the function, after the types that it needs and that are not written yet.
+
+        A text longer than *max_chars* is replaced by one without parameters.
+        """
+        self._fresh, self._waiting, self.prefix = [], [], camel(tool.name)
+        function = self.function(tool)
+        types = [describe() for describe in self._waiting]  # describing one may add others
+        text = "\n\n".join([*types, function])
+        if max_chars is None or len(text) <= max_chars:
+            return text
+        for identity in self._fresh:
+            self._taken.discard(self._names.pop(identity))
+        return self.unsigned(tool)
+
+    def name_of(self, identity: Hashable, wanted: str) -> tuple[str, bool]:
+        """Return the name of a type and whether it is new. A taken name gets the tool's as a prefix."""
+        if (known := self._names.get(identity)) is not None:
+            return known, False
+        plain = wanted if self.is_name(wanted) else f"{self.prefix}Object"
+        number = 2
+        name = plain if plain not in self._taken else f"{self.prefix}{plain}"
+        while name in self._taken:
+            name, number = f"{plain}{number}", number + 1
+        self._names[identity] = name
+        self._taken.add(name)
+        self._fresh.append(identity)
+        return name, True
+
+    def add(self, describe: Callable[[], str]) -> None:
+        """Put a type before the function that is being written."""
+        self._waiting.append(describe)
+
+    @abstractmethod
+    def function(self, tool: RegisteredTool) -> str:
+        """Return the function alone."""
+
+    @abstractmethod
+    def unsigned(self, tool: RegisteredTool) -> str:
+        """Return the function without its signature, which is too long."""
+
+    @abstractmethod
+    def is_name(self, text: str) -> bool:
+        """Return whether *text* can name a type in this language."""
+
+
+class Definitions:
+    """The definitions of a schema: two types are one only if the definitions they refer to are the same."""
+
+    def __init__(self, definitions: dict[str, Any]) -> None:
+        self._definitions = definitions
+        self._references: dict[str, set[str]] = {}
+        self._written: dict[str, tuple[str, str]] = {}
+
+    def identity(self, schema: dict[str, Any], name: str = "") -> Hashable:
+        """Return what identifies a type: its own name, its text, and every definition it refers to."""
+        found: set[str] = set()
+        waiting = _references(schema)
+        while waiting:
+            one = waiting.pop()
+            if one not in found and one in self._definitions:
+                found.add(one)
+                if one not in self._references:
+                    self._references[one] = _references(self._definitions[one])
+                    self._written[one] = (one, repr(self._definitions[one]))
+                waiting |= self._references[one] - found
+        return (name, repr(schema), frozenset(self._written[one] for one in found))
+
+
+def _references(schema: Any) -> set[str]:
+    """Return the names of the definitions that a schema refers to."""
+    found: set[str] = set()
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            if isinstance(part.get("$ref"), str):
+                found.add(part["$ref"].rsplit("/", 1)[-1])
+            waiting.extend(part.values())
+        elif isinstance(part, list):
+            waiting.extend(part)
+    return found
+
 
 _SIMPLE: Final = {
     "string": "str",
@@ -40,7 +157,7 @@ _SIMPLE: Final = {
 _MAX_DEPTH: Final = 12
 _MAX_LITERALS: Final = 30
 _MAX_DEFAULT_CHARS: Final = 40
-_RESERVED: Final = frozenset(
+_PYTHON_RESERVED: Final = frozenset(
     {"Any", "Literal", "NotRequired", "TypedDict", "Unpack", *dir(builtins), *keyword.kwlist}
 )
 
@@ -49,13 +166,13 @@ class StubWriter(Writer):
     """Writes capabilities as Python, one after the other."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
-        super().__init__({*_RESERVED, *taken})
+        super().__init__({*_PYTHON_RESERVED, *taken})
 
     def function(self, tool: RegisteredTool) -> str:
         capability = tool.capability
-        types = _Types(self, capability.input_schema)
+        types = _PythonTypes(self, capability.input_schema)
         parameters = self._arguments(tool, types)
-        returns = _Types(self, capability.output_schema).text(
+        returns = _PythonTypes(self, capability.output_schema).text(
             capability.output_schema, f"{self.prefix}Result"
         )
         words = [f"{name}: {text}" for name, text in parameter_words(capability).items()]
@@ -72,7 +189,7 @@ class StubWriter(Writer):
     def is_name(self, text: str) -> bool:
         return _is_parameter(text)
 
-    def _arguments(self, tool: RegisteredTool, types: _Types) -> list[str]:
+    def _arguments(self, tool: RegisteredTool, types: _PythonTypes) -> list[str]:
         schema = tool.capability.input_schema
         properties = schema.get("properties") or {}
         if schema.get("type") == "array":
@@ -102,7 +219,7 @@ class StubWriter(Writer):
         return parts
 
 
-class _Types:
+class _PythonTypes:
     """The Python types of one schema. One that contains itself is a class, or `Any` if it cannot be."""
 
     def __init__(self, writer: StubWriter, root: dict[str, Any]) -> None:
@@ -211,3 +328,58 @@ def _quoted(text: str) -> str:
 
 def _is_parameter(name: str) -> bool:
     return name.isidentifier() and not keyword.iskeyword(name)
+
+
+_TYPESCRIPT_RESERVED: Final = RESERVED_WORDS | frozenset({
+    "any", "unknown", "never", "string", "number", "boolean", "object", "symbol", "bigint", "Array",
+    "ArrayBuffer", "BigInt", "Boolean", "Date", "Error", "Function", "Iterator", "JSON", "Map", "Math",
+    "Number", "Object", "Partial", "Promise", "Proxy", "Readonly", "Record", "RegExp", "Set", "String",
+    "Symbol", "URL", "Uint8Array", "WeakMap", "WeakSet",
+})  # fmt: skip
+
+
+class TypeScriptWriter(Writer):
+    """Writes capabilities as TypeScript, one after the other."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        super().__init__({*_TYPESCRIPT_RESERVED, *taken})
+
+    def function(self, tool: RegisteredTool) -> str:
+        inputs, outputs = tool.capability.input_schema, tool.capability.output_schema
+        members = _Interfaces(self, inputs).members(inputs, self.prefix)
+        returns = _Interfaces(self, outputs).text(outputs, f"{self.prefix}Result")
+        line = function_text(tool.name, parameters_of(inputs, members), returns)
+        if len(line) > LINE_CHARS and len(members) > 1:
+            line = function_text(tool.name, parameters_of(inputs, members, in_lines=True), returns)
+        return f"{comment(function_words(tool.capability))}{line}"
+
+    def unsigned(self, tool: RegisteredTool) -> str:
+        look_up = f'await describe_tool({{name: "{tool.name}"}}) shows its parameters.'
+        line = function_text(tool.name, "args: Record<string, any>", "any")
+        return f"{comment([summary(tool.capability), look_up])}{line}"
+
+    def is_name(self, text: str) -> bool:
+        return is_identifier(text)
+
+
+class _Interfaces(TypeScriptTypes):
+    """The types of one schema, its objects as interfaces."""
+
+    def __init__(self, writer: TypeScriptWriter, root: dict[str, Any]) -> None:
+        super().__init__(root)
+        self._writer = writer
+        self._known = Definitions(self.definitions)
+
+    def object_type(self, schema: dict[str, Any], wanted: str, definition: str | None) -> str:
+        name, new = self._writer.name_of(self._known.identity(schema, definition or ""), wanted)
+        if new:
+            self._writer.add(lambda: self._interface(name, schema))
+        return name
+
+    def _interface(self, name: str, schema: dict[str, Any]) -> str:
+        lines = [f"{comment([type_words(schema)])}interface {name} {{"]
+        parts = schema["properties"].values()
+        for member, part in zip_longest(self.members(schema, name), parts):  # others may be members too
+            words = plain(description(part), MAX_COMMENT_CHARS)
+            lines.append(f"  {member};" + (f"  // {words}" if words else ""))
+        return "\n".join([*lines, "}"])

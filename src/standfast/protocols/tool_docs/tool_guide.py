@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from standfast.model.language import Language
-from standfast.protocols.tool_docs.stub_writer import StubWriter
-from standfast.protocols.tool_docs.typescript_writer import TypeScriptWriter
+from standfast.protocols.tool_docs.stub_writer import StubWriter, TypeScriptWriter
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import CatalogTool, ToolCatalog
 

@@ -62,8 +62,7 @@ class LazyRules:
 
     def __call__(self, rule: str, args: list[Json], kwargs: dict[str, Json], session_id: str) -> bool:
         if self._evaluate is None:
-            from standfast.sandbox.monty.rules import MontyRules
-            from standfast.sandbox.monty.workers import MontyWorkers
+            from standfast.sandbox.monty.workers import MontyRules, MontyWorkers
 
             self._workers = MontyWorkers(1)
             self._evaluate = MontyRules(self._workers)

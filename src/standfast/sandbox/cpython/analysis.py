@@ -11,24 +11,23 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Collection, Iterator
-from typing import Any, Final
+from typing import Final
 
 from standfast.errors import Code, Span
 from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.ports.code_engine import CellFunctions
 from standfast.sandbox.cpython.failures import modules_hint
 from standfast.sandbox.cpython.state import CPythonState
-from standfast.sandbox.monty.cell_check import check_calls
+from standfast.sandbox.monty.cell_check import Modules, check_calls
 from standfast.sandbox.monty.program import AwaitMarker, called_if_pure, called_name
-from standfast.sandbox.monty.syntax import MAX_READ_CHARS, modules_of, parse
+from standfast.sandbox.monty.syntax import MAX_READ_CHARS, SourceLines, parse
+from standfast.sandbox.run_errors import by_line, diagnose
 
 Site = tuple[int, int, int, int]
 _RUNNERS: Final = frozenset({"run", "run_until_complete"})
 """Functions of asyncio that await their argument outside of a coroutine."""
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
-_GUARDS: Final = (*_FUNCTIONS, ast.ClassDef, ast.Try, ast.TryStar, ast.With, ast.If)
-"""Statements inside of which an import may be meant to fail, or may never run."""
 UNTYPED: Final = Diagnostic(
     severity=Severity.WARNING,
     code=Code.UNSUPPORTED_FEATURE,
@@ -81,19 +80,16 @@ def check_cell(
             return []
         except SyntaxError as error:
             span = Span(line=max(1, error.lineno or 1), column=max(1, error.offset or 1))
-            return [_error(Code.SYNTAX_ERROR, error.msg, span=span)]
+            return [diagnose(Code.SYNTAX_ERROR, error.msg, span)]
         except ValueError as error:
-            return [_error(Code.SYNTAX_ERROR, str(error))]
+            return [diagnose(Code.SYNTAX_ERROR, str(error))]
         except (RecursionError, MemoryError, SystemError):
-            return [_error(Code.SYNTAX_ERROR, "the code is nested too deeply")]
-    lines = code.split("\n")
-    found = [_error(Code.SYNTAX_ERROR, what, span=_span(node, lines)) for node, what in _misplaced(tree)]
-    calls = check_calls(code, tree, bound, functions, inputs)
-    found += [item for item in calls if item.code != Code.UNSUPPORTED_FEATURE]  # limits of another engine
-    for node, name in _missing_modules(tree, packages):
-        message, hint = f"there is no module {name!r}", modules_hint(packages)
-        found.append(_error(Code.UNSUPPORTED_FEATURE, message, hint, _span(node, lines)))
-    return sorted(found, key=lambda item: (item.span.line, item.span.column) if item.span else (0, 0))
+            return [diagnose(Code.SYNTAX_ERROR, "the code is nested too deeply")]
+    lines = SourceLines(code)
+    found = [diagnose(Code.SYNTAX_ERROR, what, lines.span(node)) for node, what in _misplaced(tree)]
+    modules = Modules(sys.stdlib_module_names.union(packages), modules_hint(packages))
+    found += check_calls(code, tree, bound, functions, inputs, modules)
+    return sorted(found, key=by_line)
 
 
 def _misplaced(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
@@ -116,34 +112,3 @@ def _misplaced(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
             in_function = in_loop = False
         inner = in_loop or isinstance(node, _LOOPS)
         pending += [(part, in_function, inner) for part in ast.iter_child_nodes(node)]
-
-
-def _missing_modules(tree: ast.Module, packages: Collection[str]) -> Iterator[tuple[ast.AST, str]]:
-    """Yield imports that must fail, with the name of the module."""
-    pending: list[ast.AST] = list(tree.body)
-    while pending:
-        node = pending.pop()
-        if isinstance(node, _GUARDS):
-            continue
-        for name in modules_of(node):
-            top = name.partition(".")[0]
-            if top not in sys.stdlib_module_names and top not in packages:
-                yield node, name
-        pending += ast.iter_child_nodes(node)
-
-
-def _error(code: Code, message: str, hint: str | None = None, span: Span | None = None) -> Diagnostic:
-    return Diagnostic(severity=Severity.ERROR, code=code, message=message, hint=hint, span=span)
-
-
-def _span(node: Any, lines: list[str]) -> Span:
-    def column(line: int, offset: int) -> int:
-        """Convert an offset in bytes to a column in characters."""
-        if line > len(lines):
-            return offset + 1
-        return len(lines[line - 1].encode()[:offset].decode("utf-8", "replace")) + 1
-
-    end_line = node.end_lineno or node.lineno
-    end_column = column(end_line, node.end_col_offset or node.col_offset)
-    start_column = column(node.lineno, node.col_offset)
-    return Span(line=node.lineno, column=start_column, end_line=end_line, end_column=end_column)

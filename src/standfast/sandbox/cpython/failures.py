@@ -13,6 +13,7 @@ from standfast.ports.cell_stepper import CellFailed
 from standfast.ports.code_engine import CellFunctions
 from standfast.sandbox.cpython.messages import GuestError
 from standfast.sandbox.monty.syntax import parse
+from standfast.sandbox.run_errors import AWAIT_HINT, stack_error, unknown_function
 
 THREADS_ERROR: Final = ErrorObject(
     code=Code.MEMORY_EXCEEDED,
@@ -47,23 +48,18 @@ class ExceptionReader:
         """Return the error that an uncaught exception stands for."""
         span = None
         line, column, end_line, end_column = error.span or (None, None, None, None)
-        if (
-            line is not None and column is not None and line >= 1 and column >= 1
-        ):  # the guest may send anything
+        if line and column and min(line, column) >= 1:  # the guest may send anything
             span = Span(line=line, column=column, end_line=end_line, end_column=end_column)
         if error.syntax:
             return ErrorObject(code=Code.SYNTAX_ERROR, message=error.message, span=span)
         if (known := self.call_errors.get((error.kind, error.text))) is not None:
             return known if known.span or span is None else known.with_span(span)
         if error.name is not None and span is not None and self._calls(error.name, span.line):
-            hint = self.functions.suggest(error.name) or "list_tools() names what can be called"
-            message = f"{error.name}() is neither defined nor a capability"
-            return ErrorObject(code=Code.UNKNOWN_TOOL, message=message, hint=hint, span=span)
-        code, found = Code.RUNTIME_ERROR, None
+            return unknown_function(error.name, self.functions, span)
         if error.kind == "RecursionError":
-            code = Code.STACK_OVERFLOW
-            found = f"the limit is {self.limits.max_stack_depth} frames (max_stack_depth)"
-        elif error.kind == "PermissionError":
+            return stack_error(error.message, self.limits, span)
+        code, found = Code.RUNTIME_ERROR, None
+        if error.kind == "PermissionError":
             code = Code.PERMISSION_DENIED
             found = (
                 "the sandbox has no network, no other processes, and no files but those a run makes itself"
@@ -71,7 +67,7 @@ class ExceptionReader:
         elif error.kind == "ModuleNotFoundError":
             found = modules_hint(self.packages)
         elif error.kind == "TypeError" and "'await' expression" in error.message:
-            found = "await a tool call where it is made: `await f(x)`, or `await asyncio.gather(f(x), f(y))`"
+            found = AWAIT_HINT
         return ErrorObject(code=code, message=error.message, hint=found, span=span)
 
     def _calls(self, name: str, line: int) -> bool:

@@ -14,18 +14,18 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from standfast.errors import Code
-from standfast.model.diagnostic import Diagnostic, Severity
-from standfast.ports.code_engine import CellFunctions
+from standfast.model.diagnostic import Diagnostic
+from standfast.ports.code_engine import CellFunctions, Touched
 from standfast.sandbox.monty.failures import MODULES
-from standfast.sandbox.monty.syntax import SourceLines, bound_by, modules_of, names_in
+from standfast.sandbox.monty.syntax import SourceLines, bound_by, modules_of, names_in, parse
+from standfast.sandbox.run_errors import by_line, diagnose
 from standfast.sandbox.schema_fit import OPEN, Schema, SchemaFit
 from standfast.tools.stubs import capability_stub
 
 _BUILTINS: Final = frozenset(dir(builtins))
-_MODULES: Final = frozenset({*MODULES.split(", "), "__future__"})
 _LATE_BINDERS: Final = frozenset({"exec", "eval", "globals", "locals", "vars", "__import__"})
 """Functions that can bind names which no syntax shows."""
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -38,6 +38,21 @@ _CONTAINERS: Final = {
 }  # fmt: skip
 _LITERALS: Final = frozenset({ast.Constant, ast.UnaryOp, *_CONTAINERS})
 Problem = tuple[ast.AST, str]
+
+
+class Modules(NamedTuple):
+    """The modules that code can import, and the hint for one that imports another."""
+
+    names: frozenset[str]
+    hint: str
+
+    def lack(self, module: str) -> bool:
+        return module.partition(".")[0] not in self.names
+
+
+MONTY_MODULES: Final = Modules(
+    frozenset({*MODULES.split(", "), "__future__"}), f"the sandbox has these modules: {MODULES}"
+)
 
 
 class DeclaredFunctions:
@@ -57,7 +72,12 @@ class DeclaredFunctions:
 
 
 def check_calls(
-    code: str, tree: ast.Module, bound: Collection[str], functions: CellFunctions, inputs: Collection[str]
+    code: str,
+    tree: ast.Module,
+    bound: Collection[str],
+    functions: CellFunctions,
+    inputs: Collection[str],
+    modules: Modules = MONTY_MODULES,
 ) -> list[Diagnostic]:
     """Find unknown functions, wrong arguments, missing modules and rebound inputs, ordered by line."""
     names = names_in(code, tree)
@@ -65,16 +85,14 @@ def check_calls(
     found: list[Diagnostic] = []
 
     def report(code: Code, node: ast.AST, message: str, hint: str | None = None) -> None:
-        span = lines.span(node)
-        found.append(Diagnostic(severity=Severity.ERROR, code=code, message=message, hint=hint, span=span))
+        found.append(diagnose(code, message, lines.span(node), hint))
 
-    if not names.anywhere.isdisjoint(inputs) or any(map(_is_missing, names.modules)):
-        for node, name, is_input in _misbound(tree, inputs):
+    if not names.anywhere.isdisjoint(inputs) or any(map(modules.lack, names.modules)):
+        for node, name, is_input in _misbound(tree, inputs, modules):
             if is_input:
                 report(Code.TYPE_ERROR, node, f"{name} is an input and read-only; bind another name")
             else:
-                hint = f"the sandbox has these modules: {MODULES}"
-                report(Code.UNSUPPORTED_FEATURE, node, f"there is no module {name!r}", hint)
+                report(Code.UNSUPPORTED_FEATURE, node, f"there is no module {name!r}", modules.hint)
     known = {*bound, *inputs, *names.anywhere}
     binds_late = names.imports_all or any(name in _LATE_BINDERS for _, name in names.called)
     may_miss = binds_late or "NameError" in code
@@ -91,17 +109,13 @@ def check_calls(
     return sorted(found, key=by_line)
 
 
-def by_line(item: Diagnostic) -> tuple[int, int]:
-    """Return where a diagnostic begins, as a key for sorting."""
-    return (item.span.line, item.span.column) if item.span else (0, 0)
-
-
-def names_touched(tree: ast.Module, names: Collection[str]) -> dict[str, frozenset[str] | None]:
+def names_touched(code: str, names: Collection[str]) -> Touched:
     """Return which of *names* the code reads, with the literal keys if it reads nothing else of them."""
     keys: dict[str, set[str]] = {}
     whole: set[str] = set()
     keyed: set[ast.expr] = set()
-    for node in ast.walk(tree):  # a subscript comes before its value
+    tree = parse(code)
+    for node in ast.walk(tree) if tree is not None else ():  # a subscript comes before its value
         match node:
             case ast.Subscript(
                 value=ast.Name(id=name) as base, slice=ast.Constant(value=str(key)), ctx=ast.Load()
@@ -110,10 +124,12 @@ def names_touched(tree: ast.Module, names: Collection[str]) -> dict[str, frozens
                 keys.setdefault(name, set()).add(key)
             case ast.Name(id=name, ctx=ast.Load()) if name in names and node not in keyed:
                 whole.add(name)
-    return {**{name: frozenset(seen) for name, seen in keys.items()}, **dict.fromkeys(whole)}
+    return Touched({**{name: frozenset(seen) for name, seen in keys.items()}, **dict.fromkeys(whole)})
 
 
-def _misbound(tree: ast.Module, inputs: Collection[str]) -> Iterator[tuple[ast.AST, str, bool]]:
+def _misbound(
+    tree: ast.Module, inputs: Collection[str], modules: Modules
+) -> Iterator[tuple[ast.AST, str, bool]]:
     """Yield where an input is bound as a global name (True), or a missing module is imported (False).
 
     A global name is bound at the top level, or in a function that declares it global. An import counts where
@@ -126,7 +142,7 @@ def _misbound(tree: ast.Module, inputs: Collection[str]) -> Iterator[tuple[ast.A
             if name in watched:
                 yield node, name, True
         if isinstance(node, (ast.Import, ast.ImportFrom)) and not guarded:
-            for name in filter(_is_missing, modules_of(node)):
+            for name in filter(modules.lack, modules_of(node)):
                 yield node, name, False
         if isinstance(node, _SCOPES):
             watched = _declared_global(node) & set(inputs)
@@ -149,10 +165,6 @@ def _declared_global(scope: ast.AST) -> set[str]:
         if not isinstance(node, _SCOPES):
             pending += ast.iter_child_nodes(node)
     return found
-
-
-def _is_missing(module: str) -> bool:
-    return module.partition(".")[0] not in _MODULES
 
 
 def _argument_problems(call: ast.Call, name: str, schema: Schema) -> Iterator[Problem]:

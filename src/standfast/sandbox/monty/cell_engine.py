@@ -21,7 +21,7 @@ from standfast.ports.cell_stepper import CellFailed, CellStopped, Step, StepEnde
 from standfast.ports.code_engine import CallAnswer, CellCall, CellFunctions, Check, LastCall, Touched
 from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem
 from standfast.sandbox.monty import engine
-from standfast.sandbox.monty.cell_check import DeclaredFunctions, by_line, check_calls, names_touched
+from standfast.sandbox.monty.cell_check import DeclaredFunctions, check_calls, names_touched
 from standfast.sandbox.monty.dump import without_sources
 from standfast.sandbox.monty.engine_run import OS_POLICY, CodeFinished, EngineRun, RunStep
 from standfast.sandbox.monty.failures import MontyFailure, describe_failure
@@ -40,7 +40,7 @@ from standfast.sandbox.monty.syntax import MAX_READ_CHARS, misread, parse
 from standfast.sandbox.monty.validate import Declared, TypeCheckFailed, Validator
 from standfast.sandbox.monty.workers import MontyWorker, MontyWorkers
 from standfast.sandbox.paused_cell import PausedCell
-from standfast.sandbox.run_errors import argument_not_json, request_too_large
+from standfast.sandbox.run_errors import argument_not_json, by_line, request_too_large
 from standfast.sandbox.workers import WorkerSlot
 
 P = ParamSpec("P")
@@ -80,8 +80,7 @@ class MontyCells(SteppedCells):
         return session_source(decode_state(state), definitions, self._workers)
 
     def touched(self, code: str, names: Collection[str]) -> Touched:
-        tree = parse(code)
-        return Touched(names_touched(tree, names) if tree is not None else {})
+        return names_touched(code, names)
 
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check

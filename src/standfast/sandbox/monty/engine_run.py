@@ -47,6 +47,7 @@ from standfast.sandbox.run_errors import (
     not_serializable,
     request_too_large,
     result_too_large,
+    unknown_function,
 )
 
 OS_POLICY: Final = {
@@ -224,9 +225,7 @@ class EngineRun:
         if snapshot.is_os_function:
             return self._on_system_call(snapshot, name)  # the engine has checked the types of its arguments
         if name not in self._functions:
-            hint = self._functions.suggest(name) or "list_tools() names what can be called"
-            message = f"{name}() is neither defined nor a capability"
-            error = ErrorObject(code=Code.UNKNOWN_TOOL, message=message, hint=hint)
+            error = unknown_function(name, self._functions)
             return self._raise(snapshot, "NameError", f"name {name!r} is not defined", error)
         args: Any = []
         kwargs: Any = {}

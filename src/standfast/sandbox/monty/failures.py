@@ -10,7 +10,7 @@ from standfast.errors import Code, ErrorObject, Span
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.program import Program
-from standfast.sandbox.run_errors import cpu_error, memory_error
+from standfast.sandbox.run_errors import AWAIT_HINT, cpu_error, memory_error, stack_error
 
 _MEMORY = re.compile(r"memory limit exceeded: \d+ bytes > (\d+) bytes")
 _MEMORY_KILLED: Final = "the worker exceeded its memory limit and was terminated"
@@ -89,13 +89,12 @@ def _describe_raised(
     if (known := call_errors.get((kind, text))) is not None:
         return MontyFailure(known if known.span else known.with_span(span) if span else known)
     if kind == "RecursionError":
-        hint = f"the limit is {limits.max_stack_depth} frames (max_stack_depth)"
-        return MontyFailure(ErrorObject(code=Code.STACK_OVERFLOW, message=message, hint=hint, span=span))
+        return MontyFailure(stack_error(message, limits, span))
     hint = None
     if kind == "ModuleNotFoundError":
         hint = f"the sandbox has these modules: {MODULES}"
     elif kind == "TypeError" and "can't be awaited" in text:
-        hint = "await a tool call where it is made: `await f(x)`, or `await asyncio.gather(f(x), f(y))`"
+        hint = AWAIT_HINT
     return MontyFailure(ErrorObject(code=Code.RUNTIME_ERROR, message=message, hint=hint, span=span))
 
 

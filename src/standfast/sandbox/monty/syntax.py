@@ -30,7 +30,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from standfast.errors import Code, Span
-from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.model.diagnostic import Diagnostic
+from standfast.sandbox.run_errors import diagnose
 
 MAX_READ_CHARS: Final = 64 << 10
 """Longer code is not parsed: that would cost the host too much."""
@@ -303,28 +304,20 @@ def misread(code: str, tree: ast.Module | None) -> Iterator[Diagnostic]:
         if isinstance(node, ast.ClassDef):
             for part in node.body:
                 if isinstance(part, ast.FunctionDef) and part.name in _IGNORED:
-                    yield _misread(
-                        f"the sandbox's Python does not call {part.name}",
-                        'use a method with a name of its own, or engine="auto"',
-                        _beginning(part, lines, 3),
-                    )
+                    what = f"the sandbox's Python does not call {part.name}"
+                    advice = 'use a method with a name of its own, or engine="auto"'
+                    yield diagnose(Code.UNSUPPORTED_FEATURE, what, _beginning(part, lines, 3), advice)
     message = "the sandbox's Python has no text with a lone surrogate"
     hint = 'write the character itself, or its escape with eight digits; engine="auto" accepts such text'
     if tree is None:
-        yield _misread(message, hint, None)
+        yield diagnose(Code.UNSUPPORTED_FEATURE, message, hint=hint)
     evaluates = "eval" in code or "exec" in code
     for node in nodes if surrogates else ():
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = node.value
             broken = not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
             if broken or (evaluates and _SURROGATE.search(text)):
-                yield _misread(message, hint, _beginning(node, lines, 1))
-
-
-def _misread(message: str, hint: str, span: Span | None) -> Diagnostic:
-    return Diagnostic(
-        severity=Severity.ERROR, code=Code.UNSUPPORTED_FEATURE, message=message, hint=hint, span=span
-    )
+                yield diagnose(Code.UNSUPPORTED_FEATURE, message, _beginning(node, lines, 1), hint)
 
 
 def _beginning(node: ast.Constant | ast.FunctionDef, lines: SourceLines, width: int) -> Span:

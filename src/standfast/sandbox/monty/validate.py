@@ -21,11 +21,11 @@ from standfast.errors import Code, Span, StandfastError
 from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.monty import engine
-from standfast.sandbox.monty.cell_check import by_line
 from standfast.sandbox.monty.failures import MODULES, unsupported_feature
 from standfast.sandbox.monty.program import WAITERS, called_name
 from standfast.sandbox.monty.syntax import SourceLines, misread, parse
 from standfast.sandbox.monty.workers import MontyWorkers, ignore_output
+from standfast.sandbox.run_errors import by_line, diagnose
 from standfast.sandbox.workers import Watchdog
 
 _GATE: Final = "validate_gate__"
@@ -182,12 +182,7 @@ class Validator:
                     end_column=frames[-1].end_column,
                 )
             what = unsupported_feature(text)
-            yield Diagnostic(
-                severity=Severity.ERROR,
-                code=Code.UNSUPPORTED_FEATURE if what else Code.SYNTAX_ERROR,
-                message=what or text,
-                span=span,
-            )
+            yield diagnose(Code.UNSUPPORTED_FEATURE if what else Code.SYNTAX_ERROR, what or text, span)
             blanked = _Places(code).without_statement(span) if span is not None else None
             if blanked is None or blanked == code:
                 return

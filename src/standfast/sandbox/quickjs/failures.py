@@ -13,7 +13,14 @@ from standfast.errors import Code, ErrorObject, Span
 from standfast.model.limits import SessionLimits
 from standfast.ports.code_engine import CellFunctions
 from standfast.sandbox.quickjs.frames import GuestReply, Thrown
-from standfast.sandbox.run_errors import cpu_error, memory_error, stdout_error, wall_error
+from standfast.sandbox.run_errors import (
+    cpu_error,
+    memory_error,
+    stack_error,
+    stdout_error,
+    unknown_function,
+    wall_error,
+)
 from standfast.sandbox.typescript.script import Script
 
 _FRAME: Final = re.compile(r"\(?eval_script:(\d+):(\d+)\)?\s*$", re.M)
@@ -69,12 +76,9 @@ def thrown_error(thrown: Thrown, code: RunCode) -> ErrorObject:
     message = f"{thrown.name}: {thrown.message}" if thrown.name else f"Uncaught {thrown.message}"
     name = _UNDEFINED.fullmatch(thrown.message) if thrown.name == "ReferenceError" else None
     if name is not None and re.search(rf"(?<![\w$.]){re.escape(name[1])}\s*\(", code.script.code):
-        message = f"{name[1]}() is neither defined nor a capability"
-        hint = code.functions.suggest(name[1]) or "list_tools() names what can be called"
-        return ErrorObject(code=Code.UNKNOWN_TOOL, message=message, hint=hint, span=span)
+        return unknown_function(name[1], code.functions, span)
     if thrown.name == "RangeError" and thrown.message == "Maximum call stack size exceeded":
-        hint = f"the limit is {code.limits.max_stack_depth} frames (max_stack_depth)"
-        return ErrorObject(code=Code.STACK_OVERFLOW, message=message, hint=hint, span=span)
+        return stack_error(message, code.limits, span)
     return ErrorObject(code=Code.RUNTIME_ERROR, message=message, span=span)
 
 

@@ -25,18 +25,17 @@ from typing import TYPE_CHECKING, Final
 
 from standfast.errors import CallerError, Code
 from standfast.model.diagnostic import Diagnostic
+from standfast.sandbox.run_errors import by_line, diagnose
+from standfast.sandbox.typescript.declarations import RESULT, TopLevel, assigns_result
 from standfast.sandbox.typescript.edits import Moves, SourceEdits
 from standfast.sandbox.typescript.source import (
     Source,
     UnreadableSource,
-    error,
     line_starts,
     parse,
     parse_jsx,
-    place_of,
 )
 from standfast.sandbox.typescript.stripper import Stripper
-from standfast.sandbox.typescript.top_level import RESULT, TopLevel, assigns_result
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -116,7 +115,7 @@ def _read(code: str) -> Script:
     stripper = Stripper(source, edits, top)
     stripper.strip()
     if refused := [*top.refused, *stripper.refused]:
-        raise ScriptRefused(sorted(refused, key=place_of))
+        raise ScriptRefused(sorted(refused, key=by_line))
     javascript, moves = edits.apply()
     assigns = RESULT not in top.bound and RESULT in code and assigns_result(source)
     return Script(
@@ -140,7 +139,7 @@ def syntax_errors(source: Source) -> list[Diagnostic]:
     """
     if source.gave_up_at is not None:
         at = source.between(source.gave_up_at, source.gave_up_at)
-        return [error(Code.SYNTAX_ERROR, "the code has too many mistakes to be read", at)]
+        return [diagnose(Code.SYNTAX_ERROR, "the code has too many mistakes to be read", at)]
     wrong: Node | None = source.root
     while wrong is not None:  # down to the innermost node that the parser could not read, or had to invent
         first_wrong = wrong
@@ -148,7 +147,7 @@ def syntax_errors(source: Source) -> list[Diagnostic]:
     has_tags = b"</" in source.data or b"/>" in source.data
     if has_tags and len(source.data) <= _MAX_JSX_BYTES and not parse_jsx(source).has_error:
         hint = "build strings or objects instead"
-        return [error(Code.UNSUPPORTED_FEATURE, "JSX is not supported", source.span(first_wrong), hint)]
+        return [diagnose(Code.UNSUPPORTED_FEATURE, "JSX is not supported", source.span(first_wrong), hint)]
     return [
         _unmatched_bracket(source) or _unclosed_quote(source, first_wrong) or _misplaced(source, first_wrong)
     ]
@@ -163,14 +162,14 @@ def _unmatched_bracket(source: Source) -> Diagnostic | None:
             opened.append(token)
         elif kind in _CLOSES:
             if not opened:
-                return error(Code.SYNTAX_ERROR, f"unexpected {kind!r}", source.span(token))
+                return diagnose(Code.SYNTAX_ERROR, f"unexpected {kind!r}", source.span(token))
             last = opened.pop()
             if _OPENS[last.type] != _CLOSES[kind]:
                 line = source.place(last.start_byte)[0]
                 hint = f"the {last.type!r} of line {line} is not closed before it"
-                return error(Code.SYNTAX_ERROR, f"unexpected {kind!r}", source.span(token), hint)
+                return diagnose(Code.SYNTAX_ERROR, f"unexpected {kind!r}", source.span(token), hint)
     if opened:
-        return error(Code.SYNTAX_ERROR, f"{opened[-1].type!r} is never closed", source.span(opened[-1]))
+        return diagnose(Code.SYNTAX_ERROR, f"{opened[-1].type!r} is never closed", source.span(opened[-1]))
     return None
 
 
@@ -189,13 +188,13 @@ def _tokens(root: Node) -> Iterator[Node]:
 def _unclosed_quote(source: Source, wrong: Node) -> Diagnostic | None:
     text = source.data[wrong.start_byte : wrong.end_byte]
     if text.startswith(b"/*"):
-        return error(Code.SYNTAX_ERROR, "the comment is never closed", source.span(wrong))
+        return diagnose(Code.SYNTAX_ERROR, "the comment is never closed", source.span(wrong))
     quotes = [part for part in (wrong, *wrong.children) if part.type in _QUOTES]
     if len(quotes) % 2:
-        return error(Code.SYNTAX_ERROR, "the string is never closed", source.span(quotes[-1]))
+        return diagnose(Code.SYNTAX_ERROR, "the string is never closed", source.span(quotes[-1]))
     if text[:1] in (b'"', b"'", b"`") and text.count(text[:1]) == 1:
         at = source.between(wrong.start_byte, wrong.start_byte + 1)
-        return error(Code.SYNTAX_ERROR, "the string is never closed", at)
+        return diagnose(Code.SYNTAX_ERROR, "the string is never closed", at)
     return None
 
 
@@ -203,14 +202,14 @@ def _misplaced(source: Source, wrong: Node) -> Diagnostic:
     hint = "the code is read as TypeScript" if _PYTHON.search(source.code) else None
     if wrong.is_missing:
         what = "an expression" if wrong.type == "identifier" else repr(wrong.type)
-        return error(Code.SYNTAX_ERROR, f"{what} is missing", source.span(wrong), hint)
+        return diagnose(Code.SYNTAX_ERROR, f"{what} is missing", source.span(wrong), hint)
     tokens = list(islice(_tokens(wrong), 3))
     token = tokens[0] if tokens else wrong
     if len(tokens) > 1 and token.type in _HEADS:
         token = tokens[1]
     elif len(tokens) > 1 and not source.data[wrong.end_byte :].strip():
         end = source.between(wrong.end_byte, wrong.end_byte)
-        return error(Code.SYNTAX_ERROR, "the code ends in the middle of a statement", end, hint)
+        return diagnose(Code.SYNTAX_ERROR, "the code ends in the middle of a statement", end, hint)
     elif len(tokens) == 1 and token.type in _OPERANDS:
         following = next(
             (later for later in _tokens(source.root) if later.start_byte >= wrong.end_byte), None
@@ -219,4 +218,4 @@ def _misplaced(source: Source, wrong: Node) -> Diagnostic:
             token = following  # the parser often leaves out the token before
     text = source.text(token)
     shown = text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
-    return error(Code.SYNTAX_ERROR, f"unexpected {shown!r}", source.span(token), hint)
+    return diagnose(Code.SYNTAX_ERROR, f"unexpected {shown!r}", source.span(token), hint)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from standfast.errors import Code, EngineFailed, Span
-from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.sandbox.run_errors import diagnose
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -70,7 +70,7 @@ class UnreadableSource(Exception):
 
     def __init__(self, message: str, span: Span) -> None:
         super().__init__(message)
-        self.diagnostic = error(Code.SYNTAX_ERROR, message, span)
+        self.diagnostic = diagnose(Code.SYNTAX_ERROR, message, span)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,15 +132,6 @@ def last_row(node: Node) -> int:
 def line_starts(data: bytes) -> list[int]:
     """Return the byte offset of each line, as JavaScript counts lines."""
     return [0, *(found.end() for found in _BREAK.finditer(data))]
-
-
-def error(code: Code, message: str, span: Span, hint: str | None = None) -> Diagnostic:
-    return Diagnostic(severity=Severity.ERROR, code=code, message=message, hint=hint, span=span)
-
-
-def place_of(item: Diagnostic) -> tuple[int, int]:
-    """Return the line and column of a diagnostic, to sort by."""
-    return (item.span.line, item.span.column) if item.span else (0, 0)
 
 
 def parse(code: str) -> Source:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 
 from standfast.errors import Code
 from standfast.model.diagnostic import Diagnostic
+from standfast.sandbox.run_errors import diagnose
+from standfast.sandbox.typescript.declarations import Lowering, NotSupported, TopLevel
 from standfast.sandbox.typescript.edits import SourceEdits
-from standfast.sandbox.typescript.lowering import Lowering, NotSupported
-from standfast.sandbox.typescript.source import CASTS, Source, error, first_row, last_row
-from standfast.sandbox.typescript.top_level import TopLevel
+from standfast.sandbox.typescript.source import CASTS, Source, first_row, last_row
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -298,7 +298,7 @@ class Stripper:
 
     def _refuse(self, node: Node, message: str, hint: str, code: Code = Code.UNSUPPORTED_FEATURE) -> None:
         if len(self.refused) < _MAX_REFUSED:
-            self.refused.append(error(code, message, self._source.span(node), hint))
+            self.refused.append(diagnose(code, message, self._source.span(node), hint))
 
 
 class Landmarks:

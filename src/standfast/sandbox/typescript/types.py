@@ -36,8 +36,9 @@ from typing import Final
 from standfast.errors import Code, Span
 from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.ports.code_engine import CellFunctions
+from standfast.sandbox.run_errors import by_line, diagnose
 from standfast.sandbox.typescript.checks import check_script
-from standfast.sandbox.typescript.source import Source, error, parse, place_of
+from standfast.sandbox.typescript.source import Source, parse
 from standfast.tools.typescript_stubs import overloads_of
 
 VARIABLE: Final = "STANDFAST_TSC"
@@ -101,12 +102,12 @@ def check_types(
         item
         for item in _diagnostics(parse(code), messages)
         if not any(
-            (span.line, span.column) <= place_of(item)
-            and place_of(item) <= (span.end_line or span.line, span.end_column or span.column)
+            (span.line, span.column) <= by_line(item)
+            and by_line(item) <= (span.end_line or span.line, span.end_column or span.column)
             for span in spans
         )
     ]
-    return sorted([*found, *others[:_MAX_REPORTED]], key=place_of)
+    return sorted([*found, *others[:_MAX_REPORTED]], key=by_line)
 
 
 def _unchecked(why: str, hint: str | None) -> Diagnostic:
@@ -137,7 +138,7 @@ def _diagnostics(source: Source, messages: list[CompilerMessage]) -> Iterator[Di
             span = source.span(node)
         else:
             span = Span(line=span.line, column=span.column)
-        yield error(Code.TYPE_ERROR, f"{message.text} (TS{message.number})", span)
+        yield diagnose(Code.TYPE_ERROR, f"{message.text} (TS{message.number})", span)
 
 
 # ── the compiler ─────────────────────────────────────────────────────────────────────────────────────

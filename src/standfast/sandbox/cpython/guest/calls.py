@@ -31,9 +31,8 @@ from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, Final, NoReturn
 
-from .channel import HostChannel, NotJson, encode, to_json
+from .channel import HostChannel, NotJson, Printer, encode, to_json
 from .clock import RunClock
-from .printing import Printer
 
 SLEEP: Final = "sleep"
 _MAX_CALL: Final = 16 << 20

@@ -27,9 +27,8 @@ from typing import Any, Final, NoReturn
 
 from . import calls, clock, packing
 from .calls import SLEEP, Bridge, GuestTool, later_of
-from .channel import HostChannel, NotJson, Payload, encode, to_json, untag
+from .channel import HostChannel, NotJson, Payload, Printer, Stream, encode, to_json, untag
 from .clearing import clear
-from .printing import Printer, Stream
 from .program import CAUGHT, LATER, LOAD, VALUE, compile_cell, filename_of
 
 _OUT_OF_MEMORY: Final = b'{"t":"memory"}'
