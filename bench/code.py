@@ -124,7 +124,7 @@ def reply(code: str) -> str:
 
 
 def script(cell: Cell, turns: int, after: Iterable[str] = (), *, first: int = 0) -> ScriptedModel:
-    """The cells of as many numbers from *first* on. Whoever has others finds none of them read already."""
+    """Return a model that answers with one cell per turn, for the numbers from *first* on."""
     replies = [said for number in range(first, first + turns) for said in (reply(cell(number)), *after)]
     return ScriptedModel(replies, strict=False)
 
@@ -252,7 +252,7 @@ class Stage:
         bare.close()
 
     async def _rounds(self, block: range, sessions: dict[str, Session[str]], bare: BareCells | None) -> None:
-        """So many rounds of each, one kind after the other."""
+        """Run `block` rounds of each kind, one kind after the other."""
         for name, session in sessions.items():
             for _ in block:
                 await self.watches[name].time(lambda session=session: session.turn(USER).settled())
@@ -319,20 +319,20 @@ async def measure_one_step(workload: str, cell: Cell, last: Cell, rounds: int) -
 
 
 async def measure_waiting(rounds: int) -> None:
-    """A cell that is suspended for a person, and one that goes on after the decision."""
-    stops, goes_on = Stopwatch(), Stopwatch()
+    """Measure a cell that suspends for a person, and one that resumes after the decision."""
+    stops, resumes = Stopwatch(), Stopwatch()
     with tempfile.TemporaryDirectory(prefix="standfast-bench-") as home:
         async with Runtime(Path(home) / "bench.db") as runtime:
             agent = Agent(script(asking, rounds + WARM_UP), protocol="code", tools=[act, ask, compute])
             session = await runtime.session("bench", agent=agent)
             for number in range(rounds + WARM_UP):
                 if number == WARM_UP:
-                    stops, goes_on = Stopwatch(), Stopwatch()
+                    stops, resumes = Stopwatch(), Stopwatch()
                 await stops.time(lambda: session.turn(USER).settled())
                 (asked,) = await session.approvals(pending=True)
-                await goes_on.time(lambda asked=asked: session.approve(asked.approval_id))
+                await resumes.time(lambda asked=asked: session.approve(asked.approval_id))
     stops.report("sqlite", "cell_suspended")
-    goes_on.report("sqlite", "cell_continued")
+    resumes.report("sqlite", "cell_continued")
 
 
 async def measure_large(rounds: int) -> None:

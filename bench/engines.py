@@ -11,7 +11,7 @@ would do the same with nothing of ours around it:
 - cpython: for a call, a JSON message there and back over a socket between two Python processes.
 
 A run of ours always takes the state that it leaves, so the bare one does; how long that alone takes, and when
-the result is known, is told beside it. Figures are medians over interleaved rounds, so that a noisy machine
+the result is known, is printed beside it. Figures are medians over interleaved rounds, so a noisy machine
 disturbs both sides alike. Code differs from run to run, so that nothing is remembered of it.
 
 Targets in microseconds are for the machine on which they were set: the ratios are what counts.
@@ -168,7 +168,7 @@ class Engine:
         self.through_s.append(time.perf_counter())
 
     def warm(self, code: str) -> None:
-        """In a session that goes on, its state taken each time."""
+        """Run the code in one long-lived session, taking a snapshot of its state each time."""
         end = self.run(code, state=self._state)
         self._state = end.state or self._state
 
@@ -326,7 +326,7 @@ def measure(timings: Timings, rounds: int) -> None:
 
 
 def measure_warm(timings: Timings, engine: Engine, bare: BareMonty | BareQuickJs | None) -> None:
-    """A session that goes on, beside the bare engine."""
+    """Measure runs in one long-lived session, beside the bare engine."""
     name, texts = engine.name, engine.texts
     timings.note(f"{name} through", lambda n: engine.warm_to_result(texts.warm % n), 10)
     measure_runs(timings, name, engine.warm, texts)
@@ -380,7 +380,7 @@ def cold_start(name: str) -> float:
 
 
 class Busy:
-    """An engine with so many workers that compute, a session for each."""
+    """An engine whose workers all compute, each for a session of its own."""
 
     def __init__(self, name: str, workers: int) -> None:
         self._engine = Engine(name, workers)
@@ -390,7 +390,7 @@ class Busy:
         self.burst(workers)
 
     def burst(self, runs: int) -> float:
-        """Seconds that so many runs of the same computing need."""
+        """Return the seconds that `runs` runs of the same computation take."""
         workers = len(self._states)
         started = time.perf_counter()
         list(self._pool.map(lambda session: self._compute(session, runs // workers), range(workers)))

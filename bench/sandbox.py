@@ -162,7 +162,7 @@ async def measure_async(timings: Timings, rounds: int) -> None:
 
 
 def busy_sessions(workers: int, sessions: int) -> float:
-    """Seconds that *sessions* sessions need for the same computing, on so many workers."""
+    """Return the seconds that *sessions* sessions need for the same computation on *workers* workers."""
     with BlockingSandbox(workers=workers) as box, ThreadPoolExecutor(workers) as pool:
         for index in range(workers):
             box.run("1", session=f"warm{index}")

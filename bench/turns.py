@@ -61,7 +61,7 @@ FLOOR_SETUP = (
 
 
 class Floor:
-    """One connection on one writer thread; whoever writes waits for the commit."""
+    """One connection on one writer thread; a caller that writes waits for the commit."""
 
     def __init__(self, path: Path) -> None:
         self._jobs: queue.SimpleQueue[tuple[bytes, threading.Event] | None] = queue.SimpleQueue()
@@ -226,7 +226,7 @@ async def measure_reopen(home: Path, agent: Agent[None, str]) -> None:
 
 
 async def measure_stream(rounds: int) -> None:
-    """One reply of 10,000 chunks, each seen by whoever iterates over the turn."""
+    """Measure one reply of 10,000 chunks, each delivered to the caller that iterates over the turn."""
     model = ScriptedModel([{"text": "c" * 40_000, "chunk_size": 4}] * (rounds + 1), strict=False)
     costs: list[float] = []
     async with Runtime() as runtime:
