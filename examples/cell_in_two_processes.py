@@ -1,7 +1,7 @@
-"""A cell that stops at a call in one process and goes on in another, in the middle of its loop.
+"""A cell that stops at a call in one process and resumes in another, in the middle of its loop.
 
     python examples/cell_in_two_processes.py    # stops where a person is asked
-    python examples/cell_in_two_processes.py    # a person agrees; the cell goes on at that call
+    python examples/cell_in_two_processes.py    # a person agrees; the cell resumes at that call
 
 `shop.db` is made where you are. The model is a script, so it needs no key.
 """
@@ -22,7 +22,7 @@ async def main() -> None:
         session = await runtime.session("shop", agent=agent)
         waiting = await session.approvals(pending=True)
         if waiting:
-            print(f"process {os.getpid()} goes on at {waiting[0].capability}()")
+            print(f"process {os.getpid()} resumes at {waiting[0].capability}()")
             tell(await session.approve(waiting[0].approval_id))
             return
         result = await session.turn(TASK)

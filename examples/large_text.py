@@ -2,7 +2,7 @@
 
     python examples/large_text.py
 
-The log is an input: the model is told its name and size, and only code reads it. The model is a script, so it
+The log is an input: the model gets its name and size, and only code reads it. The model is a script, so it
 needs no key; what it would be sent is counted.
 """
 

@@ -1,4 +1,4 @@
-"""Three tools of a small shop, and how the examples beside this file tell what came of a turn.
+"""Three tools of a small shop, and `tell`, with which the examples beside this file print a turn's result.
 
 `refund_in_code.py` and `refund_native.py` do the same task with them, in code and by native tool calls.
 """
@@ -54,7 +54,7 @@ async def approve_all(session: Session[str], result: TurnResult[str]) -> TurnRes
 
 
 def tell(result: TurnResult[str]) -> None:
-    """Print what a turn took and what came of it."""
+    """Print how many calls a turn made, and how it ended."""
     print(f"model calls  {result.usage.calls}")
     print(f"tool calls   {', '.join(call.name for call in result.calls)}")
     print(f"{result.status}     {result.output}")

@@ -3,7 +3,7 @@
     python examples/refund_on_every_engine.py
 
 For each engine a first process runs the program up to the call that needs a person, and is killed with
-SIGKILL. A second one approves that call: the expression goes on where it stood. The file of effects shows
+SIGKILL. A second one approves that call: the expression resumes where it stopped. The file of effects shows
 that what was called before is not called again.
 """
 

@@ -64,13 +64,13 @@ def test_the_same_cell_in_typescript_does_the_same(tmp_path: Path) -> None:
     assert in_typescript.effects == ["refund A1 4200"]
 
 
-def test_a_cell_stops_in_one_process_and_goes_on_in_another(tmp_path: Path) -> None:
-    """Seed: the cell goes on at its call; what ran before it does not run again."""
+def test_a_cell_stops_in_one_process_and_resumes_in_another(tmp_path: Path) -> None:
+    """Seed: the cell resumes at its call; what ran before it does not run again."""
     first = _run("cell_in_two_processes.py", tmp_path)
     assert "stops, the turn is waiting" in first.text
     assert first.effects == []
     second = _run("cell_in_two_processes.py", tmp_path)
-    assert "goes on at refund()" in second.text
+    assert "resumes at refund()" in second.text
     assert second.lines["model calls"] == "1"
     assert second.lines["tool calls"] == "orders, order, refund, order, order"
     assert second.lines["finished"] == "Paid back: A1."
