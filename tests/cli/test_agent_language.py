@@ -14,7 +14,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_language_stands_for_acting_in_code_and_is_remembered(standfast: Any) -> None:
-    """Seed: `--language typescript`; another command decides, and the session goes on in its language."""
+    """Seed: `--language typescript`; another command decides, and the session resumes in its language."""
     waiting = standfast("chat", "--language", "typescript", "refund A1", "--json")
     assert (waiting.status, waiting.document["status"]) == (1, "waiting")
     (asked,) = waiting.document["approvals"]

@@ -160,7 +160,7 @@ def test_a_tools_file_that_has_gone_is_named_and_can_be_given_anew(
 def test_mounts_and_hosts_are_remembered_too(
     standfast: Any, refunds: str, ledger: Path, tmp_path: Path
 ) -> None:
-    """Ours: whoever decides repeats nothing."""
+    """Ours: the person who decides does not repeat these options."""
     (tmp_path / "out").mkdir()
     code = 'n = refund("A1", 3)\nwrite_text("/out/n.txt", str(n))'
     standfast(
@@ -234,7 +234,7 @@ def asked(standfast: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_requests_of_runs_and_of_turns_are_in_one_list(standfast: Any, waiting: str, asked: str) -> None:
-    """Ours: whoever decides need not know what asked."""
+    """Ours: a person can decide without knowing whether a run or a turn asked."""
     listed = standfast("approvals", "list", "--pending", "--json").document
     assert [item["approval_id"] for item in listed] == [waiting, asked]
     shown = standfast("approvals", "show", asked).stdout
@@ -243,7 +243,7 @@ def test_requests_of_runs_and_of_turns_are_in_one_list(standfast: Any, waiting: 
 
 
 @pytest.mark.slow
-def test_another_process_goes_on_with_the_turn_and_shows_its_answer(process: Any, asked: str) -> None:
+def test_another_process_resumes_the_turn_and_shows_its_answer(process: Any, asked: str) -> None:
     """Ours: the agent is made again of what the session remembers."""
     decided = process("approvals", "approve", asked)
     assert decided.status == 0

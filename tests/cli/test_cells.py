@@ -68,7 +68,7 @@ def test_a_cell_is_shown_with_its_calls_under_it_and_its_answer_once(standfast: 
 
 
 def test_an_approval_inside_a_cell_is_decided_by_another_command(standfast: Any) -> None:
-    """Ours: the session remembers its protocol; the cell goes on where it stood."""
+    """Ours: the session remembers its protocol; the cell resumes where it stopped."""
     waiting = standfast("chat", "--protocol", "code", "refund A1", "--json")
     assert (waiting.status, waiting.document["status"]) == (1, "waiting")
     (asked,) = waiting.document["approvals"]
@@ -93,7 +93,7 @@ def test_variables_stay_from_command_to_command(standfast: Any, says: Callable[.
     assert record["protocol"] == "code"
 
 
-def test_what_goes_wrong_is_told_with_its_line(standfast: Any, says: Callable[..., list[str]]) -> None:
+def test_an_error_of_a_cell_is_printed_with_its_line(standfast: Any, says: Callable[..., list[str]]) -> None:
     """Ours: errors, output and notes of a cell in a line each."""
     options = says(
         cell("print('a')\nprint('b')\n1 / 0", "I divide.") + cell("2"), cell("len('abc')"), "Sorry."
@@ -165,7 +165,7 @@ def test_an_answer_before_more_was_said_is_shown_where_it_was_given(
 # In a transcript and an export
 
 
-def test_a_transcript_has_the_code_and_what_came_of_it(
+def test_a_transcript_has_each_cells_code_and_its_outcome(
     standfast: Any, says: Callable[..., list[str]]
 ) -> None:
     """Ours: no JSON of reports, and no fences."""

@@ -47,7 +47,7 @@ async def soon() -> CompleteAfter:
 
 @tool
 async def outside(ctx: RunContext[None]) -> CompleteLater:
-    "Comes back when somebody delivers it."
+    "Comes back when an outside system delivers it."
     return CompleteLater(ctx.completion_token())
 """
 
@@ -190,7 +190,7 @@ def test_one_turn_says_what_the_model_says_and_shows_calls_beside_it(standfast: 
 
 
 def test_without_a_model_it_is_a_demo_and_says_so(standfast: Any) -> None:
-    """Ours: nobody takes the script for a model, and everybody learns how to choose one."""
+    """Ours: a user cannot mistake the script for a model, and learns how to choose one."""
     ran = standfast("chat", "hello")
     assert "scripted demo, no real model" in ran.stderr
     assert "--model" in ran.stderr
@@ -212,7 +212,7 @@ def test_with_json_there_is_one_document(standfast: Any) -> None:
 
 
 def test_a_call_that_needs_approval_is_left_to_the_approvals_command(standfast: Any) -> None:
-    """Ours: nobody can be asked, so the id and the command are printed and the status is 1."""
+    """Ours: no person can be asked at a pipe, so the id and the command are printed and the status is 1."""
     ran = standfast("chat", "refund A1")
     (request,) = standfast("approvals", "list", "--pending", "--json").document
     assert ran.status == 1
@@ -246,7 +246,7 @@ def test_a_session_remembers_its_agent(standfast: Any, process: Any, script: Cal
 def test_paths_of_the_record_are_absolute(
     standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Callable[..., str]
 ) -> None:
-    """Ours: whoever goes on may stand in another directory."""
+    """Ours: the process that resumes the session may run in another directory."""
     script(["one"])
     (tmp_path / "my_tools.py").write_text(SUPPORT.read_text())
     monkeypatch.chdir(tmp_path)
@@ -263,7 +263,7 @@ def test_replies_left_over_do_not_spoil_a_turn(standfast: Any, script: Callable[
 
 
 def test_text_that_was_retracted_never_reaches_a_pipe(standfast: Any, script: Callable[..., str]) -> None:
-    """Ours: a file keeps what was said in the end; that a call was tried again is told beside it."""
+    """Ours: a file has only the final text; a note beside it says that a call was tried again."""
     failure = {"retryable": True, "after_chunks": 2, "message": "the line broke"}
     model = script([{"text": "half a thought", "chunk_size": 4, "failure": failure}, "a whole one"])
     ran = standfast("chat", "hi", "--model", model)
@@ -445,7 +445,7 @@ def test_sigterm_leaves_the_turn_in_order_and_the_next_chat_takes_it_up(
 
 @pytest.mark.slow
 def test_timers_are_waited_for_and_said(terminal: Callable[..., Terminal], stuck: tuple[str, ...]) -> None:
-    """Ours: what a turn waits for is told; Ctrl-C stops the waiting, not the turn."""
+    """Ours: the user sees what a turn waits for; Ctrl-C stops the waiting, not the turn."""
     chat = terminal("chat", *stuck)
     chat.expect("> ")
     chat.type("soon\r")
@@ -599,7 +599,7 @@ def test_a_paste_without_a_line_break_at_its_end_is_sent_with_enter(
 def test_commands_that_are_typed_ahead_stay_commands(
     terminal: Callable[..., Terminal], script: Callable[..., str], standfast: Any
 ) -> None:
-    """Ours: whoever types `/usage` and `/quit` without waiting for an answer means both."""
+    """Ours: a user who types `/usage` and `/quit` without waiting for an answer means both."""
     chat = terminal("chat", "--model", script(STUCK_SCRIPT))
     chat.expect("> ")
     chat.type("/usage\r/quit\r")

@@ -1,4 +1,4 @@
-"""What is told at the command line of costs, and of model calls that failed."""
+"""What the command line prints about costs, and about model calls that failed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from standfast.model.limits import Usage
         (Usage(calls=1, priced=1), "$0.00"),
     ],
 )
-def test_a_cost_is_told_as_far_as_it_is_known(usage: Usage, text: str) -> None:
+def test_a_cost_is_printed_as_far_as_it_is_known(usage: Usage, text: str) -> None:
     """Ours: what is not known does not look free."""
     assert cost_text(usage) == text
 
@@ -49,7 +49,7 @@ def test_a_turn_and_a_session_tell_what_they_cost(standfast: Any, costly: str) -
     assert "$0.0042" in shown
 
 
-def test_what_costs_nothing_is_told_without_a_word_about_money(standfast: Any) -> None:
+def test_a_turn_that_costs_nothing_is_printed_without_a_price(standfast: Any) -> None:
     """Ours: a script or a local model has no use for a column of zeros."""
     assert "$" not in standfast("chat", "hello").stderr
     assert "cost" not in standfast("sessions", "show", "chat").stdout
@@ -58,7 +58,7 @@ def test_what_costs_nothing_is_told_without_a_word_about_money(standfast: Any) -
 @pytest.mark.parametrize(
     ("retry_in_ms", "told"), [(2_300, "trying again in 2 s"), (0, "trying again"), (None, "")]
 )
-def test_a_failed_model_call_is_told_of_with_when_it_is_tried_again(
+def test_a_failed_model_call_is_printed_with_the_time_of_the_retry(
     retry_in_ms: int | None, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Bug: "trying again" was said also of the last attempt."""

@@ -29,7 +29,7 @@ def test_a_session_says_its_language_and_its_engine(standfast: Any) -> None:
 
 
 def test_every_engine_has_a_session_of_its_own_where_none_is_named(standfast: Any) -> None:
-    """Ours: whoever tries another language once still has the session of before."""
+    """Ours: a user who tries another language once still has the earlier session."""
     standfast("run", "-e", "x = 1")
     standfast("run", "--language", "typescript", "-e", "const x = 2")
     standfast("run", "--engine", "cpython", "-e", "x = 3")
@@ -114,7 +114,7 @@ def test_a_repl_of_typescript_takes_several_lines_where_they_are_needed(standfas
 def test_a_run_that_waits_is_approved_in_another_process_on_its_own_engine(
     process: Any, refunds: str, ledger: Path, options: tuple[str, ...], code: str
 ) -> None:
-    """Ours: nobody who approves need know the engine; what was called before is not called again."""
+    """Ours: a person can approve without knowing the engine; calls made before are not repeated."""
     waiting = process("run", *options, "--tools", refunds, "-e", code, "--json").document
     assert waiting["status"] == "waiting_for_approval"
     (asked,) = process("approvals", "list", "--pending", "--json").document

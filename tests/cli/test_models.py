@@ -65,7 +65,7 @@ def test_a_provider_is_shown_with_its_models(standfast: Any) -> None:
     assert all(one["name"].startswith("google:") for one in document["models"])
 
 
-def test_a_model_that_nobody_knows_is_an_error_with_close_names(standfast: Any) -> None:
+def test_an_unknown_model_is_an_error_with_close_names(standfast: Any) -> None:
     """Ours: it may work all the same, and the hint says so."""
     ran = standfast("models", "gpt-5", "--json")
     assert (ran.status, ran.document["error"]["code"]) == (1, "INVALID_ARGUMENT")

@@ -103,7 +103,7 @@ def test_its_tests_pass_as_they_are(standfast: Any, here: Path, name: str) -> No
 
 @pytest.mark.slow
 def test_it_is_clean_for_ruff_and_mypy(standfast: Any, here: Path) -> None:
-    """Ours: whoever begins with it begins without complaints."""
+    """Ours: a new project starts without lint errors."""
     standfast("new", "plugin", "word-count")
     folder = here / "word-count"
     rules = "E,F,W,I,UP,B,SIM,RUF,C4,PIE,PT,ASYNC,N"

@@ -81,7 +81,7 @@ def test_what_exits_or_is_no_plugin_is_listed_as_broken(standfast: Any, offer: O
 
 
 def test_a_name_that_two_packages_offer_names_both(standfast: Any, offer: Offer) -> None:
-    """Ours: a conflict is seen in the list, and keeps nobody from the other plugins."""
+    """Ours: the list shows the conflict, and the other plugins stay usable."""
     source = "from standfast import Plugin\nclass Mine(Plugin): ...\n"
     offer("plan", "mine_third:Mine", source)
     lines = [one for one in standfast("plugins", "list", "--json").document if one["name"] == "plan"]

@@ -1,4 +1,4 @@
-"""`standfast recover`: turns that somebody left."""
+"""`standfast recover`: turns that a process left unfinished."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _kill_in_the_middle(running: subprocess.Popen[str], tmp_path: Path) -> None:
 def test_a_payment_that_a_crash_cut_off_is_not_made_twice(
     start: Callable[..., subprocess.Popen[str]], process: Any, agent: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Seed: SIGKILL in the middle of a tool; the turn ends, the model is told, the tool ran once."""
+    """Seed: SIGKILL in the middle of a tool; the turn ends, the model reads of it, the tool ran once."""
     _kill_in_the_middle(start("chat", "please pay", *agent), tmp_path)
     assert process("sessions", "list", "--json").document[0]["state"] == "interrupted"
     ran = process("recover")
@@ -110,7 +110,7 @@ def test_a_look_that_a_crash_cut_off_is_taken_again(
 def test_code_that_a_crash_cut_off_is_resumed_and_pays_once(
     start: Callable[..., subprocess.Popen[str]], process: Any, agent: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Ours: a run is a turn. SIGKILL in the middle of a tool; the code goes on and sees an error."""
+    """Ours: a run is a turn. SIGKILL in the middle of a tool; the code resumes and gets an error."""
     code = "try:\n    answer = pay()\nexcept Exception as error:\n    answer = str(error)\nanswer"
     _kill_in_the_middle(start("run", "-e", code, *agent[2:]), tmp_path)
     (row,) = process("sessions", "list", "--json").document
@@ -217,7 +217,7 @@ def test_a_turn_whose_agent_is_not_known_is_listed_with_the_reason(
 def test_a_tools_file_that_has_moved_is_named_and_can_be_given_anew(
     standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: the decision is kept, the turn waits for somebody who has the tools."""
+    """Ours: the decision is kept, and the turn waits for a process that has the tools."""
     examples = Path(__file__).parents[2] / "examples"
     old, new = tmp_path / "old_tools.py", tmp_path / "new_tools.py"
     old.write_text((examples / "support.py").read_text())

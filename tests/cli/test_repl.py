@@ -34,7 +34,7 @@ def test_commands_begin_with_a_colon(standfast: Any, refunds: str) -> None:
 
 
 def test_a_waiting_call_is_approved_by_a_command(standfast: Any, refunds: str, ledger: Path) -> None:
-    """Ours: nobody at a pipe can be asked, so a line of code is never taken for a yes."""
+    """Ours: there is no person to ask at a pipe, so a line of code is never taken for a yes."""
     entries = 'fee() + refund("A1", 500)\n:approvals\n:approve\nrefund("B2", 1)\n:deny\n'
     ran = standfast("repl", "--tools", refunds, "--json", stdin=entries)
     assert [item["status"] for item in ran.document] == ["ok", "permission_denied"]

@@ -1,4 +1,4 @@
-"""`standfast tasks`: what goes on beside the turns of sessions."""
+"""`standfast tasks`: the work that runs beside the turns of sessions."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def test_the_list_tells_kind_state_and_what_a_task_is(standfast: Any) -> None:
     assert shown[0].split() == ["session", "task", "kind", "state", "what", "since"]
     assert shown[1].split()[:5] == ["ops", "good", "other", "completed", "good"]
     assert "no tasks" in standfast("tasks", "list", "--live").stdout
-    assert standfast("tasks", "list", "--session-id", "nobody", "--json").document == []
+    assert standfast("tasks", "list", "--session-id", "unknown", "--json").document == []
 
 
 @pytest.mark.usefixtures("done")
-def test_a_task_is_shown_with_what_it_was_given_and_what_came_of_it(standfast: Any) -> None:
+def test_a_task_is_shown_with_its_arguments_and_its_outcome(standfast: Any) -> None:
     """Ours: the whole record, in words and as JSON."""
     shown = standfast("tasks", "show", "ops", "bad").stdout
     assert '{"n": 1}' in shown
@@ -88,8 +88,8 @@ def test_cancelling_what_is_over_changes_nothing_and_what_is_not_there_is_an_err
     """Ours: it says what is so."""
     assert "is completed" in standfast("tasks", "cancel", "ops", "good").stdout
     assert standfast("tasks", "cancel", "ops", "missing").status == 1
-    nobody = standfast("tasks", "cancel", "nobody", "good")
-    assert (nobody.status, "standfast sessions list" in nobody.stderr) == (1, True)
+    unknown = standfast("tasks", "cancel", "unknown", "good")
+    assert (unknown.status, "standfast sessions list" in unknown.stderr) == (1, True)
 
 
 @pytest.fixture

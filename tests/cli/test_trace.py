@@ -41,10 +41,10 @@ def test_a_conversation_is_drawn_with_a_bar_for_every_span(standfast: Any, tmp_p
     assert "\x1b" not in shown.stdout
 
 
-def test_a_turn_that_waits_and_goes_on_in_another_process_is_one_drawing(
+def test_a_turn_that_waits_and_resumes_in_another_process_is_one_drawing(
     standfast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: whoever decides tells the same trace."""
+    """Ours: the process that decides continues the same trace."""
     monkeypatch.setenv("STANDFAST_TRACE", "1")
     standfast("chat", "refund A1")
     waiting = standfast("trace", "show", "chat")
@@ -119,7 +119,7 @@ def test_names_that_others_chose_do_nothing_to_the_terminal(standfast: Any, tmp_
 
 
 def test_a_long_wait_does_not_squeeze_what_happened_around_it() -> None:
-    """Ours: time in which nothing but waits went on is shown shortened."""
+    """Ours: a stretch of time with nothing but waits is drawn shortened."""
     day = 86_400_000
 
     def span(kind: Any, start: int, end: int, span_id: str, parent_id: str) -> TraceRecord:
@@ -150,6 +150,6 @@ def test_a_long_wait_does_not_squeeze_what_happened_around_it() -> None:
     [(0, "0 ms"), (0.2, "<1 ms"), (340, "340 ms"), (1200, "1.2 s"), (125_000, "2 min 5 s"),
      (12_000_000, "3 h 20 min"), (187_200_000, "2 d 4 h")],
 )  # fmt: skip
-def test_durations_are_told_in_units_that_fit(ms: float, text: str) -> None:
+def test_durations_are_printed_in_units_that_fit(ms: float, text: str) -> None:
     """Ours: from parts of a millisecond to days."""
     assert duration_text(ms) == text

@@ -69,7 +69,7 @@ def test_wrong_times_are_refused(standfast: Any, session: str) -> None:
 
 def test_a_trigger_of_an_unknown_session_says_how_to_make_one(standfast: Any) -> None:
     """Ours: the hint leads on."""
-    ran = standfast("triggers", "add", "t", "--session", "nobody", "--json")
+    ran = standfast("triggers", "add", "t", "--session", "unknown", "--json")
     assert (ran.status, ran.document["error"]["code"]) == (1, "SESSION_NOT_FOUND")
     assert "standfast chat" in ran.document["error"]["hint"]
 
