@@ -66,7 +66,7 @@ def _session(engine: str, group: str, row: Behaviour) -> str:
     return f"group{list(GROUPS).index(group)}{'monty' in row.refused}"
 
 
-def test_every_row_is_told_apart_by_its_name() -> None:
+def test_every_row_has_a_name_of_its_own() -> None:
     """Ours: a cell is found by its engine and its behaviour."""
     names = [row.name for behaviours in GROUPS.values() for row in behaviours]
     assert len(names) == len(set(names))

@@ -214,7 +214,7 @@ def test_an_engine_says_what_it_does_not_have_before_anything_runs(
 
 @pytest.mark.parametrize("program", [pytest.param(p, id=p.name) for p in PROGRAMS if p.needs])
 def test_auto_moves_a_program_to_the_engine_that_claims_it(sessions: Sessions, program: Program) -> None:
-    """Ours: nobody has to know which engine has what; the cell that moved the session says that it did."""
+    """Ours: a user need not know what each engine supports; the cell that moved the session says so."""
     monty, cpython = sessions["monty"].engine, sessions["cpython"].engine
     assert isinstance(monty, MontyCells)
     session = Session(AutoPython(monty, cpython), f"auto-{program.name}")

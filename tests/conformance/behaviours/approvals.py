@@ -159,7 +159,7 @@ APPROVALS = [
         ts=EXPRESSION_TS,
     ),
     Behaviour(
-        name="a run that waits is approved and goes on elsewhere, and repeats no call",
+        name="a waiting run is approved and resumes elsewhere, and repeats no call",
         check=_elsewhere,
         py=EXPRESSION_PY,
         ts=EXPRESSION_TS,
@@ -171,7 +171,7 @@ APPROVALS = [
         ts=CAUGHT_TS,
     ),
     Behaviour(
-        name="a denied call that nobody catches ends the run and keeps the bindings",
+        name="a denied call that the code does not catch ends the run and keeps the bindings",
         check=_denied_and_not_caught,
         py=("x = 5\nrefund('A')\nx = 6", "x"),
         ts=("let x = 5\nawait refund('A')\nx = 6", "x"),
@@ -231,13 +231,13 @@ APPROVALS = [
         ts="console.log('before')\nawait refund('A')\nconsole.log('after')\nname",
     ),
     Behaviour(
-        name="what was printed before a wait is told with it",
+        name="output printed before a wait is reported with the wait",
         check=_told_at_the_wait,
         py="print('before')\nrefund('A')",
         ts="console.log('before')\nawait refund('A')",
     ),
     Behaviour(
-        name="a request that nobody decides in time is a refusal",
+        name="a request without a decision in time is a refusal",
         check=_expires,
         py=CAUGHT_PY,
         ts=CAUGHT_TS,
@@ -249,7 +249,7 @@ APPROVALS = [
         ts=("let x = 1", "x = 2\nawait refund('A')", "x"),
     ),
     Behaviour(
-        name="nobody is asked about a call that cannot be made",
+        name="no person is asked about a call that cannot be made",
         check=_not_asked_for_what_cannot_be,
         py="try:\n    refund(add)\nexcept TypeError as e:\n    result = str(e)",
         ts="try { await refund(add as any) } catch (e: any) { result = e.message }",

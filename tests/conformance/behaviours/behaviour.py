@@ -69,7 +69,7 @@ class Behaviour:
 
 
 def must_refuse(stage: Stage, code: str) -> None:
-    """The first run that does not end well has this code, and the session goes on."""
+    """Assert that the first run that fails has this code, and that the session stays usable."""
     for text in stage.texts:
         if (found := stage.run(text)).status != "ok":
             break

@@ -109,7 +109,7 @@ CALLS = [
             ts="await Promise.all([1, 2, 3].map(n => meet('PLACE', 3, n)))",
         ),
         Behaviour(
-            name="results come in the order of the calls, whoever is first",
+            name="results come in the order of the calls, whichever call ends first",
             check=_last_first,
             py=IMPORT + "await asyncio.gather(after(a, b), after(b, c), after(c))",
             ts="await Promise.all([after(a, b), after(b, c), after(c)])",
@@ -150,7 +150,7 @@ CALLS = [
             ts="try { await fail() } catch (e: any) { result = `${e.name}: ${e.message}` }",
         ),
         Behaviour(
-            name="a failed call that nobody catches is the error of the run",
+            name="a failed call that the code does not catch is the error of the run",
             check=fails("TOOL_ERROR", "runtime_error", "told so", at=(2, None)),
             py="x = 1\nfail()",
             ts="const x = 1\nawait fail()",
@@ -168,7 +168,7 @@ CALLS = [
             ts="try { await add('x' as any) } catch (e) { result = 'caught' }",
         ),
         Behaviour(
-            name="wrong arguments that nobody catches are the error of the run",
+            name="wrong arguments that the code does not catch are the error of the run",
             check=fails("INVALID_ARGUMENT", "validation_error", hint="a, b"),
             py="add(1, 2, 3, 4)",
             ts="await add(1, 2, 3, 4)",

@@ -7,7 +7,7 @@ from behaviours.stage import Stage
 
 
 def _the_clock(stage: Stage) -> None:
-    """Hours are told apart by the clock that the test moved."""
+    """Assert that the code sees the hours of the clock that the test moved."""
     before = stage.host.clock.ms
     assert stage.value(stage.code) == before
     stage.host.clock.advance(3600)

@@ -88,7 +88,7 @@ CHOOSING = [
         unpromised=("monty", "cpython"),
     ),
     Behaviour(
-        name="a run that moved waits and goes on elsewhere",
+        name="a run that moved waits and resumes elsewhere",
         check=_elsewhere,
         py=(NEEDS_MORE + "d = Derived()\nrefund('A')", "type(d).__name__"),
         unpromised=("monty", "cpython"),
@@ -109,7 +109,7 @@ OUTSIDE = [
         ts="process.env.PATH",
     ),
     Behaviour(
-        name="nobody can be reached over a network",
+        name="no host can be reached over a network",
         check=_refused_or_absent,
         py="import socket\nsocket.create_connection(('127.0.0.1', 80), 1)",
         ts="await fetch('http://127.0.0.1')",

@@ -61,13 +61,13 @@ ERRORS = sharing(
         ts="async function f() {\n  const x: any = await add(1)\n  return x.y.z\n}\nawait f()",
     ),
     Behaviour(
-        name="an exception that the code raises is told",
+        name="an exception that the code raises is reported",
         check=fails(FAILED, "runtime_error", "Error: not so", at=(2, None)),
         py="x = 1\nraise ValueError('not so')",
         ts="const x = 1\nthrow new RangeError('not so')",
     ),
     Behaviour(
-        name="an exception of a class of the code is told by its name",
+        name="an exception of a class of the code is reported by its name",
         check=fails(FAILED, "runtime_error", "Oops: not so", at=(3, None)),
         py="class Oops(Exception):\n    pass\nraise Oops('not so')",
         ts="class Oops extends Error { name = 'Oops' }\n\nthrow new Oops('not so')",
@@ -75,12 +75,12 @@ ERRORS = sharing(
         bugs={"quickjs": "its place is that of the class, not of the throw"},
     ),
     Behaviour(
-        name="whatever is thrown is told",
+        name="a thrown value of any type is reported",
         check=fails(FAILED, "runtime_error", "some text"),
         ts="throw 'some text'",
     ),
     Behaviour(
-        name="a rejected promise that nobody awaits is the error of the run",
+        name="a rejected promise that the code does not await is the error of the run",
         check=fails(FAILED, "runtime_error", "Error: lost"),
         ts="Promise.reject(new Error('lost'))\n1",
     ),
@@ -91,7 +91,7 @@ ERRORS = sharing(
         bugs=dict.fromkeys(("monty", "auto"), "an internal error of Monty, without a place"),
     ),
     Behaviour(
-        name="an unbound name is told",
+        name="an unbound name is reported",
         check=fails(FAILED, "runtime_error", "nothing_here", at=(1, None)),
         py="nothing_here",
         ts="nothing_here",

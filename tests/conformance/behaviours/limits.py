@@ -11,7 +11,7 @@ from behaviours.stage import Stage
 
 
 def stops(code: str, status: str, **options: Any) -> Check:
-    """The last run is stopped hard, says so, and the session goes on."""
+    """Return a check that the last run is stopped hard, reports this code, and leaves the session usable."""
 
     def check(stage: Stage) -> None:
         ended = stage.last(**options)
@@ -29,7 +29,7 @@ def _truncated(stage: Stage) -> None:
     assert [item.code for item in ended.diagnostics] == ["OUTPUT_TRUNCATED"]
 
 
-def _exactly_so_many(stage: Stage) -> None:
+def _makes_every_allowed_call(stage: Stage) -> None:
     stopped = stage.run(stage.code, limits={"max_external_calls": 3})
     assert (stopped.error and stopped.error.code) == "EXTERNAL_CALLS_EXCEEDED"
     assert [call[1] for call in stage.done] == [0, 1, 2]
@@ -137,14 +137,14 @@ LIMITS = sharing(
         ts="while (true) console.log('x'.repeat(100))",
     ),
     Behaviour(
-        name="the two streams of output are told apart",
+        name="the two streams of output are kept separate",
         check=_streams,
         py="import sys\nprint('out')\nprint('err', file=sys.stderr)",
         ts="console.log('out')\nconsole.error('err')",
     ),
     Behaviour(
-        name="exactly so many calls are made as may be",
-        check=_exactly_so_many,
+        name="exactly as many calls are made as the limit allows",
+        check=_makes_every_allowed_call,
         py="for i in range(9):\n    add(i)",
         ts="for (let i = 0; i < 9; i++) await add(i)",
     ),
@@ -162,7 +162,7 @@ LIMITS = sharing(
         "try { f(0) } catch (e) { if (e instanceof RangeError) result = 'caught' }",
     ),
     Behaviour(
-        name="depth that nobody catches is STACK_OVERFLOW, and the session goes on",
+        name="depth that the code does not catch is STACK_OVERFLOW, and the session stays usable",
         check=fails("STACK_OVERFLOW", EXHAUSTED),
         py="def f(n):\n    return f(n + 1)\nf(0)",
         ts="function f(n: number): number { return 1 + f(n + 1) }\nf(0)",

@@ -8,7 +8,7 @@ from behaviours.stage import Stage
 NOT_JSON = "RESULT_NOT_SERIALIZABLE"
 
 
-def _the_session_goes_on(stage: Stage) -> None:
+def _the_session_stays_usable(stage: Stage) -> None:
     first, last = stage.texts
     assert stage.fails(first) == NOT_JSON
     assert stage.value(last) == 5
@@ -139,8 +139,8 @@ RESULTS = sharing(
         ts="new Uint8Array([1])",
     ),
     Behaviour(
-        name="the session goes on after a result that is not JSON",
-        check=_the_session_goes_on,
+        name="the session stays usable after a result that is not JSON",
+        check=_the_session_stays_usable,
         py=("x = 5\n{x}", "x"),
         ts=("const x = 5\nnew Set([x])", "x"),
     ),

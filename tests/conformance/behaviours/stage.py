@@ -57,7 +57,7 @@ class Host:
 
 
 def reading_tools(host: Host) -> list[Any]:
-    """Tools that need nobody's leave."""
+    """Return tools that need no approval."""
 
     @tool(side_effect="read")
     def add(a: int, b: int = 1) -> int:

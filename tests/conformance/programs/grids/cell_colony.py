@@ -8,7 +8,7 @@ def neighbours(cell: Cell) -> list[Cell]:
 
 
 def cell_colony(picture: list[str], generations: int) -> list[str]:
-    """A colony after so many generations: born with 3 neighbours, alive with 2 or 3, cut to its size."""
+    """A colony after `generations` steps: born with 3 neighbours, alive with 2 or 3, cut to its size."""
     alive = {(x, y) for y, row in enumerate(picture) for x, mark in enumerate(row) if mark == "#"}
     for _ in range(generations):
         counts: dict[Cell, int] = {}

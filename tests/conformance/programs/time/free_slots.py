@@ -8,7 +8,7 @@ def clock_time(minute: int) -> str:
 
 
 def free_slots(meetings: list[list[str]], opens: str, closes: str, least: int) -> list[str]:
-    """The gaps of at least so many minutes that meetings leave in a day, which may overlap each other."""
+    """The gaps of at least `least` minutes that meetings, which may overlap, leave in a day."""
     free: list[str] = []
     at = minutes(opens)
     day_end = (closes, closes)

@@ -2,7 +2,7 @@ UNITS = (("week", 604_800), ("day", 86_400), ("hour", 3_600), ("minute", 60), ("
 
 
 def humanize_duration(seconds: float, parts: int = 2) -> str:
-    """A duration in words with at most so many units, the rest cut off; in the past if negative."""
+    """A duration in words with at most `parts` units, the rest cut off; in the past if negative."""
     left = int(abs(seconds))
     words: list[str] = []
     for unit, length in UNITS:
