@@ -71,7 +71,7 @@ class Child:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_settings_of_the_developer() -> Iterator[None]:
-    """Keys and directories of whoever runs the tests stay out of them."""
+    """Keep the keys and directories of the developer who runs the tests out of them."""
     saved = {name: os.environ.pop(name, None) for name in ("STANDFAST_SNAPSHOT_KEY", "STANDFAST_HOME")}
     yield
     os.environ.update({name: value for name, value in saved.items() if value is not None})

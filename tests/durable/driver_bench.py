@@ -2,7 +2,7 @@
 
 What happens is one list of lines: `hooks.before_turn.1` says that plugins are asked, `model.1` that the model
 is, `save …` and `commit` that the store has written, `run tool.1.1` that a call has begun, `cell.1 hears 3 2`
-that a cell goes on with these results, `parking` that what its cells hold is to be set free.
+that a cell resumes with these results, `parking` that what its cells hold is to be set free.
 """
 
 from __future__ import annotations
@@ -273,8 +273,8 @@ class Host:
         self.stopped += 1
 
 
-class Nobody:
-    """A observer that does not look."""
+class BlindObserver:
+    """An observer that ignores every event."""
 
     def fed(self, given: Input, following: Sequence[Command]) -> None: ...
 
@@ -349,7 +349,7 @@ class Bench:
 
     def driver(self, lease: Lease, host: Host, **known: Any) -> TurnDriver:
         services = SimpleNamespace(store=self.log, clock=self.clock, sleep=self._sleep)
-        return TurnDriver(self.machine, lease, host, Nobody(), services, **known)
+        return TurnDriver(self.machine, lease, host, BlindObserver(), services, **known)
 
     def claimant(self, owner: str = "me") -> Claimant:
         return Claimant(owner=owner, now_ms=self.clock.now_ms(), lease_ms=30_000)

@@ -1,4 +1,4 @@
-"""The driver's own promises: what is written, when, and what happens when somebody breaks in."""
+"""The driver's own promises: what it writes, when, and how a cancellation or a message interrupts it."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_breaking_in_ends_a_model_call(bench: Callable[[], Bench], times: int) -
     on(bench, test)
 
 
-def test_whoever_lost_the_lease_writes_nothing_and_stops(bench: Callable[[], Bench]) -> None:
+def test_a_driver_that_lost_the_lease_writes_nothing_and_stops(bench: Callable[[], Bench]) -> None:
     """Seed: a worker that lost it can commit nothing."""
 
     async def test(one: Bench) -> None:
@@ -228,8 +228,8 @@ def test_an_old_owner_is_stopped_by_the_store_itself(bench: Callable[[], Bench])
     on(bench, test)
 
 
-def test_another_process_goes_on_where_the_journal_ends(bench: Callable[[], Bench]) -> None:
-    """Seed: a recovered turn feeds the journal to a fresh machine and goes on."""
+def test_another_process_resumes_where_the_journal_ends(bench: Callable[[], Bench]) -> None:
+    """Seed: a recovered turn feeds the journal to a fresh machine and continues from there."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("", "a", "b"))

@@ -1,4 +1,4 @@
-"""Another process goes on with a cell: it gets what the journal has, and nothing is called twice."""
+"""Another process resumes a cell: the cell gets the results in the journal, and no call is made twice."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_cell_whose_calls_were_under_way_gets_them_carried_out_first(bench: Be
     on(bench, test)
 
 
-def test_a_cell_that_had_heard_results_goes_on_with_all_of_them(bench: Benches) -> None:
+def test_a_cell_that_had_received_results_resumes_with_all_of_them(bench: Benches) -> None:
     """Seed: issue 5, finished calls are replayed and not repeated."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
@@ -131,7 +131,7 @@ def test_a_cell_that_is_taken_over_costs_no_write_of_its_own_either(bench: Bench
 
 
 def test_a_result_that_was_not_written_is_brought_again(bench: Benches) -> None:
-    """Ours: what a cell heard and nobody wrote down has led to nothing; an intent tells of the call."""
+    """Ours: a result that a cell got but the journal lacks had no effect; an intent records the call."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         driver, _, commands = await begin(one, (paused(1, 1, "a"),))
@@ -150,7 +150,7 @@ def test_a_result_that_was_not_written_is_brought_again(bench: Benches) -> None:
 
 
 def test_a_cell_that_is_run_again_says_nothing_new_by_saying_what_is_known(bench: Benches) -> None:
-    """Ours: a pause that is journaled counts once, whoever tells of it."""
+    """Ours: a pause that is journaled counts once, however often a process reports it."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "a"),))

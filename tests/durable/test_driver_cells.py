@@ -57,7 +57,7 @@ def test_a_cell_begins_and_ends_without_a_write_of_its_own(bench: Benches) -> No
 
 
 def test_a_cell_that_finishes_the_turn_costs_no_write_but_the_commit(bench: Benches) -> None:
-    """Ours: the last reply and the commit are one transaction, whoever gives the answer."""
+    """Ours: the last reply and the commit are one transaction, whether the model or code gives the answer."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         answer = FinishRequested(at_ms=1, call_id=1, text="42")
@@ -89,7 +89,7 @@ def test_what_is_known_is_written_within_a_moment_while_a_cell_computes(bench: B
     stepped(bench, test)
 
 
-def test_results_that_a_cell_goes_on_with_are_written_within_a_moment_too(bench: Benches) -> None:
+def test_results_that_a_cell_resumes_with_are_written_within_a_moment_too(bench: Benches) -> None:
     """Ours: the code is run again after a crash, its calls are not."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
@@ -182,8 +182,8 @@ def test_a_result_the_next_pause_and_its_intents_are_one_write(bench: Benches) -
     stepped(bench, test)
 
 
-def test_the_results_of_a_gather_are_heard_one_by_one_in_the_order_of_the_journal(bench: Benches) -> None:
-    """Ours: calls rule 2; what is heard next is what comes next in the journal."""
+def test_a_cell_receives_results_of_a_gather_one_by_one_in_the_order_of_the_journal(bench: Benches) -> None:
+    """Ours: calls rule 2; the next result that the cell receives is the next one in the journal."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(
@@ -213,7 +213,7 @@ def test_the_results_of_a_gather_are_heard_one_by_one_in_the_order_of_the_journa
     on(bench, test)
 
 
-def test_a_call_whose_result_is_known_is_heard_at_once(bench: Benches) -> None:
+def test_a_cell_receives_a_result_that_is_already_known_at_once(bench: Benches) -> None:
     """Ours: a call of code that is refused before its execution is answered like any other."""
 
     async def test(one: Bench) -> None:
@@ -507,7 +507,7 @@ def test_a_cancellation_from_another_process_is_seen_while_a_cell_computes(bench
     stepped(bench, test)
 
 
-def test_a_cell_does_not_go_on_after_somebody_broke_in(bench: Benches) -> None:
+def test_a_cell_does_not_resume_after_an_interruption(bench: Benches) -> None:
     """Ours: the result and the request arrive together; the request wins."""
 
     async def test(one: Bench) -> None:
@@ -524,7 +524,7 @@ def test_a_cell_does_not_go_on_after_somebody_broke_in(bench: Benches) -> None:
     on(bench, test)
 
 
-def test_a_cell_is_not_continued_by_whoever_lost_the_lease(bench: Benches) -> None:
+def test_a_driver_that_lost_the_lease_does_not_resume_a_cell(bench: Benches) -> None:
     """Ours: driver rule 4."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
@@ -584,7 +584,7 @@ def test_a_cell_that_hands_over_opens_the_frame_in_the_commit(bench: Benches) ->
 
 
 def test_a_message_before_the_commit_puts_the_answer_of_a_cell_off(bench: Benches) -> None:
-    """Ours: each wins or loses once, and the model goes on from the answer that was not the last."""
+    """Ours: each wins or loses once, and the model continues from the answer that was not the last."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         answer = FinishRequested(at_ms=1, call_id=1, text="42")

@@ -188,7 +188,7 @@ def test_what_plugins_say_at_the_end_is_committed_with_it(bench: Benches) -> Non
     on(bench, test)
 
 
-def test_an_end_that_is_put_off_is_told_to_plugins_again(bench: Benches) -> None:
+def test_plugins_see_an_end_that_was_put_off_again(bench: Benches) -> None:
     """Ours: machine rule 6; what they said about the first is not kept."""
 
     async def test(one: Bench, _: Any) -> None:
@@ -216,7 +216,7 @@ def test_an_end_that_is_put_off_is_told_to_plugins_again(bench: Benches) -> None
     stepped(bench, test)
 
 
-def test_plugins_are_told_of_each_end_that_is_about_to_be_written(bench: Benches) -> None:
+def test_plugins_see_each_end_that_is_about_to_be_written(bench: Benches) -> None:
     """Seed: turn_finalized, an observer."""
 
     async def test(one: Bench) -> None:
@@ -240,7 +240,7 @@ BROKEN_OFF = {
 
 @pytest.mark.parametrize("key", BROKEN_OFF)
 def test_a_cancellation_breaks_off_what_plugins_do_in_a_turn(bench: Benches, key: str) -> None:
-    """Ours: nobody waits for a plugin to cancel a turn."""
+    """Ours: a caller that cancels a turn does not wait for a plugin."""
 
     async def test(one: Bench) -> None:
         one.stages = (BROKEN_OFF[key],)  # type: ignore[assignment]
@@ -304,7 +304,7 @@ def test_a_turn_that_was_cancelled_before_it_began_asks_no_plugin(bench: Benches
 
 
 def test_a_cancellation_lets_plugins_hear_of_an_end_and_does_not_change_it(bench: Benches) -> None:
-    """Ours: after_turn is not broken off; the turn ends, whoever wants it to end."""
+    """Ours: a cancellation does not interrupt after_turn; the turn ends either way."""
 
     async def test(one: Bench) -> None:
         one.stages = ("after_turn",)
@@ -320,8 +320,8 @@ def test_a_cancellation_lets_plugins_hear_of_an_end_and_does_not_change_it(bench
     on(bench, test)
 
 
-def test_a_cancellation_while_plugins_hear_of_an_answer_is_heard_of_next(bench: Benches) -> None:
-    """Ours: nothing is committed yet, so the cancellation wins, and they are told."""
+def test_a_cancellation_while_plugins_see_an_answer_is_handled_next(bench: Benches) -> None:
+    """Ours: nothing is committed yet, so the cancellation wins, and plugins see that end."""
 
     async def test(one: Bench) -> None:
         one.stages = ("after_turn",)
@@ -466,7 +466,7 @@ def test_what_plugins_remember_is_saved_with_the_inputs_that_made_them_remember_
 
 
 def test_a_turn_that_parks_takes_along_what_plugins_remember(bench: Benches) -> None:
-    """Ours: whoever takes it up has their state."""
+    """Ours: the process that takes the turn over has the plugins' state."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("", "a"))

@@ -201,7 +201,7 @@ def test_a_cancellation_that_a_flush_tells_of_ends_the_model_call(bench: Benches
     stepped(bench, test)
 
 
-def test_whoever_finds_the_lease_lost_while_flushing_stops(bench: Benches) -> None:
+def test_a_driver_that_finds_the_lease_lost_while_flushing_stops(bench: Benches) -> None:
     """Seed: a worker that lost it can commit nothing, and asks no model either."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
@@ -223,7 +223,7 @@ def test_whoever_finds_the_lease_lost_while_flushing_stops(bench: Benches) -> No
     stepped(bench, test)
 
 
-def test_whoever_was_told_that_the_lease_is_lost_flushes_nothing(bench: Benches) -> None:
+def test_a_driver_that_knows_the_lease_is_lost_flushes_nothing(bench: Benches) -> None:
     """Ours: driver rule 4."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
@@ -261,7 +261,7 @@ def test_a_store_that_fails_while_flushing_is_the_error_of_the_turn(bench: Bench
 
 
 def test_a_store_that_fails_does_not_hide_that_the_turn_was_left(bench: Benches) -> None:
-    """Ours: whoever cancels the task of a turn hears that it was cancelled."""
+    """Ours: the caller that cancels the task of a turn gets its CancelledError."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         driver, _, driving = await while_the_model_thinks(one)
