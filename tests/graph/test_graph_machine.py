@@ -179,7 +179,7 @@ class GraphMachine(RuleBasedStateMachine):
         self.read_the_rest_of_the_frame(data, node)
 
     def read_the_rest_of_the_frame(self, data: st.DataObject, leaf: str) -> None:
-        """Whoever knows a part gets the rest of it, or all."""
+        """A reader that has a part of a frame gets the rest of it, or all."""
         known = self.node(data)
         lookup = self.graph.segments.get
         found = frame_path(lookup, leaf, known=known)

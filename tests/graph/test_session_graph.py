@@ -39,7 +39,7 @@ class CountedSegments(dict[str, Segment]):
         return super().__getitem__(key)
 
     def __iter__(self) -> Any:
-        raise AssertionError("nobody goes through all segments")
+        raise AssertionError("no method iterates over all segments")
 
     values = items = keys = __iter__
 
@@ -123,7 +123,7 @@ def test_a_session_without_history_has_no_ancestors() -> None:
 
 
 def test_a_segment_is_never_replaced() -> None:
-    """Bug: appending under the id of another segment overwrote the history of whoever shared it."""
+    """Bug: appending under the id of another segment overwrote the history of every frame that shared it."""
     graph = graph_of(2)
     graph.create("other")
     with pytest.raises(InvalidArgument, match="'t0' already"):

@@ -167,7 +167,7 @@ def test_a_value_holds_at_most_150000_lists_and_dicts() -> None:
             check_bounds([part] * MAX_VALUE_CONTAINERS)
 
 
-def test_a_cycle_is_told_apart_from_a_large_value() -> None:
+def test_the_message_distinguishes_a_cycle_from_a_large_value() -> None:
     """Ours: both walks end, and the message says which it was."""
     ring: list[Any] = []
     ring.append(ring)

@@ -49,7 +49,7 @@ def test_there_are_no_codes_besides_those_of_the_table() -> None:
 
 
 def test_the_codes_of_turns_are_others_than_those_of_runs() -> None:
-    """Ours: one code has one meaning, whoever reports it."""
+    """Ours: one code has one meaning, in turns as in runs."""
     assert not set(TurnCode) & set(Code)
 
 

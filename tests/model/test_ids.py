@@ -90,7 +90,7 @@ def test_texts_that_look_alike_have_ids_of_their_own() -> None:
 
 
 def test_the_readable_part_of_the_text_is_kept() -> None:
-    """Ours: whoever reads a list of sessions recognizes them."""
+    """Ours: a person who reads a list of sessions recognizes them."""
     assert session_id_from("user@example.com/42").startswith("user-example-com-42-")
     with pytest.raises(InvalidArgument, match="not from int"):
         session_id_from(42)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ def test_sums_are_exact_in_every_field(usages: list[Usage]) -> None:
 
 
 def test_the_cost_in_dollars_is_exact() -> None:
-    """Ours: Decimal, so that nobody has to guess what a float means."""
+    """Ours: Decimal, so that a caller need not guess what a float means."""
     assert Usage(cost_nano_usd=2_100_000).cost_usd == Decimal("0.0021")
     assert Usage(cost_nano_usd=10**18 + 1).cost_usd == Decimal("1000000000.000000001")
     assert Usage().cost_usd == 0

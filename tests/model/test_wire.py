@@ -122,7 +122,7 @@ def test_a_capability_defaults_to_the_seeds_contract() -> None:
 
 
 def test_requests_results_and_metadata_default_to_the_seeds() -> None:
-    """Seed: the Default impls. Ours: figures that nobody measured are null, not zero."""
+    """Seed: the Default impls. Ours: figures that were not measured are null, not zero."""
     assert msgspec.to_builtins(RunRequest()) == {
         "session_id": "default",
         "language": "python",
