@@ -65,7 +65,7 @@ class TaskContract(StoreContract):
     """Tasks: kept, changed, listed, moved, forgotten."""
 
     async def test_a_task_is_kept_as_it_was_added(self, store: SessionStore) -> None:
-        """Seed: registered tasks are records that anybody may list."""
+        """Seed: registered tasks are records that any caller may list."""
         await open_two(store)
         error = ErrorObject(code=Code.INTERRUPTED, message="its process is gone")
         whole = _replace(a_task("all"), state=TaskState.FAILED, result=[1, None], error=error)
@@ -261,7 +261,7 @@ class TaskContract(StoreContract):
         assert await store.task("s1", "watch") is None
         assert await store.tasks() == [a_task(session_id="s2")]
 
-    async def test_a_session_that_a_task_goes_on_for_never_goes_by_age(self, store: SessionStore) -> None:
+    async def test_a_session_with_a_running_task_is_never_pruned_by_age(self, store: SessionStore) -> None:
         """Ours: nothing is taken from under a process that runs; what is over goes with an idle session."""
         await take_turn(store)
         await store.add_task(a_task("live"))

@@ -62,7 +62,7 @@ def cancel_asked(now_ms: int) -> Change:
     return change
 
 
-def went_on(state: TaskState, now_ms: int) -> Change:
+def progressed(state: TaskState, now_ms: int) -> Change:
     """Record that the task runs, or is idle; a requested cancellation stays."""
 
     def change(task: TaskRecord) -> TaskRecord:

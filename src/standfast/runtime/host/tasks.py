@@ -253,7 +253,7 @@ class Tasks:
         if state not in (TaskState.RUNNING, TaskState.IDLE):
             raise InvalidArgument(f"a live task is running or idle, not {state}")
         with contextlib.suppress(TaskNotFound):
-            await self.change(session_id, task_id, changes.went_on(state, self._now()))
+            await self.change(session_id, task_id, changes.progressed(state, self._now()))
 
     async def change(self, session_id: str, task_id: str, change: changes.Change) -> TaskRecord:
         """Apply *change* to a record and return it; tell observers if it is different then."""

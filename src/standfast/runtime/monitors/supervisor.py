@@ -95,7 +95,7 @@ class Post:
 
 
 class Family:
-    """The command and everything that came of it. `code` is how the command ended."""
+    """The command and all its descendants. `code` is how the command ended."""
 
     def __init__(self, child: int) -> None:
         self.child = child
