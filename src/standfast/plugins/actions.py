@@ -11,13 +11,7 @@ from typing import Any, Final, Literal, TypeVar, get_type_hints, overload
 
 import msgspec
 
-from standfast.errors import (
-    InvalidArgument,
-    InvalidPlugin,
-    MissingSession,
-    PluginFailed,
-    UnexpectedSession,
-)
+from standfast.errors import InvalidArgument, InvalidPlugin, MissingSession, PluginFailed, UnexpectedSession
 from standfast.model.canonical import Json
 from standfast.ports.host import PluginActionHost
 from standfast.tools.no_host import NO_HOST

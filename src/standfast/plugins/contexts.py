@@ -56,42 +56,19 @@ Completer = AsksModel
 class SessionHosts(Protocol):
     """The runtime services of a session's plugins, for each role."""
 
-    @property
-    def prompt(self) -> PromptHookHost: ...
-
-    @property
-    def turn(self) -> TurnHookHost: ...
-
-    @property
-    def checkpoint(self) -> CheckpointHookHost: ...
-
-    @property
-    def turn_result(self) -> TurnResultHookHost: ...
-
-    @property
-    def history(self) -> HistoryHost: ...
-
-    @property
-    def tool(self) -> ToolHookHost: ...
-
-    @property
-    def action(self) -> PluginActionHost: ...
-
-    @property
-    def sessions(self) -> SessionStateService: ...
-
-    @property
-    def session_graph(self) -> SessionGraphHost: ...
-
-    @property
-    def processes(self) -> ProcessService: ...
-
-    @property
-    def completions(self) -> DirectCompletionHost: ...
-
-    @property
-    def session(self) -> PluginActionHost:
-        """The services outside of hooks; within a hook, only those of the hook."""
+    prompt: PromptHookHost
+    turn: TurnHookHost
+    checkpoint: CheckpointHookHost
+    turn_result: TurnResultHookHost
+    history: HistoryHost
+    tool: ToolHookHost
+    action: PluginActionHost
+    sessions: SessionStateService
+    session_graph: SessionGraphHost
+    processes: ProcessService
+    completions: DirectCompletionHost
+    session: PluginActionHost
+    """The services outside of hooks; within a hook, only those of the hook."""
 
 
 class NoHosts:

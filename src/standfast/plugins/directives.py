@@ -18,12 +18,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from standfast.errors import (
-    Code,
-    ErrorObject,
-    PluginConflict,
-    TurnCode,
-)
+from standfast.errors import Code, ErrorObject, PluginConflict, TurnCode
 from standfast.model.canonical import Json
 from standfast.model.directive import (
     AbortTurn,

@@ -156,6 +156,10 @@ class Plugin:
                 hint = f"it takes {', '.join(known)}" if known else "it takes none"
                 raise InvalidArgument(f"plugin {self.id!r} has no option {name!r}", hint=hint)
             setattr(self, name, value)
+        self.check_options()
+
+    def check_options(self) -> None:
+        """Read the attributes that `configure` has set; raise `InvalidArgument` if one does not fit."""
 
     def register(self, registrar: PluginRegistrar) -> None:
         """Register every decorated method. Override it to register more."""

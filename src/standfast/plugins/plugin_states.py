@@ -32,7 +32,7 @@ from standfast.model.canonical import to_json
 from standfast.model.plugin_state import PluginSessionSnapshot, PluginSnapshotEntry, PluginSnapshotMeta
 from standfast.plugins.protocol import CodeExecutorPlugin
 from standfast.plugins.running import BuildStep, NoAnswer, PluginPlace, at_once, described, within
-from standfast.plugins.snapshot import NO_ARTIFACTS, ArtifactReader, SnapshotReader, SnapshotWriter
+from standfast.plugins.snapshot import NO_ARTIFACTS, SnapshotReader, SnapshotWriter
 from standfast.ports.session_store import Blob
 
 _MAX_STATE_BYTES: Final = 16 << 20
@@ -404,7 +404,7 @@ class PluginStates:
             meta = PluginSnapshotMeta(plugin_id=plugin.id, plugin_version=plugin.version, revision=revision)
             reader = NO_ARTIFACTS
         else:
-            meta, reader = entry.meta, ArtifactReader(entry.artifacts, fetched)
+            meta, reader = entry.meta, SnapshotReader(entry.artifacts, fetched)
         try:
             at_once(plugin.restore(meta, reader))  # type: ignore[func-returns-value]  # may be `async def`
         except PluginStateLost:
@@ -484,7 +484,7 @@ def read_execution(entry: PluginSnapshotEntry, fetched: Mapping[str, bytes]) -> 
         assert isinstance(state, dict)
         if isinstance(inline := state.get("data"), str):
             return base64.b64decode(inline, validate=True)
-        data = ArtifactReader(entry.artifacts, fetched).read_blob(STATE)
+        data = SnapshotReader(entry.artifacts, fetched).read_blob(STATE)
         assert data is not None
         return zlib.decompress(data) if state.get("packed") else data
     except (AssertionError, ValueError, zlib.error) as error:

@@ -135,15 +135,34 @@ class ProtocolSessionMaterialization(msgspec.Struct, frozen=True, kw_only=True):
     is_root_session: bool = True
 
 
-class ProtocolRuntimeContext(Protocol):
+class ProtocolRuntimeContext:
     """The durable options of the protocol, for the session and for its frames."""
 
-    def protocol_turn_options(self) -> ProtocolTurnOptions | None: ...
+    def __init__(self, version: int) -> None:
+        self._version = version
+        self.session: ProtocolTurnOptions | None = None
+        self.frames: dict[str, ProtocolTurnOptions] = {}
+        self.frame = ""
+        """The current frame."""
+
+    def protocol_turn_options(self) -> ProtocolTurnOptions | None:
+        return self.frames.get(self.frame, self.session)
 
     def set_protocol_turn_options(self, options: ProtocolTurnOptions) -> None:
         """Set the options of the session and of its current frame."""
+        check_turn_options(options, self._version)
+        self.session = options
+        self.frames = {**self.frames, self.frame: options}
 
-    def set_protocol_turn_options_all_frames(self, options: ProtocolTurnOptions) -> None: ...
+    def set_protocol_turn_options_all_frames(self, options: ProtocolTurnOptions) -> None:
+        check_turn_options(options, self._version)
+        self.session, self.frames = options, {}
+
+    def check(self) -> None:
+        """Raise `ProtocolError` if stored options are of a version that the protocol does not read."""
+        for options in (*self.frames.values(), self.session):
+            if options is not None:
+                check_turn_options(options, self._version)
 
 
 class ProtocolSessionPlugin:

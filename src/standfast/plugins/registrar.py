@@ -15,6 +15,7 @@ import msgspec
 from standfast.errors import InvalidPlugin, PluginConflict
 from standfast.plugins.actions import ActionMark, RegisteredAction, make_action
 from standfast.plugins.answers import read_triggers
+from standfast.plugins.directives import PluginOwned
 from standfast.plugins.executor_defaults import ExecutesCode, completed, lacking_member
 from standfast.plugins.hook import HOOKS, LIFECYCLE, HookKind, require_kind
 from standfast.plugins.running import AT_HOME, BuildStep, HookRunner, PluginPlace, RegisteredHook
@@ -33,20 +34,13 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 
-class Owned(msgspec.Struct, frozen=True):
-    """The value in an exclusive slot, and the plugin it belongs to."""
-
-    plugin_id: str
-    value: Any
-
-
 class Contributions(msgspec.Struct):
     """All contributions of a session's plugins."""
 
     hooks: dict[str, list[RegisteredHook]] = msgspec.field(
         default_factory=lambda: {name: [] for name in HOOKS}
     )
-    slots: dict[str, Owned] = msgspec.field(default_factory=dict)
+    slots: dict[str, PluginOwned[Any]] = msgspec.field(default_factory=dict)
     tools: dict[str, list[RegisteredTool]] = msgspec.field(default_factory=dict)
     providers: list[tuple[str, ToolProvider]] = msgspec.field(default_factory=list)
     actions: dict[str, RegisteredAction] = msgspec.field(default_factory=dict)
@@ -87,7 +81,7 @@ class Contributions(msgspec.Struct):
         taken = self.slots.get(slot)
         if taken is not None:
             raise PluginConflict(f"the slot {slot}", taken.plugin_id, plugin_id, hint="use only one of them")
-        self.slots[slot] = Owned(plugin_id, value)
+        self.slots[slot] = PluginOwned(plugin_id, value)
 
 
 class _Namespace:

@@ -71,12 +71,7 @@ from standfast.plugins.contexts import (
     TurnPersisted,
     TurnTransformContext,
 )
-from standfast.plugins.directives import (
-    CallReview,
-    OwnedDirective,
-    PluginOwned,
-    ResultReview,
-)
+from standfast.plugins.directives import CallReview, OwnedDirective, PluginOwned, ResultReview
 from standfast.plugins.plugin import (
     Plugin,
     PluginFactory,

@@ -35,12 +35,12 @@ from standfast.model.plugin_state import (
 from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot, layered, rendered
 from standfast.model.session import SessionPolicy
 from standfast.plugins.contexts import ToolCatalogContext
-from standfast.plugins.plugin_states import ExecutionMemory, StoredEntry
+from standfast.plugins.plugin_states import ExecutionMemory
 from standfast.plugins.protocol import (
     CodeFunctions,
     ProtocolBuildInput,
+    ProtocolRuntimeContext,
     TurnDriverPreamble,
-    check_turn_options,
 )
 from standfast.plugins.session import PluginSession
 from standfast.ports.session_store import StateRecord
@@ -86,36 +86,6 @@ class CatalogArtifact(msgspec.Struct, frozen=True):
     preamble: TurnDriverPreamble
 
 
-class ProtocolOptions:
-    """The protocol's durable options, for a session and for its frames: a `ProtocolRuntimeContext`."""
-
-    def __init__(self, version: int) -> None:
-        self._version = version
-        self.session: ProtocolTurnOptions | None = None
-        self.frames: dict[str, ProtocolTurnOptions] = {}
-        self.frame = ""
-        """The current frame."""
-
-    def protocol_turn_options(self) -> ProtocolTurnOptions | None:
-        return self.frames.get(self.frame, self.session)
-
-    def set_protocol_turn_options(self, options: ProtocolTurnOptions) -> None:
-        """Set the options of the session and of its current frame."""
-        check_turn_options(options, self._version)
-        self.session = options
-        self.frames = {**self.frames, self.frame: options}
-
-    def set_protocol_turn_options_all_frames(self, options: ProtocolTurnOptions) -> None:
-        check_turn_options(options, self._version)
-        self.session, self.frames = options, {}
-
-    def check(self) -> None:
-        """Raise `ProtocolError` if stored options are of a version that the protocol does not read."""
-        for options in (*self.frames.values(), self.session):
-            if options is not None:
-                check_turn_options(options, self._version)
-
-
 class SessionContext:
     """Used on the runtime's loop."""
 
@@ -132,7 +102,7 @@ class SessionContext:
         self.overlay = NO_OVERLAY
         self.overlay_revision = 0
         self.tool_registry = plugins.tool_registry
-        self.options = ProtocolOptions(getattr(plugins.protocol_session, "turn_options_version", 1))
+        self.options = ProtocolRuntimeContext(getattr(plugins.protocol_session, "turn_options_version", 1))
         self._layers = tuple(layers)
         self._catalogs: OrderedDict[CatalogKey, CatalogArtifact] = OrderedDict()
         self._words: tuple[SessionPolicy | None, Overlay, tuple[PromptContribution, ...]]
@@ -288,8 +258,7 @@ class SessionContext:
             return tool
         hint = "find it first: search_tools(query) makes what it finds callable"
         raise UnknownTool(
-            f"tool {name!r} is not offered in this session",
-            hint=None if catalog.find(name) is None else hint,
+            f"tool {name!r} is not offered in this session", hint=None if catalog.find(name) is None else hint
         )
 
     def called_tool(self, name: str) -> RegisteredTool:
@@ -345,10 +314,6 @@ class SessionContext:
             return None
         self._stored.journaled = settings
         return self.plugins.tool_registry.export_state()
-
-    def changed_execution(self) -> StoredEntry | None:
-        """Return the code executor's state if it is not journaled yet."""
-        return None if self._executor is None else self.execution.changed()
 
     async def kept(self, tolerant: bool) -> Kept:
         """Return the state of plugins, tools and options if the store does not have it yet."""

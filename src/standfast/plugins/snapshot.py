@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import msgspec
 
 from standfast.model.canonical import digest_bytes
 from standfast.ports.session_store import Blob
-
-
-class SnapshotReader(Protocol):
-    def read_blob(self, name: str, /) -> bytes | None: ...
 
 
 class SnapshotWriter(msgspec.Struct):
@@ -27,7 +22,7 @@ class SnapshotWriter(msgspec.Struct):
         self.blobs.append(Blob(digest=digest, data=data))
 
 
-class ArtifactReader(msgspec.Struct, frozen=True):
+class SnapshotReader(msgspec.Struct, frozen=True):
     """Reads the fetched pieces of one plugin."""
 
     artifacts: Mapping[str, str]
@@ -38,4 +33,4 @@ class ArtifactReader(msgspec.Struct, frozen=True):
         return None if digest is None else self.fetched.get(digest)
 
 
-NO_ARTIFACTS = ArtifactReader({}, {})
+NO_ARTIFACTS = SnapshotReader({}, {})

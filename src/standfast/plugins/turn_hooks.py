@@ -654,7 +654,7 @@ class TurnHooks:
     def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
         context = self._turn.session
         changed = self._plugins.changed(self._held.take(given))
-        tools, execution = context.changed_tools(), context.changed_execution()
+        tools, execution = context.changed_tools(), context.execution.changed()
         if not changed and tools is None and execution is None:
             return ()
         states = []

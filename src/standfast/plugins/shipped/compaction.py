@@ -20,7 +20,6 @@ from typing import Final
 import msgspec
 
 from standfast.errors import InvalidArgument
-from standfast.model.canonical import Json
 from standfast.model.limits import Usage
 from standfast.model.message import (
     AssistantMessage,
@@ -77,13 +76,9 @@ class Compaction(Plugin):
         self.keep_turns = keep_turns
         self.instructions = instructions
         self._asked_in = ""
-        self._check()
+        self.check_options()
 
-    def configure(self, options: Json) -> None:
-        super().configure(options)
-        self._check()
-
-    def _check(self) -> None:
+    def check_options(self) -> None:
         check_window(self.id, self.window_tokens, self.keep_turns, self.fill)
         if not isinstance(self.instructions, str) or not self.instructions.strip():
             raise InvalidArgument("instructions of plugin 'compaction' are empty")

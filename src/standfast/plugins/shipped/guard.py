@@ -99,14 +99,10 @@ class Guard(Plugin):
         self.ask = ask
         self.allow = allow
         self.default = default
-        self._rules = self._read()
+        self.check_options()
 
-    def configure(self, options: Json) -> None:
-        super().configure(options)
-        self._rules = self._read()
-
-    def _read(self) -> list[GuardRule]:
-        """Return all rules in the order in which they are tried."""
+    def check_options(self) -> None:
+        """Read all rules, in the order in which they are tried."""
         given = {"rules": self.rules, "deny": self.deny, "ask": self.ask, "allow": self.allow}
         for name, value in given.items():
             if not isinstance(value, (list, tuple)):
@@ -114,7 +110,7 @@ class Guard(Plugin):
         read = [_rule(one, f"rule {number} of plugin 'guard'") for number, one in enumerate(self.rules, 1)]
         for verdict in ("deny", "ask", "allow"):
             read += [_rule({"tool": one, "then": verdict}, f"{verdict}=") for one in given[verdict]]
-        return [*read, _rule({"then": self.default}, "default of plugin 'guard'")]
+        self._rules = [*read, _rule({"then": self.default}, "default of plugin 'guard'")]
 
     @hook
     async def before_tool_call(self, ctx: ToolCallHookContext) -> ShortCircuitTool | None:

@@ -75,13 +75,9 @@ class Memory(Plugin):
         self.max_notes = max_notes
         self.max_note_bytes = max_note_bytes
         self.shown = shown
-        self._check()
+        self.check_options()
 
-    def configure(self, options: Json) -> None:
-        super().configure(options)
-        self._check()
-
-    def _check(self) -> None:
+    def check_options(self) -> None:
         if not isinstance(self.scope, str) or not _SCOPE.fullmatch(self.scope):
             hint = 'use "session", or "user:" and a name without spaces'
             raise InvalidArgument(f"{self.scope!r} is not a scope of plugin 'memory'", hint=hint)

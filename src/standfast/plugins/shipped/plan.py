@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from standfast.errors import InvalidArgument
-from standfast.model.canonical import Json
 from standfast.model.directive import EmitRuntimeEvents, RuntimeEvent
 from standfast.model.prompt import PromptContribution, PromptSlot
 from standfast.plugins.actions import PluginActionContext, action
@@ -44,13 +43,9 @@ class Plan(Plugin):
 
     def __init__(self, max_items: int = 50) -> None:
         self.max_items = max_items
-        self._check()
+        self.check_options()
 
-    def configure(self, options: Json) -> None:
-        super().configure(options)
-        self._check()
-
-    def _check(self) -> None:
+    def check_options(self) -> None:
         if type(self.max_items) is not int or self.max_items < 1:
             raise InvalidArgument(f"max_items of plugin 'plan' is {self.max_items!r}, not a positive number")
 

@@ -22,16 +22,8 @@ from collections.abc import Sequence
 import msgspec
 
 from standfast.errors import ErrorObject
-from standfast.model.canonical import Json
 from standfast.model.directive import ShortCircuitTool
-from standfast.model.message import (
-    AssistantMessage,
-    Message,
-    Reasoning,
-    RequestedCall,
-    TextPart,
-    ToolMessage,
-)
+from standfast.model.message import AssistantMessage, Message, Reasoning, RequestedCall, TextPart, ToolMessage
 from standfast.plugins.contexts import (
     AssistantResponseHookContext,
     AssistantStreamHookContext,
@@ -67,12 +59,11 @@ class Redact(Plugin):
         self.patterns = patterns
         self.secrets = secrets
         self.replacement = replacement
-        self._finder = SecretFinder(patterns, secrets, replacement)
+        self.check_options()
         self._held: dict[str, tuple[tuple[str, int], str]] = {}
         self._known: dict[int, tuple[Message, Message]] = {}
 
-    def configure(self, options: Json) -> None:
-        super().configure(options)
+    def check_options(self) -> None:
         self._finder = SecretFinder(self.patterns, self.secrets, self.replacement)
 
     def session_ready(self, ctx: PluginSessionContext) -> None:

@@ -19,7 +19,6 @@ import math
 
 import msgspec
 
-from standfast.model.canonical import Json
 from standfast.model.message import AttachmentPart, Message, Part, TextPart, ToolMessage, UserMessage
 from standfast.plugins.contexts import TurnTransformContext
 from standfast.plugins.hook import hook
@@ -52,10 +51,9 @@ class RollingHistory(Plugin):
         self.window_tokens = window_tokens
         self.keep_turns = keep_turns
         self.fill = fill
-        check_window(self.id, window_tokens, keep_turns, fill)
+        self.check_options()
 
-    def configure(self, options: Json) -> None:
-        super().configure(options)
+    def check_options(self) -> None:
         check_window(self.id, self.window_tokens, self.keep_turns, self.fill)
 
     @hook

@@ -128,13 +128,7 @@ def report_of(
                 ),
             )
     return SubagentReport(
-        agent_id=agent_id,
-        status=status,
-        text=turn.text,
-        value=value,
-        error=error,
-        waits=waits,
-        usage=usage,
+        agent_id=agent_id, status=status, text=turn.text, value=value, error=error, waits=waits, usage=usage
     )
 
 
@@ -268,10 +262,6 @@ class Children:
             idempotency_key=f"{child.session_id}.first",
         )
         return await self.host.start_turn_stream(child.session_id, asked)
-
-    async def is_at_work(self, known: KnownChild) -> bool:
-        """Return whether the subagent's turn has not ended yet."""
-        return known.live and await self.last_turn(known.child.session_id) == known.child.after
 
     async def last_turn(self, session_id: str) -> str | None:
         """Return the last turn of a subagent's history."""

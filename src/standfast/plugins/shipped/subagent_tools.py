@@ -131,7 +131,7 @@ class SubagentTools:
         """
         async with _while_open(ctx), self._one_at_a_time:
             children = Children(ctx.host, ctx.session_id)
-            known, agent_id = await children.all(), agent_id_of(ctx)
+            known, agent_id = await children.all(), f"sub-{_key(ctx)}"
             if agent_id not in known:
                 asked = SpawnRequest(agent_id, task, agent, tools, output_schema)
                 await self._spawn(ctx, children, known, asked)
@@ -149,7 +149,7 @@ class SubagentTools:
             children = Children(ctx.host, ctx.session_id)
             known = await children.all()
             found = require_child(known, agent_id)
-            if await children.is_at_work(found):
+            if found.live and await children.last_turn(agent_id) == found.child.after:  # it is at work
                 message = InjectedTurnInput(id=f"sub-{_key(ctx)}", message=UserMessage(content=text))
                 await ctx.host.inject_turn_input(agent_id, message)
                 return SentInput(agent_id=agent_id, began=False)
@@ -320,12 +320,8 @@ def _exactly(names: Sequence[str]) -> SessionToolAccess:
     return SessionToolAccess(tools=("none",), hidden_tools=("none",))
 
 
-def agent_id_of(ctx: RunContext[Any]) -> str:
-    """Return the id of the subagent that a call creates, the same whenever it is executed."""
-    return f"sub-{_key(ctx)}"
-
-
 def _key(ctx: RunContext[Any]) -> str:
+    """Return a key of a call, the same whenever it is executed."""
     return digest_bytes(f"{ctx.session_id}/{ctx.idempotency_key}".encode())[:16]
 
 

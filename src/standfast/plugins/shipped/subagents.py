@@ -96,25 +96,16 @@ class Subagents(Plugin):
     summary = "Agents that a model starts, and that work beside it."
 
     def __init__(
-        self,
-        agents: Sequence[Any] = (),
-        max_depth: int = 2,
-        max_children: int = 8,
-        share_budget: bool = True,
+        self, agents: Sequence[Any] = (), max_depth: int = 2, max_children: int = 8, share_budget: bool = True
     ) -> None:
-        self.agents: Sequence[str] = [_name_of(one) for one in _listed(agents)]
+        self.agents: Sequence[Any] = agents
         self.max_depth = max_depth
         self.max_children = max_children
         self.share_budget = share_budget
+        self.check_options()
         self._declared = _Declared(one for one in agents if not isinstance(one, str))
         limits = {_name_of(one): getattr(one, "limits", None) for one in agents}
         self._agent_limits = {name: one for name, one in limits.items() if isinstance(one, UsageLimits)}
-        self._check()
-
-    def configure(self, options: Json) -> None:
-        super().configure(options)
-        self.agents = [_name_of(one) for one in _listed(self.agents)]
-        self._check()
 
     @property
     def declared_agents(self) -> Sequence[Any]:
@@ -126,7 +117,12 @@ class Subagents(Plugin):
         """The names of the agents that may be subagents with their own authority."""
         return self.agents
 
-    def _check(self) -> None:
+    def check_options(self) -> None:
+        if isinstance(self.agents, str) or not isinstance(self.agents, Sequence):
+            raise InvalidArgument(
+                "agents of plugin 'subagents' is not a list", hint="agents=[researcher], or names"
+            )
+        self.agents = [_name_of(one) for one in self.agents]
         for name in ("max_depth", "max_children"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
@@ -306,14 +302,6 @@ class _Declared:
 
     def __deepcopy__(self, memo: object) -> _Declared:
         return self
-
-
-def _listed(agents: object) -> Sequence[Any]:
-    if isinstance(agents, str) or not isinstance(agents, Sequence):
-        raise InvalidArgument(
-            "agents of plugin 'subagents' is not a list", hint="agents=[researcher], or names"
-        )
-    return agents
 
 
 def _name_of(agent: Any) -> str:

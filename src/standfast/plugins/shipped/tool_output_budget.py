@@ -21,7 +21,6 @@ from typing import Final
 import msgspec
 
 from standfast.errors import InvalidArgument
-from standfast.model.canonical import Json
 from standfast.model.directive import ShortCircuitTool
 from standfast.plugins.contexts import ToolResultHookContext
 from standfast.plugins.hook import hook
@@ -52,13 +51,9 @@ class ToolOutputBudget(Plugin):
     def __init__(self, max_bytes: int = 16_384, max_lines: int = 400) -> None:
         self.max_bytes = max_bytes
         self.max_lines = max_lines
-        self._check()
+        self.check_options()
 
-    def configure(self, options: Json) -> None:
-        super().configure(options)
-        self._check()
-
-    def _check(self) -> None:
+    def check_options(self) -> None:
         for name, least in (("max_bytes", 512), ("max_lines", 10)):
             value = getattr(self, name)
             if type(value) is not int or value < least:

@@ -8,14 +8,7 @@ from typing import Final
 import msgspec
 
 from standfast.errors import InvalidArgument
-from standfast.model.message import (
-    AssistantMessage,
-    InputPart,
-    Message,
-    TextPart,
-    ToolMessage,
-    UserMessage,
-)
+from standfast.model.message import AssistantMessage, InputPart, Message, TextPart, ToolMessage, UserMessage
 
 CHARS_A_TOKEN: Final = 4
 _ATTACHMENT_CHARS: Final = 6_000

@@ -139,9 +139,7 @@ class CompletionService(HostService):
         reply = await whole_reply(model, numbered)
         usage = priced(self.services.cost_of(model.model_id), model.model_id, reply)
         entry = UsageEntry(
-            source=source,
-            model=reply.model or model.model_id,
-            usage=msgspec.structs.replace(usage, calls=1),
+            source=source, model=reply.model or model.model_id, usage=msgspec.structs.replace(usage, calls=1)
         )
         await self._charge(entry)
         return reply, entry

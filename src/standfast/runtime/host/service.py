@@ -25,7 +25,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast, get_type_hints
 from weakref import WeakKeyDictionary
 
 from standfast.errors import ServiceUnavailable, SessionNotFound
@@ -215,19 +215,7 @@ def _require_role(name: str) -> None:
         raise ServiceUnavailable(SERVICES[name], f"a hook of kind {kind} may not ask for it")
 
 
-_ROLES: Final[dict[str, type]] = {
-    "prompt": ports.PromptHookHost,
-    "turn": ports.TurnHookHost,
-    "checkpoint": ports.CheckpointHookHost,
-    "turn_result": ports.TurnResultHookHost,
-    "history": ports.HistoryHost,
-    "tool": ports.ToolHookHost,
-    "action": ports.PluginActionHost,
-    "sessions": ports.SessionStateService,
-    "session_graph": ports.SessionGraphHost,
-    "processes": ports.ProcessService,
-    "completions": ports.DirectCompletionHost,
-}
+_ROLES: Final[dict[str, type]] = get_type_hints(SessionHosts)
 
 
 class _SessionViews:
@@ -237,7 +225,7 @@ class _SessionViews:
         self._host = host
 
     def __getattr__(self, name: str) -> Any:
-        if name != "session" and name not in _ROLES:
+        if name not in _ROLES:
             raise AttributeError(name)
         made = plugin_view(self._host) if name == "session" else view(self._host, _ROLES[name])
         setattr(self, name, made)

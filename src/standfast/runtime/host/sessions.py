@@ -322,7 +322,5 @@ def _require_tools(agent: AgentDefinition[Any, Any], request: SessionCreateReque
 def handle_of(head: SessionHead) -> SessionHandle:
     charter = head.charter or SessionCharter()
     return SessionHandle(
-        session_id=head.session_id,
-        parent_session_id=charter.parent_session_id,
-        depth=charter.depth,
+        session_id=head.session_id, parent_session_id=charter.parent_session_id, depth=charter.depth
     )

@@ -236,11 +236,7 @@ class LiveSession:
     )  # fmt: skip
 
     def __init__(
-        self,
-        session_id: str,
-        services: RuntimeServices,
-        directory: SessionOwner,
-        last_seq: int = 0,
+        self, session_id: str, services: RuntimeServices, directory: SessionOwner, last_seq: int = 0
     ) -> None:
         self.session_id = session_id
         self.prepared: PreparedAgent | None = None

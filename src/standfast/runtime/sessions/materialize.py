@@ -187,11 +187,7 @@ class StoreShelf:
     __slots__ = ("_clock", "_home", "_plugin_id", "_store")
 
     def __init__(
-        self,
-        store: SessionStore,
-        clock: Clock,
-        plugin_id: str,
-        home: asyncio.AbstractEventLoop | None = None,
+        self, store: SessionStore, clock: Clock, plugin_id: str, home: asyncio.AbstractEventLoop | None = None
     ) -> None:
         self._home = home
         self._store = store

@@ -43,11 +43,7 @@ from standfast.errors import (
     WrongAgent,
 )
 from standfast.machine.commands import Command
-from standfast.machine.inputs import (
-    CancelRequested,
-    TurnStarted,
-    encode_input,
-)
+from standfast.machine.inputs import CancelRequested, TurnStarted, encode_input
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.canonical import digest_bytes
 from standfast.model.events import Event, TurnBegan, TurnCommitted, TurnParked
@@ -73,13 +69,7 @@ from standfast.runtime.dependencies import (
     deps_missing,
     with_instructions,
 )
-from standfast.runtime.result import (
-    FinishedTurn,
-    FrameSwitchedTurn,
-    StoppedTurn,
-    TurnResult,
-    WaitingTurn,
-)
+from standfast.runtime.result import FinishedTurn, FrameSwitchedTurn, StoppedTurn, TurnResult, WaitingTurn
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.sessions.materialize import PreparedAgent
@@ -561,10 +551,7 @@ class TurnRunner:
         if plugins.contributions.hooks["turn_persisted"]:
             await plugins.emit_runtime_event(
                 TurnPersisted(
-                    session_id=self._live.session_id,
-                    turn_id=turn_id,
-                    outcome=outcome,
-                    leaf=head.leaf,
+                    session_id=self._live.session_id, turn_id=turn_id, outcome=outcome, leaf=head.leaf
                 )
             )
 
