@@ -118,8 +118,8 @@ SESSIONS: Final[tuple[Migration, ...]] = (
     ) STRICT;
     CREATE INDEX inputs_by_session ON inputs (session, kind);
 
-    -- Without `wait` it is a completion that came before its wait was saved. `stands` says that the turn resumes
-    -- when this wait is over.
+    -- Without `wait` it is a completion that came before its wait was saved. `stands` says that the turn
+    -- resumes when this wait is over.
     CREATE TABLE waits (
         turn_id TEXT NOT NULL,
         wait_id TEXT NOT NULL,
