@@ -1,82 +1,39 @@
 """The sans-IO turn: inputs in, commands out."""
 
-from standfast.machine.commands import (
-    CallModel,
-    Checkpoint,
-    Command,
-    Commit,
-    ContinueCell,
-    Park,
-    PrepareCall,
-    RunHooks,
-    RunTool,
-    StopEffects,
-)
-from standfast.machine.inputs import (
-    Aborted,
-    CallPrepared,
-    CallRuled,
-    CallTimedOut,
-    CancelRequested,
-    CellCalled,
-    CellPaused,
-    CheckpointPassed,
-    DeadlinePassed,
-    FinishRequested,
-    FrameSwitchRequested,
-    HooksRan,
-    Input,
-    Keep,
-    ModelFailed,
-    ModelReplied,
-    OutputCheck,
-    Resumed,
-    Stage,
-    ToolSettled,
-    TurnStarted,
-    WaitEnded,
-    WaitOpened,
-    decode_input,
-    encode_input,
-)
-from standfast.machine.turn_machine import Phase, TurnMachine
-
-__all__ = [
-    "Aborted",
-    "CallModel",
-    "CallPrepared",
-    "CallRuled",
-    "CallTimedOut",
-    "CancelRequested",
-    "CellCalled",
-    "CellPaused",
-    "Checkpoint",
-    "CheckpointPassed",
-    "Command",
-    "Commit",
-    "ContinueCell",
-    "DeadlinePassed",
-    "FinishRequested",
-    "FrameSwitchRequested",
-    "HooksRan",
-    "Input",
-    "Keep",
-    "ModelFailed",
-    "ModelReplied",
-    "OutputCheck",
-    "Park",
-    "Phase",
-    "PrepareCall",
-    "Resumed",
-    "RunHooks",
-    "RunTool",
-    "Stage",
-    "StopEffects",
-    "ToolSettled",
-    "TurnMachine",
-    "TurnStarted",
-    "WaitEnded",
-    "WaitOpened",
-    "decode_input",
-    "encode_input",
-]
+from standfast.machine.commands import CallModel as CallModel
+from standfast.machine.commands import Checkpoint as Checkpoint
+from standfast.machine.commands import Command as Command
+from standfast.machine.commands import Commit as Commit
+from standfast.machine.commands import ContinueCell as ContinueCell
+from standfast.machine.commands import Park as Park
+from standfast.machine.commands import PrepareCall as PrepareCall
+from standfast.machine.commands import RunHooks as RunHooks
+from standfast.machine.commands import RunTool as RunTool
+from standfast.machine.commands import StopEffects as StopEffects
+from standfast.machine.inputs import Aborted as Aborted
+from standfast.machine.inputs import CallPrepared as CallPrepared
+from standfast.machine.inputs import CallRuled as CallRuled
+from standfast.machine.inputs import CallTimedOut as CallTimedOut
+from standfast.machine.inputs import CancelRequested as CancelRequested
+from standfast.machine.inputs import CellCalled as CellCalled
+from standfast.machine.inputs import CellPaused as CellPaused
+from standfast.machine.inputs import CheckpointPassed as CheckpointPassed
+from standfast.machine.inputs import DeadlinePassed as DeadlinePassed
+from standfast.machine.inputs import FinishRequested as FinishRequested
+from standfast.machine.inputs import FrameSwitchRequested as FrameSwitchRequested
+from standfast.machine.inputs import HooksRan as HooksRan
+from standfast.machine.inputs import Input as Input
+from standfast.machine.inputs import Keep as Keep
+from standfast.machine.inputs import ModelFailed as ModelFailed
+from standfast.machine.inputs import ModelReplied as ModelReplied
+from standfast.machine.inputs import OutputCheck as OutputCheck
+from standfast.machine.inputs import Resumed as Resumed
+from standfast.machine.inputs import Stage as Stage
+from standfast.machine.inputs import ToolSettled as ToolSettled
+from standfast.machine.inputs import TurnStarted as TurnStarted
+from standfast.machine.inputs import WaitEnded as WaitEnded
+from standfast.machine.inputs import WaitOpened as WaitOpened
+from standfast.machine.inputs import decode_input as decode_input
+from standfast.machine.inputs import encode_input as encode_input
+from standfast.machine.turn_machine import Phase as Phase
+from standfast.machine.turn_machine import TurnMachine as TurnMachine

@@ -12,15 +12,19 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import msgspec
 
-from standfast.graph.history import SessionGraph, frame_path
+from standfast.graph.history import frame_path
 from standfast.model.session import TurnState
 from standfast.ports.session_store import Pruned, PruneRequest
 from standfast.store import rules
 from standfast.store.memory_tables import Tables
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def prune(tables: Tables, request: PruneRequest) -> Pruned:
@@ -66,15 +70,16 @@ def _prune_sessions(tables: Tables, request: PruneRequest) -> int:
 
 def _prune_records(tables: Tables, before_ms: int, only: str | None) -> int:
     """Delete decided approvals, ended turns, snapshots and occurrences of that age."""
-    approvals = [
-        approval_id
-        for approval_id, (turn_id, it) in tables.approvals.items()
-        if only in (None, it.session_id)
-        and turn_id not in tables.open
-        and rules.approval_is_old(it, before_ms)
-    ]
-    for approval_id in approvals:
-        del tables.approvals[approval_id]
+    count = _drop(
+        tables.approvals,
+        lambda it: (
+            only in (None, it.session_id)
+            and it.run_id not in tables.open
+            and rules.approval_is_old(it, before_ms)
+        ),
+    )
+    count += _drop(tables.snapshots, lambda it: only in (None, it[0]) and it[1] < before_ms)
+    count += _drop(tables.occurrences, lambda at_ms: only is None and at_ms < before_ms)
     turns = [
         turn_id
         for turn_id, it in tables.turns.items()
@@ -85,17 +90,15 @@ def _prune_records(tables: Tables, before_ms: int, only: str | None) -> int:
         row.turns = [turn_id for turn_id in row.turns if turn_id not in gone]
     for turn_id in turns:
         tables.drop_turn(turn_id)
-    snapshots = [
-        snapshot_id
-        for snapshot_id, it in tables.snapshots.items()
-        if only in (None, it.session_id) and it.created_at < before_ms
-    ]
-    for snapshot_id in snapshots:
-        del tables.snapshots[snapshot_id]
-    occurrences = [it for it, at_ms in tables.occurrences.items() if only is None and at_ms < before_ms]
-    for place in occurrences:
-        del tables.occurrences[place]
-    return len(approvals) + len(turns) + len(snapshots) + len(occurrences)
+    return count + len(turns)
+
+
+def _drop(table: dict[K, V], is_old: Callable[[V], bool]) -> int:
+    """Delete the old records of *table*; return how many."""
+    old = [key for key, record in table.items() if is_old(record)]
+    for key in old:
+        del table[key]
+    return len(old)
 
 
 def _prune_segments(tables: Tables, request: PruneRequest) -> None:
@@ -106,19 +109,12 @@ def _prune_segments(tables: Tables, request: PruneRequest) -> None:
         gone = {it.segment_id for it in graph.segments.values() if only in (None, it.session_id)} - kept
     if request.frames:
         needed = graph.reached(graph.branches.keys() - asked)
-        needed.update(*(_frame_of(graph, session_id) for session_id in asked))
+        for leaf in filter(None, (graph.branch(session_id).leaf for session_id in asked)):
+            needed.update(segment.segment_id for segment in frame_path(graph.segments.get, leaf))
         gone |= graph.reached(asked) - needed
     tables.drop_segments(gone)
     for row in tables.sessions.values() if gone else ():
         row.segments[:] = [segment_id for segment_id in row.segments if segment_id not in gone]
-
-
-def _frame_of(graph: SessionGraph, session_id: str) -> set[str]:
-    """The segments of the frame that a session is in."""
-    leaf = graph.branch(session_id).leaf
-    if leaf is None:
-        return set()
-    return {segment.segment_id for segment in frame_path(graph.segments.get, leaf)}
 
 
 def _prune_blobs(tables: Tables) -> None:
@@ -139,4 +135,5 @@ def _texts(tables: Tables) -> Iterator[bytes]:
         yield msgspec.json.encode(item)
     for segment in tables.graph.segments.values():
         yield msgspec.json.encode(segment.entries)
-    yield from map(str.encode, tables.states.blobs())
+    for state, _ in tables.states.values():
+        yield from map(str.encode, state.blobs)

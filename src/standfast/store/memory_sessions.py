@@ -66,7 +66,7 @@ from standfast.ports.session_store import (
 )
 from standfast.store import rules
 from standfast.store.memory_prune import prune
-from standfast.store.memory_tables import OpenTurn, SessionRow, Snapshot, Tables, copied
+from standfast.store.memory_tables import OpenTurn, SessionRow, Tables, copied
 from standfast.store.rules import PlacedTask
 
 
@@ -121,8 +121,7 @@ class MemorySessionStore:
 
     async def note_blocked(self, session_id: str, blocked: Blocked | None) -> None:
         with self._lock:
-            row = self._tables.sessions.get(session_id)
-            if row is not None:
+            if (row := self._tables.sessions.get(session_id)) is not None:
                 row.head = msgspec.structs.replace(row.head, blocked=blocked)
 
     async def delete_session(self, session_id: str) -> bool:
@@ -166,32 +165,31 @@ class MemorySessionStore:
         row = self._tables.row(session_id)
         branch = self._tables.graph.fork(session_id, new_id, at)
         state = row.head.state if at in (None, row.head.leaf) else self._tables.state_at(row, branch)
-        head = rules.forked(row.head, new_id, branch, now_ms, charter)
-        self._tables.share(row, self._tables.add_session(head, branch))
-        return self._tables.row(new_id).stand_at(branch, now_ms, state)
+        fork = self._tables.add_session(rules.forked(row.head, new_id, branch, now_ms, charter), branch)
+        row.family = row.family or {session_id}
+        row.states = [] if row.states is None else row.states
+        row.family.add(new_id)
+        fork.family, fork.segments, fork.states = row.family, row.segments, row.states
+        return fork.stand_at(branch, now_ms, state)
 
     async def make_session(self, new: NewSession) -> SessionHead:
         with self._lock:
-            found = self._tables.sessions.get(new.head.session_id)
-            if found is None:
-                return self._make(new)
-            rules.require_same_session(found.head, new.head)
-            return found.head
-
-    def _make(self, new: NewSession) -> SessionHead:
-        head = new.head
-        if new.fork_of is None:
-            self._tables.add_session(head, Branch())
-        else:
-            self._fork(new.fork_of, head.session_id, new.at, head.created_at, head.charter)
-        row = self._tables.row(head.session_id)
-        row.head = rules.described_as(row.head, head)
-        try:
-            self._equip(row, new)
-        except BaseException:
-            self._tables.drop_session(head.session_id)
-            raise
-        return row.head
+            head = new.head
+            if (found := self._tables.sessions.get(head.session_id)) is not None:
+                rules.require_same_session(found.head, head)
+                return found.head
+            if new.fork_of is None:
+                self._tables.add_session(head, Branch())
+            else:
+                self._fork(new.fork_of, head.session_id, new.at, head.created_at, head.charter)
+            row = self._tables.row(head.session_id)
+            row.head = rules.described_as(row.head, head)
+            try:
+                self._equip(row, new)
+            except BaseException:
+                self._tables.drop_session(head.session_id)
+                raise
+            return row.head
 
     def _equip(self, row: SessionRow, new: NewSession) -> None:
         """Give a session what it begins with."""
@@ -200,11 +198,11 @@ class MemorySessionStore:
             self._append(row, new.segment_id, new.entries, new.head.created_at)
         tables.add_blobs(new.blobs)
         held = row.head.state
-        state = new.make_state(None if held is None else tables.states.body(held))
+        state = new.make_state(None if held is None else tables.state_body(held))
         if state is not None:
             tables.add_state(row, state)
         if new.first is not None and not tables.is_known(new.first):
-            tables.add_input(row, new.first)
+            tables.add_input(new.first)
 
     async def add_usage(
         self, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
@@ -233,14 +231,14 @@ class MemorySessionStore:
 
     async def state(self, state_id: str) -> bytes | None:
         with self._lock:
-            return self._tables.states.body(state_id)
+            return self._tables.state_body(state_id)
 
     async def put_snapshot(self, snapshot_id: str, session_id: str, data: bytes, now_ms: int) -> None:
-        self._tables.snapshots[snapshot_id] = Snapshot(session_id, now_ms, data)
+        self._tables.snapshots[snapshot_id] = (session_id, now_ms, data)
 
     async def snapshot(self, snapshot_id: str) -> bytes | None:
         found = self._tables.snapshots.get(snapshot_id)
-        return None if found is None else found.data
+        return None if found is None else found[2]
 
     def _at_rest(self, session_id: str) -> SessionRow:
         """The session, if no turn of it is unfinished."""
@@ -268,14 +266,16 @@ class MemorySessionStore:
             self._tables.add_state(row, state)
         if entries:
             row.segments.append(segment_id)
-            self._tables.states.name(segment_id, row.head.state)
+            if (key := rules.state_key(row.head.state)) is not None:
+                self._tables.segment_states[segment_id] = key
         return row.head
 
     # Turns
 
     async def begin(self, turn: NewTurn, claimant: Claimant) -> Begun | Repeated:
+        tables = self._tables
         with self._lock:
-            row = self._tables.row(turn.session_id)
+            row = tables.row(turn.session_id)
             if (earlier := self._earlier(turn)) is not None:
                 return Repeated(record=earlier)
             if (unfinished := row.open) is not None:
@@ -284,10 +284,14 @@ class MemorySessionStore:
             consumed = row.consumed(turn.consumes)
             injected = tuple(item for item in row.injected() if item not in consumed)
             body = turn.make_input(row.head, injected)
-            self._tables.add_blobs(turn.blobs)
-            self._tables.claim(row, consumed + injected)
+            tables.add_blobs(turn.blobs)
+            tables.claim(row, consumed + injected)
             record, lease = rules.new_record(turn, claimant.now_ms), self._lease(turn.session_id, claimant)
-            self._tables.open_turn(row, OpenTurn(record, body, lease))
+            row.open = tables.open[turn.turn_id] = OpenTurn(record, body, lease)
+            row.turns.append(turn.turn_id)
+            tables.turns[turn.turn_id] = record
+            if turn.idempotency_key is not None:
+                tables.keys[turn.session_id, turn.idempotency_key] = turn.turn_id
             return Begun(lease=lease, head=row.head, record=record, input=body)
 
     async def take_over(self, turn_id: str, claimant: Claimant) -> Takeover:
@@ -362,7 +366,8 @@ class MemorySessionStore:
             seen = rules.seen_clock(self._clocks.get(boot), offset_ms)
             self._clocks[boot] = (seen.lease_offset_ms, offset_ms)
             for turn in self._tables.open.values() if seen.shift_ms else ():
-                self._tables.move_waits(turn, seen.shift_ms)
+                turn.waits = tuple(rules.moved_along(wait, seen.shift_ms) for wait in turn.waits)
+                self._tables.change(turn, rules.record_moved_along(turn.record, seen.shift_ms))
             return seen
 
     async def unfinished(self, now_ms: int, *, lease_now_ms: int | None = None) -> list[TurnRecord]:
@@ -414,19 +419,23 @@ class MemorySessionStore:
         return self._tables.sessions[lease.session_id], turn
 
     def _save(self, row: SessionRow, turn: OpenTurn, save: Save) -> Saved:
+        tables, entries, approvals = self._tables, save.entries, dict[str, Approval]()
         claimed: tuple[QueuedInput, ...] = ()
         checkpoint: JournalEntry | None = None
-        entries = save.entries
         if save.make_checkpoint is not None:
             claimed = row.injected()
             checkpoint = save.make_checkpoint(claimed)
             entries = (*entries, checkpoint)
-        self._tables.check_approvals(save.approvals)
+        for approval in save.approvals:
+            if approval.approval_id in tables.approvals or approval.approval_id in approvals:
+                raise rules.already_requested(approval.approval_id)
+            approvals[approval.approval_id] = copied(approval)
         turn.add_entries(entries)
-        self._tables.add_blobs(save.blobs)
+        tables.add_blobs(save.blobs)
         turn.blobs += tuple(blob.digest for blob in save.blobs)
-        self._tables.claim(row, claimed)
-        self._tables.add_approvals(turn, save.approvals)
+        tables.claim(row, claimed)
+        tables.approvals |= approvals
+        turn.approvals += tuple(approvals)
         turn.add_waits(save.waits)
         return Saved(cancel_requested=turn.record.cancel_requested, checkpoint=checkpoint)
 
@@ -446,9 +455,12 @@ class MemorySessionStore:
             row.head = rules.used(row.head, commit.now_ms, commit.usage)
         tables.change(turn, rules.ended(turn.record, commit.summary, commit.now_ms))
         tables.close_turn(row, turn)
-        tables.queue_injected(row)
+        for item in row.injected():  # what missed the last checkpoint starts a turn of its own, in its place
+            assert row.inputs is not None
+            queued = msgspec.structs.replace(item, kind="queue")
+            tables.inputs[item.input_id] = row.inputs[item.input_id] = queued
         for item in enqueued:
-            tables.add_input(tables.row(item.session_id), item)
+            tables.add_input(item)
         return row.head
 
     def _can_continue(self, turn: OpenTurn, now_ms: int, lease_now_ms: int) -> bool:
@@ -460,16 +472,21 @@ class MemorySessionStore:
 
     async def put_input(self, item: QueuedInput, blobs: tuple[Blob, ...] = ()) -> None:
         with self._lock:
-            row = self._tables.row(item.session_id)
+            self._tables.row(item.session_id)
             if not self._tables.is_known(item):
-                self._tables.add_input(row, item)
+                self._tables.add_input(item)
                 self._tables.add_blobs(blobs)
 
     async def withdraw_input(self, input_id: str) -> bool:
+        tables = self._tables
         with self._lock:
-            if (item := self._tables.inputs.get(input_id)) is None:
+            if (item := tables.inputs.get(input_id)) is None:
                 return False
-            self._tables.withdraw(item)
+            row = tables.row(item.session_id)
+            tables.claim(row, (item,))
+            del tables.contents[input_id]
+            assert row.input_ids is not None
+            row.input_ids.remove(input_id)
             return True
 
     async def inputs(self, session_id: str) -> list[QueuedInput]:
@@ -501,14 +518,14 @@ class MemorySessionStore:
         with self._lock:
             found = [
                 copied(approval)
-                for owner, approval in self._tables.approvals.values()
-                if session_id in (None, approval.session_id) and turn_id in (None, owner)
+                for approval in self._tables.approvals.values()
+                if session_id in (None, approval.session_id) and turn_id in (None, approval.run_id)
             ]
         return sorted(found, key=rules.approval_order)
 
     async def approval(self, approval_id: str) -> Approval | None:
         found = self._tables.approvals.get(approval_id)
-        return None if found is None else copied(found[1])
+        return None if found is None else copied(found)
 
     async def decide(
         self, approval_id: str, decision: Decision, *, now_ms: int, edited_digest: str | None
@@ -623,7 +640,7 @@ class MemorySessionStore:
             if not known:
                 there = tuple(item for item in inputs if item.session_id in tables.sessions)
                 for item in tables.not_known(there):
-                    tables.add_input(tables.sessions[item.session_id], item)
+                    tables.add_input(item)
                 tables.occurrences[place] = occurrence.at_ms
             if advance is not None and rules.moves_on(tables.triggers.get(advance.name), advance):
                 tables.triggers[advance.name] = advance
@@ -634,8 +651,14 @@ class MemorySessionStore:
     async def put_plugin_record(
         self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int
     ) -> None:
+        records, place = self._tables.plugin_records, (plugin_id, scope)
         with self._lock:
-            self._tables.put_plugin_record((plugin_id, scope), key, body)
+            if body is not None:
+                records.setdefault(place, {})[key] = body
+            elif (kept := records.get(place)) is not None:
+                kept.pop(key, None)
+                if not kept:
+                    del records[place]
 
     async def plugin_record(self, plugin_id: str, scope: str, key: str) -> bytes | None:
         with self._lock:
