@@ -44,7 +44,7 @@ def test_usage_is_added_up_by_model_and_over_the_turn() -> None:
 
 
 def test_a_failed_model_call_counts_as_a_call_of_no_model() -> None:
-    """Ours: the turn tells how often it asked; what a failed call used nobody knows."""
+    """Ours: the turn counts the model calls it made; the usage of a failed call is unknown."""
     turn = Turn(started(), failed(retryable=True), failed())
     assert turn.machine.account.usage == Usage(calls=2)
     assert turn.machine.account.model_calls == 2

@@ -41,7 +41,7 @@ STEPS = UsageLimits(max_iterations=1_000)
         (5_000, 100),
     ],
 )
-def test_a_level_is_told_of_when_it_is_reached_and_not_before(used: int, level: int) -> None:
+def test_the_model_gets_a_warning_when_a_level_is_reached_and_not_before(used: int, level: int) -> None:
     """Seed: issue 5, warnings to the model at 60, 90 and 100 %."""
     assert _level(STEPS, iterations=used) == level
 
@@ -72,7 +72,7 @@ def test_a_share_is_never_rounded_up() -> None:
     assert "last step" not in said
 
 
-def test_each_level_is_told_of_once() -> None:
+def test_the_model_gets_each_warning_once() -> None:
     """Seed: issue 5. A model that reads the same warning at each step stops reading it."""
     watch = BudgetWatch()
     limits = UsageLimits(max_iterations=10)
@@ -122,7 +122,7 @@ def test_a_limit_of_one_goes_straight_to_the_last_step() -> None:
     assert str(_warned(limits, iterations=1)).startswith("1 of 1 step used (100 %). This is the last step")
 
 
-def test_tokens_over_the_limit_are_told_as_they_are() -> None:
+def test_a_warning_shows_tokens_over_the_limit_as_they_are() -> None:
     """Ours: one reply can take more than was left."""
     watch = BudgetWatch()
     said = watch.warning(UsageLimits(max_tokens=1_000), TurnSpending(iterations=2, tokens=1_500, wall_ms=0))
@@ -132,7 +132,7 @@ def test_tokens_over_the_limit_are_told_as_they_are() -> None:
 
 
 def test_it_is_spent_from_the_last_warning_on() -> None:
-    """Seed: issue 5. Whoever runs the turn asks this to grant one step and no more."""
+    """Seed: issue 5. The driver asks this to grant one step and no more."""
     watch = BudgetWatch()
     limits = UsageLimits(max_iterations=2)
     seen = []
@@ -142,7 +142,7 @@ def test_it_is_spent_from_the_last_warning_on() -> None:
     assert seen == [False, False, True, True]
 
 
-def test_model_calls_and_money_are_told_of_as_well() -> None:
+def test_warnings_cover_model_calls_and_money_as_well() -> None:
     """Ours: issue 7. The last call that is allowed is the last step; money has no last step."""
     limits = UsageLimits(max_calls=10, max_cost_usd=0.5)
     assert _warned(limits, calls=6) == (
@@ -156,7 +156,7 @@ def test_model_calls_and_money_are_told_of_as_well() -> None:
     assert str(_warned(UsageLimits(max_calls=1))).startswith("0 of 1 model call used (0 %). This is the last")
 
 
-def test_the_last_call_is_told_of_before_what_is_fuller() -> None:
+def test_the_warning_of_the_last_call_comes_before_that_of_a_fuller_limit() -> None:
     """Ours: that this is the last step matters more than which limit has the larger share."""
     limits = UsageLimits(max_calls=2, max_cost_usd=1)
     assert str(_warned(limits, calls=1, cost_nano_usd=990_000_000)).startswith("1 of 2 model calls")

@@ -57,7 +57,7 @@ def test_a_turn_ends_when_its_rounds_are_used_up() -> None:
 
 
 def test_a_turn_tells_what_it_may_use() -> None:
-    """Ours: whoever takes it up has to know whether its model has a price."""
+    """Ours: the process that takes the turn over has to know whether its model has a price."""
     assert Turn(started(max_iterations=2)).machine.account.limits == UsageLimits(max_iterations=2)
 
 
@@ -84,7 +84,7 @@ def test_a_turn_ends_when_its_tokens_are_used_up() -> None:
     assert turn.stopped().error.message == "the turn used 100 tokens, the limit is 100"
 
 
-def test_a_turn_goes_on_while_a_token_is_left() -> None:
+def test_a_turn_continues_while_a_token_is_left() -> None:
     """Ours: the limit is reached, not approached."""
     reply = ModelReplied(at_ms=0, calls=(call(),), usage=Usage(output=99))
     assert Turn(started(max_tokens=100), reply, settled(1)).tell(AFTER_WORK) == ["model.2"]
@@ -154,20 +154,20 @@ def test_an_answer_counts_whatever_it_cost() -> None:
 
 
 def test_the_last_call_that_is_allowed_is_the_last_step_and_there_is_none_beyond_it() -> None:
-    """Ours: the model is told in time, and the limit holds all the same."""
+    """Ours: the model gets a warning in time, and the limit holds all the same."""
     turn = Turn(started(warns=True, max_calls=2), *_round(1, "a"))
     assert turn.talk()[-1].startswith("user: 1 of 2 model calls used (50 %). This is the last step")
     assert turn.tell(*_round(2, "b")) == ["commit turn_budget"]
 
 
 def test_money_that_is_spent_buys_no_last_step() -> None:
-    """Ours: nobody knows what a step costs, so the model is told at 90 % at the latest."""
+    """Ours: the cost of a step is not known in advance, so the model gets a warning at 90 % at the latest."""
     turn = Turn(started(warns=True, max_cost_usd=1), _asks(950_000_000), settled(1), AFTER_WORK)
     assert turn.talk()[-1].startswith("user: $0.95 of $1.00 used (95 %). Finish soon")
     assert turn.tell(_asks(50_000_000), settled(2), AFTER_WORK) == ["commit turn_budget"]
 
 
-def test_who_may_not_ask_a_model_within_a_turn_is_told_why() -> None:
+def test_a_caller_that_may_not_ask_a_model_within_a_turn_gets_the_reason() -> None:
     """Ours: plugins, tools and code keep the limits of the turn; what is not charged yet counts."""
     line = UsageEntry(source="llm", model="m", usage=Usage(output=5, calls=1, cost_nano_usd=10**9, priced=1))
     machine = Turn(started(max_calls=3, max_cost_usd=2, max_tokens=10), _asks(1)).machine
@@ -273,7 +273,7 @@ def test_the_deadline_counts_from_the_start_and_does_not_move_while_the_turn_run
 
 
 def test_a_turn_that_ended_has_no_deadline() -> None:
-    """Ours: nobody needs to be woken for it."""
+    """Ours: no timer has to wake it."""
     assert Turn(started(max_wall_ms=10_000), failed()).machine.account.deadline_ms is None
 
 
@@ -337,7 +337,7 @@ def test_a_wait_that_is_replaced_while_the_turn_is_parked_does_not_count_twice()
     assert turn.machine.account.deadline_ms == 76_000
 
 
-def test_a_parked_turn_whose_call_settles_goes_on_with_the_time_it_had() -> None:
+def test_a_parked_turn_whose_call_settles_resumes_with_the_time_it_had() -> None:
     """Bug: the time spent parked counted if a result, and not the end of the wait, woke the turn."""
     turn = Turn(at(0, started(max_wall_ms=10_000)), at(1_000, calls("a")), at(4_000, waits(1)))
     turn.feed(at(50_000, settled(1, "somehow")))

@@ -59,7 +59,7 @@ def test_calls_of_a_turn_without_such_plugins_need_no_ruling() -> None:
     assert command.ruled
 
 
-def test_replaced_arguments_travel_with_the_call_and_are_told_with_its_result() -> None:
+def test_replaced_arguments_travel_with_the_call_and_are_recorded_with_its_result() -> None:
     """Seed: ReplaceToolArgs; the history keeps what the model asked and what was executed."""
     turn = acting("a")
     turn.feed(ruled(1, arguments={"n": 2}))
@@ -87,7 +87,7 @@ def test_what_a_person_edits_counts_more_than_what_plugins_replaced() -> None:
 
 
 def test_an_approval_without_edits_keeps_what_plugins_replaced() -> None:
-    """Ours: a wait does not undo a ruling, and nobody is asked twice."""
+    """Ours: a wait does not undo a ruling, and no plugin is asked twice."""
     turn = acting("a")
     turn.feed(ruled(1, arguments={"n": 2}), waits(1))
     (command,) = turn.feed(ended("w1", Approved()))
@@ -132,7 +132,7 @@ def test_a_plugin_that_aborts_in_a_ruling_ends_the_turn_and_every_call_has_its_r
 
 
 def test_a_hook_that_fails_about_a_call_fails_the_call_and_not_the_turn() -> None:
-    """Seed: guards fail closed; whoever asked the plugins settles the call with the error."""
+    """Seed: guards fail closed; the driver, which asked the plugins, settles the call with the error."""
     turn = acting("a", "b")
     assert turn.tell(ruled(1, failure=BROKEN)) == []
     assert turn.tell(settled(1, error=BROKEN), ruled(2), settled(2, "r")) == ["after_work.1"]

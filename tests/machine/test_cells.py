@@ -89,7 +89,7 @@ def test_a_turn_tells_whether_code_is_in_the_middle() -> None:
 
 
 def test_a_call_of_a_cell_tells_its_cell_and_keeps_its_arguments() -> None:
-    """Ours: whoever carries it out knows that code made it, and what was given by position."""
+    """Ours: the host that executes it knows that code made it, and which arguments were positional."""
     made = CellCalled(name="look", arguments={"deep": True}, args=(1, [2]))
     (command,) = in_a_cell().feed(CellPaused(at_ms=1, call_id=1, number=1, calls=(made,)))
     assert isinstance(command, RunTool)
@@ -97,7 +97,7 @@ def test_a_call_of_a_cell_tells_its_cell_and_keeps_its_arguments() -> None:
 
 
 def test_the_ids_of_a_cell_and_of_a_later_reply_never_meet() -> None:
-    """Ours: a call id names one call of the turn, whoever made the call."""
+    """Ours: a call id names one call of the turn, whether the model or code made the call."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2), settled(3), settled(1), passed("after_work"))
     assert turn.tell(calls("look")) == ["tool.4.1"]
     assert turn.tell(settled(2, "late")) == []
@@ -113,7 +113,7 @@ def test_plugins_rule_on_what_a_cell_calls_as_on_any_call() -> None:
     assert turn.tell(ruled(2, abort=ENOUGH)) == ["stop", "commit plugin_abort"]
 
 
-def test_what_plugins_say_about_a_result_of_a_cells_call_is_heard() -> None:
+def test_a_ruling_of_plugins_about_a_result_of_a_cells_call_takes_effect() -> None:
     """Ours: their messages wait for the model, their abort ends the turn."""
     turn = in_a_cell(paused(1, 1, "a", "b"))
     assert turn.tell(settled(2, messages=(said("psst"),))) == ["cell.1 hears 2"]
@@ -122,7 +122,7 @@ def test_what_plugins_say_about_a_result_of_a_cells_call_is_heard() -> None:
 
 
 def test_a_call_that_cannot_be_carried_out_is_answered_at_once() -> None:
-    """Ours: nothing is run for it, and the code goes on with the error."""
+    """Ours: nothing is run for it, and the code receives the error."""
     turn = in_a_cell()
     commands = turn.feed(paused(1, 1, "lok!"))
     assert in_short(commands) == ["cell.1 hears 2"]
@@ -144,7 +144,7 @@ def test_calls_that_can_and_cannot_be_carried_out_stand_beside_each_other() -> N
 
 @pytest.mark.parametrize("order", list(itertools.permutations((2, 3, 4))), ids=str)
 def test_a_cell_hears_one_result_at_a_time_in_the_order_in_which_they_came(order: tuple[int, ...]) -> None:
-    """Ours: calls rule 2, whoever runs it again sees it make the same calls."""
+    """Ours: calls rule 2, so a cell that is run again makes the same calls."""
     turn = in_a_cell(paused(1, 1, "a", "b", "c"))
     first, second, third = order
     assert turn.tell(settled(first)) == [f"cell.1 hears {first}"]
@@ -187,7 +187,7 @@ def test_a_cell_hears_what_the_journal_has_of_a_result() -> None:
     assert all(isinstance(one, ToolCall) and one.parent == 1 for one in heard.made)
 
 
-def test_a_result_that_comes_twice_is_heard_once() -> None:
+def test_a_cell_receives_a_result_that_comes_twice_once() -> None:
     """Ours: machine rule 5."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2, "first"))
     assert turn.tell(settled(2, "second")) == []
@@ -219,7 +219,7 @@ def test_a_cell_in_a_cell_hears_its_own_calls_too() -> None:
     assert results(turn)[0].attachments == (picture("deep.png"),)
 
 
-def test_a_cell_goes_on_with_the_arguments_that_it_was_begun_with() -> None:
+def test_a_cell_resumes_with_the_arguments_that_it_was_begun_with() -> None:
     """Bug: run again after a restart, a cell that a person had edited was the one that the model wrote."""
     edited = {"code": "look()"}
     turn = in_a_cell(waits(1), ended("w1", Approved(arguments=edited)), paused(1, 1, "look"))
@@ -234,7 +234,7 @@ def test_a_cell_goes_on_with_the_arguments_that_it_was_begun_with() -> None:
 
 @pytest.mark.parametrize("number", [0, 2, 9])
 def test_a_first_pause_under_another_number_is_none(number: int) -> None:
-    """Bug: the call counted as a cell that goes on from then on, though it had not paused."""
+    """Bug: from then on the call counted as a cell that had paused, though it had not."""
     turn = in_a_cell()
     assert turn.tell(paused(1, number, "a")) == []
     assert in_short(turn.machine.outstanding()) == ["tool.1.1"]
@@ -258,7 +258,7 @@ def test_a_cell_that_is_paused_cannot_pause(number: int) -> None:
     assert turn.recovered() == ["tool.2.1"]
 
 
-def test_a_call_that_has_its_result_or_that_nobody_made_cannot_pause() -> None:
+def test_a_call_that_is_settled_or_unknown_cannot_pause() -> None:
     """Ours: machine rule 5."""
     turn = Turn(started(), calls("run_code", "look"), settled(1, "over"))
     assert turn.tell(paused(1, 1, "a")) == []
@@ -267,7 +267,7 @@ def test_a_call_that_has_its_result_or_that_nobody_made_cannot_pause() -> None:
 
 
 def test_a_call_that_waits_for_a_person_cannot_pause() -> None:
-    """Bug: its calls were run before it was allowed to, in a turn that went on being parked."""
+    """Bug: its calls were run before it was allowed to, in a turn that stayed parked."""
     turn = in_a_cell(waits(1))
     assert turn.tell(paused(1, 1, "a")) == []
     assert turn.machine.phase is Phase.PARKED
@@ -313,7 +313,7 @@ def test_the_calls_of_a_cell_are_on_the_record_of_the_turn() -> None:
 
 
 def test_the_attachments_of_its_calls_are_kept_with_the_result_of_the_cell() -> None:
-    """Ours: an attachment that nobody names is pruned; code has only its name."""
+    """Ours: an attachment that no result names is pruned; code has only its name."""
     turn = in_a_cell(paused(1, 1, "a", "b", "c!"))
     turn.feed(with_picture(settled(3), "b.png"), with_picture(settled(2), "a.png"))
     turn.feed(with_picture(settled(1), "cell.png"))
@@ -339,7 +339,7 @@ def test_a_round_waits_for_the_calls_that_outlive_their_cell() -> None:
 
 
 def test_a_call_that_waits_is_given_up_when_its_cell_ends() -> None:
-    """Ours: calls rule 3, nobody would hear what a person decides."""
+    """Ours: calls rule 3, no code is left that would receive the person's decision."""
     turn = in_a_cell(paused(1, 1, "a", "pay"), waits(3), settled(2))
     assert turn.tell(settled(1, "early")) == ["after_work.1"]
     assert turn.results() == [(1, "early")]
@@ -356,7 +356,7 @@ def test_a_call_that_begins_to_wait_after_its_cell_has_ended_is_given_up() -> No
     assert turn.tell(ended("w3")) == []
 
 
-def test_a_call_that_is_given_up_is_neither_heard_of_nor_on_record() -> None:
+def test_a_call_that_is_given_up_is_neither_reported_nor_on_record() -> None:
     """Ours: it was never made, and the code that made it is over."""
     turn = in_a_cell(paused(1, 1, "a", "pay"), waits(3))
     heard = cell_of(turn.feed(settled(2)))
@@ -446,7 +446,7 @@ def test_waits_of_one_cell_may_end_in_any_order(order: tuple[int, int]) -> None:
 
 
 def test_a_result_for_a_parked_cell_lets_the_time_of_the_turn_go_on() -> None:
-    """Bug: the clock of the turn stood still while the cell went on."""
+    """Bug: the clock of the turn stood still while the cell ran again."""
     turn = in_a_cell(paused(1, 1, "pay"), waits(2), limit_ms=10_000)
     assert turn.machine.account.deadline_ms is None
     assert turn.tell(settled(2)) == ["cell.1 hears 2"]
@@ -483,7 +483,7 @@ def test_a_fresh_machine_asks_for_what_is_unanswered(more: tuple[Input, ...], as
     assert turn.recovered() == asked
 
 
-def test_whoever_takes_a_cell_over_gets_all_that_it_has_called_and_heard() -> None:
+def test_the_process_that_takes_a_cell_over_gets_all_that_it_has_called_and_received() -> None:
     """Ours: a cell that this process does not know is run again, with the same results in the same order."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(3, "B"), paused(1, 2, "c"), settled(2, "A"))
     fresh = TurnMachine()
@@ -534,7 +534,7 @@ def test_a_turn_that_ends_in_a_cell_has_one_result_for_the_model(
 
 
 def test_a_cell_that_has_its_result_keeps_it_when_the_turn_ends() -> None:
-    """Ours: only its call that still ran is cancelled, which nobody reads."""
+    """Ours: only its call that still ran is cancelled, whose result no code reads."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2), settled(1, "early"), cancelled())
     assert turn.results() == [(1, "early")]
 

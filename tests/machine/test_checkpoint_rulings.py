@@ -85,7 +85,7 @@ def test_each_checkpoint_asks_plugins_under_its_own_number() -> None:
 
 
 def test_what_plugins_say_after_work_comes_before_what_people_injected() -> None:
-    """Ours: one order, whoever was faster."""
+    """Ours: one order, whether the plugin or the person was faster."""
     turn = at("after_work")
     assert turn.tell(ran("after_work", messages=(said("plugin"),), events=(NOTE,))) == ["after_work.1"]
     assert turn.tell(passed("after_work", said("person"))) == ["model.2"]
@@ -134,7 +134,7 @@ def test_a_plugin_that_aborts_or_fails_at_a_checkpoint_ends_the_turn(
 
 @pytest.mark.parametrize("kind", REACHED)
 def test_a_turn_can_be_cancelled_while_plugins_are_asked_at_a_checkpoint(kind: HookStage) -> None:
-    """Ours: nobody waits for a plugin to cancel a turn."""
+    """Ours: a caller that cancels a turn does not wait for a plugin."""
     assert at(kind).tell(cancelled()) == ["stop", "commit cancelled"]
 
 

@@ -35,7 +35,7 @@ def test_messages_before_completion_keep_the_turn_going() -> None:
 
 
 def test_an_injected_message_keeps_the_id_it_was_sent_with() -> None:
-    """Ours: whoever sent it can see that it arrived."""
+    """Ours: the sender can see that it arrived."""
     turn = Turn(started(), answered(), passed("before_completion", said("x", "i_7")))
     message = turn.machine.messages[-1]
     assert isinstance(message, UserMessage)
@@ -43,7 +43,7 @@ def test_an_injected_message_keeps_the_id_it_was_sent_with() -> None:
 
 
 def test_messages_count_more_than_an_answer_that_does_not_fit() -> None:
-    """Ours: the answer was not the last one, so nobody needs to correct it."""
+    """Ours: the answer was not the last one, so the model need not correct it."""
     turn = Turn(started(max_output_retries=0), answered("no"))
     output = OutputCheck(problem="no number")
     assert turn.tell(passed("before_completion", said("wait"), output=output)) == ["model.2"]
@@ -86,7 +86,7 @@ def test_a_turn_without_a_reply_would_finish_with_nothing() -> None:
     assert Turn(started()).machine.answer() == Finished(text="")
 
 
-def test_the_model_is_told_why_its_answer_does_not_fit() -> None:
+def test_the_model_learns_why_its_answer_does_not_fit() -> None:
     """Ours: it can only correct what it knows about."""
     turn = Turn(started(), answered("many"))
     assert turn.tell(misfit("$.n is no number")) == ["model.2"]

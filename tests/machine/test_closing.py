@@ -91,7 +91,7 @@ def test_what_plugins_say_about_an_end_stands_before_it_and_is_said_after_the_tu
 
 @pytest.mark.parametrize("end", ENDS)
 def test_a_plugin_that_fails_at_the_end_makes_it_a_plugin_abort(end: str) -> None:
-    """Seed: after_turn hooks are not observers; a failing one is told."""
+    """Seed: after_turn hooks are not observers; the failure of one is reported."""
     turn = closing(*ENDS[end])
     assert turn.tell(ran("after_turn", asked(turn).number, failure=BROKEN)) == ["commit plugin_abort"]
     assert (turn.stopped().reason, turn.stopped().error) == (StopReason.PLUGIN_ABORT, BROKEN)
@@ -145,7 +145,7 @@ def test_the_whole_of_a_turn_has_what_plugins_say_at_its_end_before_it_has_ended
     assert turn.machine.next_messages() == (said("next"),)
 
 
-def test_an_end_that_a_message_puts_off_is_forgotten_and_heard_of_again_under_another_number() -> None:
+def test_an_end_that_a_message_puts_off_is_forgotten_and_shown_again_under_another_number() -> None:
     """Ours: machine rule 6, what plugins say about an end counts only once it has come."""
     turn = closing(answered("42"), ran("after_turn", 1, **WORDS))
     assert turn.tell(passed("before_completion", said("wait"))) == ["model.2"]
@@ -193,8 +193,8 @@ def test_plugins_that_hold_a_turn_do_not_hear_of_its_end() -> None:
     assert turn.tell(ran("before_completion", 2)) == ["before_completion.2 closing 2"]
 
 
-def test_a_turn_that_finished_before_plugins_heard_of_it_waits_for_them() -> None:
-    """Ours: nobody commits past them."""
+def test_a_turn_that_finished_before_plugins_saw_its_end_waits_for_them() -> None:
+    """Ours: no turn is committed before they have answered."""
     turn = closing(answered("42"))
     assert turn.tell(passed("before_completion")) == ["hooks.after_turn.2"]
     assert asked(turn).outcome == Finished(text="42")
@@ -228,7 +228,7 @@ def test_a_turn_with_every_stage_takes_them_in_order() -> None:
     ]  # fmt: skip
 
 
-def test_a_frame_that_is_opened_instead_of_a_call_is_heard_of() -> None:
+def test_plugins_see_a_frame_that_is_opened_instead_of_a_call() -> None:
     """Seed: after_turn of a frame switch."""
     turn = Turn(started(stages=("prepare", "after_turn")))
     assert turn.tell(prepared(1, switch=SWITCH)) == ["hooks.after_turn.1"]

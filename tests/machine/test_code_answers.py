@@ -79,14 +79,14 @@ def test_a_finish_that_was_put_off_does_not_end_the_next_round() -> None:
 
 
 def test_plugins_may_hold_an_answer_of_code() -> None:
-    """Ours: the checkpoint before completion is theirs, whoever gives the answer."""
+    """Ours: the checkpoint before completion is theirs, whether the model or code gives the answer."""
     turn = Turn(started(stages=("checkpoint",)), calls("run_code"), finish(1))
     assert turn.tell(settled(1)) == ["hooks.before_completion.1"]
     assert turn.tell(ran("before_completion", messages=(said("really?"),))) == ["before_completion.1 held"]
     assert turn.tell(passed("before_completion")) == ["model.2"]
 
 
-def test_an_answer_of_code_that_does_not_fit_is_told_to_the_model() -> None:
+def test_the_model_learns_that_an_answer_of_code_does_not_fit() -> None:
     """Seed: issue 5, validated against `output_type`."""
     turn = in_a_cell(finish(1, "many"), settled(1))
     assert turn.tell(misfit("$ is no number")) == ["model.2"]
@@ -100,7 +100,7 @@ def test_an_answer_of_code_that_does_not_fit_is_told_to_the_model() -> None:
 
 
 def test_answers_of_code_that_never_fit_end_the_turn() -> None:
-    """Ours: UsageLimits.max_output_retries bounds the corrections, whoever answers."""
+    """Ours: UsageLimits.max_output_retries bounds the corrections, also for answers of code."""
     turn = Turn(started(max_output_retries=1), calls("run_code"), finish(1), settled(1), misfit())
     assert turn.tell(calls("run_code"), finish(2), settled(2), misfit()) == ["commit output_invalid"]
     assert turn.stopped().reason is StopReason.OUTPUT_INVALID
@@ -150,7 +150,7 @@ def test_an_answer_of_a_call_that_does_not_run_is_none(before: tuple[Input, ...]
 
 
 def reports(call_id: int, index: int, **report: Json) -> ToolSettled:
-    """What came of a cell, as the runtime keeps it."""
+    """Return the report of a cell, as the runtime stores it."""
     return settled(call_id, {"index": index, **report})
 
 
@@ -183,7 +183,7 @@ def test_a_cell_that_brings_something_else_is_progress(report: dict[str, Json]) 
 # Budgets
 
 
-def test_the_model_is_told_of_its_budget_and_gets_a_last_step() -> None:
+def test_the_model_gets_warnings_of_its_budget_and_a_last_step() -> None:
     """Seed: issue 5, budgets with warnings to the model at 60, 90 and 100 %."""
     turn = Turn(started(warns=True, max_iterations=2))
     assert turn.tell(calls("run_code"), settled(1, 1), passed("after_work")) == ["model.2"]

@@ -95,7 +95,7 @@ def test_an_aborted_turn_ends_with_the_hosts_reason_and_every_call_has_a_result(
         ((started(), calls("pay")), "whether it took effect is unknown"),
         ((started(), calls("pay"), waits(1), ended("w1")), "whether it took effect is unknown"),
     ],
-    ids=["unapproved", "sleeping", "waiting for somebody outside", "running", "approved and running"],
+    ids=["unapproved", "sleeping", "waiting for an outside result", "running", "approved and running"],
 )
 def test_a_cancelled_call_tells_whether_it_may_have_taken_effect(
     middle: tuple[Input, ...], words: str

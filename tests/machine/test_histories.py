@@ -67,7 +67,7 @@ def _change(path: Path, **fields: Any) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_golden_history_replays_to_the_same_commands_entries_and_outcome(path: Path) -> None:
-    """Ours: a turn that began under an earlier version goes on under this one."""
+    """Ours: a turn that began under an earlier version continues under this one."""
     history = load(path)
     assert not history.is_draft
     assert history.name == path.stem
@@ -149,8 +149,8 @@ def test_a_turn_that_has_not_ended_is_a_history_without_an_outcome(history: Hist
     assert replay(half) == []
 
 
-def test_every_difference_is_told_with_the_input_it_follows(history: History) -> None:
-    """Ours: whoever breaks a history sees where."""
+def test_every_difference_is_reported_with_the_input_it_follows(history: History) -> None:
+    """Ours: a contributor who breaks a history sees where."""
     other = msgspec.structs.replace(
         history,
         commands=(*history.commands[:2], ({"do": "Park"},), *history.commands[3:]),
@@ -294,7 +294,7 @@ def test_files_are_written_and_checked_from_the_command_line(
     ]
 
 
-def test_the_command_line_goes_on_after_a_file_that_cannot_be_written(
+def test_the_command_line_continues_after_a_file_that_cannot_be_written(
     draft: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ours: one bad file does not hide the others, and the exit status tells of it."""

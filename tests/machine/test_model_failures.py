@@ -30,7 +30,7 @@ def test_the_provider_may_ask_for_a_longer_delay_or_for_none(after: int | None, 
     assert turn.feed(failed(retryable=True, after=after)) == [CallModel(2, 2, delay)]
 
 
-def test_a_delay_that_nobody_has_time_for_ends_the_turn_and_the_error_tells_of_it() -> None:
+def test_a_delay_beyond_the_longest_wait_ends_the_turn_and_the_error_names_it() -> None:
     """Ours: a turn does not sit through an hour of Retry-After, nor comes back before it."""
     turn = Turn(started())
     assert turn.tell(failed("RATE_LIMITED", retryable=True, after=3_600_000)) == ["commit provider_error"]
@@ -72,7 +72,7 @@ def test_the_delay_counts_from_the_failure() -> None:
 
 
 def test_each_attempt_has_a_number_of_its_own() -> None:
-    """Ours: text that a failed attempt streamed is told from that of the next."""
+    """Ours: a listener can distinguish text that a failed attempt streamed from that of the next."""
     turn = Turn(started())
     assert turn.machine.outstanding() == [CallModel(1, 1, 0)]
     turn.feed(failed(retryable=True))

@@ -38,7 +38,7 @@ def test_plugins_are_asked_before_the_model_is() -> None:
 
 
 def test_a_turn_whose_plugins_have_no_say_here_asks_the_model_at_once() -> None:
-    """Ours: SPEC §7, a stage nobody wants is no step."""
+    """Ours: SPEC §7, a stage without hooks is no step."""
     assert Turn().tell(started(stages=("before_tool_call", "checkpoint", "after_turn"))) == ["model.1"]
 
 
@@ -71,7 +71,7 @@ def test_a_plugin_that_aborts_or_fails_ends_the_turn_before_the_model_is_asked(
 
 
 def test_an_abort_counts_more_than_a_failure() -> None:
-    """Ours: what a plugin meant is told before what went wrong with another."""
+    """Ours: a plugin's deliberate abort is reported before another plugin's failure."""
     turn = opening()
     turn.feed(ran("before_turn", abort=ENOUGH, failure=BROKEN))
     assert turn.stopped().error == ENOUGH
@@ -94,7 +94,7 @@ def test_what_plugins_wanted_to_say_in_a_turn_that_they_ended_is_said_after_it()
     ],
 )
 def test_a_turn_can_end_before_plugins_have_answered(given: Input, commit: str) -> None:
-    """Ours: nobody waits for a plugin to cancel a turn."""
+    """Ours: a caller that cancels a turn does not wait for a plugin."""
     assert opening().tell(given) == ["stop", commit]
 
 

@@ -129,7 +129,7 @@ def test_a_plugin_that_aborts_or_fails_ends_the_turn_before_the_call(how: str, e
 
 
 def test_what_plugins_say_while_a_call_is_prepared_is_said_at_the_next_checkpoint() -> None:
-    """Bug: the turn was committed, and its machine went on to ask the model."""
+    """Bug: the turn was committed, and its machine still asked the model."""
     turn = preparing()
     turn.feed(prepared(1, ruling=Ruling(messages=(said("psst"),))))
     assert turn.talk() == ["user: hello"]
@@ -165,7 +165,7 @@ def test_each_reply_gives_the_next_call_another_chance() -> None:
 
 
 def test_without_plugins_that_prepare_calls_an_overflow_ends_the_turn() -> None:
-    """Seed: nobody could make it fit."""
+    """Seed: no plugin could make it fit."""
     turn = Turn(started(stages=("before_turn",)), ran("before_turn"))
     assert turn.tell(failed("CONTEXT_OVERFLOW")) == ["commit context_overflow"]
 

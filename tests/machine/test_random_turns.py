@@ -292,7 +292,7 @@ class RandomTurns(RuleBasedStateMachine):
         return self.books.unanswered[0] if len(self.books.unanswered) == 1 else None
 
     def _computing(self) -> list[int]:
-        """The calls that may make calls: whoever runs them has asked the plugins before."""
+        """The calls that may make calls: the driver has asked the plugins about them before."""
         return [call_id for call_id in self.books.running() if call_id not in self.books.unruled()]
 
     def _ruling(self, data: st.DataObject, kind: type[Ruling] = Ruling, **fields: Any) -> Any:

@@ -45,7 +45,7 @@ def test_the_first_attempt_of_one_is_the_last_without_another_word() -> None:
     assert _decided(max_attempts=1) == GiveUp()
 
 
-def test_attempts_that_are_used_up_are_told_of() -> None:
+def test_the_error_says_that_all_attempts_are_used_up() -> None:
     """Ours: the hint names the limit."""
     assert _decided(attempt=3, max_attempts=3) == GiveUp(
         "it failed 3 times in a row; UsageLimits(max_attempts=...) allows more"
@@ -53,7 +53,7 @@ def test_attempts_that_are_used_up_are_told_of() -> None:
 
 
 def test_a_provider_that_asks_for_no_time_gets_none() -> None:
-    """Ours: that is how a fallback goes on to its next model; no budget stands against it."""
+    """Ours: that is how a fallback moves to its next model; no retry budget applies."""
     assert _decided(0, attempt=9, waited_ms=120_000, seed="s") == Retry(0)
 
 
@@ -84,7 +84,7 @@ def test_a_wait_that_is_asked_for_and_just_fits_is_waited() -> None:
     assert _decided(20_000, waited_ms=100_000, seed="s") == Retry(20_000)
 
 
-def test_no_time_to_wait_is_told_of_with_whose_wish_it_was() -> None:
+def test_an_error_for_lack_of_time_says_who_asked_for_the_wait() -> None:
     """Ours: a person can decide to come back in an hour."""
     assert _decided(5_400_000) == GiveUp(
         "the provider asks to wait 5,400 s; UsageLimits(max_retry_wait_ms=...) allows more"

@@ -67,11 +67,11 @@ SITUATIONS: dict[str, tuple[Input, ...]] = {
         answered(),
         ran("before_completion", messages=(said("wait"),)),
     ),
-    "before completion, end not heard of": (started(stages=("after_turn",)), answered()),
-    "before completion, end heard of": (started(stages=("after_turn",)), answered(), ran("after_turn")),
+    "before completion, end not shown": (started(stages=("after_turn",)), answered()),
+    "before completion, end shown": (started(stages=("after_turn",)), answered(), ran("after_turn")),
     "closing": (started(stages=("after_turn",)), failed()),
     "acting, a cell has made a call": (started(), calls("run_code"), paused(1, 1, "x")),
-    "acting, a cell goes on": (started(), calls("run_code"), paused(1, 1, "x", "y"), settled(2)),
+    "acting, a cell resumes": (started(), calls("run_code"), paused(1, 1, "x", "y"), settled(2)),
     "acting, a cell has ended before its call": (
         started(),
         calls("run_code"),
@@ -289,7 +289,7 @@ TABLE: dict[str, dict[str, str]] = {
         "completion is passed with a message": "model.2 -> asking",
         "the answer does not fit": "model.2 -> asking",
     },
-    "before completion, end not heard of": {
+    "before completion, end not shown": {
         **_PLUGINS_HEAR,
         "plugins hear of the end": "before_completion.1 -> passing",
         "plugins fail at the end": "commit plugin_abort -> ended",
@@ -297,7 +297,7 @@ TABLE: dict[str, dict[str, str]] = {
         "completion is passed with a message": "model.2 -> asking",
         "the answer does not fit": "model.2 -> asking",
     },
-    "before completion, end heard of": {
+    "before completion, end shown": {
         **_PLUGINS_HEAR,
         "completion is passed": "commit finished -> ended",
         "completion is passed with a message": "model.2 -> asking",
@@ -314,7 +314,7 @@ TABLE: dict[str, dict[str, str]] = {
         "call 1 settles": "kept",
         "call 2 settles": "cell.1 hears 2 -> acting",
     },
-    "acting, a cell goes on": {
+    "acting, a cell resumes": {
         **_CALLS_ARE_OPEN,
         "call 1 settles": "kept",
         "call 3 settles": "kept",
@@ -361,7 +361,7 @@ def _state(turn: Turn) -> tuple[Any, ...]:
 def test_what_happens_in_a_situation_leads_to_what_the_table_says(
     situation: str, happening: str, follows: str
 ) -> None:
-    """Ours: SPEC §7, the machine folds inputs into commands; there is no pair that nobody thought about."""
+    """Ours: SPEC §7, the machine folds inputs into commands; the table has every pair."""
     turn = Turn(*SITUATIONS[situation])
     before = _state(turn)
     if follows == "wrong":

@@ -1,4 +1,4 @@
-"""Calls that wait: for a person, a timer, or somebody outside."""
+"""Calls that wait: for a person, a timer, or a result from outside."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_turn_whose_only_call_waits_parks() -> None:
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES.keys())
-def test_a_call_goes_on_with_what_its_wait_ended_with(outcome: WaitOutcome) -> None:
+def test_a_call_resumes_with_what_its_wait_ended_with(outcome: WaitOutcome) -> None:
     """Ours: who carries the call out decides what a denial or a timer means for it."""
     opened = waits(1)
     turn = Turn(started(), calls("pay"), opened)
@@ -106,7 +106,7 @@ def test_a_wait_ends_once() -> None:
 
 
 @pytest.mark.parametrize("wait_id", ["", "w2", "W1", "w1 "])
-def test_the_end_of_a_wait_that_nobody_knows_is_ignored(wait_id: str) -> None:
+def test_the_end_of_an_unknown_wait_is_ignored(wait_id: str) -> None:
     """Ours: stale decisions and timers are harmless."""
     turn = Turn(started(), calls("a"), waits(1))
     assert turn.tell(ended(wait_id)) == []
