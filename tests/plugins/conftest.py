@@ -29,5 +29,5 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> P
 
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hooks that do not stop when they are told to are given up sooner."""
+    """Give up sooner on hooks that do not stop when they are cancelled."""
     monkeypatch.setattr("standfast.plugins.running._GRACE_S", 0.03)

@@ -148,7 +148,7 @@ def errors_of(messages: Iterable[object]) -> list[ErrorObject]:
     return [one.error for one in messages if isinstance(one, ToolMessage) and one.error is not None]
 
 
-# What hooks are told, for those that are asked outside of a turn
+# Contexts for hooks that are called outside of a turn
 
 
 async def no_model(messages: Any, *, instructions: str = "", source: str = "") -> str:

@@ -106,7 +106,7 @@ async def run(home: Path, decide: bool) -> dict[str, Any]:
 
 
 async def _person(runtime: Runtime, decide: bool) -> None:
-    """Somebody who sees what waits, and decides or does not."""
+    """Play the person who sees the pending approvals, and decides them or does not."""
     told = False
     while True:
         for one in await runtime.approvals(pending=True):

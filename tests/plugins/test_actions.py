@@ -226,7 +226,7 @@ def test_an_unknown_action_is_answered_with_those_that_there_are() -> None:
 # Sessions
 
 
-def test_an_action_works_on_the_current_session_unless_it_is_told_otherwise() -> None:
+def test_an_action_works_on_the_current_session_unless_another_is_named() -> None:
     """Seed: default_to_current_session."""
 
     async def main() -> None:
@@ -268,7 +268,7 @@ def test_a_host_may_call_an_action_without_a_session(memory: Place, call: str) -
 
 
 class Indexer(Plugin):
-    """Has work that takes its time. It runs on a thread of its own, and so is told to go on."""
+    """A plugin whose work takes long. It runs on a thread of its own, so the test signals it to continue."""
 
     def __init__(self, go: threading.Event) -> None:
         self._go = go

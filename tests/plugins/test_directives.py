@@ -316,7 +316,7 @@ def test_replaced_arguments_are_seen_by_later_hooks_and_once_by_earlier_ones() -
     assert third._heard == [{"n": 2}]
 
 
-def test_nobody_is_asked_twice_if_nothing_is_replaced() -> None:
+def test_no_plugin_is_asked_twice_if_nothing_is_replaced() -> None:
     """Ours: a second hearing is for other arguments."""
     first, second = named("first"), named("second", lambda arguments: dict(arguments))
 
@@ -347,7 +347,7 @@ def test_two_unconditional_replacers_are_a_conflict_and_not_a_race() -> None:
 )
 @pytest.mark.parametrize("clamp_first", [True, False])
 def test_a_replacer_and_a_clamp_that_is_content_agree(make: Any, limit: int, clamp_first: bool) -> None:
-    """Ours: whoever accepts what the other makes of the arguments is in no conflict with it."""
+    """Ours: a plugin that accepts the arguments that the other returns is in no conflict with it."""
     plugins = [named("clamp", clamped(limit)), named("setter", make)]
 
     async def main() -> None:
@@ -648,7 +648,7 @@ class Misnamer(Plugin):
 
 @pytest.mark.parametrize(
     "one",
-    [Misnamer(), Wisher("before_turn", CreateSession(request=SessionRequest(agent="nobody")))],
+    [Misnamer(), Wisher("before_turn", CreateSession(request=SessionRequest(agent="unknown")))],
     ids=["id", "agent"],
 )
 def test_a_session_that_cannot_be_made_is_the_plugins_failure(one: Plugin, memory: Place) -> None:

@@ -101,7 +101,7 @@ def test_an_unknown_name_is_answered_with_a_close_one(install: Install) -> None:
     ids=["raises", "exits", "lacks it", "lacks a package", "syntax"],
 )
 def test_a_plugin_that_cannot_be_imported_is_named(source: str, entry: str, install: Install) -> None:
-    """Ours: somebody else's broken package must say whose it is, and end nothing."""
+    """Ours: the error of a third party's broken package names the package, and the others still load."""
     install("broken", source, entry, name="broken-one")
     with pytest.raises(PluginFailed, match="plugin 'broken-one' failed in import") as caught:
         find_plugin("broken-one")
@@ -116,7 +116,7 @@ def test_an_entry_point_that_is_no_plugin_is_refused(install: Install) -> None:
 
 
 def test_one_name_of_two_packages_is_a_conflict_that_names_both(install: Install) -> None:
-    """Ours: errors name both owners, and only whoever wants one of them is bothered."""
+    """Ours: errors name both owners, and only a caller that asks for the name gets one."""
     install("second_greeter", GREETER, "second_greeter:Greeter")
     install("first_greeter", GREETER, "first_greeter:Greeter")
     found = [one.package for one in installed_plugins() if one.name == "greeter"]

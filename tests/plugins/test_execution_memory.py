@@ -114,7 +114,7 @@ def test_nothing_is_written_that_has_not_changed() -> None:
 
 
 def test_revisions_count_on_after_a_restart() -> None:
-    """Ours: `revision` rises whenever the state changes, whoever changes it."""
+    """Ours: `revision` rises whenever the state changes, before a restart and after it."""
     entry, blobs = written(b"one")
     executor = Executor()
     memory = memory_of(executor)

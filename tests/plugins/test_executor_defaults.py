@@ -158,7 +158,7 @@ class Plain:
 def test_an_executor_that_nothing_can_stand_in_for_is_refused_by_name(
     memory: Place, executor: Any, problem: str
 ) -> None:
-    """Ours: an executor with variables that nobody writes down would lose them without a word."""
+    """Ours: an executor whose variables no plugin stores would lose them without an error."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

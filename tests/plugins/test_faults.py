@@ -51,7 +51,7 @@ ID = "faulty"
 
 
 class Odd(BaseException):
-    """Not an Exception, and nothing that anybody would expect."""
+    """An exception that is not an Exception, so `except Exception` misses it."""
 
 
 # Columns
@@ -263,7 +263,7 @@ ROWS: dict[str, str] = {
 OPENING, CONFIGURING, ACTING, TURN = "opening", "configuring", "acting", "turn"
 
 REFUSED_AT: dict[str, str] = {
-    "tool_catalog": TURN,  # it is built while the session is opened, but nobody wants it there
+    "tool_catalog": TURN,  # it is built while the session is opened, but no caller reads it there
     "trigger_catalog": OPENING,
     "action": ACTING,
     "build": OPENING,
@@ -288,7 +288,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("action", "illegal directive"): HARMLESS,  # an action answers with whatever is JSON
     ("tool_catalog", "huge output"): HARMLESS,  # names of tools that are not there say nothing
 }
-"""Where nobody asks for an answer, a wrong one is none."""
+"""Hooks whose return value is ignored, so that a wrong one does no harm."""
 
 
 class Faulty(Plugin):
@@ -423,7 +423,7 @@ class Scene:
 
 @dataclass(slots=True)
 class Seen:
-    """What came of a fault."""
+    """The effects of a fault."""
 
     session: Session[Any] | None = None
     result: TurnResult[Any] | None = None
@@ -674,7 +674,7 @@ def test_an_observer_that_hangs_does_not_keep_the_others_from_hearing(memory: Pl
 
 
 def test_every_hook_has_a_row() -> None:
-    """Ours: a hook that nobody has tried with faults is not one that fails closed."""
+    """Ours: a hook that was never tried with faults may not fail closed."""
     assert set(HOOKS) <= set(ROWS)
     assert set(ROWS) - set(HOOKS) == set(LIVES)
     assert set(ROWS) == set(HUGE)

@@ -67,7 +67,7 @@ def test_each_builds_and_registers_in_order_then_all_are_ready_then_restored() -
     ]
 
 
-def test_a_plugin_is_told_about_its_session() -> None:
+def test_a_plugin_gets_the_context_of_its_session() -> None:
     """Seed: a plugin is built with the context of its session."""
     told: list[PluginSessionContext] = []
 
@@ -114,7 +114,7 @@ def test_what_a_plugin_raises_while_it_is_built_names_it(step: str) -> None:
 
 @pytest.mark.parametrize("step", ["build", "register", "session_ready", "restore"])
 def test_a_step_that_wants_to_be_awaited_is_refused(step: str) -> None:
-    """Bug: `async def register` registered nothing, and nobody was told."""
+    """Bug: `async def register` registered nothing, without an error."""
 
     async def later(self: Any, *given: Any) -> Any: ...
 

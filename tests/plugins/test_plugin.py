@@ -157,7 +157,7 @@ def test_decorated_methods_are_registered_in_the_order_of_their_definition() -> 
     class Whole(Base):
         @property
         def broken(self) -> int:
-            raise AssertionError("nobody asks for this")
+            raise AssertionError("no code reads this property")
 
         @hook
         async def before_turn(self, ctx: Any) -> None: ...

@@ -357,7 +357,7 @@ def test_options_are_kept_by_plugin_id() -> None:
     assert options.plugins == {"hop": {"depth": 3}, "other": [1, 2]}
     assert options.decode("hop", Tuning) == Tuning(depth=3)
     assert options.decode("other") == [1, 2]
-    assert options.decode("nobody", Tuning) is None
+    assert options.decode("unknown", Tuning) is None
 
 
 def test_options_survive_being_sent() -> None:

@@ -54,10 +54,10 @@ def test_a_protocol_that_fails_when_the_session_is_opened_is_named(
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), SystemExit(3)], ids=["raises", "BaseException"])
-def test_a_committed_frame_switch_is_told_although_restore_session_fails(
+def test_a_committed_frame_switch_is_reported_although_restore_session_fails(
     error: BaseException, memory: Place
 ) -> None:
-    """Ours: the turn is on disk; whoever awaits it hears that it switched the frame."""
+    """Ours: the turn is on disk; the caller that awaits it learns that it switched the frame."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

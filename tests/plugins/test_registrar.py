@@ -261,7 +261,7 @@ def test_triggers_are_collected_with_their_owners() -> None:
 
 
 def test_triggers_can_be_collected_without_a_runner() -> None:
-    """Ours: whoever only looks needs no deadline."""
+    """Ours: a caller that only lists triggers needs no deadline."""
     to, contributions = registrar()
     to.triggers.catalog(lambda: [TriggerEvent(name="mail")])
     collect_triggers(contributions)

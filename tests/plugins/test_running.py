@@ -114,7 +114,7 @@ def test_a_plain_hook_is_contained_as_well() -> None:
         runner.call_plain(hook_of(later))
 
 
-def test_what_wants_to_be_awaited_where_nobody_can_is_refused() -> None:
+def test_a_coroutine_of_a_synchronous_hook_is_refused() -> None:
     """Bug: a coroutine was left lying about, and never ran."""
 
     async def later() -> None: ...
@@ -177,7 +177,7 @@ def test_what_a_hook_says_after_its_time_does_not_count() -> None:
 
 
 def test_a_hook_that_never_stops_is_left_behind() -> None:
-    """Ours: a turn does not wait for whoever does not listen."""
+    """Ours: a turn does not wait for a hook that ignores its cancellation."""
     release = asyncio.Event()
 
     async def stubborn() -> None:
@@ -186,7 +186,7 @@ def test_a_hook_that_never_stops_is_left_behind() -> None:
                 await release.wait()
             except asyncio.CancelledError:
                 continue
-        raise RuntimeError("nobody hears this")
+        raise RuntimeError("this error is dropped")
 
     async def main() -> None:
         with pytest.raises(PluginFailed, match="it did not answer within"):
@@ -198,7 +198,7 @@ def test_a_hook_that_never_stops_is_left_behind() -> None:
 
 
 def test_a_hook_that_cancels_its_own_task_has_failed() -> None:
-    """Bug: the cancellation went on to whoever had asked."""
+    """Bug: the cancellation also hit the caller of the hook."""
 
     async def suicidal() -> None:
         task = asyncio.current_task()
@@ -235,7 +235,7 @@ def test_a_task_that_ends_itself_brings_no_answer() -> None:
     asyncio.run(main())
 
 
-def test_cancelling_whoever_asks_cancels_the_hook() -> None:
+def test_cancelling_the_caller_cancels_the_hook() -> None:
     """Ours: a turn that is cancelled takes its hooks with it."""
     ended: list[str] = []
 
@@ -368,7 +368,7 @@ def test_work_that_waits_for_nothing_is_over_at_once() -> None:
     asyncio.run(main())
 
 
-def test_work_that_waits_goes_on_as_one_task_in_one_context() -> None:
+def test_work_that_waits_continues_as_one_task_in_one_context() -> None:
     """Ours: the first step is the task's own."""
     seen: list[Any] = []
 
@@ -396,7 +396,7 @@ def test_work_that_waits_goes_on_as_one_task_in_one_context() -> None:
 
 
 def test_work_that_cancels_itself_in_its_first_step_hears_of_it() -> None:
-    """Bug: it was dropped in the middle, and its `finally` ran when nobody looked."""
+    """Bug: it was dropped in the middle, and its `finally` ran only at garbage collection."""
     heard: list[str] = []
 
     async def slow(stays: bool) -> str:

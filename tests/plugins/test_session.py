@@ -172,7 +172,7 @@ def test_the_slots_that_are_filled_are_found() -> None:
     assert session.assistant_prose_projector is prose
 
 
-def test_only_the_stages_that_somebody_cares_about_are_asked_for() -> None:
+def test_only_the_stages_that_a_plugin_has_hooks_for_are_requested() -> None:
     """Ours: a turn without plugins takes no step for them."""
 
     class Busy(Plugin):
@@ -286,8 +286,8 @@ def test_the_first_compaction_that_is_not_empty_wins() -> None:
     found = asyncio.run(session.compact_context(compaction_context(), at()))
     assert found is not None
     assert found.seed == (wanted,)
-    nobody = session_of(compacting("empty", 0, ()), compacting("silent", 0, None))
-    assert asyncio.run(nobody.compact_context(compaction_context(), at())) is None
+    silent = session_of(compacting("empty", 0, ()), compacting("silent", 0, None))
+    assert asyncio.run(silent.compact_context(compaction_context(), at())) is None
 
 
 # Turns and calls
@@ -338,7 +338,7 @@ def test_every_hook_of_a_stage_is_asked_in_order_and_its_directives_are_owned() 
     asyncio.run(main())
 
 
-def test_nobody_asked_says_nothing() -> None:
+def test_a_stage_without_hooks_returns_nothing() -> None:
     """Ours: stages without hooks."""
 
     async def main() -> None:
@@ -405,7 +405,7 @@ EVENTS = {
 
 
 @pytest.mark.parametrize("kind", EVENTS)
-def test_observers_are_told_all_at_once(kind: str) -> None:
+def test_observers_are_notified_all_at_once(kind: str) -> None:
     """Seed: lifecycle events go to all at once: the first may wait for the second."""
 
     async def main() -> None:
@@ -754,7 +754,7 @@ def test_what_was_written_does_not_change_with_the_plugins_own_copy() -> None:
     assert snapshot.plugins["rememberer"].meta.state == {"list": [1]}
 
 
-def test_only_what_has_changed_is_told() -> None:
+def test_only_states_that_have_changed_are_reported() -> None:
     """Ours: a plugin's state is journaled when its revision has risen."""
     session = session_of(Rememberer(), Quiet())
     assert session.changed() == {}
@@ -766,7 +766,7 @@ def test_only_what_has_changed_is_told() -> None:
 
 
 def test_what_was_remembered_in_the_middle_of_a_turn_is_given_back() -> None:
-    """Ours: a turn that goes on elsewhere."""
+    """Ours: a turn that resumes elsewhere."""
     session = session_of(Rememberer(), Quiet())
     session.restore_changed({"rememberer": entry("rememberer", {"n": 9}, revision=4)}, {})
     plugin = session.plugins[1]
@@ -877,7 +877,7 @@ def test_a_plugin_that_cannot_say_what_it_remembers_cannot_be_forked() -> None:
 
 
 def test_the_failure_of_a_hook_names_the_plugin_and_the_hook() -> None:
-    """Ours: whoever reads the error knows whom to blame."""
+    """Ours: a person who reads the error knows which plugin is at fault."""
 
     class Broken(Plugin):
         @hook
@@ -942,7 +942,7 @@ def test_state_of_a_newer_version_is_left_alone(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_forked_session_goes_on_with_the_state_of_its_source(place: Place) -> None:
+def test_a_forked_session_starts_with_the_state_of_its_source(place: Place) -> None:
     """Seed: fork keeps state."""
 
     async def main() -> None:

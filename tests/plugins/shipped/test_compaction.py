@@ -52,7 +52,7 @@ async def frames(session: Any) -> list[FrameOpened]:
 
 
 def test_a_short_history_is_left_alone(memory: Place) -> None:
-    """Ours: nobody pays for a summary that is not needed."""
+    """Ours: the user does not pay for a summary that is not needed."""
 
     async def main() -> None:
         model = staged("one", "two", "three")
@@ -216,7 +216,7 @@ def test_a_first_turn_that_does_not_fit_cannot_be_helped(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_another_runtime_goes_on_from_the_summary(place: Place) -> None:
+def test_another_runtime_continues_from_the_summary(place: Place) -> None:
     """Seed: a session reopened sees the frame."""
 
     async def main() -> None:
@@ -233,7 +233,7 @@ def test_another_runtime_goes_on_from_the_summary(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_turn_that_waited_after_a_compaction_goes_on_elsewhere_without_another(place: Place) -> None:
+def test_a_turn_that_waited_after_a_compaction_resumes_elsewhere_without_another(place: Place) -> None:
     """Ours: the summary is journaled with the turn; a model need not be asked twice for it."""
 
     async def main() -> None:

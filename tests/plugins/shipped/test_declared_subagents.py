@@ -155,7 +155,7 @@ def test_only_a_declared_agent_can_have_an_authority_of_its_own(memory: Place) -
     asyncio.run(main())
 
 
-def test_two_agents_of_one_name_are_told_apart_by_who_declares_them(memory: Place) -> None:
+def test_two_agents_of_one_name_are_distinguished_by_the_agent_that_declares_them(memory: Place) -> None:
     """Ours: the specialist is the one that the session's own agent declares."""
     cast = Cast(
         go=[calls(spawn("desk:", agent="helper")), WAIT, "done"],

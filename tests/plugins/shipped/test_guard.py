@@ -158,7 +158,7 @@ def test_a_condition_that_cannot_be_judged_refuses_the_call(when: Any, then: str
 
 
 def test_a_condition_cannot_change_the_call() -> None:
-    """Ours: whoever judges gets a copy."""
+    """Ours: the condition gets a copy."""
 
     def meddle(arguments: dict[str, Any]) -> bool:
         arguments["to"].append("me")
@@ -172,7 +172,7 @@ def test_a_condition_cannot_change_the_call() -> None:
 # Whole turns
 
 
-def test_a_refused_call_is_not_made_and_the_model_is_told_why(memory: Place) -> None:
+def test_a_refused_call_is_not_made_and_the_model_learns_why(memory: Place) -> None:
     """Ours: deny."""
     ledger = Ledger()
     guard = Guard([{"tool": "pay", "when": lambda a: a["cents"] > 100, "then": "deny", "reason": "too much"}])
@@ -191,7 +191,7 @@ def test_a_refused_call_is_not_made_and_the_model_is_told_why(memory: Place) -> 
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_an_asked_call_waits_for_a_person_and_goes_on_once_approved(place: Place, restarted: bool) -> None:
+def test_an_asked_call_waits_for_a_person_and_runs_once_approved(place: Place, restarted: bool) -> None:
     """Ours: ask, also across a restart; the person's word is the last."""
     ledger = Ledger()
     guard = Guard([{"tool": "pay", "when": {"cents": {"gt": 100}}, "then": "ask", "reason": "a large sum"}])

@@ -195,7 +195,7 @@ def test_a_call_that_is_carried_out_twice_makes_one_note(clock: FakeClock, scope
 
 @SCOPES
 def test_a_full_memory_and_a_long_note_are_refused(memory: Place, scope: str) -> None:
-    """Ours: nothing is forgotten unless somebody says so."""
+    """Ours: nothing is forgotten unless the model or the user removes it."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -52,7 +52,7 @@ def test_the_model_keeps_a_plan_and_reads_it_in_its_next_prompt(memory: Place) -
     asyncio.run(main())
 
 
-def test_whoever_observes_hears_of_a_change_and_of_nothing_else(memory: Place) -> None:
+def test_an_observer_gets_an_event_for_a_change_and_for_nothing_else(memory: Place) -> None:
     """Ours: the user sees the plan; the same plan again is no news."""
 
     async def main() -> None:
@@ -84,7 +84,7 @@ def test_whoever_observes_hears_of_a_change_and_of_nothing_else(memory: Place) -
 def test_a_plan_that_cannot_be_is_refused_and_the_old_one_stays(
     memory: Place, items: list[Any], problem: str
 ) -> None:
-    """Ours: the model is told what is wrong, in words."""
+    """Ours: the model reads what is wrong, in words."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -25,7 +25,7 @@ from standfast.providers.scripted import ScriptedModel
 from standfast.testing.clock import FakeClock
 from standfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder
 
-# Written in halves: they are not secrets, but look like some to whoever scans this repository.
+# Written in halves: they are not secrets, but look like some to a tool that scans this repository.
 OPENAI = "sk-" + "proj-Ab12Cd34Ef56Gh78Ij90"
 AWS = "AKIA" + "ABCDEFGHIJKLMNOP"
 GITHUB = "ghp_" + "a1B2" * 9
@@ -156,7 +156,7 @@ def test_results_are_cleaned_however_they_are_nested(place: Place) -> None:
 
 @pytest.mark.parametrize("value", [None, 0, "", [], {}, "nothing here", {"a": [1, "b"]}])
 def test_results_without_secrets_are_left_alone(memory: Place, value: Json) -> None:
-    """Ours: nobody is told of a replacement that was none."""
+    """Ours: no event reports a replacement that did not happen."""
     assert asyncio.run(revealed(memory, value)) == value
 
 
@@ -333,7 +333,7 @@ def test_what_a_failed_attempt_held_back_is_not_shown_in_the_next(memory: Place)
 
 
 def test_patterns_of_ones_own_are_streamed_line_by_line(memory: Place) -> None:
-    """Ours: nobody can tell where an unknown pattern might begin."""
+    """Ours: the plugin cannot know where an unknown pattern might begin."""
 
     async def main() -> None:
         text = "the code is 12 34 56 ok\nend 12 34"

@@ -31,7 +31,7 @@ WORD = "word "
 
 
 def dump(size: int) -> str:
-    """Return so many characters."""
+    """Return `size` characters."""
     return "x" * size
 
 

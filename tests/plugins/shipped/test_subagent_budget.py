@@ -81,7 +81,7 @@ def test_rounds_and_attempts_are_not_shared() -> None:
     ],
 )
 def test_whatever_is_used_up_is_named(limits: UsageLimits, words: str) -> None:
-    """Ours: the model is told which limit it was."""
+    """Ours: the model learns which limit it was."""
     problem = used_up(limits, SOME, kept_calls=1)
     assert problem is not None
     assert problem.code == "TURN_BUDGET"
@@ -129,8 +129,8 @@ def test_a_subagent_stands_as_its_turn_does(outcome: Outcome, status: str, state
     assert (found, task_state_of(found)) == (status, state)
 
 
-def test_only_timers_end_without_anybody() -> None:
-    """Ours: whoever waits goes on waiting for a timer, and hears of an approval."""
+def test_only_timers_end_without_a_person() -> None:
+    """Ours: the parent keeps waiting for a timer, and is notified of an approval."""
     assert waits_for_time(Waiting(waits=(SLEEPS,)))
     assert not waits_for_time(Waiting(waits=(SLEEPS, ASKS)))
     assert not waits_for_time(Finished(text="x"))
@@ -184,8 +184,8 @@ def test_a_task_says_what_the_answer_must_be() -> None:
     assert schema_in("Count.") is None
 
 
-def test_what_is_no_schema_is_known_before_anybody_works() -> None:
-    """Ours: a wrong schema is the parent's mistake, and told to it."""
+def test_an_invalid_schema_is_found_before_a_subagent_starts() -> None:
+    """Ours: a wrong schema is the parent's mistake, and the parent gets the error."""
     assert is_schema(SCHEMA)
     assert not is_schema({"type": "objekt"})
     assert read_value("1", {"type": "integer"}) == (1, None)

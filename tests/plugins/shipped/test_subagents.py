@@ -152,7 +152,7 @@ def test_a_subagent_sees_nothing_of_the_conversation(memory: Place) -> None:
     assert "hand parts of the work" in cast.requests["Lead"][0].instructions
 
 
-def test_the_four_ends_of_subagents_are_told_apart(memory: Place) -> None:
+def test_the_four_ends_of_subagents_are_distinguished(memory: Place) -> None:
     """Seed: one fails, one is cancelled, one waits for an approval, one succeeds."""
     never = asyncio.Event()
 
@@ -255,7 +255,7 @@ def test_a_wait_can_go_on_for_those_that_wait_for_a_person(memory: Place) -> Non
 
 
 def test_an_answer_that_does_not_fit_is_asked_for_again_and_becomes_a_value(memory: Place) -> None:
-    """Seed: results typed. A subagent with the plugin is told what is wrong with its answer."""
+    """Seed: results typed. A subagent with the plugin learns what is wrong with its answer."""
     cast = Cast(
         Lead=[calls(spawn("Counter. Count.", output_schema=COUNT)), wait_all, told],
         **{"Counter.": ["three", '{"n": 3}']},
@@ -300,8 +300,8 @@ def test_a_typed_agent_answers_with_its_type(memory: Place) -> None:
 
 
 @pytest.mark.parametrize("schema", [{"type": "objekt"}, {"description": "x" * 20_000}])
-def test_a_schema_that_is_none_is_refused_before_anybody_works(memory: Place, schema: Any) -> None:
-    """Ours: a mistake of the parent is told to the parent."""
+def test_an_invalid_schema_is_refused_before_a_subagent_starts(memory: Place, schema: Any) -> None:
+    """Ours: the parent made the mistake, so the parent gets the error."""
     cast = Cast(Lead=[calls(spawn("Counter.", output_schema=schema)), "so be it"])
 
     async def act(runtime: Runtime, session: Any) -> None:
@@ -317,7 +317,7 @@ def test_a_schema_that_is_none_is_refused_before_anybody_works(memory: Place, sc
 
 
 def test_a_subagent_never_has_a_tool_that_its_parent_lacks(memory: Place) -> None:
-    """Seed: tool access never wider than the parent's, for a subagent that nobody declared."""
+    """Seed: tool access never wider than the parent's, for a subagent that no agent declared."""
     cast = Cast(
         Lead=[calls(spawn("Twin.", tools=["look", "spawn_agent"])), wait_all, told],
         **{"Twin.": [calls(spawn("Below.")), "fine"], "Below.": ["fine"]},
@@ -405,7 +405,7 @@ def test_no_more_subagents_work_at_a_time_than_are_allowed(memory: Place) -> Non
     play(memory, team(cast, max_children=1), act)
 
 
-@pytest.mark.parametrize("name", ["nobody", "lead"])
+@pytest.mark.parametrize("name", ["unknown", "lead"])
 def test_an_agent_that_was_not_named_cannot_be_a_subagent(memory: Place, name: str) -> None:
     """Ours: the model chooses among those that it was given."""
     cast = Cast(Lead=[calls(spawn("X.", agent=name)), "so be it"])
@@ -418,7 +418,7 @@ def test_an_agent_that_was_not_named_cannot_be_a_subagent(memory: Place, name: s
     play(memory, team(cast), act)
 
 
-def test_nobody_reaches_subagents_that_are_not_its_own(memory: Place) -> None:
+def test_an_agent_cannot_reach_subagents_that_are_not_its_own(memory: Place) -> None:
     """Ours: an id of another session's subagent is no subagent here."""
     cast = Cast(
         Lead=[calls(spawn("A.", agent="worker")), wait_all, told],
@@ -486,7 +486,7 @@ def test_one_at_work_reads_what_it_is_sent_on_its_way(memory: Place) -> None:
     assert heard == ["Slow.", "Hurry up."]
 
 
-def test_one_that_has_ended_goes_on_with_what_it_is_sent(memory: Place) -> None:
+def test_a_subagent_that_has_ended_resumes_with_the_input_it_is_sent(memory: Place) -> None:
     """Seed: a follow-up turn for an idle child; it remembers what it did."""
 
     def send(request: ModelRequest) -> Any:
@@ -566,7 +566,7 @@ def test_closing_one_ends_those_below_it(memory: Place) -> None:
 
 
 def test_a_turn_that_is_cancelled_takes_its_subagents_with_it(memory: Place) -> None:
-    """Ours: nobody would wait for them; what they have said and used is kept."""
+    """Ours: no caller would wait for them; what they have said and used is kept."""
     never, began = asyncio.Event(), asyncio.Event()
 
     def begin(request: ModelRequest) -> Any:
@@ -615,7 +615,7 @@ def test_a_turn_that_has_answered_leaves_its_subagents_working(memory: Place) ->
 
 
 def test_a_subagent_that_ends_takes_its_own_with_it(memory: Place) -> None:
-    """Ours: whoever has answered has nobody left to wait for them."""
+    """Ours: a subagent that has answered no longer waits for its own subagents."""
     never = asyncio.Event()
     cast = Cast(
         Lead=[calls(spawn("Below.")), wait_all, told],
@@ -632,7 +632,7 @@ def test_a_subagent_that_ends_takes_its_own_with_it(memory: Place) -> None:
 
 
 def test_one_that_waits_for_a_person_can_be_closed(memory: Place) -> None:
-    """Ours: its approval is then nobody's to decide."""
+    """Ours: a person can no longer decide its approval."""
 
     def close_one(request: ModelRequest) -> Any:
         return calls(("close", {"agent_id": spawned(request)[0]}))
@@ -652,7 +652,7 @@ def test_one_that_waits_for_a_person_can_be_closed(memory: Place) -> None:
     play(memory, team(cast), act)
 
 
-def test_closing_the_runtime_leaves_subagents_to_whoever_goes_on(tmp_path: Any) -> None:
+def test_closing_the_runtime_leaves_subagents_to_the_next_runtime(tmp_path: Any) -> None:
     """Ours: a shutdown is no failure; parent and subagent go on in the next runtime."""
     never, began = asyncio.Event(), asyncio.Event()
 
@@ -713,7 +713,7 @@ def digging(request: ModelRequest) -> Any:
 
 
 async def digging_slowly(request: ModelRequest) -> Any:
-    """The same, with a thought in between: models are slower than whoever counts."""
+    """Do the same, with a pause in between: models are slower than the code that counts tokens."""
     for _ in range(50):
         await asyncio.sleep(0)
     return digging(request)
@@ -796,8 +796,8 @@ def test_a_parent_that_does_not_stop_is_stopped(memory: Place) -> None:
     assert len(cast.requests["Lead"]) == 3
 
 
-def test_nobody_begins_when_nothing_is_left(memory: Place) -> None:
-    """Ours: the model is told which limit it was."""
+def test_no_subagent_begins_when_nothing_is_left(memory: Place) -> None:
+    """Ours: the model learns which limit it was."""
     cast = Cast(
         Lead=[calls(spawn("A.", agent="worker")), wait_all, calls(spawn("B.", agent="worker")), "enough"],
         **{"A.": ["a"], "B.": ["b"]},
@@ -917,7 +917,7 @@ def test_code_uses_the_same_tools(memory: Place) -> None:
     [{"max_depth": 0}, {"max_children": "8"}, {"agents": "worker"}, {"agents": [7]}, {"max_depth": True}],
 )
 def test_wrong_options_are_refused_when_the_plugin_is_made(options: dict[str, Any]) -> None:
-    """Ours: a mistake of whoever configures it is told at once."""
+    """Ours: the developer who configures the plugin wrongly gets the error at once."""
     with pytest.raises(InvalidArgument):
         Subagents(**options)
 

@@ -84,7 +84,7 @@ def tokens(usage: dict[str, int]) -> int:
 
 
 def test_four_subagents_end_in_four_ways(stage: Stage) -> None:
-    """Ours: the play as it goes when nobody is killed."""
+    """Ours: the play as it runs when no process is killed."""
     told = stage.finish()
     check(stage, told)
     assert sum(stage.marks().values()) >= 4

@@ -293,7 +293,7 @@ def test_it_can_be_read_in_later_turns_and_after_a_restart(place: Place) -> None
     asyncio.run(main())
 
 
-def test_a_turn_that_goes_on_in_another_process_can_read_what_it_has_kept(place: Place) -> None:
+def test_a_turn_that_resumes_in_another_process_can_read_what_it_has_kept(place: Place) -> None:
     """Ours: output, and the right to read it, are journaled with the result."""
 
     async def main() -> None:
