@@ -276,7 +276,7 @@ def test_a_job_that_makes_sqlite_give_up_the_transaction_undoes_only_itself(note
 
 
 def test_a_commit_that_fails_fails_every_job_of_the_group(notes: Database) -> None:
-    """Ours: nobody is told that something is on disk which is not."""
+    """Ours: no caller learns of a commit that is not on disk."""
     refuse = threading.Event()
     notes._group.connection.set_commit_hook(refuse.is_set)
 
@@ -368,7 +368,7 @@ def test_a_decision_forged_in_the_file_is_found(path: Path, store: SqliteSession
 
 
 def test_a_session_with_damaged_approvals_can_be_deleted(path: Path, store: SqliteSessionStore) -> None:
-    """Ours: the hint of RecordCorrupt says so; an approval that nobody can decide goes with it."""
+    """Ours: the hint of RecordCorrupt says so; an approval that cannot be decided any more goes with it."""
     asyncio.run(park(store, a_wait("a1", "approval"), approvals=(an_approval(),)))
     overwrite(path, "UPDATE approvals SET body = x'3f'; UPDATE sessions SET head = x'3f'")
     assert asked(store, lambda store: store.delete_session("s1")) is True

@@ -215,7 +215,7 @@ class InSqlite(HostRecords):
 
     @rule()
     def reopen(self) -> None:
-        """Another process goes on with the file."""
+        """Open the file in another process's place."""
         self.run(self.store.close())
         self.store = SqliteSessionStore(Path(self.directory.name) / "standfast.db")
 

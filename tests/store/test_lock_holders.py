@@ -66,7 +66,7 @@ def test_a_process_that_is_stopped_inside_a_transaction_is_named(
         assert find_lock_holder(path) is None
 
 
-def test_whoever_ends_it_frees_the_file_and_undoes_what_it_had_not_committed(
+def test_ending_the_holder_frees_the_file_and_undoes_what_it_had_not_committed(
     tmp_path: Path, stopped: subprocess.Popen[str]
 ) -> None:
     """Ours: nothing but the stopped process stands in the way."""

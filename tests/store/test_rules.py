@@ -52,7 +52,7 @@ PENDING, APPROVED, DENIED, EXPIRED, CANCELLED = ApprovalState
 YES, NO = Decision(approved=True), Decision(approved=False)
 
 
-def nobody_died(owner: str) -> bool:
+def none_died(owner: str) -> bool:
     return False
 
 
@@ -99,7 +99,7 @@ def test_a_pending_approval_becomes(decision: Decision, now_ms: int, after: Appr
 @pytest.mark.parametrize("state", [APPROVED, DENIED, EXPIRED, CANCELLED])
 @pytest.mark.parametrize("decision", [YES, NO])
 def test_an_approval_that_is_not_pending_cannot_be_decided(state: ApprovalState, decision: Decision) -> None:
-    """Ours: an approval leaves `pending` once; the second decision is told the first."""
+    """Ours: an approval leaves `pending` once; the second decision gets the first as its error."""
     with pytest.raises(ApprovalAlreadyDecided, match=state):
         rules.decided(in_state(state), decision, now_ms=NOW, edited_digest=None)
 
@@ -153,7 +153,7 @@ def test_only_a_pending_approval_expires_and_is_cancelled(state: ApprovalState) 
     ],
 )
 def test_a_decision_is_an_answer(approval: Approval, answer: object) -> None:
-    """Ours: the call that waits is told what was decided, with the arguments if they were edited."""
+    """Ours: the call that waits gets the decision, with the arguments if the person edited them."""
     assert rules.answer_of(approval) == answer
 
 
@@ -211,7 +211,7 @@ def test_a_token_names_its_turn() -> None:
     assert rules.turn_of_token("cpl_t_1.a.b") == "t_1"
 
 
-def test_a_turn_goes_on_for_the_waits_of_its_outcome() -> None:
+def test_a_turn_waits_for_the_waits_of_its_outcome() -> None:
     """Ours: an outcome without waits leaves those that were saved."""
     saved, outcome = (a_wait("saved"),), (a_wait("asked"),)
     assert rules.waited_for(record(), saved) == saved
@@ -237,9 +237,9 @@ def test_timers_and_completions_move_with_the_time_of_day_and_approvals_do_not()
 @pytest.mark.parametrize(
     ("owner", "until_ms", "dead", "free"),
     [
-        (None, NOW + 9, nobody_died, True),
-        ("a", NOW + 1, nobody_died, False),
-        ("a", NOW, nobody_died, True),
+        (None, NOW + 9, none_died, True),
+        ("a", NOW + 1, none_died, False),
+        ("a", NOW, none_died, True),
         ("a", NOW + 1, all_died, True),
     ],
 )
@@ -288,7 +288,7 @@ def test_a_turn_is_taken_over(
 
 
 @pytest.mark.parametrize(
-    ("state", "cancel", "free", "wait_over", "goes_on"),
+    ("state", "cancel", "free", "wait_over", "continues"),
     [
         (TurnState.RUNNING, False, False, False, False),
         (TurnState.RUNNING, True, False, True, False),
@@ -299,11 +299,11 @@ def test_a_turn_is_taken_over(
     ],
 )
 def test_an_unfinished_turn_can_continue(
-    state: TurnState, cancel: bool, free: bool, wait_over: bool, goes_on: bool
+    state: TurnState, cancel: bool, free: bool, wait_over: bool, continues: bool
 ) -> None:
     """Ours: left by its owner, or with a wait that is over, or with a request to cancel."""
     turn = record(state, cancel_requested=cancel)
-    assert rules.can_continue(turn, free=free, wait_over=wait_over) is goes_on
+    assert rules.can_continue(turn, free=free, wait_over=wait_over) is continues
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_a_session_made_again_needs_the_same_charter() -> None:
 
 @pytest.mark.parametrize(
     ("owner", "dead", "refused"),
-    [(None, nobody_died, None), ("a", nobody_died, SessionBusy), ("a", all_died, None)],
+    [(None, none_died, None), ("a", none_died, SessionBusy), ("a", all_died, None)],
 )
 def test_a_session_is_deleted_unless_a_live_owner_runs_it(
     owner: str | None, dead: rules.IsDead, refused: type[StandfastError] | None
@@ -398,7 +398,7 @@ def test_a_session_is_deleted_unless_a_live_owner_runs_it(
 
 
 def test_a_session_with_an_unfinished_turn_is_not_at_rest() -> None:
-    """Ours: the error names the owner, or the turn that nobody runs."""
+    """Ours: the error names the owner, or the turn that no process runs."""
     rules.require_at_rest("s1", None, None)
     with pytest.raises(SessionBusy, match="worker-7"):
         rules.require_at_rest("s1", "worker-7", "t1")

@@ -120,7 +120,7 @@ def test_variables_are_the_bytes_that_the_engine_wrote(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_sandbox_goes_on_with_the_variables_of_an_earlier_release(path: Path) -> None:
+def test_a_sandbox_keeps_the_variables_of_an_earlier_release(path: Path) -> None:
     """Ours: what a person typed yesterday is there after the upgrade."""
     with BlockingSandbox(data_dir=path.parent) as sandbox:
         assert sandbox.run("[x, double(4), y == 2 ** 80]", session="s1").result == [20, 8, True]

@@ -88,7 +88,7 @@ class ModelSession:
 
 
 def any_held(life: TurnLife) -> bool:
-    """Whether there is a turn that somebody has the lease of."""
+    """Return whether a process has the lease of any turn."""
     return bool(life.held())
 
 
@@ -127,11 +127,11 @@ class TurnLife(RuleBasedStateMachine):
         return self.count
 
     def free(self, turn: ModelTurn) -> bool:
-        """Whether nobody alive has the lease."""
+        """Return whether no live process has the lease."""
         return turn.lease is None or turn.lease.until_ms <= self.now or is_dead(turn.lease.owner)
 
     def held(self) -> list[str]:
-        """The sessions with a turn that somebody has the lease of, even if its time is over."""
+        """Return the sessions with a turn that a process has the lease of, even if the lease has expired."""
         found = self.model.items()
         return [name for name, it in found if it.turn is not None and it.turn.lease is not None]
 
@@ -422,7 +422,7 @@ class SqliteTurnLife(TurnLife):
 
     @rule()
     def reopen(self) -> None:
-        """Another process goes on with the file."""
+        """Open the file in another process's place."""
         self.run(self.store.close())
         path = Path(self.directory.name) / "standfast.db"
         self.store = SqliteSessionStore(path, owner_is_dead=is_dead)

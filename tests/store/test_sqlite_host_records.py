@@ -103,7 +103,7 @@ def read_lines_then_kill(process: subprocess.Popen[str], count: int) -> list[str
 
 
 @pytest.mark.slow
-def test_of_processes_that_tell_of_the_same_at_once_one_is_heard(path: Path) -> None:
+def test_of_processes_that_report_the_same_occurrence_at_once_one_delivers_it(path: Path) -> None:
     """Ours: exactly one delivery of each occurrence, whichever process hears of it first."""
     script = """
         async def main():
@@ -133,7 +133,7 @@ def test_of_processes_that_tell_of_the_same_at_once_one_is_heard(path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_source_that_is_killed_and_begins_anew_is_heard_once(path: Path) -> None:
+def test_an_occurrence_of_a_source_that_is_killed_and_starts_again_is_delivered_once(path: Path) -> None:
     """Ours: an occurrence and its inputs are both on disk or neither is, and acknowledged is on disk."""
     script = """
         async def say(number):
@@ -256,7 +256,7 @@ def test_who_asks_for_some_reads_no_others(store: SqliteSessionStore) -> None:
 # Damage
 
 
-def test_a_child_of_somebody_else_is_noticed(store: SqliteSessionStore) -> None:
+def test_a_child_under_a_wrong_parent_is_noticed(store: SqliteSessionStore) -> None:
     """Ours: the column that children are found by says what the charter says, or the record is damaged."""
 
     async def scenario() -> None:
@@ -340,7 +340,7 @@ def write_version_2(path: Path) -> None:
         db.execute(VERSION_2.read_text())
 
 
-def test_a_file_of_the_second_version_goes_on(path: Path) -> None:
+def test_a_file_of_the_second_version_stays_usable(path: Path) -> None:
     """Ours: an upgrade loses nothing; sessions, states, turns, waits, inputs and blobs are as they were."""
     write_version_2(path)
 

@@ -249,7 +249,7 @@ def test_a_closed_store_says_so_and_closes_twice(path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_forked_child_is_told_to_open_the_file_itself(store: SqliteSessionStore) -> None:
+def test_a_forked_child_gets_an_error_that_says_to_open_the_file_itself(store: SqliteSessionStore) -> None:
     """Ours: neither a connection nor the writer thread crosses a fork."""
     asyncio.run(take_turn(store))
     if (pid := os.fork()) == 0:
@@ -334,7 +334,7 @@ def test_one_job_of_a_group_fails_alone(store: SqliteSessionStore) -> None:
     asyncio.run(scenario())
 
 
-def test_whoever_stops_waiting_breaks_nothing(store: SqliteSessionStore) -> None:
+def test_a_caller_that_stops_waiting_breaks_nothing(store: SqliteSessionStore) -> None:
     """Ours: a cancelled caller's write may still happen, and everyone else's does."""
 
     async def scenario() -> None:
@@ -461,7 +461,7 @@ def damaged(value: object) -> object:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("table", "column"), columns())
-def test_a_flipped_bit_is_noticed_by_whoever_reads_the_record(path: Path, table: str, column: str) -> None:
+def test_a_flipped_bit_is_noticed_when_the_record_is_read(path: Path, table: str, column: str) -> None:
     """Ours: journal rule 6; an error that names the record, never a wrong answer."""
 
     async def scenario() -> None:
@@ -742,7 +742,7 @@ def test_pruning_gives_the_space_back(path: Path, store: SqliteSessionStore) -> 
 
 
 def test_the_last_fork_takes_the_shared_history_along(store: SqliteSessionStore) -> None:
-    """Ours: what nobody can reach any more does not stay on disk."""
+    """Ours: what no session can reach any more does not stay on disk."""
 
     async def scenario() -> None:
         await take_turn(store, "t1")

@@ -89,7 +89,7 @@ def test_a_fork_at_the_leaf_reads_no_states(store: SqliteSessionStore) -> None:
 
 
 def test_a_line_is_walked_without_bodies(store: SqliteSessionStore) -> None:
-    """Ours: states may be large; only the one that holds is read, by whoever wants it."""
+    """Ours: states may be large; only the current one is read, and only when a caller asks for it."""
 
     async def scenario() -> None:
         for number in range(5):
@@ -109,7 +109,7 @@ def test_a_line_is_walked_without_bodies(store: SqliteSessionStore) -> None:
 @pytest.mark.parametrize(
     "column", ["previous", "node", "depth", "session", "family", "blobs", "sum", "digest"]
 )
-def test_a_damaged_line_is_noticed_by_whoever_walks_it(store: SqliteSessionStore, column: str) -> None:
+def test_a_damaged_line_is_noticed_when_it_is_walked(store: SqliteSessionStore, column: str) -> None:
     """Ours: journal rule 6; rewinding must not bring back another state than the one that held."""
 
     async def scenario() -> None:
@@ -207,7 +207,7 @@ def write_version_1(path: Path) -> None:
         db.execute(VERSION_1.read_text())
 
 
-def test_a_file_of_the_first_version_goes_on(path: Path) -> None:
+def test_a_file_of_the_first_version_stays_usable(path: Path) -> None:
     """Ours: an upgrade loses nothing; sessions, turns, waits, inputs and blobs are as they were."""
     write_version_1(path)
 
@@ -253,7 +253,7 @@ def test_sessions_of_the_first_version_get_states(path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_file_is_upgraded_once_whoever_comes_first(path: Path) -> None:
+def test_a_file_is_upgraded_once_whichever_process_comes_first(path: Path) -> None:
     """Ours: several processes open the file after an upgrade."""
     write_version_1(path)
     first, second = SqliteSessionStore(path), SqliteSessionStore(path)
