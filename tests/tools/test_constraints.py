@@ -289,7 +289,7 @@ REFUSED: dict[str, Any] = {
 
 @pytest.mark.parametrize("annotation", REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_honoured_is_refused_when_the_tool_is_made(annotation: Any) -> None:
-    """Ours: SPEC §4; a check that nobody makes is worse than an error."""
+    """Ours: SPEC §4; a check that never runs is worse than an error."""
     with pytest.raises(InvalidArgument, match=r"f\(\)"):
         signature_of(annotation)
 

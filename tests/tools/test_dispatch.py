@@ -355,7 +355,7 @@ RAISED: list[tuple[str, Callable[[], Any], str]] = [
 def test_whatever_a_tool_raises_becomes_a_tool_error(
     what: str, raiser: Callable[[], Any], seen: str, asynchronous: bool
 ) -> None:
-    """Ours: SPEC §4, a tool that raises or exits becomes a typed failure and the host goes on."""
+    """Ours: SPEC §4, a tool that raises or exits becomes a typed failure and the host keeps running."""
 
     def f() -> Any:
         return raiser()

@@ -271,7 +271,7 @@ def test_two_calls_at_once_have_a_process_each(tmp_path: Path) -> None:
 
 
 def test_what_a_tool_writes_in_one_call_does_not_answer_another() -> None:
-    """Bug: an answer that nobody had read was taken for that of the next call."""
+    """Bug: an answer that no call had read was taken for that of the next call."""
     assert call(plant, "planted") == "planted", "a tool may say of its own call what it likes"
     assert call(plant, "").startswith("true answer")
     assert code_of(plant, "planted", "0" * 32) == ("TOOL_ERROR", "the worker of plant() broke its protocol")

@@ -78,7 +78,7 @@ def test_context_variables_go_along() -> None:
 
 
 def test_a_cancellation_crosses_in_both_directions() -> None:
-    """Ours: whoever waits is cancelled, and what it waits for as well."""
+    """Ours: the waiting task is cancelled, and so is the work it waits for."""
     heard: list[str] = []
 
     async def main() -> None:
@@ -184,7 +184,7 @@ def test_a_shared_loop_runs_one_coroutine_at_a_time_and_is_replaced_when_it_is_s
 
 
 def test_an_iterator_of_another_loop_is_read_here_and_a_closed_loop_says_so() -> None:
-    """Ours: the events of a turn reach a tool; after the runtime's end it is told."""
+    """Ours: the events of a turn reach a tool; after the runtime's end the tool gets an error."""
     homes: list[asyncio.AbstractEventLoop] = []
 
     async def main() -> None:

@@ -82,7 +82,7 @@ def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
 
 
 def test_a_file_is_run_anew_each_time(tmp_path: Path) -> None:
-    """Ours: whoever edits a file and loads it again means the new text."""
+    """Ours: a user who edits a file and loads it again means the new text."""
     file = written(tmp_path, tools="X = 1\n") / "tools.py"
     assert load_file(file).X == 1
     file.write_text("X = 22\n")

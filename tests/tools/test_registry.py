@@ -269,7 +269,7 @@ def test_a_tool_that_its_source_no_longer_lists_is_an_orphan() -> None:
 
 
 def test_registering_a_tool_again_binds_its_orphan() -> None:
-    """Seed: whoever advertises the id binds the orphan; that is a step of its own."""
+    """Seed: the source that advertises the id binds the orphan; that is a step of its own."""
     registry = ToolRegistry([made("a")])
     registry.remove("registered")
     registry.register(made("a"))
@@ -447,7 +447,7 @@ def test_a_source_that_was_removed_is_let_go() -> None:
 # Overlays
 
 
-def test_an_overlay_goes_on_top_of_the_base() -> None:
+def test_an_overlay_is_layered_on_top_of_the_base() -> None:
     """Seed: compose_session_catalog with base tools is a fork with source `context` above it."""
     base = ToolRegistry([made("a"), made("b")])
     composed = base.compose_session_catalog(True, [Lazy("c"), fixed("d")])
@@ -515,7 +515,7 @@ def test_the_overlay_wins_over_a_tool_that_is_off(hidden_by: str, prefix: str) -
 def test_duplicates_inside_the_overlay_are_errors_that_name_both(
     providers: list[ToolProvider], kind: str
 ) -> None:
-    """Seed: SPEC §4; within the overlay nobody wins."""
+    """Seed: SPEC §4; within the overlay no tool takes precedence."""
     base = ToolRegistry([made("z")])
     with pytest.raises(ToolConflict) as caught:
         base.compose_session_catalog(True, providers)
@@ -585,7 +585,7 @@ def test_threads_that_resolve_one_tool_at_once_get_one_tool_and_count_once() -> 
     assert registry.generation == 2
 
 
-def test_a_slow_source_holds_up_nobody_else() -> None:
+def test_a_slow_source_does_not_block_other_callers() -> None:
     """Ours: providers are called outside the lock; a tool that left meanwhile is still its caller's."""
     registry = ToolRegistry([made("own")])
     slow = Meeting("a", parties=2)

@@ -122,7 +122,7 @@ def test_a_raw_schema_with_names_that_are_no_identifiers_still_gives_python(name
     ids=str,
 )
 def test_schemas_have_python_types(schema: dict[str, Any], text: str) -> None:
-    """Ours: what is known of a type is told, the rest is Any."""
+    """Ours: the known parts of a type are shown, the rest is Any."""
     assert type_text(schema, {"X": {"type": "integer"}}) == text
 
 

@@ -58,7 +58,7 @@ def test_a_thread_is_used_again_and_many_jobs_run_at_once() -> None:
 
 
 def test_a_job_that_ends_after_its_loop_is_dropped_quietly() -> None:
-    """Ours: a tool that comes back too late finds nobody, and that is all."""
+    """Ours: the result of a tool that returns too late is dropped, without an error."""
     threads = DaemonThreads()
     gate, done = threading.Event(), threading.Event()
 
@@ -124,7 +124,7 @@ def test_more_jobs_than_threads_wait_for_one_and_all_run() -> None:
 
 
 def test_a_job_after_the_end_of_few_threads_still_runs() -> None:
-    """Ours: who asks a closed store is told so; it must not wait for threads that have ended."""
+    """Ours: the caller of a closed store gets an error; it must not wait for threads that have ended."""
 
     async def go() -> int:
         threads = DaemonThreads("few", at_most=1)

@@ -11,7 +11,7 @@ from standfast.tools.tracebacks import MAX_CHARS, exception_type_of, frames_of, 
 
 
 class _Endless:
-    """Stands for a value that shares its parts: whoever makes a text of it never returns."""
+    """A value that shares its parts, so that formatting it never returns."""
 
     def __repr__(self) -> str:
         raise KeyboardInterrupt("the value was made a text")

@@ -1,4 +1,4 @@
-"""A trace in a collector of somebody else's make: it takes the trace in, and passes it on."""
+"""A trace in a third party's collector: it accepts the trace, and passes it on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def wait_until_open(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Until somebody listens there, or the process is gone."""
+    """Wait until a process listens on `port`, or `process` is gone."""
     while process.poll() is None:
         with suppress(ConnectionRefusedError), closing(socket.create_connection(("127.0.0.1", port))):
             return

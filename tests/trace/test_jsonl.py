@@ -72,7 +72,7 @@ def _wrote(path: Path, max_bytes: int) -> list[TraceRecord]:
 
 @pytest.mark.slow
 def test_several_processes_write_whole_lines_into_one_file(tmp_path: Path) -> None:
-    """Ours: one write for a line, at the end of the file whoever has written before."""
+    """Ours: one write per line, at the end of the file, also if another process has written before."""
     found = _wrote(tmp_path / "t.jsonl", 0)
     for name in ("one", "two", "three"):
         assert [one.at_ms for one in found if one.name == name] == list(range(200))
@@ -100,7 +100,7 @@ def test_a_file_that_is_long_enough_is_put_aside(tmp_path: Path) -> None:
         JsonlTrace(tmp_path / "t.jsonl", max_bytes=0)
 
 
-def test_a_file_that_somebody_has_moved_is_begun_again(tmp_path: Path) -> None:
+def test_a_file_that_another_program_has_moved_is_begun_again(tmp_path: Path) -> None:
     """Ours: log rotation by others is followed, too."""
     sink = JsonlTrace(tmp_path / "t.jsonl", max_bytes=10_000)
     sink.record(note(1))
@@ -174,7 +174,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_takes_no_finished_span_with_it(tmp_path: Path) -> None:
-    """Ours: what was over is in the file, and whoever goes on completes the same trace."""
+    """Ours: ended spans are in the file, and the process that takes over completes the same trace."""
     first = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), "first"], check=False)
     assert first.returncode == -signal.SIGKILL
     before = list(read_trace(tmp_path / "t.jsonl"))

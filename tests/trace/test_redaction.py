@@ -85,7 +85,7 @@ def test_ones_own_function_comes_first_and_may_leave_records_out() -> None:
 
 
 @pytest.mark.parametrize("broken", [{"a": object()}, "fails"])
-def test_a_record_that_cannot_be_cleaned_is_told_without_its_body(broken: Any) -> None:
+def test_a_record_that_cannot_be_cleaned_is_written_without_its_body(broken: Any) -> None:
     """Ours: in doubt nothing is written."""
 
     def change(record: TraceRecord) -> TraceRecord:

@@ -79,7 +79,7 @@ def test_a_session_is_shown_with_the_turns_that_its_calls_began() -> None:
 
 
 def test_spans_that_go_in_circles_do_not_hang_the_reader() -> None:
-    """Ours: anybody may have edited the file."""
+    """Ours: a person or another program may have edited the file."""
     records = [span("hook", "a", "a", "b", turn_id=""), span("hook", "b", "b", "a", turn_id="")]
     assert [drawn(one) for one in span_trees(records)] == ["a", "b"]
 

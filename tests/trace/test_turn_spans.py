@@ -70,7 +70,7 @@ def test_times_are_those_at_which_things_happened(clock: FakeClock) -> None:
     assert (turn.started_at_ms, turn.duration_ms, turn.at_ms) == (began, 2000, began + 2000)
 
 
-def test_what_was_said_and_done_is_told_only_to_who_asks_for_it() -> None:
+def test_messages_and_arguments_are_traced_only_on_request() -> None:
     """Ours: messages, arguments and results are left out, as the GenAI conventions advise."""
     plain, whole = Kept(), Kept(contents=True)
     agent = agent_of(asks(("look", {"place": "the-vault"})), "the-answer", tools=[look])
@@ -130,7 +130,7 @@ def test_the_calls_of_a_cell_are_parts_of_the_cell() -> None:
 
 
 def test_a_wait_lasts_from_its_opening_to_its_end_across_processes(clock: FakeClock) -> None:
-    """Ours: a turn that is resumed elsewhere goes on with its trace, under the same ids."""
+    """Ours: a turn that is resumed elsewhere continues its trace, under the same ids."""
     first, second, store = Kept(), Kept(), MemorySessionStore(owner_is_dead=lambda owner: True)
     replies = (asks(("pay", {"cents": 5})), "end")
 
@@ -159,7 +159,7 @@ def test_a_wait_lasts_from_its_opening_to_its_end_across_processes(clock: FakeCl
 def test_timers_and_completions_are_waits_and_their_tokens_stay_secret(
     clock: FakeClock, kind: str, outcome: str
 ) -> None:
-    """Ours: whoever has the token can end the wait, so that no trace has it."""
+    """Ours: a person with the token can end the wait, so no trace contains it."""
 
     @tool
     async def later(ctx: RunContext[None]) -> Any:
@@ -231,7 +231,7 @@ def test_what_is_open_when_a_turn_is_cancelled_is_over_with_it() -> None:
 
 
 def test_a_call_whose_arguments_cannot_be_read_is_a_failed_span() -> None:
-    """Ours: nobody carries it out, and it is in the trace all the same."""
+    """Ours: the host does not execute it, and it is in the trace all the same."""
     kept = Kept()
     asyncio.run(run(kept, agent_of(asks(("look", "{oops")), "end", tools=[look])))
     assert (kept.one("tool_call").status, kept.one("tool_call").body["error"]) == (
@@ -337,7 +337,7 @@ def test_a_turn_that_a_tool_begins_is_a_part_of_its_call() -> None:
     assert parent.parent_id == ""
 
 
-def test_a_turn_that_breaks_is_left_and_goes_on_in_the_same_trace() -> None:
+def test_a_turn_that_breaks_is_left_and_resumes_in_the_same_trace() -> None:
     """Ours: an error of the store leaves a turn unfinished; the trace says so."""
 
     class Failing(MemorySessionStore):

@@ -1,4 +1,4 @@
-"""A sink that keeps what it is told, and short ways to say what a trace looks like."""
+"""A sink that keeps the spans it receives, and helpers that describe a trace in short."""
 
 from __future__ import annotations
 

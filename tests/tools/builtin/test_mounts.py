@@ -75,7 +75,7 @@ def test_paths_that_are_not_plain_and_mounted_are_refused(inside: Path, path: st
         "..%5csecret", "sub%2Fb.txt",
     ],
 )  # fmt: skip
-def test_an_encoded_step_is_refused_although_nobody_decodes_it(inside: Path, name: str) -> None:
+def test_an_encoded_step_is_refused_although_it_is_never_decoded(inside: Path, name: str) -> None:
     """Seed: encoded path attacks are PERMISSION_DENIED."""
     table = MountTable({"/data": Mount(str(inside), writable=True)})
     for act in (lambda: read(table, f"/data/{name}"), lambda: write(table, f"/data/{name}", "x")):
