@@ -23,8 +23,7 @@ from standfast.model.trigger import Trigger
 from standfast.ports.session_store import PruneRequest, SessionStore
 from standfast.store.memory_sessions import MemorySessionStore
 from standfast.store.sqlite.sessions import SqliteSessionStore
-from standfast.testing.session_store_tasks import a_task, becomes
-from standfast.testing.session_store_triggers import a_trigger, an_occurrence, delivery
+from standfast.testing.session_store_tasks import a_task, a_trigger, an_occurrence, becomes, delivery
 from standfast.testing.session_values import NOW, a_head
 
 T = TypeVar("T")

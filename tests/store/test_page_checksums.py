@@ -20,7 +20,7 @@ from standfast.store.sqlite import database as database_module
 from standfast.store.sqlite.connection import find_damaged_page, is_checked
 from standfast.store.sqlite.maintenance import back_up
 from standfast.store.sqlite.sessions import SqliteSessionStore
-from standfast.testing.session_store_triggers import an_occurrence
+from standfast.testing.session_store_tasks import an_occurrence
 from standfast.testing.session_values import (
     NOW,
     a_commit,

@@ -31,8 +31,7 @@ from standfast.model.task import TaskState
 from standfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Wait
 from standfast.ports.session_store import PruneRequest, SeenClock
 from standfast.store import rules
-from standfast.testing.session_store_tasks import a_task
-from standfast.testing.session_store_triggers import a_trigger
+from standfast.testing.session_store_tasks import a_task, a_trigger
 from standfast.testing.session_values import (
     NOW,
     a_commit,

@@ -21,8 +21,7 @@ from standfast.store.memory_sessions import MemorySessionStore
 from standfast.store.sqlite import schema
 from standfast.store.sqlite.sessions import SqliteSessionStore
 from standfast.testing.session_store_children import a_child
-from standfast.testing.session_store_tasks import a_task, becomes, ids
-from standfast.testing.session_store_triggers import a_trigger, an_occurrence, delivery
+from standfast.testing.session_store_tasks import a_task, a_trigger, an_occurrence, becomes, delivery, ids
 from standfast.testing.session_values import (
     NOW,
     a_blob,
@@ -64,7 +63,7 @@ _PRELUDE = """
 import asyncio, sys
 from standfast.store.sqlite.sessions import SqliteSessionStore
 from standfast.testing.session_store_tasks import *
-from standfast.testing.session_store_triggers import *
+from standfast.testing.session_store_tasks import *
 from standfast.testing.session_values import *
 store = SqliteSessionStore(sys.argv[1])
 def tell(*words):

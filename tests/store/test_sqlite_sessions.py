@@ -26,8 +26,7 @@ from standfast.store.sqlite.sandbox_migration import COMPONENTS
 from standfast.store.sqlite.schema import migrate_all
 from standfast.store.sqlite.sessions import SqliteSessionStore
 from standfast.testing.session_store_children import a_child
-from standfast.testing.session_store_tasks import a_task
-from standfast.testing.session_store_triggers import a_trigger, an_occurrence, delivery
+from standfast.testing.session_store_tasks import a_task, a_trigger, an_occurrence, delivery
 from standfast.testing.session_values import (
     NOW,
     a_blob,

@@ -36,6 +36,7 @@ from standfast.testing.session_values import (
     replied,
     said,
     take_turn,
+    there,
     waiting,
 )
 
@@ -80,8 +81,7 @@ class HistoryContract(StoreContract):
         before = await take_turn(store)
         host: dict[str, object] = {"tools": ["pay"], "big": 2**70}
         await store.describe("s1", agent="helper", model="m2", host=host)
-        head = await store.head("s1")
-        assert head is not None
+        head = there(await store.head("s1"))
         assert (head.agent, head.model, head.host) == ("helper", "m2", host)
         assert (head.leaf, head.revision, head.usage) == (before.leaf, before.revision, before.usage)
         with pytest.raises(SessionNotFound):
@@ -154,11 +154,10 @@ class HistoryContract(StoreContract):
         await take_turn(store, "t1")
         head = await take_turn(store, "t2")
         fork = await store.fork("s1", "s2", None, NOW)
-        assert head.leaf is not None
-        assert fork.leaf == head.leaf
-        path = await store.path(head.leaf)
+        assert fork.leaf == head.leaf == "t2.1"
+        path = await store.path("t2.1")
         await store.delete_session("s1")
-        assert await store.path(head.leaf) == path
+        assert await store.path("t2.1") == path
         assert (await take_turn(store, "t3", "s2")).depth == 6
 
     # The graph
@@ -269,8 +268,7 @@ class HistoryContract(StoreContract):
         assert fork.model_calls == 1
         await take_turn(store, "t3", "s2")
         assert [it.segment_id for it in await store.path("t3.1")] == ["t1", "t3"]
-        origin = await store.head("s1")
-        assert origin is not None
+        origin = there(await store.head("s1"))
         assert origin.leaf == "t2.1"
 
     async def test_a_fork_of_a_session_without_history_has_none(self, store: SessionStore) -> None:

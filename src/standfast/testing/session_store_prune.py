@@ -31,6 +31,7 @@ from standfast.testing.session_values import (
     showing,
     stopped,
     take_turn,
+    there,
 )
 
 OLD = PruneRequest(sessions_before_ms=NOW + 100)
@@ -128,8 +129,7 @@ class PruneContract(StoreContract):
         await take_turn(store, "t1", entries=(said(), replied()))
         await take_turn(store, "t2", entries=(said(), opened("f2")))
         await store.prune(FRAMES)
-        record = await store.turn("t1")
-        assert record is not None
+        record = there(await store.turn("t1"))
         assert record.summary == finished()
         assert [it.turn_id for it in await store.turns("s1")] == ["t1", "t2"]
 

@@ -29,6 +29,7 @@ from standfast.testing.session_values import (
     replied,
     said,
     take_turn,
+    there,
     waiting,
 )
 
@@ -42,8 +43,7 @@ async def change(store: SessionStore, body: str, session_id: str = "s1") -> Sess
 
 async def state_of(store: SessionStore, session_id: str = "s1") -> str | None:
     """The state that a session has now."""
-    head = await store.head(session_id)
-    assert head is not None
+    head = there(await store.head(session_id))
     return await text_of(store, head)
 
 
@@ -51,8 +51,7 @@ async def text_of(store: SessionStore, head: SessionHead) -> str | None:
     """The state that a head names; one that it names is there."""
     if head.state is None:
         return None
-    body = await store.state(head.state)
-    assert body is not None
+    body = there(await store.state(head.state))
     return body.decode()
 
 
@@ -156,8 +155,7 @@ class StateContract(StoreContract):
         """Ours: states are opaque, and may be empty or large."""
         for number, body in enumerate((b"", bytes(range(256)) * 100)):
             head = await take_turn(store, f"t{number}", state=a_state(body))
-            assert head.state is not None
-            assert await store.state(head.state) == body
+            assert await store.state(there(head.state)) == body
 
     async def test_appended_nodes_leave_the_state_alone(self, store: SessionStore) -> None:
         """Ours: the host's nodes are no turn."""
@@ -331,8 +329,7 @@ class StateRetentionContract(StoreContract):
         assert (await store.prune(PruneRequest())).states == 0
         assert (await store.prune(PruneRequest(branches=True))).states == 2
         for head in (left, later):
-            assert head.state is not None
-            assert await store.state(head.state) is None
+            assert await store.state(there(head.state)) is None
         assert await state_of(store) == "one"
 
     async def test_states_go_with_their_frame(self, store: SessionStore) -> None:
@@ -378,13 +375,11 @@ class StateRetentionContract(StoreContract):
         between = await change(store, "between")
         await store.delete_session("s1")
         for head in (mine, between):
-            assert head.state is not None
-            assert await store.state(head.state) is None
+            assert await store.state(there(head.state)) is None
         assert await text_of(store, shared) == "one"
         assert await state_of(store, "s2") == "one"
         await store.delete_session("s2")
-        assert shared.state is not None
-        assert await store.state(shared.state) is None
+        assert await store.state(there(shared.state)) is None
 
     async def test_a_session_of_a_used_name_has_no_part_in_old_states(self, store: SessionStore) -> None:
         """Ours: a name is not an identity."""

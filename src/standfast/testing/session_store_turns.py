@@ -38,6 +38,7 @@ from standfast.testing.session_values import (
     said,
     stopped,
     take_turn,
+    there,
     waiting,
 )
 
@@ -246,8 +247,7 @@ class LeaseContract(StoreContract):
             await store.save(mine.lease, a_save("t2", an_entry("k")))
         with pytest.raises(StandfastError):
             await store.commit(mine.lease, a_commit("t2"))
-        other = await store.turn("t2")
-        assert other is not None
+        other = there(await store.turn("t2"))
         assert other.state is TurnState.RUNNING
 
     async def test_a_renewed_lease_lasts_longer(self, store: SessionStore) -> None:
@@ -290,8 +290,7 @@ class TurnEndContract(StoreContract):
     async def test_a_parked_turn_waits_and_resumes_where_it_stopped(self, store: SessionStore) -> None:
         """Ours: suspension is a value; days later another process resumes the turn."""
         lease = await park(store, a_wait("tick"))
-        record = await store.turn("t1")
-        assert record is not None
+        record = there(await store.turn("t1"))
         assert (record.state, record.summary) == (TurnState.WAITING, waiting(a_wait("tick")))
         taken = await store.take_over("t1", claimant("w2"))
         assert taken.lease.fence > lease.fence
@@ -308,8 +307,7 @@ class TurnEndContract(StoreContract):
         head = await store.commit(begun.lease, a_commit(now_ms=NOW + 5))
         assert isinstance(head, SessionHead)
         assert await store.head("s1") == head
-        record = await store.turn("t1")
-        assert record is not None
+        record = there(await store.turn("t1"))
         assert (record.state, record.ended_at, record.summary) == (TurnState.ENDED, NOW + 5, finished())
         assert [it.turn_id for it in await store.turns("s1")] == ["t1"]
         assert await store.unfinished(NOW + 2 * LEASE_MS) == []
@@ -343,8 +341,7 @@ class TurnEndContract(StoreContract):
         assert (await store.renew((begun.lease,), NOW, LEASE_MS)).cancelled == {"t1"}
         assert (await store.save(begun.lease, a_save())).cancel_requested is True
         assert await store.commit(begun.lease, a_commit()) == CommitRefused(reason="cancelled")
-        record = await store.turn("t1")
-        assert record is not None
+        record = there(await store.turn("t1"))
         assert (record.state, record.cancel_requested) == (TurnState.RUNNING, True)
         assert isinstance(await store.commit(begun.lease, a_commit(summary=stopped())), SessionHead)
         assert await store.cancel("t1") is False
@@ -353,8 +350,7 @@ class TurnEndContract(StoreContract):
         """Ours: a cancellation wins or loses once."""
         await take_turn(store)
         assert await store.cancel("t1") is False
-        record = await store.turn("t1")
-        assert record is not None
+        record = there(await store.turn("t1"))
         assert record.cancel_requested is False
 
     async def test_turns_without_a_live_owner_are_found(self, store: SessionStore) -> None:
@@ -387,11 +383,9 @@ class TurnEndContract(StoreContract):
         turn_id = begun.record.turn_id
         entry = JournalEntry(key="model.1", kind="input", body=b"{}")
         await store.save(begun.lease, Save(turn_id=turn_id, entries=(entry,)))
-        found = await store.open_turn("s1")
-        assert found is not None
+        found = there(await store.open_turn("s1"))
         assert (found.turn_id, found.state) == (turn_id, TurnState.RUNNING)
-        whole = await store.open_turn_journal("s1")
-        assert whole is not None
+        whole = there(await store.open_turn_journal("s1"))
         assert (whole.record.turn_id, whole.input, whole.journal) == (turn_id, begun.input, (entry,))
 
     async def test_an_ended_turn_is_not_open_and_has_no_journal(self, store: SessionStore) -> None:

@@ -11,16 +11,18 @@ from __future__ import annotations
 import pytest
 
 from standfast.ports.session_store import SessionStore
-from standfast.testing.session_store_children import ChildContract, CreationContract
+from standfast.testing.session_store_children import (
+    ChildContract,
+    CreationContract,
+    PluginRecordsContract,
+    SnapshotContract,
+)
 from standfast.testing.session_store_history import HistoryContract
-from standfast.testing.session_store_inputs import InputContract
 from standfast.testing.session_store_prune import PruneContract
-from standfast.testing.session_store_snapshots import PluginRecordsContract, SnapshotContract
 from standfast.testing.session_store_states import StateContract, StateRetentionContract
-from standfast.testing.session_store_tasks import TaskContract
-from standfast.testing.session_store_triggers import TriggerContract
+from standfast.testing.session_store_tasks import TaskContract, TriggerContract
 from standfast.testing.session_store_turns import LeaseContract, TurnContract, TurnEndContract
-from standfast.testing.session_store_waits import WaitContract
+from standfast.testing.session_store_waits import InputContract, WaitContract
 from standfast.testing.session_values import is_dead
 
 __all__ = ["SessionStoreContract", "is_dead"]

@@ -9,7 +9,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -35,6 +35,8 @@ from standfast.ports.session_store import (
     StateRecord,
     TurnCommit,
 )
+
+T = TypeVar("T")
 
 NOW: Final = 1_700_000_000_000
 LEASE_MS: Final = 30_000
@@ -250,6 +252,12 @@ async def park(
     save = Save(turn_id=turn_id, entries=(an_entry("model.1"),), approvals=approvals, waits=waits)
     await store.park(begun.lease, save, waiting(*waits))
     return begun.lease
+
+
+def there(value: T | None) -> T:
+    """Return a value that must not be None."""
+    assert value is not None
+    return value
 
 
 def outcome_of(summary: TurnSummary | None) -> Outcome | None:
