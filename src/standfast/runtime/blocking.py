@@ -11,26 +11,26 @@ import msgspec
 from standfast.errors import Code, InvalidArgument
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json
-from standfast.model.capability import Capability
 from standfast.model.diagnostic import Diagnostic
 from standfast.model.limits import SessionLimits
 from standfast.model.run import RunRequest, RunResult, RunStatus
 from standfast.model.session import SessionId, SessionInfo
 from standfast.runtime.code_runs import CodeRuns, RunControl
 from standfast.runtime.sandbox import (
+    CheckSettings,
+    RunSettings,
+    SandboxFacade,
     SandboxOptions,
     SandboxSettings,
     approving,
-    make_registry,
     open_runs,
-    options_from,
 )
 from standfast.runtime.sessions.approvals import get_approval, list_approvals
 from standfast.sandbox.run_errors import cancelled_error
 from standfast.tools.threads import run_blocking
 
 
-class BlockingSandbox:
+class BlockingSandbox(SandboxFacade):
     """A sandbox whose methods return when they are done. Threads may share it.
 
     Runs are driven on the calling thread, which is as fast as it gets; Ctrl-C is then noticed when guest
@@ -46,8 +46,7 @@ class BlockingSandbox:
         interruptible: bool = False,
         **settings: Unpack[SandboxSettings],
     ) -> None:
-        self.options = options or options_from(settings)
-        self.registry = make_registry(self.options)
+        super().__init__(options, settings)
         self._interruptible = interruptible
         self._opened: CodeRuns | None = None
 
@@ -62,37 +61,17 @@ class BlockingSandbox:
         if runs is not None:
             runs.close()
 
-    def run(
-        self,
-        code: str,
-        *,
-        session: str = "default",
-        inputs: Mapping[str, Json] | None = None,
-        timeout_ms: int | None = None,
-        limits: SessionLimits | Mapping[str, int] | None = None,
-        snapshot: bool = False,
-        language: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> RunResult:
+    def run(self, code: str, **settings: Unpack[RunSettings]) -> RunResult:
         """Run *code* in a session and return its result, which also reports every failure of the code.
 
         Repeating a call with its *idempotency_key* returns the stored result and runs nothing.
         """
-        request = self.options.request(
-            code, session, inputs, timeout_ms, limits, snapshot, language, idempotency_key=idempotency_key
-        )
+        request = self.options.request(code, **settings)
         return request if isinstance(request, RunResult) else self.execute(request)
 
-    def validate(
-        self,
-        code: str,
-        *,
-        session: str = "default",
-        inputs: Mapping[str, Json] | None = None,
-        language: str | None = None,
-    ) -> RunResult:
+    def validate(self, code: str, **settings: Unpack[CheckSettings]) -> RunResult:
         """Check *code* without running any of it: syntax, types, unknown calls, unsupported features."""
-        request = self.options.request(code, session, inputs, language=language, validate_only=True)
+        request = self.options.request(code, **settings, validate_only=True)
         return request if isinstance(request, RunResult) else self.execute(request)
 
     def execute(self, request: RunRequest) -> RunResult:
@@ -201,14 +180,6 @@ class BlockingSandbox:
     def destroy(self, session: str) -> bool:
         """Delete the session; return False if there was none."""
         return run_blocking(self._runs.sessions.destroy(SessionId(session)))
-
-    def capabilities(self) -> list[Capability]:
-        """Return what guest code may call."""
-        return self.registry.capabilities()
-
-    def policy(self) -> dict[str, Json]:
-        """Return the limits and grants of guest code."""
-        return self.options.policy()
 
     @property
     def _runs(self) -> CodeRuns:

@@ -16,13 +16,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from standfast.errors import Code, EngineFailed, ErrorObject, PluginStateLost
-from standfast.model.cell import RUN_CODE, CellReport, CodeInput
+from standfast.model.cell import CellReport, CodeInput
 from standfast.model.language import Language
 from standfast.model.limits import SessionLimits
 from standfast.model.message import AssistantMessage, Message
@@ -38,7 +38,7 @@ from standfast.ports.code_engine import (
     CellStep,
     CodeEngine,
 )
-from standfast.protocols.code.executor import STATE_VERSION, CodeMemory
+from standfast.protocols.code.executor import STATE_VERSION, VariableKeeper, read_memory
 from standfast.protocols.code.running_cell import Suspended
 from standfast.protocols.standard.cells import RunningCell, kept_report
 from standfast.sandbox.run_errors import calls_error, wall_error
@@ -47,25 +47,22 @@ MAX_SLEEPS: Final = 10_000
 _NOTHING_PRINTED: Final = CellOutput("", "", False)
 
 
-class SandboxExecutor:
+class SandboxExecutor(VariableKeeper):
     """The `CodeExecutorPlugin` of one session without a model. One turn at a time uses it."""
 
-    cell_tool = RUN_CODE
     accepts_finish = False
 
     def __init__(self, engine: CodeEngine, settings: CodeSettings) -> None:
+        super().__init__(settings.language, settings.engine)
         self._engine = engine
-        self._memory = CodeMemory(language=settings.language, engine=settings.engine)
-        self._dirty = False
         self._input: CodeInput | None = None
         self._cancelled: ErrorObject | None = None
         self.running: SandboxCell | None = None
         self.report: CellReport | None = None
         """The report of the turn's cell, once that has ended."""
-        self.printed = _NOTHING_PRINTED
-        """What the cell that was parked had printed."""
-        self.calls_made = 0
-        self.wall_used_ms = 0
+        self._printed = _NOTHING_PRINTED
+        self._calls_made = 0
+        self._wall_used_ms = 0
 
     @property
     def language(self) -> Language:
@@ -106,16 +103,12 @@ class SandboxExecutor:
         raise NotImplementedError("code in a sandbox calls the tools of its registry")
 
     async def execute_code(self, ctx: CodeExecutionContext, request: ExecRequest) -> ExecResponse:
-        given, memory = self._input, self._memory
-        assert given is not None
-        suspended = memory.suspended
-        if suspended is not None and (suspended.turn_id, suspended.call_id) != (ctx.turn_id, ctx.call_id):
-            suspended = None
-        cell = self.running = SandboxCell(ctx, self._engine, given)
+        assert self._input is not None
+        cell = self.running = SandboxCell(ctx, self._engine, self._input)
         if self._cancelled is not None:
             cell.stop(self._cancelled)
         try:
-            end = await cell.run(memory.state, suspended)
+            end = await cell.run(self._memory.state, self.suspended_of(ctx))
         finally:
             self.running = None
             cell.forget_deadline()
@@ -146,58 +139,43 @@ class SandboxExecutor:
         if cell is None:
             return None
         cell.forget_deadline()
-        self.calls_made, self.wall_used_ms = cell.calls_made, cell.wall_used_ms()
+        self._calls_made, self._wall_used_ms = cell.calls_made, cell.wall_used_ms()
         try:
-            self.printed = cell.printed()
+            self._printed = cell.printed()
             suspended: Suspended | None = await cell.suspend()
         except EngineFailed as error:
             if error.code == Code.MEMORY_EXCEEDED:
-                self.report = CellReport(
-                    index=0,
-                    stdout=self.printed.stdout,
-                    stderr=self.printed.stderr,
-                    truncated=self.printed.truncated,
-                    error=error.error_object(),
-                    hard=True,
-                    duration_ms=self.wall_used_ms,
-                    calls_made=self.calls_made,
-                )
-                return error.error_object()
+                self.report = self.parked_report(error.error_object(), hard=True)
+                return self.report.error
             suspended = None
-        self._memory = msgspec.structs.replace(self._memory, suspended=suspended)
-        self._dirty = True
+        self.change_memory(msgspec.structs.replace(self._memory, suspended=suspended))
         return None
+
+    def parked_report(self, error: ErrorObject, *, hard: bool = False) -> CellReport:
+        """Report on the cell that was parked last, up to there."""
+        printed = self._printed
+        return CellReport(
+            index=0,
+            stdout=printed.stdout,
+            stderr=printed.stderr,
+            truncated=printed.truncated,
+            error=error,
+            hard=hard,
+            duration_ms=self._wall_used_ms,
+            calls_made=self._calls_made,
+        )
 
     def turn_over(self, messages: Sequence[Message]) -> None:
         if self._memory.suspended is not None:
             self.replace_state(self._memory.state)
 
-    def execution_state_dirty(self) -> bool:
-        return self._dirty
-
-    def snapshot_execution_state(self) -> bytes:
-        self._dirty = False
-        return msgspec.msgpack.encode(self._memory)
-
-    def referenced_blobs(self) -> Mapping[str, str]:
-        return {}
-
     def restore_execution_state(self, data: bytes) -> None:
-        try:
-            memory = msgspec.msgpack.decode(data, type=CodeMemory)
-        except msgspec.DecodeError as error:
-            problem = f"the session's variables cannot be read: {error}"
-            raise PluginStateLost("code", "restore", problem) from None
+        memory = read_memory(data)
         if memory.version != STATE_VERSION:
             raise PluginStateLost("code", "restore", f"the variables have format {memory.version}")
         if memory.state:
             self._engine.names(memory.state)  # refuses what it cannot read, or what another build has made
         self._memory, self._dirty = memory, False
-
-
-def variables_in(data: bytes) -> bytes:
-    """Return the engine's bytes in the state of an executor."""
-    return msgspec.msgpack.decode(data, type=CodeMemory).state
 
 
 @functools.lru_cache(maxsize=64)

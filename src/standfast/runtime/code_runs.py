@@ -351,15 +351,7 @@ class CodeRuns:
                 status=CallStatus.APPROVAL_PENDING,
                 request_digest=request_digest(approval.capability, approval.args, approval.kwargs),
             )
-        report = CellReport(
-            index=0,
-            stdout=executor.printed.stdout,
-            stderr=executor.printed.stderr,
-            truncated=executor.printed.truncated,
-            error=_waiting_error(pending),
-            duration_ms=executor.wall_used_ms,
-            calls_made=executor.calls_made,
-        )
+        report = executor.parked_report(_waiting_error(pending))
         return _result(session_id, code.limits, report, records, await self.snapshots.save(session))
 
     # Unfinished runs

@@ -36,7 +36,8 @@ from standfast.model.session import (
 )
 from standfast.plugins.plugin_states import ExecutionMemory, read_execution
 from standfast.ports.session_store import JournalEntry, SessionStore, StateRecord
-from standfast.runtime.code_executor import SandboxExecutor, variables_in
+from standfast.protocols.code.executor import read_memory
+from standfast.runtime.code_executor import SandboxExecutor
 from standfast.runtime.code_turns import CodeTurn, SandboxServices
 from standfast.runtime.sessions.approvals import list_approvals
 from standfast.runtime.sessions.materialize import fetch_blobs, journaled_states, read_state
@@ -304,7 +305,7 @@ async def stored_variables(store: SessionStore, head: SessionHead) -> bytes:
     entry = (await read_state(store, head)).execution
     if entry is None:
         return b""
-    return variables_in(read_execution(entry, await fetch_blobs(store, [entry])))
+    return read_memory(read_execution(entry, await fetch_blobs(store, [entry]))).state
 
 
 def _meta(head: SessionHead, settings: CodeSettings) -> SessionMeta:

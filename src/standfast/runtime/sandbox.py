@@ -65,6 +65,23 @@ class SandboxSettings(TypedDict, total=False):
     trace: TraceSink | Sequence[TraceSink] | None
 
 
+class CheckSettings(TypedDict, total=False):
+    """The keywords of `validate`; the session is "default" unless given."""
+
+    session: str
+    inputs: Mapping[str, Json] | None
+    language: str | None
+
+
+class RunSettings(CheckSettings, total=False):
+    """The keywords of `run`."""
+
+    timeout_ms: int | None
+    limits: SessionLimits | Mapping[str, int] | None
+    snapshot: bool
+    idempotency_key: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class SandboxOptions:
     """The settings of a sandbox.
@@ -107,7 +124,8 @@ class SandboxOptions:
     def request(
         self,
         code: str,
-        session: str,
+        *,
+        session: str = "default",
         inputs: Mapping[str, Json] | None = None,
         timeout_ms: int | None = None,
         limits: SessionLimits | Mapping[str, int] | None = None,
@@ -204,7 +222,23 @@ def open_runs(options: SandboxOptions, registry: ToolRegistry) -> CodeRuns:
     return CodeRuns(SandboxServices(registry, store, config))
 
 
-class Sandbox:
+class SandboxFacade:
+    """The options and the tools of a sandbox."""
+
+    def __init__(self, options: SandboxOptions | None, settings: SandboxSettings) -> None:
+        self.options = options or options_from(settings)
+        self.registry = make_registry(self.options)
+
+    def capabilities(self) -> list[Capability]:
+        """Return what guest code may call."""
+        return self.registry.capabilities()
+
+    def policy(self) -> dict[str, Json]:
+        """Return the limits and grants of guest code."""
+        return self.options.policy()
+
+
+class Sandbox(SandboxFacade):
     """Sessions of guest code. Use it as an async context manager, on one event loop.
 
     Without `data_dir` everything is in memory. With it, sessions, snapshots, waiting runs and approvals
@@ -222,8 +256,7 @@ class Sandbox:
         runtime: LanguageRuntime | None = None,
         **settings: Unpack[SandboxSettings],
     ) -> None:
-        self.options = options or options_from(settings)
-        self.registry = make_registry(self.options)
+        super().__init__(options, settings)
         self._foreign = runtime
         self._runtime: CodeRuntime | None = None
 
@@ -248,37 +281,17 @@ class Sandbox:
 
     # ── runs ─────────────────────────────────────────────────────────────────────────────────────
 
-    async def run(
-        self,
-        code: str,
-        *,
-        session: str = "default",
-        inputs: Mapping[str, Json] | None = None,
-        timeout_ms: int | None = None,
-        limits: SessionLimits | Mapping[str, int] | None = None,
-        snapshot: bool = False,
-        language: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> RunResult:
+    async def run(self, code: str, **settings: Unpack[RunSettings]) -> RunResult:
         """Run *code* in a session and return its result, which also reports every failure of the code.
 
         Repeating a call with its *idempotency_key* returns the stored result and runs nothing.
         """
-        request = self.options.request(
-            code, session, inputs, timeout_ms, limits, snapshot, language, idempotency_key=idempotency_key
-        )
+        request = self.options.request(code, **settings)
         return request if isinstance(request, RunResult) else await self._language.run(request)
 
-    async def validate(
-        self,
-        code: str,
-        *,
-        session: str = "default",
-        inputs: Mapping[str, Json] | None = None,
-        language: str | None = None,
-    ) -> RunResult:
+    async def validate(self, code: str, **settings: Unpack[CheckSettings]) -> RunResult:
         """Check *code* without running any of it: syntax, types, unknown calls, unsupported features."""
-        request = self.options.request(code, session, inputs, language=language, validate_only=True)
+        request = self.options.request(code, **settings, validate_only=True)
         return request if isinstance(request, RunResult) else await self._language.run(request)
 
     async def execute(self, request: RunRequest) -> RunResult:
@@ -392,16 +405,6 @@ class Sandbox:
     async def destroy(self, session: str) -> bool:
         """Forget the session; false if there was none."""
         return await self._language.destroy_session(SessionId(session))
-
-    # ── the rest ─────────────────────────────────────────────────────────────────────────────────
-
-    def capabilities(self) -> list[Capability]:
-        """Return what guest code may call."""
-        return self.registry.capabilities()
-
-    def policy(self) -> dict[str, Json]:
-        """Return the limits and grants of guest code."""
-        return self.options.policy()
 
     @property
     def _language(self) -> LanguageRuntime:

@@ -82,15 +82,50 @@ class CodeMemory(msgspec.Struct, frozen=True, kw_only=True):
     suspended: Suspended | None = None
 
 
-class CodeExecutor:
-    """The `CodeExecutorPlugin` of one session. Used on the turn's loop, one cell at a time."""
+class VariableKeeper:
+    """The part of a code executor that keeps the variables, and a suspended cell."""
 
     cell_tool = RUN_CODE
 
-    def __init__(self, options: CellOptions) -> None:
-        self._options = options
-        self._memory = CodeMemory(language=options.language, engine=options.engine)
+    def __init__(self, language: Language, engine: str) -> None:
+        self._memory = CodeMemory(language=language, engine=engine)
         self._dirty = False
+
+    def change_memory(self, memory: CodeMemory) -> None:
+        if memory != self._memory:
+            self._memory, self._dirty = memory, True
+
+    def suspended_of(self, ctx: CodeExecutionContext) -> Suspended | None:
+        """Return the suspended cell if it is the one that is about to run."""
+        one = self._memory.suspended
+        return one if one is not None and (one.turn_id, one.call_id) == (ctx.turn_id, ctx.call_id) else None
+
+    def execution_state_dirty(self) -> bool:
+        return self._dirty
+
+    def snapshot_execution_state(self) -> bytes:
+        self._dirty = False
+        return msgspec.msgpack.encode(self._memory)
+
+    def referenced_blobs(self) -> dict[str, str]:
+        return {f"input.{name}": part.digest for name, part in self._memory.inputs.items()}
+
+
+def read_memory(data: bytes) -> CodeMemory:
+    """Decode the stored state of a session's code; `PluginStateLost` if it cannot be read."""
+    try:
+        return msgspec.msgpack.decode(data, type=CodeMemory)
+    except msgspec.DecodeError as error:
+        problem = f"the variables of its code cannot be read: {error}"
+        raise PluginStateLost("code", "restore", problem) from None
+
+
+class CodeExecutor(VariableKeeper):
+    """The `CodeExecutorPlugin` of one session. Used on the turn's loop, one cell at a time."""
+
+    def __init__(self, options: CellOptions) -> None:
+        super().__init__(options.language, options.engine)
+        self._options = options
         self._functions: SessionFunctions | None = None
         self._reading = SessionReading()
         self.written = WrittenMessages(options.language)
@@ -135,9 +170,7 @@ class CodeExecutor:
         refused = self._refused(ctx, request, cells)
         if refused is not None:
             return self._response(request, _failed(report, refused))
-        suspended = memory.suspended
-        if suspended is not None and (suspended.turn_id, suspended.call_id) != (ctx.turn_id, ctx.call_id):
-            suspended = None
+        suspended = self.suspended_of(ctx)
         cell = self._running = ModelCell(ctx, request, values, ctx.engine(self._options.engine))
         try:
             through = await cell.run(memory.state, suspended, self._options.limits, self._options.check)
@@ -158,10 +191,9 @@ class CodeExecutor:
         def adopt() -> None:
             memory = self._memory
             state = memory.state if (left := cell.left()) is None else left
-            changed = msgspec.structs.replace(memory, state=state, inputs=values.inputs, suspended=None)
-            if changed != memory:
-                self._memory = changed
-                self._dirty = True
+            self.change_memory(
+                msgspec.structs.replace(memory, state=state, inputs=values.inputs, suspended=None)
+            )
 
         def responded(ended: CellEnd) -> ExecResponse:
             response = self._ended(ctx, request, report, cell, ended)
@@ -178,21 +210,18 @@ class CodeExecutor:
             suspended = await cell.suspend()
         except EngineFailed:
             suspended = None
-        self._memory = msgspec.structs.replace(self._memory, suspended=suspended)
-        self._dirty = True
+        self.change_memory(msgspec.structs.replace(self._memory, suspended=suspended))
 
     def turn_over(self, messages: Sequence[Message]) -> None:
         self._reading.follow(messages)
         memory = self._memory
         inputs = {**memory.inputs, **self._reading.inputs}
         if memory.suspended is not None or inputs != memory.inputs:
-            self._memory = msgspec.structs.replace(memory, inputs=inputs, suspended=None)
-            self._dirty = True
+            self.change_memory(msgspec.structs.replace(memory, inputs=inputs, suspended=None))
 
     def reset(self) -> None:
         """Forget every variable."""
-        self._memory = msgspec.structs.replace(self._memory, state=b"")
-        self._dirty = True
+        self.change_memory(msgspec.structs.replace(self._memory, state=b""))
 
     def _refused(
         self, ctx: CodeExecutionContext, request: ExecRequest, cells: tuple[FoundCell, ...]
@@ -260,28 +289,10 @@ class CodeExecutor:
             ending=ending,
         )
 
-    # What is remembered
-
-    def execution_state_dirty(self) -> bool:
-        return self._dirty
-
-    def snapshot_execution_state(self) -> bytes:
-        self._dirty = False
-        return msgspec.msgpack.encode(self._memory)
-
-    def referenced_blobs(self) -> dict[str, str]:
-        return {f"input.{name}": part.digest for name, part in self._memory.inputs.items()}
-
     def restore_execution_state(self, data: bytes) -> None:
         if not data:
             return
-        try:
-            memory = msgspec.msgpack.decode(data, type=CodeMemory)
-        except msgspec.DecodeError as error:
-            raise PluginStateLost(
-                "code", "restore", f"the variables of its code cannot be read: {error}"
-            ) from None
-        mine = self._options.engine
+        memory, mine = read_memory(data), self._options.engine
         # `auto` continues with the variables of Monty.
         engines = {memory.engine, EngineName.AUTO} if memory.engine == EngineName.MONTY else {memory.engine}
         if (
