@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from typing import Any
 import pytest
 
 from standfast import Agent, Runtime, tool
+from standfast.cli.agent_host import AgentHost
+from standfast.cli.agent_options import AgentSettings
+from standfast.cli.follower import Background
 from standfast.providers.scripted import ScriptedModel
 
 TOOLS = """
@@ -242,3 +246,38 @@ def test_nothing_to_do_is_no_failure(standfast: Any) -> None:
     ran = standfast("recover")
     assert (ran.status, ran.stdout) == (0, "nothing to resume\n")
     assert standfast("recover", "--watch", "--json").status == 2
+
+
+def test_ctrl_c_takes_effect_when_another_thread_receives_the_signal() -> None:
+    """Bug: any thread may get SIGINT, only the main thread acts on it: `recover --watch` ignored Ctrl-C."""
+    background = Background()
+    outcome = "interrupted"
+
+    async def work() -> None:
+        nonlocal outcome
+        await asyncio.sleep(0.2)  # the main thread waits by then
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        await asyncio.sleep(5)
+        outcome = "ran to its end"
+
+    with pytest.raises(KeyboardInterrupt):
+        background.run(work())
+    background.leave(asyncio.sleep(0))
+    assert outcome == "interrupted"
+
+
+def test_a_host_whose_closing_is_cancelled_leaves_no_task(tmp_path: Path) -> None:
+    """Bug: Ctrl-C while a host closed left the task that renews leases, and leaving waited 5 s for it."""
+    script = tmp_path / "script.json"
+    script.write_text('["hello"]')
+
+    async def cancel_closing() -> None:
+        async with AgentHost(tmp_path, AgentSettings(model=f"scripted:{script}")) as host:
+            await (await host.session("s")).turn("hello")
+            closing = asyncio.ensure_future(host.__aexit__(None, None, None))
+            await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait((closing,))
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(cancel_closing())

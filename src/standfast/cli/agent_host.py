@@ -5,8 +5,9 @@ Rule: every session that is opened records what another process needs to make th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +54,33 @@ class AgentHost:
         return self
 
     async def __aexit__(self, *exc: Any) -> None:
-        await self.runtime.__aexit__(*exc)
-        with suppress(RepliesLeftOver):  # a chat may end before its script does
-            await self._model.close()
+        """Close the runtime and the model, even if the calling task is cancelled meanwhile."""
+
+        async def close() -> None:
+            await self.runtime.__aexit__(*exc)
+            with suppress(RepliesLeftOver):  # a chat may end before its script does
+                await self._model.close()
+
+        await _to_the_end(close())
 
 
-def open_sessions(data_dir: Path) -> Runtime:
-    """Return a runtime over a data directory, without an agent: to read sessions and to decide approvals."""
-    return Runtime(DataDir(data_dir).database)
+async def _to_the_end(closing: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(closing)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        raise
+
+
+@asynccontextmanager
+async def open_sessions(data_dir: Path) -> AsyncIterator[Runtime]:
+    """Open a runtime over a data directory, without an agent: to read sessions and to decide approvals."""
+    async with Runtime(DataDir(data_dir).database) as runtime:
+        try:
+            yield runtime
+        finally:
+            await _to_the_end(runtime.close())
 
 
 def recorded_settings(record: Mapping[str, Any]) -> AgentSettings:

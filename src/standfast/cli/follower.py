@@ -28,6 +28,7 @@ from standfast.model.events import Event, TurnBegan
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.turn import Subscription
 from standfast.tools.loop_threads import LoopThread
+from standfast.tools.threads import interruptible_result
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ class Background:
         """Return the result of *work*. Ctrl-C cancels it."""
         future = self._begin(work)
         try:
-            return future.result()
+            return interruptible_result(future)
         except BaseException:
             future.cancel()
             raise
@@ -66,7 +67,7 @@ class Background:
         interrupted = False
         while True:
             try:
-                return future.result()
+                return interruptible_result(future)
             except KeyboardInterrupt:
                 if interrupted:
                     raise Leave from None

@@ -27,7 +27,7 @@ from standfast.runtime.sandbox import (
 )
 from standfast.runtime.sessions.approvals import get_approval, list_approvals
 from standfast.sandbox.run_errors import cancelled_error
-from standfast.tools.threads import run_blocking
+from standfast.tools.threads import interruptible_result, run_blocking
 
 
 class BlockingSandbox(SandboxFacade):
@@ -205,7 +205,7 @@ class BlockingSandbox(SandboxFacade):
 
         self._runs.services.jobs.start(job)
         try:
-            return future.result()
+            return interruptible_result(future)
         except KeyboardInterrupt:
             control.cancel()
             result = future.result()

@@ -39,11 +39,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 _Then = Callable[[], object]
 _Job = Callable[[], _Then | None]
 _Jobs = queue.SimpleQueue[_Job]
+
+_SIGNAL_CHECK_S: Final = 0.1
 
 
 def _stop() -> None:
@@ -414,3 +417,16 @@ class BlockingLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         log.error("%s", context.get("message"), exc_info=context.get("exception"))
+
+
+def interruptible_result(future: Future[T]) -> T:
+    """Wait for *future* on the main thread; return its result.
+
+    It waits for short periods: a signal that another thread receives does not wake the main thread, which
+    alone can raise the `KeyboardInterrupt` of Ctrl-C.
+    """
+    from concurrent.futures import wait
+
+    while not future.done():
+        wait((future,), _SIGNAL_CHECK_S)
+    return future.result()
