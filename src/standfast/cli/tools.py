@@ -60,7 +60,7 @@ def describe(_: Invocation, *, name: str, grants: Grants) -> CommandOutput:
         from rich.syntax import Syntax
 
         from standfast.model.limits import AGENT_TIMEOUT_MS, SANDBOX_TIMEOUT_MS
-        from standfast.tools.stubs import stub_of, type_text
+        from standfast.tools.stubs import PythonTypes, stub_of
 
         shown, schema, limits = console(), capability.input_schema, capability.limits
         stub = Syntax(stub_of(tool), "python", theme="ansi_dark", background_color="default", word_wrap=True)
@@ -71,7 +71,7 @@ def describe(_: Invocation, *, name: str, grants: Grants) -> CommandOutput:
             rows = [
                 (
                     name,
-                    type_text(part, schema.get("$defs", {})),
+                    PythonTypes(schema).text(part),
                     "required" if name in schema.get("required", ()) else "optional",
                     part.get("description", ""),
                 )

@@ -174,7 +174,8 @@ class SteppedCells(ABC):
     def touched(self, code: str, names: Collection[str]) -> Touched:
         """Return which of *names* the code reads."""
 
-    def former_cell(self, data: bytes) -> PausedCell:
+    @staticmethod
+    def former_cell(data: bytes) -> PausedCell:
         """Read a cell suspended in a format that only this engine knows."""
         raise SnapshotRefused(Code.SNAPSHOT_CORRUPT, "the suspended cell cannot be read: unknown format")
 
@@ -193,11 +194,13 @@ class SteppedCells(ABC):
             self.slots.forget(key)
 
     def close(self) -> None:
-        """End every cell. An engine with workers ends them afterwards."""
+        """End every cell, and then every process."""
         for cell in list(self.live):
             cell.stop(cancelled_error())
             cell.hand_back()  # frees the worker of a cell that waits
         self.watchdog.close()
+        if self.slots is not None:
+            self.slots.close()
 
 
 class SteppedCell:

@@ -21,12 +21,9 @@ def by_line(item: Diagnostic) -> tuple[int, int]:
 
 
 def unknown_function(name: str, functions: CellFunctions, span: Span | None = None) -> ErrorObject:
-    return ErrorObject(
-        code=Code.UNKNOWN_TOOL,
-        message=f"{name}() is neither defined nor a capability",
-        hint=functions.suggest(name) or "list_tools() names what can be called",
-        span=span,
-    )
+    message = f"{name}() is neither defined nor a capability"
+    hint = functions.suggest(name) or "list_tools() names what can be called"
+    return ErrorObject(code=Code.UNKNOWN_TOOL, message=message, hint=hint, span=span)
 
 
 def stack_error(message: str, limits: SessionLimits, span: Span | None) -> ErrorObject:
@@ -39,53 +36,42 @@ def cancelled_error() -> ErrorObject:
 
 
 def wall_error(limits: SessionLimits) -> ErrorObject:
-    return ErrorObject(
-        code=Code.TIMEOUT_WALL,
-        message=f"the run took longer than {limits.wall_ms} ms",
-        hint="raise timeout_ms (or wall_ms); time waiting for a person does not count",
-    )
+    message = f"the run took longer than {limits.wall_ms} ms"
+    hint = "raise timeout_ms (or wall_ms); time waiting for a person does not count"
+    return ErrorObject(code=Code.TIMEOUT_WALL, message=message, hint=hint)
 
 
 def cpu_error(limits: SessionLimits) -> ErrorObject:
-    return ErrorObject(
-        code=Code.TIMEOUT_CPU,
-        message=f"the code computed for more than {limits.cpu_ms} ms",
-        hint="raise cpu_ms, or do less per run",
-    )
+    message = f"the code computed for more than {limits.cpu_ms} ms"
+    return ErrorObject(code=Code.TIMEOUT_CPU, message=message, hint="raise cpu_ms, or do less per run")
 
 
 def memory_error(limits: SessionLimits, span: Span | None = None) -> ErrorObject:
-    return ErrorObject(
-        code=Code.MEMORY_EXCEEDED,
-        message=f"the code needed more than {limits.memory_mb} MB",
-        hint="raise memory_mb, or keep less at once",
-        span=span,
+    message, hint = (
+        f"the code needed more than {limits.memory_mb} MB",
+        "raise memory_mb, or keep less at once",
     )
+    return ErrorObject(code=Code.MEMORY_EXCEEDED, message=message, hint=hint, span=span)
 
 
 def calls_error(limits: SessionLimits) -> ErrorObject:
-    return ErrorObject(
-        code=Code.EXTERNAL_CALLS_EXCEEDED,
-        message=f"the run made {limits.max_external_calls} external calls and wanted another",
-        hint="raise max_external_calls, or do less per run",
-    )
+    message = f"the run made {limits.max_external_calls} external calls and wanted another"
+    hint = "raise max_external_calls, or do less per run"
+    return ErrorObject(code=Code.EXTERNAL_CALLS_EXCEEDED, message=message, hint=hint)
 
 
 def stdout_error(limits: SessionLimits) -> ErrorObject:
+    message = f"the run printed more than 16 times the {limits.max_stdout_bytes} bytes that are kept"
     return ErrorObject(
-        code=Code.STDOUT_EXCEEDED,
-        message=f"the run printed more than 16 times the {limits.max_stdout_bytes} bytes that are kept",
-        hint="print less, or raise max_stdout_bytes",
+        code=Code.STDOUT_EXCEEDED, message=message, hint="print less, or raise max_stdout_bytes"
     )
 
 
 def arguments_error(most: int, values: int) -> ErrorObject:
-    return ErrorObject(
-        code=Code.REQUEST_TOO_LARGE,
-        message=f"the calls that the code made at once have more than {most} bytes or {values} values "
-        "of arguments",
-        hint="make fewer calls at once, or smaller ones",
-    )
+    size = f"{most} bytes or {values} values of arguments"
+    message = f"the calls that the code made at once have more than {size}"
+    hint = "make fewer calls at once, or smaller ones"
+    return ErrorObject(code=Code.REQUEST_TOO_LARGE, message=message, hint=hint)
 
 
 def died_error(status: int | None = None) -> ErrorObject:
@@ -95,27 +81,21 @@ def died_error(status: int | None = None) -> ErrorObject:
 
 
 def diverged_error(what: str) -> ErrorObject:
-    return ErrorObject(
-        code=Code.INTERRUPTED,
-        message=f"the code did not do the same again when it was resumed: {what}",
-        hint="order that depends on object addresses, threads or the machine cannot be repeated",
-    )
+    message = f"the code did not do the same again when it was resumed: {what}"
+    hint = "order that depends on object addresses, threads or the machine cannot be repeated"
+    return ErrorObject(code=Code.INTERRUPTED, message=message, hint=hint)
 
 
 def argument_not_json(name: str, foreign: str) -> ErrorObject:
     """Return the error of a call with an argument that has no JSON form; *foreign* names its type."""
-    return ErrorObject(
-        code=Code.INVALID_ARGUMENT, message=f"an argument of {name}() is not JSON: it holds {foreign}"
-    )
+    message = f"an argument of {name}() is not JSON: it holds {foreign}"
+    return ErrorObject(code=Code.INVALID_ARGUMENT, message=message)
 
 
 def request_too_large(name: str, limit: str) -> ErrorObject:
     """Return the error of a call whose arguments are too large; *limit* says what the limit is."""
-    return ErrorObject(
-        code=Code.REQUEST_TOO_LARGE,
-        message=f"the arguments of {name}() are too large: {limit}",
-        hint="pass less per call",
-    )
+    message = f"the arguments of {name}() are too large: {limit}"
+    return ErrorObject(code=Code.REQUEST_TOO_LARGE, message=message, hint="pass less per call")
 
 
 def deadlock_error() -> ErrorObject:
@@ -125,24 +105,16 @@ def deadlock_error() -> ErrorObject:
 
 def result_too_large(limit: str) -> ErrorObject:
     """Return the error of a run whose result is too large; *limit* says what the limit is."""
-    return ErrorObject(
-        code=Code.RESPONSE_TOO_LARGE,
-        message=f"the result is too large: {limit}",
-        hint="leave it in a variable and return a part of it",
-    )
+    hint = "leave it in a variable and return a part of it"
+    return ErrorObject(code=Code.RESPONSE_TOO_LARGE, message=f"the result is too large: {limit}", hint=hint)
 
 
 def not_serializable(type_name: str) -> ErrorObject:
-    return ErrorObject(
-        code=Code.RESULT_NOT_SERIALIZABLE,
-        message=f"the result is not JSON: it holds {type_name}",
-        hint=type_name,
-    )
+    message = f"the result is not JSON: it holds {type_name}"
+    return ErrorObject(code=Code.RESULT_NOT_SERIALIZABLE, message=message, hint=type_name)
 
 
 def under_way_error(name: str) -> ErrorObject:
-    return ErrorObject(
-        code=Code.INTERRUPTED,
-        message=f"{name}() was under way when the run was stopped",
-        hint="whether it took effect is unknown; look before calling again",
-    )
+    message = f"{name}() was under way when the run was stopped"
+    hint = "whether it took effect is unknown; look before calling again"
+    return ErrorObject(code=Code.INTERRUPTED, message=message, hint=hint)

@@ -78,8 +78,10 @@ class SchemaFit(ABC, Generic[N]):
         if value is None and (schema.get("nullable") or schema.get("default", OPEN) is None):
             return None
         allowed = schema.get("enum", [schema["const"]] if "const" in schema else None)
-        if isinstance(allowed, list) and value is not OPEN and not _is_one_of(value, allowed):
-            return f"{self._is(found)}, not one of {', '.join(map(self.quoted, allowed))}"
+        # 1 and 1.0 are the same value, 1 and True are not.
+        known = isinstance(allowed, list) and [(isinstance(one, bool), one) for one in allowed]
+        if known and value is not OPEN and (isinstance(value, bool), value) not in known:
+            return f"{self._is(found)}, not one of {', '.join(self.quoted(one) for _, one in known)}"
         given = self.container_type(found) or _JSON_TYPES.get(type(value))
         types = schema.get("type") or given
         types = types if isinstance(types, list) else [types]
@@ -126,10 +128,3 @@ class SchemaFit(ABC, Generic[N]):
             if problem := self.problem(part, wanted, depth + 1):
                 return f"at {place} {problem}"
         return None
-
-
-def _is_one_of(value: Any, allowed: list[Any]) -> bool:
-    """Return whether `allowed` has a value, where 1 and 1.0 are the same, but 1 and True are not."""
-    if any(type(value) is type(item) and value == item for item in allowed):
-        return True
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value in allowed

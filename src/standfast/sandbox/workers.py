@@ -29,7 +29,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, Protocol, TypeVar
 
-from standfast.ports.cell_stepper import CellStopped
+from standfast.ports.cell_stepper import CellStopped, StepperHost
+from standfast.ports.code_engine import CallAnswer
 
 _log: Final = logging.getLogger(__name__)
 _TICK_S: Final = 0.02
@@ -146,8 +147,8 @@ class WorkerSlots(Generic[W]):
         if worker is not None:
             self.give_back(worker)
 
-    def close_idle(self) -> None:
-        """Close every warm worker."""
+    def close(self) -> None:
+        """Close every warm worker. Engines end their other processes too."""
         with self._slots_lock:
             idle, self._warm = list(self._warm.values()), OrderedDict()
             self._free += len(idle)
@@ -229,6 +230,34 @@ class WorkerSlot(Generic[W]):
             self._slots.keep(self._key, worker)
         else:
             self._slots.give_back(worker)
+
+
+class SlotStepper(Generic[W]):
+    """What the steppers of engines with workers share (`ports.cell_stepper`)."""
+
+    replayed = False
+    wall_grace_s = 0.0
+    instructions: int | None = None
+
+    def __init__(self, host: StepperHost, workers: WorkerSlots[W]) -> None:
+        self._host = host
+        self._limits = host.request.limits
+        self._slot = WorkerSlot(workers, host.request.key)
+
+    def prepare(self) -> None:
+        self._slot.take()
+
+    def raises_at_call(self, answer: CallAnswer) -> bool:
+        return False
+
+    def is_in_worker(self) -> bool:
+        return True
+
+    def release(self, *, warm: bool) -> None:
+        self._slot.release(warm=warm)
+
+    def kill(self) -> None:
+        self._slot.kill()
 
 
 class PeakMemory:

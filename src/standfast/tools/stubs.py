@@ -8,6 +8,7 @@ from typing import Any
 
 from standfast.model.capability import Capability
 from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.typescript_stubs import MAX_LITERALS, SchemaTypes
 
 _SIMPLE = {
     "string": "str",
@@ -15,7 +16,6 @@ _SIMPLE = {
     "number": "float",
     "boolean": "bool",
     "null": "None",
-    "array": "list[Any]",
     "object": "dict[str, Any]",
 }
 
@@ -38,38 +38,39 @@ def capability_stub(capability: Capability, positional: int | None = None) -> st
         parameters = "*args: Any, **kwargs: Any"
     else:
         parameters = _parameters(schema, positional)
-    returns = type_text(capability.output_schema, capability.output_schema.get("$defs", {}))
+    returns = PythonTypes(capability.output_schema).text(capability.output_schema)
     return f"def {capability.name}({parameters}) -> {returns}: ..."
 
 
-def type_text(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
-    """The Python type that a JSON Schema describes, `Any` where it has none or contains itself."""
-    if "$ref" in schema:
-        name = str(schema["$ref"]).rsplit("/", 1)[-1]
-        others = {key: value for key, value in definitions.items() if key != name}
-        return type_text(definitions.get(name, {}), others)
-    if "enum" in schema:
-        return f"Literal[{', '.join(repr(value) for value in schema['enum'])}]"
-    if "const" in schema:
-        return f"Literal[{schema['const']!r}]"
-    for key in ("anyOf", "oneOf"):
-        if key in schema:
-            return " | ".join(dict.fromkeys(type_text(option, definitions) for option in schema[key]))
-    match schema.get("type"):
-        case "array" if isinstance(schema.get("items"), dict):
-            return f"list[{type_text(schema['items'], definitions)}]"
-        case "object" if isinstance(schema.get("additionalProperties"), dict):
-            return f"dict[str, {type_text(schema['additionalProperties'], definitions)}]"
-        case list() as options:
-            return " | ".join(_SIMPLE.get(option, "Any") for option in options)
-        case str() as name:
-            return _SIMPLE.get(name, "Any")
-    return "Any"
+class PythonTypes(SchemaTypes):
+    """The Python types of one schema, `Any` where there is none or where one contains itself."""
+
+    any_type, null_type = "Any", "None"
+
+    def object_type(self, schema: dict[str, Any], wanted: str, definition: str | None) -> str:
+        return "dict[str, Any]"
+
+    def literals(self, values: list[Any]) -> list[str]:
+        if 0 < len(values) <= MAX_LITERALS:
+            return [f"Literal[{', '.join(map(repr, values))}]"]
+        return ["str" if values and all(isinstance(value, str) for value in values) else "Any"]
+
+    def all_of(self, schemas: list[Any], wanted: str) -> list[str]:
+        return ["Any"]
+
+    def typed(self, schema: dict[str, Any], kind: Any, wanted: str) -> str:
+        if kind == "array":
+            first = schema.get("prefixItems")
+            items = self.union(first if isinstance(first, list) else [schema.get("items")], wanted)
+            return f"list[{' | '.join(items)}]"
+        if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+            return f"dict[str, {self.text(schema['additionalProperties'], wanted)}]"
+        return _SIMPLE.get(kind, "Any") if isinstance(kind, str) else "Any"
 
 
 def _parameters(schema: dict[str, Any], positional: int | None) -> str:
     required = set(schema.get("required", ()))
-    definitions = schema.get("$defs", {})
+    types = PythonTypes(schema)
     parts: list[str] = []
     optional_seen = False
     starred = False
@@ -78,5 +79,5 @@ def _parameters(schema: dict[str, Any], positional: int | None) -> str:
             parts.append("*")
             starred = True
         optional_seen |= name not in required
-        parts.append(f"{name}: {type_text(part, definitions)}{'' if name in required else ' = ...'}")
+        parts.append(f"{name}: {types.text(part)}{'' if name in required else ' = ...'}")
     return ", ".join(parts)

@@ -7,8 +7,8 @@ A function of the host takes one object and returns a promise, under a comment t
     /** Look a place up. */
     declare function lookup(args: { x: number; y?: string }): Promise<string>;
 
-Types are read off JSON Schemas by `TypeScriptTypes`. It writes objects inline; a subclass that names them
-overrides `object_type`.
+Types are read off JSON Schemas by `SchemaTypes`, for any language. `TypeScriptTypes` writes objects inline; a
+subclass that names them overrides `object_type`.
 
 Rules
 -----
@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from standfast.model.capability import Capability
 from standfast.model.run import RESERVED
@@ -43,8 +44,8 @@ _SIMPLE: Final = {
 }
 _MAX_DEPTH: Final = 12
 _MAX_PARTS: Final = 5_000
-_MAX_LITERALS: Final = 30
-_MAX_DEFAULT_CHARS: Final = 40
+MAX_LITERALS: Final = 30
+MAX_DEFAULT_CHARS: Final = 40
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*", re.ASCII)
 
 
@@ -122,7 +123,7 @@ def function_words(capability: Capability, *, defaults: bool = True) -> list[str
     for name, part in (capability.input_schema.get("properties") or {}).items():
         key, value = plain(name, MAX_COMMENT_CHARS), part.get("default") if isinstance(part, dict) else None
         default = "" if value is None or not defaults else json.dumps(value)
-        if len(default) > _MAX_DEFAULT_CHARS:
+        if len(default) > MAX_DEFAULT_CHARS:
             default = ""
         if default or key in words:
             shown = f"[args.{key}={default}]" if default else f"args.{key}"
@@ -157,8 +158,11 @@ def _object_text(members: list[str]) -> str:
 # Types
 
 
-class TypeScriptTypes:
-    """The types of one schema. *wanted* is a name for an object that has none of its own."""
+class SchemaTypes(ABC):
+    """The types of one schema in one language. *wanted* is a name for an object that has none of its own."""
+
+    any_type: ClassVar[str]
+    null_type: ClassVar[str]
 
     def __init__(self, root: dict[str, Any]) -> None:
         self.definitions: dict[str, Any] = {**root.get("definitions", {}), **root.get("$defs", {})}
@@ -174,15 +178,74 @@ class TypeScriptTypes:
         """The types of which the one that *schema* describes is the union."""
         self._parts += 1
         if not isinstance(schema, dict) or self._depth > _MAX_DEPTH or self._parts > _MAX_PARTS:
-            return [ANY]
+            return [self.any_type]
         self._depth += 1
         try:
             found = self._options(schema, wanted)
         finally:
             self._depth -= 1
-        return (
-            [*found, "null"] if schema.get("nullable") is True and {ANY, "null"}.isdisjoint(found) else found
-        )
+        if schema.get("nullable") is True and {self.any_type, self.null_type}.isdisjoint(found):
+            return [*found, self.null_type]
+        return found
+
+    @abstractmethod
+    def object_type(self, schema: dict[str, Any], wanted: str, definition: str | None) -> str:
+        """An object with properties: *definition* is what the schema calls it, if it is one of its own."""
+
+    @abstractmethod
+    def literals(self, values: list[Any]) -> list[str]:
+        """A type of these values; of very many, or of lists and objects, what they have in common."""
+
+    @abstractmethod
+    def all_of(self, schemas: list[Any], wanted: str) -> list[str]:
+        """A type that is each of several types."""
+
+    @abstractmethod
+    def typed(self, schema: dict[str, Any], kind: Any, wanted: str) -> str:
+        """A type whose name in JSON Schema is *kind*, except an object with properties."""
+
+    def _options(self, schema: dict[str, Any], wanted: str) -> list[str]:
+        if "$ref" in schema:
+            return self._referred(str(schema["$ref"]).rsplit("/", 1)[-1])
+        if isinstance(schema.get("enum"), list):
+            return self.literals(schema["enum"])
+        if "const" in schema:
+            return self.literals([schema["const"]])
+        for key in ("anyOf", "oneOf"):
+            if schema.get(key):
+                return self.union(schema[key], wanted)
+        if schema.get("allOf"):
+            parts = schema["allOf"]
+            return self.options(parts[0], wanted) if len(parts) == 1 else self.all_of(parts, wanted)
+        guess = "object" if schema.get("properties") else "array" if "items" in schema else None
+        kind = schema.get("type", guess)
+        if isinstance(kind, list):
+            return self.union([{**schema, "type": each} for each in kind], wanted)
+        if kind == "object" and schema.get("properties"):
+            title = schema.get("title")
+            return [self.object_type(schema, camel(title) if isinstance(title, str) else wanted, None)]
+        return [self.typed(schema, kind, wanted)]
+
+    def union(self, schemas: list[Any], wanted: str) -> list[str]:
+        found = [option for schema in schemas for option in self.options(schema, wanted)]
+        return [self.any_type] if self.any_type in found or not found else list(dict.fromkeys(found))
+
+    def _referred(self, name: str) -> list[str]:
+        definition = self.definitions.get(name)
+        if not isinstance(definition, dict) or name in self._open:
+            return [self.any_type]
+        wanted = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+        if definition.get("properties"):
+            return [self.object_type(definition, wanted, name)]
+        self._open.append(name)
+        try:
+            return self.options(definition, wanted)
+        finally:
+            self._open.pop()
+
+
+class TypeScriptTypes(SchemaTypes):
+    any_type, null_type = ANY, "null"
 
     def members(self, schema: dict[str, Any], wanted: str) -> list[str]:
         """The properties of an object, `name: type` or `name?: type` each."""
@@ -196,7 +259,6 @@ class TypeScriptTypes:
         ] + [f"[key: string]: {ANY}"] * bool(properties and (others is True or isinstance(others, dict)))
 
     def object_type(self, schema: dict[str, Any], wanted: str, definition: str | None) -> str:
-        """An object with properties: *definition* is what the schema calls it, if it is one of its own."""
         if definition is None:
             return _object_text(self.members(schema, wanted))
         self._open.append(definition)
@@ -205,28 +267,19 @@ class TypeScriptTypes:
         finally:
             self._open.pop()
 
-    def _options(self, schema: dict[str, Any], wanted: str) -> list[str]:
-        if "$ref" in schema:
-            return self._referred(str(schema["$ref"]).rsplit("/", 1)[-1])
-        if isinstance(schema.get("enum"), list):
-            return _literals(schema["enum"])
-        if "const" in schema:
-            return _literals([schema["const"]])
-        for key in ("anyOf", "oneOf"):
-            if schema.get(key):
-                return self._union(schema[key], wanted)
-        if schema.get("allOf"):
-            parts = [self.options(part, wanted) for part in schema["allOf"]]
-            if len(parts) == 1 or [ANY] in parts:
-                return parts[0] if len(parts) == 1 else [ANY]
-            return [" & ".join(dict.fromkeys(map(_grouped, parts)))]
-        guess = "object" if schema.get("properties") else "array" if "items" in schema else None
-        kind = schema.get("type", guess)
-        if isinstance(kind, list):
-            return self._union([{**schema, "type": each} for each in kind], wanted)
-        return [self._typed(schema, kind, wanted)]
+    def all_of(self, schemas: list[Any], wanted: str) -> list[str]:
+        parts = [self.options(part, wanted) for part in schemas]
+        return [ANY] if [ANY] in parts else [" & ".join(dict.fromkeys(map(_grouped, parts)))]
 
-    def _typed(self, schema: dict[str, Any], kind: Any, wanted: str) -> str:
+    def literals(self, values: list[Any]) -> list[str]:
+        kinds = {type(value) for value in values}
+        if 0 < len(values) <= MAX_LITERALS and kinds <= {str, int, float, bool, type(None)}:
+            return list(dict.fromkeys(map(json.dumps, values)))
+        if kinds == {str}:
+            return ["string"]
+        return ["number"] if kinds and kinds <= {int, float} else [ANY]
+
+    def typed(self, schema: dict[str, Any], kind: Any, wanted: str) -> str:
         if kind == "array":
             first, items = schema.get("prefixItems"), schema.get("items")
             if not isinstance(first, list) or not first:
@@ -235,31 +288,11 @@ class TypeScriptTypes:
             if items is not False and schema.get("maxItems") != len(first):
                 parts.append(f"...{_grouped(self.options(items, wanted))}[]")
             return f"[{', '.join(parts)}]"
-        if kind == "object" and schema.get("properties"):
-            title = schema.get("title")
-            return self.object_type(schema, camel(title) if isinstance(title, str) else wanted, None)
         if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
             return f"Record<string, {self.text(schema['additionalProperties'], wanted)}>"
         if kind == "string" and schema.get("format") == "decimal":  # a number is taken for one as well
             return "string | number"
         return _SIMPLE.get(kind, ANY) if isinstance(kind, str) else ANY
-
-    def _union(self, schemas: list[Any], wanted: str) -> list[str]:
-        found = [option for schema in schemas for option in self.options(schema, wanted)]
-        return [ANY] if ANY in found or not found else list(dict.fromkeys(found))
-
-    def _referred(self, name: str) -> list[str]:
-        definition = self.definitions.get(name)
-        if not isinstance(definition, dict) or name in self._open:
-            return [ANY]
-        wanted = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
-        if definition.get("properties"):
-            return [self.object_type(definition, wanted, name)]
-        self._open.append(name)
-        try:
-            return self.options(definition, wanted)
-        finally:
-            self._open.pop()
 
 
 class _BriefTypes(TypeScriptTypes):
@@ -273,13 +306,3 @@ def _grouped(options: list[str]) -> str:
     """A type that something can follow: a union or an intersection is in parentheses."""
     text = " | ".join(options)
     return f"({text})" if len(options) > 1 or " & " in text else text
-
-
-def _literals(values: list[Any]) -> list[str]:
-    """A type of these values; of very many, or of lists and objects, what they have in common."""
-    kinds = {type(value) for value in values}
-    if 0 < len(values) <= _MAX_LITERALS and kinds <= {str, int, float, bool, type(None)}:
-        return list(dict.fromkeys(map(json.dumps, values)))
-    if kinds == {str}:
-        return ["string"]
-    return ["number"] if kinds and kinds <= {int, float} else [ANY]

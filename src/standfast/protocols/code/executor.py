@@ -314,12 +314,8 @@ def _failed(
     report: CellReport, error: ErrorObject, diagnostics: list[Diagnostic] | None = None
 ) -> CellReport:
     """Return the report of a cell that was not run."""
-    return msgspec.structs.replace(
-        report,
-        error=error,
-        diagnostics=tuple(diagnostics or ()),
-        notes=(*report.notes, NOT_EXECUTED),
-    )
+    notes = (*report.notes, NOT_EXECUTED)
+    return msgspec.structs.replace(report, error=error, diagnostics=tuple(diagnostics or ()), notes=notes)
 
 
 def _has_one_fence(raw: str) -> bool:

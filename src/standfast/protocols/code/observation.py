@@ -40,25 +40,17 @@ from standfast.protocols.standard.cut_report import cut_end, cut_middle, json_te
 
 NOT_EXECUTED: Final = "nothing was executed"
 """The note of a cell that was refused before it ran; it is part of the head line."""
-
-AS_JSON: Final = {
-    Language.PYTHON: "list(...), str(...)",
-    Language.TYPESCRIPT: "[...x], String(x)",
-}
+AS_JSON: Final = {Language.PYTHON: "list(...), str(...)", Language.TYPESCRIPT: "[...x], String(x)"}
 """How code makes JSON of other values."""
-
 _LINE_CHARS: Final = 100
 _INDENTED_CHARS: Final = 1_200
 """JSON is indented if it has more than `_LINE_CHARS` and at most `_INDENTED_CHARS`."""
-
 _SOURCE_CHARS: Final = 120
 """How much of a line of code is shown, around the column of the error."""
-
 _MESSAGE_CHARS: Final = 200
 _MOST_DIAGNOSTICS: Final = 8
 _MOST_CALLS: Final = 12
 """More calls than this are counted; only the first few and the failed ones are shown."""
-
 _FIRST_CALLS: Final = 4
 _FAILED_CALLS: Final = 6
 _MOST_NAMES: Final = 8
@@ -125,11 +117,13 @@ def fair_shares(lengths: Sequence[int], room: int) -> list[int]:
 
 def _sections(report: CellReport, code: str) -> list[_Section]:
     found: list[_Section] = []
-    if stdout := _trimmed(report.stdout):
-        lost = ", the rest was too long and is lost" if report.truncated else ""
-        found.append(_Section(f"stdout{lost}:", stdout, "stdout"))
-    if stderr := _trimmed(report.stderr):
-        found.append(_Section("stderr:", stderr, "stderr"))
+    lost = ", the rest was too long and is lost" if report.truncated else ""
+    for title, text, key in (
+        (f"stdout{lost}:", report.stdout, "stdout"),
+        ("stderr:", report.stderr, "stderr"),
+    ):
+        if text.strip():
+            found.append(_Section(title, text.removesuffix("\n"), key))
     if report.result is not None:
         found.append(_Section("result:", _result_text(report.result), "result"))
     if report.error is not None:
@@ -141,11 +135,6 @@ def _sections(report: CellReport, code: str) -> list[_Section]:
     if report.notes and (notes := "\n".join(note for note in report.notes if note != NOT_EXECUTED)):
         found.append(_Section("notes:", notes))
     return found
-
-
-def _trimmed(text: str) -> str:
-    """Return output without its last line end; empty if it is blank."""
-    return text.removesuffix("\n") if text.strip() else ""
 
 
 def _result_text(result: Json) -> str:

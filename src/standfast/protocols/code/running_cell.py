@@ -86,7 +86,8 @@ class ModelCell(RunningCell):
         self._check = check
         code = self._request.code
         named = [name for name in self._values.names() if name in code]
-        inputs = await self._values.load_touched(self._engine.touched(code, named)) if named else {}
+        touched = self._engine.touched(code, named).names if named else {}
+        inputs = {name: await self._values.load(name, keys) for name, keys in touched.items()}
         if suspended is not None:
             self.ending = suspended.ending
             self.heard_before(suspended.heard)
@@ -127,12 +128,11 @@ class ModelCell(RunningCell):
         return super()._begin(request)
 
     async def suspend(self) -> Suspended:
-        data = await self.suspend_run()
         return Suspended(
             turn_id=self._ctx.turn_id,
             call_id=self._ctx.call_id,
             heard=self._heard,
-            data=data,
+            data=await self.suspend_run(),
             ending=self.ending,
         )
 
@@ -164,7 +164,7 @@ class ModelCell(RunningCell):
 
     def _answer_now(self, call: CellCall) -> CallAnswer | None:
         if self.ending is not None:
-            return _over()
+            return _OVER
         if call.name not in (FINISH, CONTINUE_AS):
             return None
         if call.problem is not None:
@@ -173,7 +173,7 @@ class ModelCell(RunningCell):
         if not self._request.accept_finish:
             return _raised("RuntimeError", f"{call.name}() is not possible here")
         problem = self._finish(call) if call.name == FINISH else self._continue_as(call)
-        return _over() if problem is None else _raised("ValueError", problem)
+        return _OVER if problem is None else _raised("ValueError", problem)
 
     def _finish(self, call: CellCall) -> str | None:
         """Take the answer; return the problem if it is refused."""
@@ -213,10 +213,9 @@ def answer_text(value: Json, output: OutputContract | None) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _over() -> CallAnswer:
-    """Return the exception that code gets after it has ended the turn; it should not be caught."""
-    return _raised("SystemExit", "the turn is over")
-
-
 def _raised(kind: str, message: str) -> CallAnswer:
     return CallAnswer(exception=GuestException(type=kind, message=message))
+
+
+_OVER: Final = _raised("SystemExit", "the turn is over")
+"""What code gets after it has ended the turn. It should not be caught."""

@@ -33,7 +33,6 @@ from standfast.model.message import (
     ToolMessage,
     UserMessage,
 )
-from standfast.ports.code_engine import Touched
 from standfast.protocols.standard.cells import WHOLE_REPORT
 
 ReadBlob = Callable[[str], Awaitable[bytes | None]]
@@ -148,13 +147,13 @@ def _entry(call: ToolCall, result: ToolMessage) -> CellEntry:
 
 def _seen(entry: CellEntry, whole: CellReport | None) -> dict[str, Json]:
     """Return a cell as code reads it."""
-    report = whole or entry.report
-    error = entry.error if report is None or report.error is None else report.error
+    report = whole or entry.report or CellReport(index=0, result=entry.value)
+    error = report.error or entry.error
     seen: dict[str, Json] = {
         "code": entry.code,
-        "stdout": "" if report is None else report.stdout,
-        "stderr": "" if report is None else report.stderr,
-        "result": entry.value if report is None else report.result,
+        "stdout": report.stdout,
+        "stderr": report.stderr,
+        "result": report.result,
         "error": None if error is None else {"code": error.code, "message": error.message},
     }
     if entry.left_out or (entry.whole is not None and whole is None):
@@ -213,10 +212,6 @@ class ReadOnlyValues:
 
     def names(self) -> frozenset[str]:
         return RESERVED | self.inputs.keys()
-
-    async def load_touched(self, touched: Touched) -> dict[str, Any]:
-        """Return the values that code is known to read."""
-        return {name: await self.load(name, keys) for name, keys in touched.names.items()}
 
     async def load(self, name: str, keys: frozenset[str] | None = None) -> Any:
         """Return one value, of a collection only *keys*; LookupError if there is no such name."""

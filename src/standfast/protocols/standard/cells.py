@@ -434,8 +434,7 @@ class RunningCell:
 
     def _fail(self, error: BaseException) -> None:
         """Raise *error* in the one future that is being awaited."""
-        waited = self._ended if self._through.done() else self._through
-        waited.set_exception(error)
+        (self._ended if self._through.done() else self._through).set_exception(error)
 
     def _give_up(self) -> None:
         """Stop a cell that computes, close one that waits for a result."""

@@ -8,7 +8,7 @@ import msgspec
 
 from standfast.errors import ErrorObject
 from standfast.model.canonical import Json
-from standfast.model.cell import CallMade, CellReport
+from standfast.model.cell import CellReport
 from standfast.model.diagnostic import Diagnostic
 
 _Problem = TypeVar("_Problem", ErrorObject, Diagnostic)
@@ -38,7 +38,15 @@ def _cut(report: CellReport, room: int) -> CellReport:
         result=result if len(text) <= room else cut_middle(text, room),
         error=None if report.error is None else _cut_problem(report.error, room),
         diagnostics=tuple(_cut_problem(one, room // 2) for one in report.diagnostics[:count]),
-        calls=tuple(_cut_call(call) for call in report.calls[:count]),
+        calls=tuple(
+            msgspec.structs.replace(
+                call,
+                name=cut_end(call.name, 80),
+                arguments=cut_end(call.arguments, 160),
+                error=call.error and _cut_problem(call.error, 80),
+            )
+            for call in report.calls[:count]
+        ),
         notes=tuple(cut_end(note, room // 2) for note in report.notes[:count]),
     )
 
@@ -46,12 +54,6 @@ def _cut(report: CellReport, room: int) -> CellReport:
 def _cut_problem(problem: _Problem, room: int) -> _Problem:
     hint = problem.hint and cut_end(problem.hint, room // 2)
     return msgspec.structs.replace(problem, message=cut_middle(problem.message, room), hint=hint)
-
-
-def _cut_call(call: CallMade) -> CallMade:
-    error = call.error and _cut_problem(call.error, 80)
-    arguments = cut_end(call.arguments, 160)
-    return msgspec.structs.replace(call, name=cut_end(call.name, 80), arguments=arguments, error=error)
 
 
 def json_text(value: Json) -> str:

@@ -204,8 +204,10 @@ class StandardHost:
                 return self._ask(tool, command, reason=reason)
             return self._known(command, settle_timed_out(self._placeholder(tool, command)))
         if command.granted is None:
-            if is_cell and _is_plain_cell(tool, _arguments(command)):
-                return EffectReady(command, True, None, pure=True)
+            given = _arguments(command)
+            code, limit = given.get("code"), tool.capability.limits.max_request_bytes // 8
+            if is_cell and isinstance(code, str) and len(given) == 1 and len(code) < limit:
+                return EffectReady(command, True, None, pure=True)  # code alone needs no validation
             admission = await self._admit(tool, command)
         elif isinstance(command.granted, Approved):
             admission = await self._check_approved(tool, command)
@@ -287,8 +289,7 @@ class StandardHost:
     def _ask(
         self, tool: RegisteredTool, command: RunTool, *, interrupted: bool = False, reason: str | None = None
     ) -> Prepared:
-        given = _given(tool, command, _arguments(command))
-        call_id = command.call.call_id
+        given, call_id = _given(tool, command, _arguments(command)), command.call.call_id
         return request_approval(self._turn, tool, call_id, given, interrupted=interrupted, reason=reason)
 
     async def _resolve(self, call: ToolCall) -> None:
@@ -599,10 +600,3 @@ def _recorded(tool: RegisteredTool, command: RunTool) -> tuple[list[Json], dict[
 
 def _request_digest(tool: RegisteredTool, command: RunTool) -> str:
     return request_digest(tool.name, *_recorded(tool, command))
-
-
-def _is_plain_cell(tool: RegisteredTool, arguments: dict[str, Json]) -> bool:
-    """Return whether a cell needs no validation: it is code alone, and of no unusual size."""
-    code = arguments.get("code")
-    limit = tool.capability.limits.max_request_bytes // 8
-    return isinstance(code, str) and len(arguments) == 1 and len(code) < limit

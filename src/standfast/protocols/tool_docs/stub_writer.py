@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import builtins
 import keyword
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from itertools import zip_longest
@@ -38,7 +37,9 @@ from standfast.tools.stub_words import (
     summary,
     type_words,
 )
+from standfast.tools.stubs import PythonTypes
 from standfast.tools.typescript_stubs import (
+    MAX_DEFAULT_CHARS,
     RESERVED_WORDS,
     TypeScriptTypes,
     comment,
@@ -146,17 +147,6 @@ def _references(schema: Any) -> set[str]:
     return found
 
 
-_SIMPLE: Final = {
-    "string": "str",
-    "integer": "int",
-    "number": "float",
-    "boolean": "bool",
-    "null": "None",
-    "object": "dict[str, Any]",
-}
-_MAX_DEPTH: Final = 12
-_MAX_LITERALS: Final = 30
-_MAX_DEFAULT_CHARS: Final = 40
 _PYTHON_RESERVED: Final = frozenset(
     {"Any", "Literal", "NotRequired", "TypedDict", "Unpack", *dir(builtins), *keyword.kwlist}
 )
@@ -170,9 +160,9 @@ class StubWriter(Writer):
 
     def function(self, tool: RegisteredTool) -> str:
         capability = tool.capability
-        types = _PythonTypes(self, capability.input_schema)
+        types = _PythonClasses(self, capability.input_schema)
         parameters = self._arguments(tool, types)
-        returns = _PythonTypes(self, capability.output_schema).text(
+        returns = _PythonClasses(self, capability.output_schema).text(
             capability.output_schema, f"{self.prefix}Result"
         )
         words = [f"{name}: {text}" for name, text in parameter_words(capability).items()]
@@ -189,7 +179,7 @@ class StubWriter(Writer):
     def is_name(self, text: str) -> bool:
         return _is_parameter(text)
 
-    def _arguments(self, tool: RegisteredTool, types: _PythonTypes) -> list[str]:
+    def _arguments(self, tool: RegisteredTool, types: _PythonClasses) -> list[str]:
         schema = tool.capability.input_schema
         properties = schema.get("properties") or {}
         if schema.get("type") == "array":
@@ -208,87 +198,22 @@ class StubWriter(Writer):
                 starred = True
             optional_seen |= name not in required
             kind = types.text(part, f"{self.prefix}{camel(name)}")
-            default = "..."
-            if (
-                isinstance(part, dict)
-                and "default" in part
-                and len(repr(part["default"])) <= _MAX_DEFAULT_CHARS
-            ):
-                default = repr(part["default"])
+            default = repr(part["default"]) if isinstance(part, dict) and "default" in part else "..."
+            default = default if len(default) <= MAX_DEFAULT_CHARS else "..."
             parts.append(f"{name}: {kind}" + ("" if name in required else f" = {default}"))
         return parts
 
 
-class _PythonTypes:
+class _PythonClasses(PythonTypes):
     """The Python types of one schema. One that contains itself is a class, or `Any` if it cannot be."""
 
     def __init__(self, writer: StubWriter, root: dict[str, Any]) -> None:
+        super().__init__(root)
         self._writer = writer
-        self._definitions: dict[str, Any] = {**root.get("definitions", {}), **root.get("$defs", {})}
-        self._known = Definitions(self._definitions)
-        self._open: list[str] = []
-        self._depth = 0
+        self._known = Definitions(self.definitions)
 
-    def text(self, schema: Any, wanted: str) -> str:
-        """Return the type that *schema* describes; an object without a name becomes the class *wanted*."""
-        if not isinstance(schema, dict) or self._depth > _MAX_DEPTH:
-            return "Any"
-        self._depth += 1
-        try:
-            return self._text(schema, wanted)
-        finally:
-            self._depth -= 1
-
-    def _text(self, schema: dict[str, Any], wanted: str) -> str:
-        if "$ref" in schema:
-            return self._reference(str(schema["$ref"]).rsplit("/", 1)[-1])
-        if isinstance(schema.get("enum"), list) or "const" in schema:
-            values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]]
-            if 0 < len(values) <= _MAX_LITERALS:
-                return f"Literal[{', '.join(map(repr, values))}]"
-            return "str" if values and all(isinstance(value, str) for value in values) else "Any"
-        for key in ("anyOf", "oneOf"):
-            if schema.get(key):
-                return self._union(schema[key], wanted)
-        if schema.get("allOf"):
-            return self.text(schema["allOf"][0], wanted) if len(schema["allOf"]) == 1 else "Any"
-        kind = schema.get("type", "object" if schema.get("properties") else None)
-        if isinstance(kind, list):
-            return self._union([{**schema, "type": each} for each in kind], wanted)
-        return self._typed(schema, kind, wanted)
-
-    def _typed(self, schema: dict[str, Any], kind: Any, wanted: str) -> str:
-        if kind == "array" and isinstance(schema.get("prefixItems"), list):
-            return f"list[{self._union(schema['prefixItems'], wanted)}]"
-        if kind == "array":
-            return f"list[{self.text(schema.get('items'), wanted)}]"
-        if kind == "object" and schema.get("properties"):
-            title = schema.get("title")
-            name = camel(title) if isinstance(title, str) else wanted
-            return self._class(schema, name, "")
-        if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
-            return f"dict[str, {self.text(schema['additionalProperties'], wanted)}]"
-        return _SIMPLE.get(kind, "Any") if isinstance(kind, str) else "Any"
-
-    def _union(self, options: list[Any], wanted: str) -> str:
-        texts = list(dict.fromkeys(self.text(option, wanted) for option in options))
-        return "Any" if "Any" in texts or not texts else " | ".join(texts)
-
-    def _reference(self, name: str) -> str:
-        definition = self._definitions.get(name)
-        if not isinstance(definition, dict) or name in self._open:
-            return "Any"
-        wanted = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
-        if definition.get("properties"):
-            return self._class(definition, wanted, name)
-        self._open.append(name)
-        try:
-            return self.text(definition, wanted)
-        finally:
-            self._open.pop()
-
-    def _class(self, schema: dict[str, Any], wanted: str, definition: str) -> str:
-        name, new = self._writer.name_of(self._known.identity(schema, definition), wanted)
+    def object_type(self, schema: dict[str, Any], wanted: str, definition: str | None) -> str:
+        name, new = self._writer.name_of(self._known.identity(schema, definition or ""), wanted)
         if new:
             self._writer.add(lambda: self._described(name, schema))
         return name

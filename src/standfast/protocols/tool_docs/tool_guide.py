@@ -26,13 +26,9 @@ DEFAULT_BUDGET_CHARS: Final = 16_000
 OTHER: Final = "other"
 _MAX_GROUP_NAME_CHARS: Final = 40
 _MIN_LINE_CHARS: Final = 100
-_SEARCH: Final = {
-    Language.PYTHON: "`search_tools(query)`",
-    Language.TYPESCRIPT: "`await search_tools({query})`",
-}
-_DESCRIBE: Final = {
-    Language.PYTHON: "`describe_tool(name)`",
-    Language.TYPESCRIPT: "`await describe_tool({name})`",
+_CALLS: Final = {
+    Language.PYTHON: ("`search_tools(query)`", "`describe_tool(name)`"),
+    Language.TYPESCRIPT: ("`await search_tools({query})`", "`await describe_tool({name})`"),
 }
 _WRITERS: Final = {Language.PYTHON: StubWriter, Language.TYPESCRIPT: TypeScriptWriter}
 
@@ -51,7 +47,7 @@ def guide(
     hidden, more = len(catalog.searchable()) - len(shown), ""
     if hidden > 0:
         things = f"{'more ' if shown else ''}tool{'' if hidden == 1 else 's'}"
-        more = f"{hidden:,} {things} can be found with {_SEARCH[language]}."
+        more = f"{hidden:,} {things} can be found with {_CALLS[language][0]}."
     frame = _signatures([""], "", language)
     room = budget_chars - len(more) - len(frame) - len(_count(len(shown), len(shown)))
     stubs, left = list[str](), room
@@ -117,7 +113,7 @@ def _count(total: int, kept: int) -> str:
 
 
 def _look_up(language: Language) -> str:
-    search, describe = _SEARCH[language], _DESCRIBE[language]
+    search, describe = _CALLS[language]
     return f"{search} finds functions by what they do, {describe} shows how to call one."
 
 

@@ -44,9 +44,8 @@ from standfast.sandbox.cpython.jail import Jail, JailKind, JailProcess
 from standfast.sandbox.cpython.state import decode_state, read_cell
 from standfast.sandbox.cpython.workers import LOADING_MS, CPythonWorker, CPythonWorkers
 from standfast.sandbox.monty.cell_check import names_touched
-from standfast.sandbox.paused_cell import PausedCell
 from standfast.sandbox.worker_process import WorkerDied
-from standfast.sandbox.workers import Watchdog, WorkerSlot
+from standfast.sandbox.workers import SlotStepper, Watchdog
 
 
 class CPythonCells(SteppedCells):
@@ -57,6 +56,7 @@ class CPythonCells(SteppedCells):
     """
 
     language = Language.PYTHON
+    former_cell = staticmethod(read_cell)
 
     def __init__(
         self, *, capacity: int = 8, packages: Sequence[str] = (), kind: JailKind | None = None
@@ -75,9 +75,6 @@ class CPythonCells(SteppedCells):
 
     def stepper(self, host: StepperHost, dump: bytes) -> CPythonStepper:
         return CPythonStepper(host, self._started(), self.watchdog, self._packages, dump)
-
-    def former_cell(self, data: bytes) -> PausedCell:
-        return read_cell(data)
 
     def names(self, state: bytes) -> list[str]:
         known = decode_state(state)
@@ -102,8 +99,6 @@ class CPythonCells(SteppedCells):
         with self._opening:
             self._closed = True
         super().close()
-        if self._workers is not None:
-            self._workers.close()
 
     def _started(self) -> CPythonWorkers:
         """Return the workers; the first call looks for a jail that this machine allows."""
@@ -130,12 +125,10 @@ class GuestDied(CellFailed):
     """The process ended by itself."""
 
 
-class CPythonStepper:
+class CPythonStepper(SlotStepper[CPythonWorker]):
     """A `CellStepper`. `packages` are those that guest code may import."""
 
     replayed = True
-    wall_grace_s = 0.0
-    instructions: int | None = None
 
     def __init__(
         self,
@@ -147,11 +140,9 @@ class CPythonStepper:
     ) -> None:
         request = host.request
         paused = state.decode_dump(dump) if dump else None
-        self._host = host
+        super().__init__(host, workers)
         self._workers = workers
         self._watchdog = watchdog
-        self._limits = request.limits
-        self._slot = WorkerSlot(workers, request.key)
         self._code = paused.code if paused else request.code
         self._state = paused.state if paused else request.state
         self._before = state.decode_state(self._state)
@@ -166,9 +157,6 @@ class CPythonStepper:
         self._end: tuple[messages.RunEnded, bytes] | None = None
 
     # ── stepping ─────────────────────────────────────────────────────────────────────────────────
-
-    def prepare(self) -> None:
-        self._slot.take()
 
     def begin(self) -> Step:
         """Send the run to a worker that holds the session, or an empty one, and read its messages."""
@@ -229,9 +217,6 @@ class CPythonStepper:
             message["v"] = answer.value
         self._send(encode_json(message))
         return self.proceed()
-
-    def raises_at_call(self, answer: CallAnswer) -> bool:
-        return False
 
     def proceed(self) -> Step:
         """Read messages of the guest until it makes a call, waits or has ended."""
@@ -442,10 +427,7 @@ class CPythonStepper:
 
     def release(self, *, warm: bool) -> None:
         self._watchdog.forget(self._watch_key)
-        self._slot.release(warm=warm)
-
-    def kill(self) -> None:
-        self._slot.kill()
+        super().release(warm=warm)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 

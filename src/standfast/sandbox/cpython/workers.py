@@ -276,7 +276,7 @@ class CPythonWorkers(WorkerSlots[CPythonWorker]):
     def close(self) -> None:
         """End every process without a run, and start no more. Blocking."""
         self._closed = True
-        self.close_idle()
+        super().close()
         with self._changing:
             making, starting = self._making, self._starting
         if starting is not None:

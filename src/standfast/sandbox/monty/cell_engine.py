@@ -39,9 +39,8 @@ from standfast.sandbox.monty.state import (
 from standfast.sandbox.monty.syntax import MAX_READ_CHARS, misread, parse
 from standfast.sandbox.monty.validate import Declared, TypeCheckFailed, Validator
 from standfast.sandbox.monty.workers import MontyWorker, MontyWorkers
-from standfast.sandbox.paused_cell import PausedCell
 from standfast.sandbox.run_errors import argument_not_json, by_line, request_too_large
-from standfast.sandbox.workers import WorkerSlot
+from standfast.sandbox.workers import SlotStepper
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,6 +59,7 @@ class MontyCells(SteppedCells):
     """Runs the cells of many sessions, from many threads. The first cell starts the engine's processes."""
 
     language = Language.PYTHON
+    former_cell = staticmethod(read_former_cell)
 
     def __init__(self, workers: MontyWorkers | None = None, *, capacity: int = 8) -> None:
         self._workers = workers if workers is not None else MontyWorkers(capacity)
@@ -67,9 +67,6 @@ class MontyCells(SteppedCells):
 
     def stepper(self, host: StepperHost, dump: bytes) -> MontyStepper:
         return MontyStepper(host, self._workers, dump)
-
-    def former_cell(self, data: bytes) -> PausedCell:
-        return read_former_cell(data)
 
     def names(self, state: bytes) -> list[str]:
         known = decode_state(state)
@@ -109,11 +106,6 @@ class MontyCells(SteppedCells):
         new = [one for one in others if not any(_covers(earlier, one) for earlier in found)]
         return sorted([*found, *new], key=by_line)
 
-    def close(self) -> None:
-        """End every cell and every process."""
-        super().close()
-        self._workers.close()
-
 
 class CellTooLarge(EngineFailed):
     """A waiting cell that cannot be suspended and loaded within the memory that it may have."""
@@ -121,27 +113,19 @@ class CellTooLarge(EngineFailed):
     code = Code.MEMORY_EXCEEDED
 
 
-class MontyStepper:
+class MontyStepper(SlotStepper[MontyWorker]):
     """A `CellStepper`. The cell is in the worker while the run is `standing` at a snapshot."""
-
-    replayed = False
-    wall_grace_s = 0.0
-    instructions: int | None = None
 
     def __init__(self, host: StepperHost, workers: MontyWorkers, dump: bytes) -> None:
         paused = decode_dump(dump) if dump else None
-        self._host = host
+        super().__init__(host, workers)
         self._workers = workers
-        self._slot = WorkerSlot(workers, host.request.key)
         self._before = paused.before if paused else decode_state(host.request.state)
         self._run = EngineRun(host, self._before, paused)
         self._measures = host.request.through is None  # a caller that wants an early end does not wait for it
         self._drops_value = False
 
     # ── stepping ─────────────────────────────────────────────────────────────────────────────────
-
-    def prepare(self) -> None:
-        self._slot.take()
 
     def begin(self) -> Step:
         if (refused := self._run.program.refused) is not None:
@@ -172,7 +156,7 @@ class MontyStepper:
         except Exception as error:
             if self._host.stopped is not None:
                 raise CellStopped from None
-            outcome = describe_failure(error, self._run.program, self._run.limits, self._run.call_errors)
+            outcome = describe_failure(error, self._run.program, self._limits, self._run.call_errors)
         if isinstance(outcome, CodeFinished):
             return self._completed(self._ended, outcome, None)
         if not isinstance(outcome, MontyFailure):
@@ -215,7 +199,7 @@ class MontyStepper:
         return worker
 
     def put_aside(self) -> None:
-        run, limits = self._run, self._run.limits
+        run, limits = self._run, self._limits
         if run.standing is None:
             return
         try:
@@ -250,13 +234,10 @@ class MontyStepper:
     def _reload(self) -> RunStep:
         self._slot.take()
         self._slot.drop()
-        worker = self._slot.put(self._workers.attach_bare(self._run.limits, os_policy=OS_POLICY))
+        worker = self._slot.put(self._workers.attach_bare(self._limits, os_policy=OS_POLICY))
         if self._measures:
             worker.peak.reset()
         return self._run.reload(worker)
-
-    def is_in_worker(self) -> bool:
-        return True
 
     def memory_peak_bytes(self) -> int | None:
         worker = self._slot.worker
@@ -264,10 +245,7 @@ class MontyStepper:
 
     def release(self, *, warm: bool) -> None:
         self._run.standing = None
-        self._slot.release(warm=warm)
-
-    def kill(self) -> None:
-        self._slot.kill()
+        super().release(warm=warm)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
@@ -319,14 +297,14 @@ class MontyStepper:
         if compacted:
             dump, next_input = without_sources(dump)
             feeds = 0
-        self._workers.check_loads(dump, run.limits)
+        self._workers.check_loads(dump, self._limits)
         sites = dict(before.sites) if before else {}
         if program.defines_functions and program.awaited:
             sites[run.filename] = sorted(program.awaited)
         data = encode_state(
             EngineState(
                 dump=dump,
-                limits=run.limits,
+                limits=self._limits,
                 names=sorted((run.names | program.bound) - (set(run.borrowed) - set(run.kept))),
                 sites=sites,
                 result_later=bool(before and before.result_later) or program.rebinds_result_later,
@@ -350,7 +328,7 @@ class MontyStepper:
             if isinstance(error, engine.MontyError):
                 message = f"the process that ran the code died: {error}"
                 if "memory limit" in str(error):
-                    code, limit = Code.MEMORY_EXCEEDED, f"{self._run.limits.memory_mb} MB"
+                    code, limit = Code.MEMORY_EXCEEDED, f"{self._limits.memory_mb} MB"
                     message = f"what the run left in the session cannot be stored and loaded within {limit}"
                     hint = (
                         "that takes up to four times the memory of the values; keep less or raise memory_mb"

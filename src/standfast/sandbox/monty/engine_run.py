@@ -94,7 +94,6 @@ class EngineRun:
         request = host.request
         self._host = host
         self._functions = request.functions
-        self.limits = request.limits
         self.names = frozenset(before.names) if before else frozenset()
         self.program = program = read_program(
             request.code,

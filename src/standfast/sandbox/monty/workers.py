@@ -239,7 +239,7 @@ class MontyWorkers(WorkerSlots[MontyWorker]):
     def close(self) -> None:
         """End every process. Blocking."""
         self._closed = True
-        self.close_idle()
+        super().close()
         with self._starting:
             pool, self._pool = self._pool, None
         if pool is not None:

@@ -37,7 +37,6 @@ from standfast.ports.cell_stepper import (
 from standfast.ports.code_engine import SLEEP, CallAnswer, CellFunctions, Check, Touched
 from standfast.sandbox import run_errors
 from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem
-from standfast.sandbox.paused_cell import PausedCell
 from standfast.sandbox.quickjs import frames, inputs, state
 from standfast.sandbox.quickjs.failures import RunCode, stopped_error, syntax_error, thrown_error
 from standfast.sandbox.quickjs.state import decode_state, read_cell
@@ -46,13 +45,14 @@ from standfast.sandbox.typescript.checks import check_script, touched_names
 from standfast.sandbox.typescript.script import Script, ScriptRefused, read_script
 from standfast.sandbox.typescript.types import check_types
 from standfast.sandbox.worker_process import WorkerDied
-from standfast.sandbox.workers import WorkerSlot
+from standfast.sandbox.workers import SlotStepper
 
 
 class QuickJsCells(SteppedCells):
     """Runs the cells of many sessions, from many threads. The first cell starts the engine's processes."""
 
     language = Language.TYPESCRIPT
+    former_cell = staticmethod(read_cell)
 
     def __init__(self, *, capacity: int = 8) -> None:
         self._workers = QuickJsWorkers(capacity)
@@ -60,9 +60,6 @@ class QuickJsCells(SteppedCells):
 
     def stepper(self, host: StepperHost, dump: bytes) -> QuickJsStepper:
         return QuickJsStepper(host, self._workers, dump)
-
-    def former_cell(self, data: bytes) -> PausedCell:
-        return read_cell(data)
 
     def prepare(self) -> None:
         """Compile the guest, which takes seconds where nothing is in the cache."""
@@ -83,10 +80,6 @@ class QuickJsCells(SteppedCells):
         look = check_script if check == "calls" else check_types
         return look(code, bound=bound, functions=functions, inputs=inputs)
 
-    def close(self) -> None:
-        super().close()
-        self._workers.close()
-
 
 EXIT: Final = "SystemExit"
 _MAX_LINES: Final = 10_000
@@ -95,27 +88,24 @@ _NO_POLL: Final = frames.Poll([], "", "", 0, "stuck")
 _read_arguments: Final = msgspec.json.Decoder(list).decode
 
 
-class QuickJsStepper:
+class QuickJsStepper(SlotStepper[QuickJsWorker]):
     """A `CellStepper`. `_image` is the guest of a cell that was put aside."""
 
-    replayed = False
     wall_grace_s = 0.5
     """A worker that computes stops by itself, and reports what was printed; it is killed if it does not."""
 
     def __init__(self, host: StepperHost, workers: QuickJsWorkers, dump: bytes) -> None:
         request = host.request
         paused = state.decode_dump(dump) if dump else None
-        self._host = host
+        super().__init__(host, workers)
         self._workers = workers
-        self._limits = request.limits
-        self._slot = WorkerSlot(workers, request.key)
         self._before = state.decode_state(request.state)
         known = paused or self._before
         self._lines = known.lines
         self._free, self._asked = list(known.free), list(known.asked)
         self._image = paused.image if paused else None
         self._cpu_us = paused.cpu_used_us if paused else 0
-        self.instructions: int | None = paused.instructions if paused else 0
+        self.instructions = paused.instructions if paused else 0
         self._memory_bytes = 0
         self._given: dict[str, str] = {}
         self._lazy: list[str] = []
@@ -332,17 +322,8 @@ class QuickJsStepper:
         """Do nothing yet: the guest is sent with the next answer."""
         return StepBlocked()
 
-    def is_in_worker(self) -> bool:
-        return True
-
     def memory_peak_bytes(self) -> int | None:
         return self._memory_bytes or None
-
-    def release(self, *, warm: bool) -> None:
-        self._slot.release(warm=warm)
-
-    def kill(self) -> None:
-        self._slot.kill()
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 

@@ -159,7 +159,7 @@ class QuickJsWorkers(WorkerSlots[QuickJsWorker]):
 
     def close(self) -> None:
         """End every process."""
-        self.close_idle()
+        super().close()
         with self._lock:
             self._closed = True
             processes, self._all, self._ready = list(self._all), set(), []
