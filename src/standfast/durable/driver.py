@@ -28,6 +28,7 @@ import msgspec
 from standfast.durable.effects import EffectHost, EffectReady, EffectSettled, Prepared
 from standfast.durable.journal import DriverServices, TurnJournal, task_input_id
 from standfast.errors import InternalError, PluginStateLost, StoreError
+from standfast.machine import inputs
 from standfast.machine.commands import (
     CallModel,
     Checkpoint,
@@ -39,20 +40,6 @@ from standfast.machine.commands import (
     RunHooks,
     RunTool,
     StopEffects,
-)
-from standfast.machine.inputs import (
-    Aborted,
-    CancelRequested,
-    CheckpointPassed,
-    DeadlinePassed,
-    Input,
-    OutputCheck,
-    Resumed,
-    ToolSettled,
-    WaitEnded,
-    WaitOpened,
-    decode_input,
-    encode_input,
 )
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.message import UserMessage
@@ -83,7 +70,7 @@ Driven = Committed | Parked
 class TurnObserver(Protocol):
     """Sees what happens to a turn, as it happens."""
 
-    def fed(self, given: Input, following: Sequence[Command]) -> None:
+    def fed(self, given: inputs.Input, following: Sequence[Command]) -> None:
         """The machine was fed *given* and returned *following*."""
 
     def running(self, command: RunTool) -> None: ...
@@ -113,8 +100,8 @@ class TurnDriver:
         self._services = services
         self._now = services.clock.now_ms
         self._sleep = services.sleep
-        self._inbox: list[Input] = []
-        self._interrupt: Input | None = None
+        self._inbox: list[inputs.Input] = []
+        self._interrupt: inputs.Input | None = None
         self._retreats = 0
         self._wake: asyncio.Future[None] | None = None
         self._asking: asyncio.Task[object] | None = None
@@ -126,7 +113,7 @@ class TurnDriver:
         if (deadline := self.machine.account.deadline_ms) is not None:
             timer = asyncio.get_running_loop().call_later(
                 max(0, deadline - self._now()) / 1000,
-                lambda: self._break_in(DeadlinePassed(at_ms=self._now())),
+                lambda: self._break_in(inputs.DeadlinePassed(at_ms=self._now())),
             )
         try:
             while True:
@@ -148,24 +135,24 @@ class TurnDriver:
     def resume(self, ended: Iterable[tuple[str, WaitOutcome]], *, cancelled: bool) -> list[Command]:
         """Feed the waits that have *ended* since the turn was parked or left; return the commands."""
         now = self._now()
-        self.feed(Resumed(at_ms=now))
+        self.feed(inputs.Resumed(at_ms=now))
         for wait_id, outcome in ended:
-            self.feed(WaitEnded(at_ms=now, wait_id=wait_id, outcome=outcome))
+            self.feed(inputs.WaitEnded(at_ms=now, wait_id=wait_id, outcome=outcome))
         ended_here = self.machine.outcome
         commands: list[Command] = self.machine.outstanding() if ended_here is None else [Commit(ended_here)]
-        return (self.feed(CancelRequested(at_ms=now)) or commands) if cancelled else commands
+        return (self.feed(inputs.CancelRequested(at_ms=now)) or commands) if cancelled else commands
 
-    def feed(self, given: Input) -> list[Command]:
+    def feed(self, given: inputs.Input) -> list[Command]:
         """Note an input in the journal and feed it to the machine."""
         if not self.journal.note(given, self.machine):
             return []
-        if isinstance(given, ToolSettled) and self.machine.calls.lacks_result(given.call_id):
+        if isinstance(given, inputs.ToolSettled) and self.machine.calls.lacks_result(given.call_id):
             self._host.settled(given)
         # What plugins remember stands beside what made them remember it: other hooks may still be running.
         self.journal.unsaved.extend(self._host.changed_states(given))
         return self._feed_machine(given)
 
-    def _feed_machine(self, given: Input) -> list[Command]:
+    def _feed_machine(self, given: inputs.Input) -> list[Command]:
         following = self.machine.feed(given)
         self._observer.fed(given, following)
         return following
@@ -174,14 +161,14 @@ class TurnDriver:
 
     def request_cancel(self) -> None:
         """End the turn soon. The request is stored already."""
-        self._break_in(CancelRequested(at_ms=self._now()))
+        self._break_in(inputs.CancelRequested(at_ms=self._now()))
 
     def lose(self) -> None:
         """Stop and write nothing more: the lease is gone."""
         self.journal.lost = True
-        self._break_in(CancelRequested(at_ms=self._now()))
+        self._break_in(inputs.CancelRequested(at_ms=self._now()))
 
-    def _break_in(self, given: Input) -> None:
+    def _break_in(self, given: inputs.Input) -> None:
         if self._interrupt is not None:
             return
         self._interrupt = given
@@ -189,7 +176,7 @@ class TurnDriver:
         asyncio.get_running_loop().call_soon(lambda: self._asking is not None and self._asking.cancel())
         self._ring()
 
-    def _deliver(self, given: Input) -> None:
+    def _deliver(self, given: inputs.Input) -> None:
         self._inbox.append(given)
         self._ring()
 
@@ -220,7 +207,7 @@ class TurnDriver:
                 self.journal.flush_soon()
                 return await self._feed_outcome(first, self._host.prepare_call(first))
             case Checkpoint(kind="after_work"):
-                return await self._pass(first, OutputCheck())
+                return await self._pass(first, inputs.OutputCheck())
             case Checkpoint():
                 return await self._complete(first)
             case Park():
@@ -242,12 +229,12 @@ class TurnDriver:
             return self.feed(await self._host.run_hooks(command))
         return await self._feed_outcome(command, self._host.run_hooks(command))
 
-    async def _feed_outcome(self, command: Command, work: Coroutine[Any, Any, Input]) -> list[Command]:
+    async def _feed_outcome(self, command: Command, work: Coroutine[Any, Any, inputs.Input]) -> list[Command]:
         """Do *work* and feed its outcome; if it was interrupted, *command* has still to be executed."""
         outcome = await self._interruptibly(work)
         return [command] if outcome is None else self.feed(outcome)
 
-    async def _call_model(self, command: CallModel) -> Input:
+    async def _call_model(self, command: CallModel) -> inputs.Input:
         # The delay began with the failure, maybe in another process.
         since_failure_ms = self._now() - self.machine.failed_at_ms if command.delay_ms else 0
         left_ms = min(command.delay_ms, command.delay_ms - since_failure_ms)
@@ -300,7 +287,7 @@ class TurnDriver:
                     following += self.feed(one.settled)
                 case _:
                     self.journal.note_wait(one.wait, one.approval)
-                    following += self.feed(WaitOpened(at_ms=self._now(), wait=one.wait))
+                    following += self.feed(inputs.WaitOpened(at_ms=self._now(), wait=one.wait))
         for one in ready:
             if not one.idempotent:
                 self.journal.intend(one.command.key)
@@ -336,14 +323,14 @@ class TurnDriver:
         arrived, self._inbox = self._inbox, []
         following: list[Command] = []
         for given in arrived:
-            if isinstance(given, WaitOpened):
+            if isinstance(given, inputs.WaitOpened):
                 self.journal.note_wait(given.wait)
             following += self.feed(given)
         return following
 
     # Checkpoints and ends
 
-    async def _pass(self, command: Checkpoint, output: OutputCheck) -> list[Command]:
+    async def _pass(self, command: Checkpoint, output: inputs.OutputCheck) -> list[Command]:
         """Save, and claim what was injected, in one transaction."""
         now = self._now()
         key = command.key
@@ -359,15 +346,15 @@ class TurnDriver:
             messages = tuple(
                 msgspec.structs.replace(item.message, input_id=item.input_id) for item in claimed
             )
-            passed = CheckpointPassed(at_ms=now, kind=command.kind, messages=messages, output=output)
-            return JournalEntry(key=key, kind="input", body=encode_input(passed))
+            passed = inputs.CheckpointPassed(at_ms=now, kind=command.kind, messages=messages, output=output)
+            return JournalEntry(key=key, kind="input", body=inputs.encode_input(passed))
 
         entry = await self.journal.save(make)
         assert entry is not None
         if entry.key == retreat_key:
             return [command]
         self.journal.keys.add(key)
-        return self._feed_machine(decode_input(entry.body))
+        return self._feed_machine(inputs.decode_input(entry.body))
 
     async def _complete(self, command: Checkpoint) -> list[Command] | Driven:
         """Finish the turn, unless the answer does not fit or something came in."""
@@ -383,14 +370,14 @@ class TurnDriver:
             committed = await self._write_end(answer, tolerant=False)
         except PluginStateLost as lost:
             return self.feed(
-                Aborted(at_ms=self._now(), reason=StopReason.PLUGIN_ABORT, error=lost.error_object())
+                inputs.Aborted(at_ms=self._now(), reason=StopReason.PLUGIN_ABORT, error=lost.error_object())
             )
         if isinstance(committed, Committed):
-            self.machine.feed(CheckpointPassed(at_ms=self._now(), kind=command.kind, output=output))
+            self.machine.feed(inputs.CheckpointPassed(at_ms=self._now(), kind=command.kind, output=output))
             return committed
         if committed.reason == "injected":
             return await self._pass(command, output)
-        return self.feed(CancelRequested(at_ms=self._now()))
+        return self.feed(inputs.CancelRequested(at_ms=self._now()))
 
     async def _write_end(self, outcome: Ended, *, tolerant: bool) -> Committed | CommitRefused:
         """Commit. Unless *tolerant*, a plugin whose state cannot be kept is an error."""

@@ -11,23 +11,14 @@ from typing import Any, Protocol
 
 import msgspec
 
+from standfast.machine import inputs
 from standfast.machine.commands import CallModel, ContinueCell, PrepareCall, RunHooks, RunTool
-from standfast.machine.inputs import (
-    CallPrepared,
-    CallRuled,
-    HooksRan,
-    Input,
-    ModelFailed,
-    ModelReplied,
-    OutputCheck,
-    ToolSettled,
-)
 from standfast.model.approval import Approval
 from standfast.model.outcome import Ended
 from standfast.model.wait import Wait
 from standfast.ports.session_store import Blob, JournalEntry, StateRecord
 
-Deliver = Callable[[Input], None]
+Deliver = Callable[[inputs.Input], None]
 """Takes the outcome of an effect. Called on the loop of the turn."""
 
 
@@ -41,15 +32,15 @@ class EffectReady(msgspec.Struct, frozen=True):
     command: RunTool
     idempotent: bool
     call: Any
-    ruled: CallRuled | None = None
+    ruled: inputs.CallRuled | None = None
     pure: bool = False
 
 
 class EffectSettled(msgspec.Struct, frozen=True):
     """A call whose result is known without executing anything."""
 
-    settled: ToolSettled
-    ruled: CallRuled | None = None
+    settled: inputs.ToolSettled
+    ruled: inputs.CallRuled | None = None
 
 
 class EffectWaits(msgspec.Struct, frozen=True):
@@ -57,7 +48,7 @@ class EffectWaits(msgspec.Struct, frozen=True):
 
     wait: Wait
     approval: Approval | None = None
-    ruled: CallRuled | None = None
+    ruled: inputs.CallRuled | None = None
 
 
 Prepared = EffectReady | EffectSettled | EffectWaits
@@ -72,19 +63,19 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class EffectHost(Protocol):
-    async def run_hooks(self, command: RunHooks) -> HooksRan:
+    async def run_hooks(self, command: RunHooks) -> inputs.HooksRan:
         """Run the plugins' hooks of a stage. Their errors are part of the ruling, never raised."""
 
-    async def prepare_call(self, command: PrepareCall) -> CallPrepared:
+    async def prepare_call(self, command: PrepareCall) -> inputs.CallPrepared:
         """Let plugins prepare the next model call."""
 
     async def finalizing(self, outcome: Ended) -> None:
         """Tell plugins that the turn is about to be committed. Nothing follows from it."""
 
-    def settled(self, given: ToolSettled) -> None:
+    def settled(self, given: inputs.ToolSettled) -> None:
         """Note a result that is about to be fed: from here on the state that a cell has left counts."""
 
-    def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
+    def changed_states(self, given: inputs.Input | None = None) -> tuple[JournalEntry, ...]:
         """Return the plugin states that changed since the last call: those that *given* changed, or all."""
 
     def take_blobs(self) -> tuple[Blob, ...]:
@@ -96,7 +87,7 @@ class EffectHost(Protocol):
         Raise if a plugin cannot snapshot; with *tolerant*, keep its previous state.
         """
 
-    async def call_model(self, command: CallModel) -> ModelReplied | ModelFailed:
+    async def call_model(self, command: CallModel) -> inputs.ModelReplied | inputs.ModelFailed:
         """Call the model and show what it streams. Cancelling ends the call."""
 
     async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
@@ -108,13 +99,13 @@ class EffectHost(Protocol):
     def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
         """Continue a cell, or run it again up to there. Its outcome is delivered as with `start`."""
 
-    async def parking(self) -> ToolSettled | None:
+    async def parking(self) -> inputs.ToolSettled | None:
         """Suspend the turn's cell, because the turn is about to wait.
 
         Return the failed result of a cell that cannot be suspended; then the turn does not wait.
         """
 
-    async def check_output(self, text: str) -> OutputCheck:
+    async def check_output(self, text: str) -> inputs.OutputCheck:
         """Check the model's answer against the agent's output type. Cancelling gives the check up."""
 
     def stop(self) -> None:

@@ -44,46 +44,13 @@ from standfast.errors import (
     StoreUnavailable,
     TurnUnfinished,
 )
-from standfast.machine.inputs import (
-    Aborted,
-    CallPrepared,
-    CallRuled,
-    CallTimedOut,
-    CancelRequested,
-    CellPaused,
-    CheckpointPassed,
-    DeadlinePassed,
-    FinishRequested,
-    FrameSwitchRequested,
-    HooksRan,
-    Input,
-    ModelFailed,
-    ModelReplied,
-    Resumed,
-    ToolSettled,
-    TurnStarted,
-    WaitEnded,
-    WaitOpened,
-    decode_input,
-    encode_input,
-)
+from standfast.machine import inputs
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.approval import Approval
 from standfast.model.ruling import NOTHING_SAID
 from standfast.model.wait import Wait
+from standfast.ports import session_store as port
 from standfast.ports.clock import Clock
-from standfast.ports.session_store import (
-    Begun,
-    Blob,
-    Claimant,
-    JournalEntry,
-    Lease,
-    NewTurn,
-    QueuedInput,
-    Repeated,
-    Save,
-    SessionStore,
-)
 
 T = TypeVar("T")
 log: Final = logging.getLogger("standfast")
@@ -105,34 +72,40 @@ def task_input_id(turn_id: str) -> str:
     return f"{turn_id}.task"
 
 
-def key_of(given: Input, machine: TurnMachine, fence: int) -> str:
+def key_of(given: inputs.Input, machine: TurnMachine, fence: int) -> str:
     """Return the key of an input that *machine* is about to be fed."""
     match given:  # the most frequent first
-        case ToolSettled(call_id=call_id):
+        case inputs.ToolSettled(call_id=call_id):
             return f"tool.{call_id}"
-        case ModelReplied() | ModelFailed():
+        case inputs.ModelReplied() | inputs.ModelFailed():
             return f"model.{machine.account.model_calls}"
-        case CellPaused(call_id=call_id, number=number):
+        case inputs.CellPaused(call_id=call_id, number=number):
             return f"cell.{call_id}.{number}"
-        case FinishRequested(call_id=call_id):
+        case inputs.FinishRequested(call_id=call_id):
             return f"finish.{call_id}"
-        case HooksRan(stage=stage, number=number):
+        case inputs.HooksRan(stage=stage, number=number):
             return f"hooks.{stage}.{number}"
-        case CallPrepared(number=number):
+        case inputs.CallPrepared(number=number):
             return f"prepare.{number}"
-        case CallRuled(call_id=call_id):
+        case inputs.CallRuled(call_id=call_id):
             return f"ruled.{call_id}"
-        case CallTimedOut(call_id=call_id, attempt=attempt):
+        case inputs.CallTimedOut(call_id=call_id, attempt=attempt):
             return f"timeout.{call_id}.{attempt}"
-        case WaitOpened(wait=wait):
+        case inputs.WaitOpened(wait=wait):
             return f"wait.{wait.wait_id}"
-        case WaitEnded(wait_id=wait_id):
+        case inputs.WaitEnded(wait_id=wait_id):
             return f"waited.{wait_id}"
-        case CheckpointPassed():
+        case inputs.CheckpointPassed():
             return f"checkpoint.{machine.checkpoints}"
-        case Resumed():
+        case inputs.Resumed():
             return f"resumed.{fence}"
-        case TurnStarted() | FrameSwitchRequested() | CancelRequested() | DeadlinePassed() | Aborted():
+        case (
+            inputs.TurnStarted()
+            | inputs.FrameSwitchRequested()
+            | inputs.CancelRequested()
+            | inputs.DeadlinePassed()
+            | inputs.Aborted()
+        ):
             return str(type(given).__struct_config__.tag)
         case _:
             assert_never(given)
@@ -146,19 +119,19 @@ class Replayed(msgspec.Struct, frozen=True):
     intents: frozenset[str]
 
 
-def replay(turn_id: str, first: bytes, journal: tuple[JournalEntry, ...]) -> Replayed:
+def replay(turn_id: str, first: bytes, journal: tuple[port.JournalEntry, ...]) -> Replayed:
     """Feed the journal to a fresh machine."""
 
-    def decode(key: str, body: bytes) -> Input:
+    def decode(key: str, body: bytes) -> inputs.Input:
         try:
-            given: Input = decode_input(body)
+            given: inputs.Input = inputs.decode_input(body)
             return given
         except msgspec.DecodeError as error:
             raise RecordCorrupt(f"{key} of turn {turn_id} ({error})") from None
 
     machine = TurnMachine()
     started = decode("turn_started", first)
-    if not isinstance(started, TurnStarted):
+    if not isinstance(started, inputs.TurnStarted):
         raise RecordCorrupt(f"turn_started of turn {turn_id}")
     machine.feed(started)
     for entry in journal:
@@ -175,7 +148,7 @@ class DriverServices(Protocol):
     """The services of the runtime that a driver uses."""
 
     @property
-    def store(self) -> SessionStore: ...
+    def store(self) -> port.SessionStore: ...
 
     @property
     def clock(self) -> Clock: ...
@@ -190,7 +163,7 @@ class TurnJournal:
     def __init__(
         self,
         turn_id: str,
-        lease: Lease,
+        lease: port.Lease,
         host: EffectHost,
         services: DriverServices,
         on_cancel: Callable[[], None],
@@ -202,7 +175,9 @@ class TurnJournal:
         self.lease = lease
         self.intents = intents
         self.keys = keys or set()
-        self.unsaved: list[JournalEntry | tuple[str, Input]] = []  # inputs by their keys, not yet encoded
+        self.unsaved: list[
+            port.JournalEntry | tuple[str, inputs.Input]
+        ] = []  # inputs by their keys, not yet encoded
         self.urgent = False
         """Whether something unsaved must be written before the next effect."""
         self.lost = False
@@ -214,11 +189,11 @@ class TurnJournal:
         self._on_cancel = on_cancel
         self._approvals: list[Approval] = []
         self._waits: list[Wait] = []
-        self._blobs: tuple[Blob, ...] = ()
+        self._blobs: tuple[port.Blob, ...] = ()
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
 
-    def note(self, given: Input, machine: TurnMachine) -> bool:
+    def note(self, given: inputs.Input, machine: TurnMachine) -> bool:
         """Note an input that *machine* is about to be fed; false if its effect has its outcome already."""
         key = key_of(given, machine, self.lease.fence)
         if key in self.keys:
@@ -226,7 +201,9 @@ class TurnJournal:
         self.keys.add(key)
         self.unsaved.append((key, given))
         match given:
-            case HooksRan() | CallPrepared(compaction=None, switch=None) if given.ruling == NOTHING_SAID:
+            case inputs.HooksRan() | inputs.CallPrepared(compaction=None, switch=None) if (
+                given.ruling == NOTHING_SAID
+            ):
                 pass  # nothing that touches the world follows from it
             case _:
                 self.urgent = True
@@ -235,7 +212,7 @@ class TurnJournal:
     def intend(self, key: str) -> None:
         """Note that an effect that is not idempotent is about to begin."""
         if key not in self.intents:
-            self.unsaved.append(JournalEntry(key=key, kind="intent"))
+            self.unsaved.append(port.JournalEntry(key=key, kind="intent"))
 
     def note_wait(self, wait: Wait, approval: Approval | None = None) -> None:
         """Note a wait, with the request to a person if it waits for one."""
@@ -244,15 +221,15 @@ class TurnJournal:
         if wait.kind != "approval":
             self._waits.append(wait)
 
-    def take(self) -> Save:
+    def take(self) -> port.Save:
         """Return everything unsaved, to be written now."""
         entries = tuple(
             noted
-            if isinstance(noted, JournalEntry)
-            else JournalEntry(key=noted[0], kind="input", body=encode_input(noted[1]))
+            if isinstance(noted, port.JournalEntry)
+            else port.JournalEntry(key=noted[0], kind="input", body=inputs.encode_input(noted[1]))
             for noted in self.unsaved
         )
-        save = Save(
+        save = port.Save(
             turn_id=self.turn_id,
             entries=entries,
             approvals=tuple(self._approvals),
@@ -263,12 +240,12 @@ class TurnJournal:
         self.urgent = False
         return save
 
-    def take_blobs(self) -> tuple[Blob, ...]:
+    def take_blobs(self) -> tuple[port.Blob, ...]:
         """Return the blobs that are not stored yet, with those that a refused commit returned."""
         blobs, self._blobs = (*self._blobs, *self._host.take_blobs()), ()
         return blobs
 
-    def return_blobs(self, blobs: tuple[Blob, ...]) -> None:
+    def return_blobs(self, blobs: tuple[port.Blob, ...]) -> None:
         """Keep *blobs* for the next write: the commit they belonged to was refused."""
         self._blobs = blobs
 
@@ -279,8 +256,8 @@ class TurnJournal:
     # Writing
 
     async def save(
-        self, make_checkpoint: Callable[[tuple[QueuedInput, ...]], JournalEntry] | None = None
-    ) -> JournalEntry | None:
+        self, make_checkpoint: Callable[[tuple[port.QueuedInput, ...]], port.JournalEntry] | None = None
+    ) -> port.JournalEntry | None:
         """Write everything unsaved; return the entry that *make_checkpoint* made."""
         self.require_lease()
         await self.end_flushing()
@@ -321,7 +298,7 @@ class TurnJournal:
                 self._flush_timer.cancel()
                 self._flush_timer = None
 
-    async def _save(self, save: Save) -> JournalEntry | None:
+    async def _save(self, save: port.Save) -> port.JournalEntry | None:
         saved = await self.write(lambda: self._services.store.save(self.lease, save))
         if saved.cancel_requested and "cancel_requested" not in self.keys:
             self._on_cancel()
@@ -412,7 +389,7 @@ class LeaseKeeper:
     store would refuse what it still wants to write.
     """
 
-    def __init__(self, store: SessionStore, clock: Clock, lease_ms: int, epoch: str = "") -> None:
+    def __init__(self, store: port.SessionStore, clock: Clock, lease_ms: int, epoch: str = "") -> None:
         self._store = store
         self._clock = clock
         self._epoch = epoch
@@ -434,9 +411,9 @@ class LeaseKeeper:
         finally:
             retire(owner)
 
-    def claimant(self, owner: str) -> Claimant:
+    def claimant(self, owner: str) -> port.Claimant:
         """Return the claim that *owner* makes now."""
-        return Claimant(
+        return port.Claimant(
             owner=owner,
             now_ms=self._clock.now_ms(),
             lease_ms=self.lease_ms,
@@ -445,12 +422,12 @@ class LeaseKeeper:
 
     async def begin(
         self,
-        new: NewTurn,
+        new: port.NewTurn,
         owner: str,
         backoff: Backoff,
         withdrawn: Callable[[], bool],
         take_up: Callable[[str], Awaitable[object]],
-    ) -> Begun | Repeated | None:
+    ) -> port.Begun | port.Repeated | None:
         """Begin a turn as soon as its session is free; return None if it is *withdrawn* before.
 
         An unfinished turn of the session comes first: *take_up* continues it, and `TurnUnfinished` is raised
@@ -490,7 +467,7 @@ class LeaseKeeper:
     def let_go(self, holder: Holder) -> None:
         self._holders.pop(holder.journal.turn_id, None)
 
-    async def give_back(self, lease: Lease, error: BaseException) -> None:
+    async def give_back(self, lease: port.Lease, error: BaseException) -> None:
         """End the lease of a turn that broke with *error*, so that another process can take over at once."""
         if not isinstance(error, LeaseLost):
             with contextlib.suppress(StoreError):

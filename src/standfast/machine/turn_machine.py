@@ -51,6 +51,7 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from standfast.errors import Code, ErrorObject, InternalError, TurnCode
+from standfast.machine import inputs
 from standfast.machine.account import TurnAccount
 from standfast.machine.calls import CallTable
 from standfast.machine.commands import (
@@ -62,29 +63,6 @@ from standfast.machine.commands import (
     PrepareCall,
     RunHooks,
     StopEffects,
-)
-from standfast.machine.inputs import (
-    Aborted,
-    CallPrepared,
-    CallRuled,
-    CallTimedOut,
-    CancelRequested,
-    CellPaused,
-    CheckpointKind,
-    CheckpointPassed,
-    DeadlinePassed,
-    FinishRequested,
-    FrameSwitchRequested,
-    HooksRan,
-    Input,
-    ModelFailed,
-    ModelReplied,
-    Resumed,
-    Stage,
-    ToolSettled,
-    TurnStarted,
-    WaitEnded,
-    WaitOpened,
 )
 from standfast.machine.retry import Retry, decide
 from standfast.model.cell import CodeInput
@@ -133,7 +111,7 @@ class TurnMachine:
         self.outcome: Ended | None = None
         self.prompt: str | None = None
         """The prompt as plugins made it, if they did."""
-        self.prepared: CallPrepared | None = None
+        self.prepared: inputs.CallPrepared | None = None
         """The plugins' preparation of the model call that is under way."""
         self.replied_at_ms = 0
         """When the model gave its last reply."""
@@ -146,8 +124,8 @@ class TurnMachine:
         self.extension: object = None
         self.prompt_layer: PromptLayer | None = None
         self.checkpoints = 0
-        self._stages: frozenset[Stage] = frozenset()
-        self._checkpoint: CheckpointKind = "after_work"
+        self._stages: frozenset[inputs.Stage] = frozenset()
+        self._checkpoint: inputs.CheckpointKind = "after_work"
         self._asked_plugins = False
         self._said: list[UserMessage] = []
         """What plugins want said to the model at the next checkpoint."""
@@ -159,7 +137,7 @@ class TurnMachine:
         self._output_retries = 0
         self._answer = ""
         self._switch: FrameSwitch | None = None
-        self._wanted: FinishRequested | None = None
+        self._wanted: inputs.FinishRequested | None = None
         self._closings = 0
         self._closing: Ruling | None = None
         """What plugins ruled about the end of the turn."""
@@ -229,67 +207,69 @@ class TurnMachine:
 
     # What happens to the turn
 
-    def feed(self, given: Input) -> list[Command]:
+    def feed(self, given: inputs.Input) -> list[Command]:
         """Apply one journaled input and return the commands to execute."""
         self.account.watch.tick(given.at_ms)
-        if self.phase is Phase.ENDED or (self.phase is Phase.CLOSING and not isinstance(given, HooksRan)):
+        if self.phase is Phase.ENDED or (
+            self.phase is Phase.CLOSING and not isinstance(given, inputs.HooksRan)
+        ):
             return []
-        if self._resumes and not isinstance(given, Resumed):
+        if self._resumes and not isinstance(given, inputs.Resumed):
             self._resumes = 0
         match given:  # the most frequent first
-            case ToolSettled():
+            case inputs.ToolSettled():
                 return self._settled(given)
-            case ModelReplied():
+            case inputs.ModelReplied():
                 return self._replied(given)
-            case TurnStarted():
+            case inputs.TurnStarted():
                 return self._start(given)
-            case CheckpointPassed():
+            case inputs.CheckpointPassed():
                 return self._passed(given)
-            case CellPaused():
+            case inputs.CellPaused():
                 made = self.calls.pause(given)
                 return [] if made is None else [*made, *self._after_change()]
-            case FinishRequested():
+            case inputs.FinishRequested():
                 if self._wanted is None and self.calls.lacks_result(given.call_id):
                     self._wanted = given
                 return []
-            case HooksRan():
+            case inputs.HooksRan():
                 return self._hooks_ran(given)
-            case CallPrepared():
+            case inputs.CallPrepared():
                 return self._call_prepared(given)
-            case CallRuled():
+            case inputs.CallRuled():
                 return self._call_ruled(given)
-            case ModelFailed():
+            case inputs.ModelFailed():
                 return self._failed(given)
-            case CallTimedOut():
+            case inputs.CallTimedOut():
                 again = self.calls.time_out(given)
                 return [] if again is None else [again]
-            case WaitOpened():
+            case inputs.WaitOpened():
                 return self._after_change() if self.calls.wait(given.wait, given.at_ms) else []
-            case WaitEnded():
+            case inputs.WaitEnded():
                 woken = self.calls.wake(given.wait_id, given.outcome)
                 if woken is None:
                     return []
                 self.account.watch.start(given.at_ms)
                 self.phase = Phase.ACTING
                 return [woken]
-            case FrameSwitchRequested():
+            case inputs.FrameSwitchRequested():
                 self._switch = given.switch
                 if self.phase in (Phase.ACTING, Phase.PARKED):
                     return []
                 return [StopEffects(), *self._end(FrameSwitched(switch=given.switch))]
-            case CancelRequested():
+            case inputs.CancelRequested():
                 return self._abort(StopReason.CANCELLED, Code.CANCELLED, "the turn was cancelled")
-            case DeadlinePassed():
+            case inputs.DeadlinePassed():
                 message = f"the turn took longer than {self.account.limits.max_wall_ms} ms"
                 return self._abort(StopReason.TURN_BUDGET, TurnCode.TURN_BUDGET, message)
-            case Aborted():
+            case inputs.Aborted():
                 return self._abort(given.reason, given.error)
-            case Resumed():
+            case inputs.Resumed():
                 return self._resumed(given)
             case _:
                 assert_never(given)
 
-    def _start(self, given: TurnStarted) -> list[Command]:
+    def _start(self, given: inputs.TurnStarted) -> list[Command]:
         self._require(given, self.phase is Phase.NEW)
         self.turn_id = given.turn_id
         self.nonce = given.nonce
@@ -312,7 +292,7 @@ class TurnMachine:
         self.phase = Phase.OPENING
         return self.outstanding()
 
-    def _resumed(self, given: Resumed) -> list[Command]:
+    def _resumed(self, given: inputs.Resumed) -> list[Command]:
         """Note that another process has the turn. A turn that kills every process comes to an end."""
         self.account.watch.resume(given.at_ms)
         if self.phase is Phase.PARKED:
@@ -323,7 +303,7 @@ class TurnMachine:
         message = f"the turn was resumed {self._resumes} times in a row without any progress"
         return self._abort(StopReason.INTERRUPTED, Code.INTERRUPTED, message)
 
-    def _hooks_ran(self, given: HooksRan) -> list[Command]:
+    def _hooks_ran(self, given: inputs.HooksRan) -> list[Command]:
         match self.outstanding():
             case [RunHooks(stage=stage, number=number)]:
                 expected = (stage, number) == (given.stage, given.number)
@@ -348,7 +328,7 @@ class TurnMachine:
         self._add(*said)
         return self._ask()
 
-    def _call_prepared(self, given: CallPrepared) -> list[Command]:
+    def _call_prepared(self, given: inputs.CallPrepared) -> list[Command]:
         self._require(given, self.phase is Phase.PREPARING)
         self._take(given.ruling)
         if given.compaction is not None and self.compaction is None:
@@ -364,7 +344,7 @@ class TurnMachine:
             return self._end(FrameSwitched(switch=given.switch))
         return self._out_of_calls() or self._call_model()
 
-    def _call_ruled(self, given: CallRuled) -> list[Command]:
+    def _call_ruled(self, given: inputs.CallRuled) -> list[Command]:
         """Note a ruling. The host that asked the plugins executes the call, or has its result."""
         if not self.calls.rule(given):
             return []
@@ -372,7 +352,7 @@ class TurnMachine:
         abort = given.ruling.abort
         return [] if abort is None else self._abort(StopReason.PLUGIN_ABORT, abort)
 
-    def _replied(self, given: ModelReplied) -> list[Command]:
+    def _replied(self, given: inputs.ModelReplied) -> list[Command]:
         self._require(given, self.phase is Phase.ASKING)
         self.account.add_reply(given)
         self.replied_at_ms = given.at_ms
@@ -397,7 +377,7 @@ class TurnMachine:
         self.phase = Phase.ACTING
         return self.outstanding() or self._after_change()
 
-    def _failed(self, given: ModelFailed) -> list[Command]:
+    def _failed(self, given: inputs.ModelFailed) -> list[Command]:
         self._require(given, self.phase is Phase.ASKING)
         account, error = self.account, given.error
         account.usage += Usage(calls=1)
@@ -425,7 +405,7 @@ class TurnMachine:
             error = _with_hint(error, decision.why)
         return self._end(Stopped(reason=reason, error=error))
 
-    def _settled(self, given: ToolSettled) -> list[Command]:
+    def _settled(self, given: inputs.ToolSettled) -> list[Command]:
         if not self.calls.settle(given):
             return []
         self._take(given.ruling)
@@ -438,7 +418,7 @@ class TurnMachine:
             return [StopEffects(), *self._after_change()]
         return self._after_change()
 
-    def _passed(self, given: CheckpointPassed) -> list[Command]:
+    def _passed(self, given: inputs.CheckpointPassed) -> list[Command]:
         self._require(given, self.phase is Phase.PASSING)
         expected = given.kind == self._checkpoint and self._asked_plugins
         self._require(given, expected, f"at checkpoint {self._checkpoint}")
@@ -538,7 +518,7 @@ class TurnMachine:
         self._add(*(result for _, result in results))
         self.account.progress.round_over(results)
 
-    def _pass(self, kind: CheckpointKind) -> list[Command]:
+    def _pass(self, kind: inputs.CheckpointKind) -> list[Command]:
         self.phase = Phase.PASSING
         self._checkpoint = kind
         self.checkpoints += 1
@@ -599,7 +579,7 @@ class TurnMachine:
             if isinstance(payload, (UserMessage, AssistantMessage, ToolMessage)):
                 self.messages.append(payload)
 
-    def _require(self, given: Input, expected: bool, where: str = "") -> None:
+    def _require(self, given: inputs.Input, expected: bool, where: str = "") -> None:
         """Raise `InternalError` unless *given* is expected now: the journal is another machine's."""
         if not expected:
             raise InternalError(

@@ -42,28 +42,7 @@ from standfast.model.session import (
 from standfast.model.task import TaskRecord
 from standfast.model.trigger import Occurrence, Trigger
 from standfast.model.wait import WaitOutcome
-from standfast.ports.session_store import (
-    Begun,
-    Blob,
-    Claimant,
-    CommitRefused,
-    JournalEntry,
-    Lease,
-    NewSession,
-    NewTurn,
-    Pruned,
-    PruneRequest,
-    QueuedInput,
-    Renewed,
-    Repeated,
-    Save,
-    Saved,
-    SeenClock,
-    StateRecord,
-    Takeover,
-    TurnCommit,
-    TurnInProgress,
-)
+from standfast.ports import session_store as port
 from standfast.store import rules
 from standfast.store.memory_prune import prune
 from standfast.store.memory_tables import OpenTurn, SessionRow, Tables, copied
@@ -172,7 +151,7 @@ class MemorySessionStore:
         fork.family, fork.segments, fork.states = row.family, row.segments, row.states
         return fork.stand_at(branch, now_ms, state)
 
-    async def make_session(self, new: NewSession) -> SessionHead:
+    async def make_session(self, new: port.NewSession) -> SessionHead:
         with self._lock:
             head = new.head
             if (found := self._tables.sessions.get(head.session_id)) is not None:
@@ -191,7 +170,7 @@ class MemorySessionStore:
                 raise
             return row.head
 
-    def _equip(self, row: SessionRow, new: NewSession) -> None:
+    def _equip(self, row: SessionRow, new: port.NewSession) -> None:
         """Give a session what it begins with."""
         tables = self._tables
         if new.entries:
@@ -220,7 +199,7 @@ class MemorySessionStore:
             return row.stand_at(branch, now_ms, self._tables.state_at(row, branch))
 
     async def set_state(
-        self, session_id: str, state: StateRecord, blobs: tuple[Blob, ...], now_ms: int
+        self, session_id: str, state: port.StateRecord, blobs: tuple[port.Blob, ...], now_ms: int
     ) -> SessionHead:
         with self._lock:
             row = self._at_rest(session_id)
@@ -256,7 +235,7 @@ class MemorySessionStore:
         *,
         requires: str | None = None,
         model_calls: int = 0,
-        state: StateRecord | None = None,
+        state: port.StateRecord | None = None,
     ) -> SessionHead:
         branch = self._tables.graph.append(
             row.head.session_id, segment_id, entries, requires=requires, model_calls=model_calls
@@ -272,12 +251,12 @@ class MemorySessionStore:
 
     # Turns
 
-    async def begin(self, turn: NewTurn, claimant: Claimant) -> Begun | Repeated:
+    async def begin(self, turn: port.NewTurn, claimant: port.Claimant) -> port.Begun | port.Repeated:
         tables = self._tables
         with self._lock:
             row = tables.row(turn.session_id)
             if (earlier := self._earlier(turn)) is not None:
-                return Repeated(record=earlier)
+                return port.Repeated(record=earlier)
             if (unfinished := row.open) is not None:
                 free = self._is_free(unfinished, rules.lease_time(claimant))
                 raise rules.refuse_second_turn(unfinished.record, _owner(unfinished), free)
@@ -292,9 +271,9 @@ class MemorySessionStore:
             tables.turns[turn.turn_id] = record
             if turn.idempotency_key is not None:
                 tables.keys[turn.session_id, turn.idempotency_key] = turn.turn_id
-            return Begun(lease=lease, head=row.head, record=record, input=body)
+            return port.Begun(lease=lease, head=row.head, record=record, input=body)
 
-    async def take_over(self, turn_id: str, claimant: Claimant) -> Takeover:
+    async def take_over(self, turn_id: str, claimant: port.Claimant) -> port.Takeover:
         with self._lock:
             if (turn := self._tables.open.get(turn_id)) is None:
                 raise TurnNotFound(turn_id)
@@ -303,15 +282,15 @@ class MemorySessionStore:
             rules.require_takeable(turn_id, turn.record, _owner(turn), free)
             turn.lease = lease = self._lease(row.head.session_id, claimant)
             record = self._tables.change(turn, rules.taken_over(turn.record))
-            return Takeover(
+            return port.Takeover(
                 lease=lease, head=row.head, record=record, input=turn.input, journal=tuple(turn.journal)
             )
 
-    async def save(self, lease: Lease, save: Save) -> Saved:
+    async def save(self, lease: port.Lease, save: port.Save) -> port.Saved:
         with self._lock:
             return self._save(*self._held(lease, save.turn_id), save)
 
-    async def park(self, lease: Lease, save: Save, summary: TurnSummary) -> None:
+    async def park(self, lease: port.Lease, save: port.Save, summary: TurnSummary) -> None:
         with self._lock:
             row, turn = self._held(lease, save.turn_id)
             self._save(row, turn, save)
@@ -320,13 +299,13 @@ class MemorySessionStore:
             self._tables.change(turn, rules.parked(turn.record, summary))
             turn.lease = turn.keys = None
 
-    async def commit(self, lease: Lease, commit: TurnCommit) -> SessionHead | CommitRefused:
+    async def commit(self, lease: port.Lease, commit: port.TurnCommit) -> SessionHead | port.CommitRefused:
         with self._lock:
             row, turn = self._held(lease, commit.turn_id)
             refused = rules.refuse_commit(commit, turn.record, bool(row.injected()))
             return refused or self._commit(row, turn, commit)
 
-    async def renew(self, leases: tuple[Lease, ...], now_ms: int, lease_ms: int) -> Renewed:
+    async def renew(self, leases: tuple[port.Lease, ...], now_ms: int, lease_ms: int) -> port.Renewed:
         lost: set[str] = set()
         cancelled: set[str] = set()
         with self._lock:
@@ -338,7 +317,7 @@ class MemorySessionStore:
                 turn.lease = dataclasses.replace(lease, until_ms=now_ms + lease_ms)
                 if turn.record.cancel_requested:
                     cancelled.add(turn.record.turn_id)
-        return Renewed(lost=frozenset(lost), cancelled=frozenset(cancelled))
+        return port.Renewed(lost=frozenset(lost), cancelled=frozenset(cancelled))
 
     async def turn(self, turn_id: str) -> TurnRecord | None:
         return self._tables.turns.get(turn_id)
@@ -353,15 +332,15 @@ class MemorySessionStore:
             row = self._tables.sessions.get(session_id)
             return None if row is None or row.open is None else row.open.record
 
-    async def open_turn_journal(self, session_id: str) -> TurnInProgress | None:
+    async def open_turn_journal(self, session_id: str) -> port.TurnInProgress | None:
         with self._lock:
             row = self._tables.sessions.get(session_id)
             turn = None if row is None else row.open
             if turn is None:
                 return None
-            return TurnInProgress(record=turn.record, input=turn.input, journal=tuple(turn.journal))
+            return port.TurnInProgress(record=turn.record, input=turn.input, journal=tuple(turn.journal))
 
-    async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
+    async def see_clock(self, boot: str, offset_ms: int) -> port.SeenClock:
         with self._lock:
             seen = rules.seen_clock(self._clocks.get(boot), offset_ms)
             self._clocks[boot] = (seen.lease_offset_ms, offset_ms)
@@ -383,7 +362,7 @@ class MemorySessionStore:
             self._tables.change(turn, msgspec.structs.replace(turn.record, cancel_requested=True))
             return True
 
-    def _earlier(self, turn: NewTurn) -> TurnRecord | None:
+    def _earlier(self, turn: port.NewTurn) -> TurnRecord | None:
         """The turn that this one repeats."""
         tables, key = self._tables, turn.idempotency_key
         known = None if key is None else tables.keys.get((turn.session_id, key))
@@ -395,7 +374,7 @@ class MemorySessionStore:
         rules.require_same_input(record, turn)
         return record
 
-    def _lease(self, session_id: str, claimant: Claimant) -> Lease:
+    def _lease(self, session_id: str, claimant: port.Claimant) -> port.Lease:
         self._fence += 1
         return rules.lease_for(session_id, claimant, self._fence)
 
@@ -403,7 +382,7 @@ class MemorySessionStore:
         until_ms = 0 if turn.lease is None else turn.lease.until_ms
         return rules.is_free(_owner(turn), until_ms, now_ms, self._owner_is_dead)
 
-    def _turn_held(self, lease: Lease) -> OpenTurn | None:
+    def _turn_held(self, lease: port.Lease) -> OpenTurn | None:
         """The turn that the lease still lets its holder write."""
         row = self._tables.sessions.get(lease.session_id)
         turn = None if row is None else row.open
@@ -411,17 +390,17 @@ class MemorySessionStore:
             return None
         return turn
 
-    def _held(self, lease: Lease, turn_id: str) -> tuple[SessionRow, OpenTurn]:
+    def _held(self, lease: port.Lease, turn_id: str) -> tuple[SessionRow, OpenTurn]:
         if (turn := self._turn_held(lease)) is None:
             raise LeaseLost(lease.session_id)
         if turn.record.turn_id != turn_id:
             raise TurnNotFound(turn_id)
         return self._tables.sessions[lease.session_id], turn
 
-    def _save(self, row: SessionRow, turn: OpenTurn, save: Save) -> Saved:
+    def _save(self, row: SessionRow, turn: OpenTurn, save: port.Save) -> port.Saved:
         tables, entries, approvals = self._tables, save.entries, dict[str, Approval]()
-        claimed: tuple[QueuedInput, ...] = ()
-        checkpoint: JournalEntry | None = None
+        claimed: tuple[port.QueuedInput, ...] = ()
+        checkpoint: port.JournalEntry | None = None
         if save.make_checkpoint is not None:
             claimed = row.injected()
             checkpoint = save.make_checkpoint(claimed)
@@ -437,9 +416,9 @@ class MemorySessionStore:
         tables.approvals |= approvals
         turn.approvals += tuple(approvals)
         turn.add_waits(save.waits)
-        return Saved(cancel_requested=turn.record.cancel_requested, checkpoint=checkpoint)
+        return port.Saved(cancel_requested=turn.record.cancel_requested, checkpoint=checkpoint)
 
-    def _commit(self, row: SessionRow, turn: OpenTurn, commit: TurnCommit) -> SessionHead:
+    def _commit(self, row: SessionRow, turn: OpenTurn, commit: port.TurnCommit) -> SessionHead:
         tables = self._tables
         enqueued = tables.not_known(commit.enqueue)
         self._append(
@@ -470,7 +449,7 @@ class MemorySessionStore:
 
     # Input for a session
 
-    async def put_input(self, item: QueuedInput, blobs: tuple[Blob, ...] = ()) -> None:
+    async def put_input(self, item: port.QueuedInput, blobs: tuple[port.Blob, ...] = ()) -> None:
         with self._lock:
             self._tables.row(item.session_id)
             if not self._tables.is_known(item):
@@ -489,7 +468,7 @@ class MemorySessionStore:
             row.input_ids.remove(input_id)
             return True
 
-    async def inputs(self, session_id: str) -> list[QueuedInput]:
+    async def inputs(self, session_id: str) -> list[port.QueuedInput]:
         with self._lock:
             row = self._tables.sessions.get(session_id)
             return [] if row is None or row.inputs is None else list(row.inputs.values())
@@ -632,7 +611,7 @@ class MemorySessionStore:
             return self._tables.triggers.pop(name, None) is not None
 
     async def occur(
-        self, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None = None
+        self, occurrence: Occurrence, inputs: tuple[port.QueuedInput, ...], advance: Trigger | None = None
     ) -> bool:
         tables, place = self._tables, (occurrence.source, occurrence.key)
         with self._lock:
@@ -670,7 +649,7 @@ class MemorySessionStore:
 
     # The rest
 
-    async def prune(self, request: PruneRequest) -> Pruned:
+    async def prune(self, request: port.PruneRequest) -> port.Pruned:
         with self._lock:
             return prune(self._tables, request)
 

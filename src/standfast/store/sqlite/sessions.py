@@ -25,19 +25,7 @@ import msgspec
 
 from standfast.model.session import SessionHead, TurnRecord
 from standfast.model.wait import WaitOutcome
-from standfast.ports.session_store import (
-    Begun,
-    Claimant,
-    CommitRefused,
-    Lease,
-    NewTurn,
-    Pruned,
-    PruneRequest,
-    Repeated,
-    SeenClock,
-    Takeover,
-    TurnCommit,
-)
+from standfast.ports import session_store as port
 from standfast.store import rules
 from standfast.store.sqlite import history, prune, records, rows, waits
 from standfast.store.sqlite import inputs as queue
@@ -136,17 +124,17 @@ class SqliteSessionStore:
     open_turn = _reads(rows.open_turn)
     open_turn_journal = _reads(rows.open_turn_journal)
 
-    async def begin(self, turn: NewTurn, claimant: Claimant) -> Begun | Repeated:
+    async def begin(self, turn: port.NewTurn, claimant: port.Claimant) -> port.Begun | port.Repeated:
         return await self._write(lambda db: lifecycle.begin(db, turn, claimant, self._owner_is_dead))
 
-    async def take_over(self, turn_id: str, claimant: Claimant) -> Takeover:
+    async def take_over(self, turn_id: str, claimant: port.Claimant) -> port.Takeover:
         return await self._write(lambda db: lifecycle.take_over(db, turn_id, claimant, self._owner_is_dead))
 
-    async def commit(self, lease: Lease, commit: TurnCommit) -> SessionHead | CommitRefused:
+    async def commit(self, lease: port.Lease, commit: port.TurnCommit) -> SessionHead | port.CommitRefused:
         entries = rows.encode(commit.entries)
         return await self._write(lambda db: lifecycle.commit(db, lease, commit, entries))
 
-    async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
+    async def see_clock(self, boot: str, offset_ms: int) -> port.SeenClock:
         known = await self._read(lambda db: waits.find_clock(db, boot))
         if known is not None and not (seen := rules.seen_clock(known, offset_ms)).shift_ms:
             return seen
@@ -192,7 +180,7 @@ class SqliteSessionStore:
     plugin_record = _reads(records.plugin_record)
     plugin_records = _reads(records.plugin_records)
 
-    async def prune(self, request: PruneRequest) -> Pruned:
+    async def prune(self, request: port.PruneRequest) -> port.Pruned:
         before = self.database.bytes_on_disk()
         pruned = await self._write(lambda db: prune.prune(db, request))
         await self._threads.run(self.database.compact)

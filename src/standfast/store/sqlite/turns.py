@@ -20,19 +20,7 @@ import msgspec
 
 from standfast.errors import LeaseLost, SessionNotFound, TurnNotFound
 from standfast.model.session import SessionHead, TurnRecord, TurnState, TurnSummary
-from standfast.ports.session_store import (
-    Begun,
-    Claimant,
-    CommitRefused,
-    Lease,
-    NewTurn,
-    Renewed,
-    Repeated,
-    Save,
-    Saved,
-    Takeover,
-    TurnCommit,
-)
+from standfast.ports import session_store as port
 from standfast.store import rules
 from standfast.store.sqlite import history, inputs, rows, waits
 from standfast.store.sqlite.rows import StoredSession, StoredTurn
@@ -68,7 +56,9 @@ class _Held(msgspec.Struct, frozen=True):
     waits: bool
 
 
-def begin(db: apsw.Connection, new: NewTurn, claimant: Claimant, is_dead: rules.IsDead) -> Begun | Repeated:
+def begin(
+    db: apsw.Connection, new: port.NewTurn, claimant: port.Claimant, is_dead: rules.IsDead
+) -> port.Begun | port.Repeated:
     row = db.execute(_BEGIN, (new.session_id,)).fetchone()
     if row is None:
         raise SessionNotFound(new.session_id)
@@ -77,7 +67,7 @@ def begin(db: apsw.Connection, new: NewTurn, claimant: Claimant, is_dead: rules.
         where = "turns.session = ? AND turns.idempotency_key = ?"
         for earlier in rows.find_turns(db, where, session.key, new.idempotency_key):
             rules.require_same_input(earlier.record, new)
-            return Repeated(record=rows.whole_record(db, earlier))
+            return port.Repeated(record=rows.whole_record(db, earlier))
     if row[9] is not None and (unfinished := rows.find_turn(db, row[9])) is not None:
         free = rules.is_free(session.owner, session.until_ms, rules.lease_time(claimant), is_dead)
         raise rules.refuse_second_turn(unfinished.record, session.owner, free)
@@ -90,10 +80,12 @@ def begin(db: apsw.Connection, new: NewTurn, claimant: Claimant, is_dead: rules.
     rows.insert_turn(db, StoredTurn(record, session.key, body))
     if new.blobs:
         inputs.put_blobs(db, new.blobs)
-    return Begun(lease=lease, head=session.head, record=record, input=body)
+    return port.Begun(lease=lease, head=session.head, record=record, input=body)
 
 
-def take_over(db: apsw.Connection, turn_id: str, claimant: Claimant, is_dead: rules.IsDead) -> Takeover:
+def take_over(
+    db: apsw.Connection, turn_id: str, claimant: port.Claimant, is_dead: rules.IsDead
+) -> port.Takeover:
     turn = rows.find_turn(db, turn_id)
     if turn is None or turn.input is None:
         raise TurnNotFound(turn_id)
@@ -102,7 +94,7 @@ def take_over(db: apsw.Connection, turn_id: str, claimant: Claimant, is_dead: ru
     rules.require_takeable(turn_id, turn.record, session.owner, free)
     record = rules.taken_over(turn.record)
     rows.update_turn(db, _replace(turn, record=record))
-    return Takeover(
+    return port.Takeover(
         lease=_lease(db, session, claimant),
         head=session.head,
         record=record,
@@ -111,11 +103,11 @@ def take_over(db: apsw.Connection, turn_id: str, claimant: Claimant, is_dead: ru
     )
 
 
-def save(db: apsw.Connection, lease: Lease, save: Save) -> Saved:
+def save(db: apsw.Connection, lease: port.Lease, save: port.Save) -> port.Saved:
     return _save(db, _held(db, lease, save.turn_id), save)
 
 
-def park(db: apsw.Connection, lease: Lease, save: Save, summary: TurnSummary) -> None:
+def park(db: apsw.Connection, lease: port.Lease, save: port.Save, summary: TurnSummary) -> None:
     held = _held(db, lease, save.turn_id)
     _save(db, held, save)
     waits.stand(db, save.turn_id, summary.outcome)
@@ -124,8 +116,8 @@ def park(db: apsw.Connection, lease: Lease, save: Save, summary: TurnSummary) ->
 
 
 def commit(
-    db: apsw.Connection, lease: Lease, commit: TurnCommit, entries: bytes
-) -> SessionHead | CommitRefused:
+    db: apsw.Connection, lease: port.Lease, commit: port.TurnCommit, entries: bytes
+) -> SessionHead | port.CommitRefused:
     """End a turn. *entries* are the commit's, encoded."""
     held = _held(db, lease, commit.turn_id)
     if (refused := rules.refuse_commit(commit, held.turn.record, held.injected)) is not None:
@@ -150,7 +142,7 @@ def commit(
     return after.head
 
 
-def renew(db: apsw.Connection, leases: tuple[Lease, ...], now_ms: int, lease_ms: int) -> Renewed:
+def renew(db: apsw.Connection, leases: tuple[port.Lease, ...], now_ms: int, lease_ms: int) -> port.Renewed:
     lost: set[str] = set()
     cancelled: set[str] = set()
     for lease in leases:
@@ -161,7 +153,7 @@ def renew(db: apsw.Connection, leases: tuple[Lease, ...], now_ms: int, lease_ms:
         rows.write_lease(db, session, session.owner, now_ms + lease_ms, session.fence)
         sql = "SELECT turn_id FROM turns WHERE session = ? AND state <> 'ended' AND cancel"
         cancelled.update(str(turn_id) for (turn_id,) in db.execute(sql, (session.key,)).fetchall())
-    return Renewed(lost=frozenset(lost), cancelled=frozenset(cancelled))
+    return port.Renewed(lost=frozenset(lost), cancelled=frozenset(cancelled))
 
 
 def cancel(db: apsw.Connection, turn_id: str) -> bool:
@@ -192,17 +184,17 @@ def unfinished(
     return records
 
 
-def _lease(db: apsw.Connection, session: StoredSession, claimant: Claimant) -> Lease:
+def _lease(db: apsw.Connection, session: StoredSession, claimant: port.Claimant) -> port.Lease:
     lease = rules.lease_for(session.id, claimant, session.fence + 1)
     rows.write_lease(db, session, lease.owner, lease.until_ms, lease.fence)
     return lease
 
 
-def _matches(session: StoredSession, lease: Lease) -> bool:
+def _matches(session: StoredSession, lease: port.Lease) -> bool:
     return session.fence == lease.fence and session.owner == lease.owner
 
 
-def _held(db: apsw.Connection, lease: Lease, turn_id: str) -> _Held:
+def _held(db: apsw.Connection, lease: port.Lease, turn_id: str) -> _Held:
     """Return the turn and its session; `LeaseLost`, or `TurnNotFound` if the lease is for another turn."""
     row = db.execute(_LEASED, (turn_id,)).fetchone()
     if row is not None and row[1] == lease.session_id:
@@ -216,7 +208,7 @@ def _held(db: apsw.Connection, lease: Lease, turn_id: str) -> _Held:
     raise LeaseLost(lease.session_id)
 
 
-def _save(db: apsw.Connection, held: _Held, save: Save) -> Saved:
+def _save(db: apsw.Connection, held: _Held, save: port.Save) -> port.Saved:
     entries = save.entries
     checkpoint = None
     if save.make_checkpoint is not None:
@@ -230,4 +222,4 @@ def _save(db: apsw.Connection, held: _Held, save: Save) -> Saved:
         rows.keep_blobs(db, save.turn_id, save.blobs)
     if save.waits or save.approvals:
         waits.save(db, save)
-    return Saved(cancel_requested=held.turn.record.cancel_requested, checkpoint=checkpoint)
+    return port.Saved(cancel_requested=held.turn.record.cancel_requested, checkpoint=checkpoint)
