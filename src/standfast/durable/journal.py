@@ -34,16 +34,9 @@ from typing import Final, Protocol, TypeVar, assert_never
 
 import msgspec
 
+from standfast import errors
 from standfast.durable.effects import EffectHost
 from standfast.durable.process_identity import is_dead, process_name
-from standfast.errors import (
-    LeaseLost,
-    RecordCorrupt,
-    SessionBusy,
-    StoreError,
-    StoreUnavailable,
-    TurnUnfinished,
-)
 from standfast.machine import inputs
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.approval import Approval
@@ -127,12 +120,12 @@ def replay(turn_id: str, first: bytes, journal: tuple[port.JournalEntry, ...]) -
             given: inputs.Input = inputs.decode_input(body)
             return given
         except msgspec.DecodeError as error:
-            raise RecordCorrupt(f"{key} of turn {turn_id} ({error})") from None
+            raise errors.RecordCorrupt(f"{key} of turn {turn_id} ({error})") from None
 
     machine = TurnMachine()
     started = decode("turn_started", first)
     if not isinstance(started, inputs.TurnStarted):
-        raise RecordCorrupt(f"turn_started of turn {turn_id}")
+        raise errors.RecordCorrupt(f"turn_started of turn {turn_id}")
     machine.feed(started)
     for entry in journal:
         if entry.kind == "input":
@@ -251,7 +244,7 @@ class TurnJournal:
 
     def require_lease(self) -> None:
         if self.lost:
-            raise LeaseLost(self.lease.session_id)
+            raise errors.LeaseLost(self.lease.session_id)
 
     # Writing
 
@@ -310,7 +303,7 @@ class TurnJournal:
         while True:
             try:
                 return await write()
-            except StoreUnavailable as error:
+            except errors.StoreUnavailable as error:
                 left_s = (self.held_until_ms - self._services.clock.boot_ms()) / 1000
                 if not error.retryable or left_s <= 0:
                     raise
@@ -436,11 +429,11 @@ class LeaseKeeper:
         while not withdrawn():
             try:
                 return await self._store.begin(new, self.claimant(owner))
-            except TurnUnfinished as unfinished:
+            except errors.TurnUnfinished as unfinished:
                 if unfinished.waits and not await self.can_continue(unfinished.turn_id):
                     raise
                 await take_up(unfinished.turn_id)
-            except SessionBusy:
+            except errors.SessionBusy:
                 if not await backoff.pause():
                     raise
         return None
@@ -469,8 +462,8 @@ class LeaseKeeper:
 
     async def give_back(self, lease: port.Lease, error: BaseException) -> None:
         """End the lease of a turn that broke with *error*, so that another process can take over at once."""
-        if not isinstance(error, LeaseLost):
-            with contextlib.suppress(StoreError):
+        if not isinstance(error, errors.LeaseLost):
+            with contextlib.suppress(errors.StoreError):
                 await self._store.renew((lease,), self.now_ms(), 0)
 
     async def close(self) -> None:
@@ -491,7 +484,7 @@ class LeaseKeeper:
 
     async def look(self) -> None:
         """Cancel the turns whose cancellation another process has requested."""
-        with contextlib.suppress(StoreError):
+        with contextlib.suppress(errors.StoreError):
             for holder in list(self._holders.values()):
                 record = await self._store.turn(holder.journal.turn_id)
                 if record is not None and record.cancel_requested:
@@ -503,7 +496,7 @@ class LeaseKeeper:
         leases = tuple(holder.journal.lease for holder in holders)
         try:
             renewed = await self._store.renew(leases, self.now_ms(), self.lease_ms)
-        except StoreError:
+        except errors.StoreError:
             return  # the next round may succeed; the lease lasts three
         for holder in holders:
             journal = holder.journal

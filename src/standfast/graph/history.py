@@ -24,15 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from standfast.errors import (
-    Code,
-    ErrorObject,
-    InvalidArgument,
-    NodeNotFound,
-    SessionExists,
-    SessionNotFound,
-    StaleBranch,
-)
+from standfast import errors
 from standfast.model.frame import INITIAL
 from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from standfast.model.session import Entry, FrameOpened, Node, Segment, node_id, split_node_id
@@ -90,9 +82,9 @@ def branch_at(lookup: Lookup, session_id: str, leaf: str | None, node: str, revi
     segment_id, index = split_node_id(node)
     segment = lookup(segment_id)
     if segment is None or index >= len(segment.entries):
-        raise NodeNotFound(node)
+        raise errors.NodeNotFound(node)
     if segment.session_id != session_id and not holds(lookup, leaf, node):
-        raise NodeNotFound(node)
+        raise errors.NodeNotFound(node)
     return Branch(
         leaf=node,
         depth=segment.depth + index + 1,
@@ -242,7 +234,7 @@ class SessionGraph:
     def create(self, session_id: str) -> Branch:
         """Add a session without history."""
         if session_id in self.branches:
-            raise SessionExists(session_id)
+            raise errors.SessionExists(session_id)
         return self._move(session_id, Branch())
 
     def append(
@@ -257,9 +249,9 @@ class SessionGraph:
         """Add a chain of nodes under the leaf."""
         branch = self.branch(session_id)
         if requires is not None and not holds(self.segments.get, branch.leaf, requires):
-            raise StaleBranch(branch.leaf)
+            raise errors.StaleBranch(branch.leaf)
         if segment_id in self.segments:
-            raise InvalidArgument(f"there is a segment {segment_id[:80]!r} already")
+            raise errors.InvalidArgument(f"there is a segment {segment_id[:80]!r} already")
         if not entries:
             return self._move(
                 session_id, msgspec.structs.replace(branch, model_calls=branch.model_calls + model_calls)
@@ -272,7 +264,7 @@ class SessionGraph:
         """Add a session over the same history, up to the node *at*."""
         branch = self.branch(session_id)
         if new_id in self.branches:
-            raise SessionExists(new_id)
+            raise errors.SessionExists(new_id)
         if at is None or at == branch.leaf:
             return self._move(new_id, msgspec.structs.replace(branch, revision=0))
         return self._move(new_id, branch_at(self.segments.get, session_id, branch.leaf, at, 0))
@@ -285,7 +277,7 @@ class SessionGraph:
 
     def branch(self, session_id: str) -> Branch:
         if (found := self.branches.get(session_id)) is None:
-            raise SessionNotFound(session_id)
+            raise errors.SessionNotFound(session_id)
         return found
 
     def path(self, session_id: str) -> list[Segment]:
@@ -354,8 +346,9 @@ def answered(messages: list[Message]) -> list[Message]:
 
 def _cut_off(calls: dict[int, ToolCall]) -> list[ToolMessage]:
     """Return a result for each of *calls*, and empty it."""
-    error = ErrorObject(
-        code=Code.CANCELLED, message="the conversation was taken back to before this call had its result"
+    error = errors.ErrorObject(
+        code=errors.Code.CANCELLED,
+        message="the conversation was taken back to before this call had its result",
     )
     found = [
         ToolMessage(call_id=call.call_id, name=call.name, error=error, provider_id=call.provider_id)

@@ -15,14 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from standfast.errors import (
-    ApprovalNotFound,
-    IdempotencyConflict,
-    LeaseLost,
-    TaskNotFound,
-    TokenNotFound,
-    TurnNotFound,
-)
+from standfast import errors
 from standfast.graph.history import Branch, frame_path, path
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json
@@ -276,7 +269,7 @@ class MemorySessionStore:
     async def take_over(self, turn_id: str, claimant: port.Claimant) -> port.Takeover:
         with self._lock:
             if (turn := self._tables.open.get(turn_id)) is None:
-                raise TurnNotFound(turn_id)
+                raise errors.TurnNotFound(turn_id)
             row = self._tables.row(turn.record.session_id)
             free = self._is_free(turn, rules.lease_time(claimant))
             rules.require_takeable(turn_id, turn.record, _owner(turn), free)
@@ -368,7 +361,7 @@ class MemorySessionStore:
         known = None if key is None else tables.keys.get((turn.session_id, key))
         if known is None:
             if turn.turn_id in tables.turns:
-                raise IdempotencyConflict(turn.turn_id)
+                raise errors.IdempotencyConflict(turn.turn_id)
             return None
         record = tables.turns[known]
         rules.require_same_input(record, turn)
@@ -392,9 +385,9 @@ class MemorySessionStore:
 
     def _held(self, lease: port.Lease, turn_id: str) -> tuple[SessionRow, OpenTurn]:
         if (turn := self._turn_held(lease)) is None:
-            raise LeaseLost(lease.session_id)
+            raise errors.LeaseLost(lease.session_id)
         if turn.record.turn_id != turn_id:
-            raise TurnNotFound(turn_id)
+            raise errors.TurnNotFound(turn_id)
         return self._tables.sessions[lease.session_id], turn
 
     def _save(self, row: SessionRow, turn: OpenTurn, save: port.Save) -> port.Saved:
@@ -487,7 +480,7 @@ class MemorySessionStore:
     async def complete(self, token: str, outcome: WaitOutcome, now_ms: int) -> TurnRecord:
         with self._lock:
             if (turn := self._tables.open.get(rules.turn_of_token(token))) is None:
-                raise TokenNotFound(token)
+                raise errors.TokenNotFound(token)
             wait = next((wait for wait in turn.waits if wait.wait_id == token), None)
             rules.require_completable(token, wait, (turn.completions or {}).get(token), now_ms)
             turn.complete({token: outcome})
@@ -511,7 +504,7 @@ class MemorySessionStore:
     ) -> Approval:
         with self._lock:
             if approval_id not in self._tables.approvals:
-                raise ApprovalNotFound(approval_id)
+                raise errors.ApprovalNotFound(approval_id)
             after = self._tables.update_approval(
                 approval_id,
                 lambda it: copied(rules.decided(it, decision, now_ms=now_ms, edited_digest=edited_digest)),
@@ -586,7 +579,7 @@ class MemorySessionStore:
 
     def _placed_task(self, session_id: str, task_id: str) -> PlacedTask:
         if (found := self._tables.tasks.get(session_id, {}).get(task_id)) is None:
-            raise TaskNotFound(session_id, task_id)
+            raise errors.TaskNotFound(session_id, task_id)
         return found
 
     # Triggers

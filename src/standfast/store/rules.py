@@ -21,19 +21,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from standfast.errors import (
-    ApprovalAlreadyDecided,
-    IdempotencyConflict,
-    InvalidArgument,
-    SessionBusy,
-    SessionExists,
-    StaleState,
-    TaskExists,
-    TokenAlreadyUsed,
-    TokenNotFound,
-    TurnNotFound,
-    TurnUnfinished,
-)
+from standfast import errors
 from standfast.graph.history import Branch
 from standfast.model.approval import Approval, ApprovalState, Decision
 from standfast.model.canonical import Json
@@ -51,17 +39,7 @@ from standfast.model.session import (
 from standfast.model.task import TaskRecord
 from standfast.model.trigger import Trigger
 from standfast.model.wait import Approved, Denied, Elapsed, Expired, Wait, WaitOutcome
-from standfast.ports.session_store import (
-    CLOCK_TOLERANCE_MS,
-    Claimant,
-    CommitRefused,
-    Lease,
-    NewTurn,
-    PruneRequest,
-    QueuedInput,
-    SeenClock,
-    TurnCommit,
-)
+from standfast.ports import session_store as port
 
 IsDead = Callable[[str], bool]
 """Whether the owner of a lease is known to have died."""
@@ -154,22 +132,22 @@ def described_as(head: SessionHead, like: SessionHead) -> SessionHead:
 def require_same_session(found: SessionHead, new: SessionHead) -> None:
     """Raise `SessionExists` unless a session that is made again was made with the same charter."""
     if new.charter is None or found.charter != new.charter:
-        raise SessionExists(new.session_id)
+        raise errors.SessionExists(new.session_id)
 
 
 def require_no_owner(session_id: str, owner: str | None, is_dead: IsDead) -> None:
     """Raise `SessionBusy` while a live owner runs a turn of the session."""
     if owner is not None and not is_dead(owner):
-        raise SessionBusy(session_id, owner)
+        raise errors.SessionBusy(session_id, owner)
 
 
 def require_at_rest(session_id: str, owner: str | None, open_turn: str | None) -> None:
     """Raise `SessionBusy` if the session has the unfinished turn *open_turn*."""
     if open_turn is not None:
-        raise SessionBusy(session_id, owner or f"turn {open_turn}")
+        raise errors.SessionBusy(session_id, owner or f"turn {open_turn}")
 
 
-def may_be_pruned(head: SessionHead, request: PruneRequest, *, idle: bool, running: bool) -> bool:
+def may_be_pruned(head: SessionHead, request: port.PruneRequest, *, idle: bool, running: bool) -> bool:
     """Whether a session goes by age: unused for long and idle, or past its `expires_at` and not running."""
     expires_at = None if head.code is None else head.code.expires_at
     if request.now_ms is not None and expires_at is not None and expires_at <= request.now_ms:
@@ -185,32 +163,32 @@ def is_free(owner: str | None, until_ms: int, now_ms: int, is_dead: IsDead) -> b
     return owner is None or until_ms <= now_ms or is_dead(owner)
 
 
-def lease_time(claimant: Claimant) -> int:
+def lease_time(claimant: port.Claimant) -> int:
     """Return the time that the claimant's lease goes by."""
     return claimant.now_ms if claimant.lease_now_ms is None else claimant.lease_now_ms
 
 
-def lease_for(session_id: str, claimant: Claimant, fence: int) -> Lease:
+def lease_for(session_id: str, claimant: port.Claimant, fence: int) -> port.Lease:
     until_ms = lease_time(claimant) + claimant.lease_ms
-    return Lease(session_id=session_id, owner=claimant.owner, fence=fence, until_ms=until_ms)
+    return port.Lease(session_id=session_id, owner=claimant.owner, fence=fence, until_ms=until_ms)
 
 
-def seen_clock(known: tuple[int, int] | None, offset_ms: int) -> SeenClock:
+def seen_clock(known: tuple[int, int] | None, offset_ms: int) -> port.SeenClock:
     """Return what a clock offset means, given the lease offset and the last offset of this boot.
 
     A shift within `CLOCK_TOLERANCE_MS` is none.
     """
     lease_offset_ms, seen_ms = known or (offset_ms, offset_ms)
     shift_ms = offset_ms - seen_ms
-    return SeenClock(
-        lease_offset_ms=lease_offset_ms, shift_ms=shift_ms if abs(shift_ms) > CLOCK_TOLERANCE_MS else 0
+    return port.SeenClock(
+        lease_offset_ms=lease_offset_ms, shift_ms=shift_ms if abs(shift_ms) > port.CLOCK_TOLERANCE_MS else 0
     )
 
 
 # Turns
 
 
-def new_record(turn: NewTurn, now_ms: int) -> TurnRecord:
+def new_record(turn: port.NewTurn, now_ms: int) -> TurnRecord:
     """Return the record of a turn that begins."""
     return TurnRecord(
         turn_id=turn.turn_id,
@@ -235,26 +213,28 @@ def ended(record: TurnRecord, summary: TurnSummary, now_ms: int) -> TurnRecord:
     return _replace(record, state=TurnState.ENDED, ended_at=now_ms, summary=summary)
 
 
-def require_same_input(record: TurnRecord, turn: NewTurn) -> None:
+def require_same_input(record: TurnRecord, turn: port.NewTurn) -> None:
     """Raise `IdempotencyConflict` if *turn* has the key of *record*'s turn and another input."""
     if record.input_digest != turn.input_digest:
-        raise IdempotencyConflict(turn.idempotency_key or "")
+        raise errors.IdempotencyConflict(turn.idempotency_key or "")
 
 
-def refuse_second_turn(record: TurnRecord, owner: str | None, free: bool) -> SessionBusy | TurnUnfinished:
+def refuse_second_turn(
+    record: TurnRecord, owner: str | None, free: bool
+) -> errors.SessionBusy | errors.TurnUnfinished:
     """Return why no turn can begin beside the unfinished *record*. *free*: no live owner has the lease."""
     if record.state is not TurnState.WAITING and not free:
-        return SessionBusy(record.session_id, owner or "")
+        return errors.SessionBusy(record.session_id, owner or "")
     waits = record.state is TurnState.WAITING
-    return TurnUnfinished(record.session_id, record.turn_id, waits=waits)
+    return errors.TurnUnfinished(record.session_id, record.turn_id, waits=waits)
 
 
 def require_takeable(turn_id: str, record: TurnRecord | None, owner: str | None, free: bool) -> None:
     """Raise `TurnNotFound` or `SessionBusy` unless the turn can be taken over."""
     if record is None or record.state is TurnState.ENDED:
-        raise TurnNotFound(turn_id)
+        raise errors.TurnNotFound(turn_id)
     if not free:
-        raise SessionBusy(record.session_id, owner or "")
+        raise errors.SessionBusy(record.session_id, owner or "")
 
 
 def can_continue(record: TurnRecord, *, free: bool, wait_over: bool) -> bool:
@@ -264,31 +244,31 @@ def can_continue(record: TurnRecord, *, free: bool, wait_over: bool) -> bool:
     return record.cancel_requested or wait_over
 
 
-def refuse_commit(commit: TurnCommit, record: TurnRecord, injected: bool) -> CommitRefused | None:
+def refuse_commit(commit: port.TurnCommit, record: TurnRecord, injected: bool) -> port.CommitRefused | None:
     """Return why a turn may not finish now. Any other end is never refused."""
     if not isinstance(commit.summary.outcome, Finished):
         return None
     if record.cancel_requested:
-        return CommitRefused(reason="cancelled")
-    return CommitRefused(reason="injected") if injected else None
+        return port.CommitRefused(reason="cancelled")
+    return port.CommitRefused(reason="injected") if injected else None
 
 
-def already_journaled(turn_id: str, key: str) -> StaleState:
-    return StaleState(f"the journal of turn {turn_id} has {key!r} already")
+def already_journaled(turn_id: str, key: str) -> errors.StaleState:
+    return errors.StaleState(f"the journal of turn {turn_id} has {key!r} already")
 
 
 # Inputs and blobs
 
 
-def input_content(item: QueuedInput) -> bytes:
+def input_content(item: port.QueuedInput) -> bytes:
     """Return the digest of what makes two inputs of one id the same. It is stored, so it must not change."""
     return hashlib.sha256(_pack((item.session_id, item.kind, _encode(item.message)))).digest()[:16]
 
 
-def require_same_content(item: QueuedInput, known: bytes) -> None:
+def require_same_content(item: port.QueuedInput, known: bytes) -> None:
     """Raise `IdempotencyConflict` if *item* repeats the id of an input with other content."""
     if known != input_content(item):
-        raise IdempotencyConflict(item.input_id)
+        raise errors.IdempotencyConflict(item.input_id)
 
 
 def blob_digests(text: bytes) -> list[bytes]:
@@ -304,8 +284,8 @@ def approval_order(approval: Approval) -> tuple[int, str, int, str]:
     return approval.requested_at, approval.run_id, approval.call_id, approval.approval_id
 
 
-def already_requested(approval_id: str) -> StaleState:
-    return StaleState(f"approval {approval_id} was already requested")
+def already_requested(approval_id: str) -> errors.StaleState:
+    return errors.StaleState(f"approval {approval_id} was already requested")
 
 
 def decided(approval: Approval, decision: Decision, *, now_ms: int, edited_digest: str | None) -> Approval:
@@ -314,7 +294,7 @@ def decided(approval: Approval, decision: Decision, *, now_ms: int, edited_diges
     Raises `ApprovalAlreadyDecided` if it is not pending. Past `expires_at` it expires, whatever was decided.
     """
     if approval.state != ApprovalState.PENDING:
-        raise ApprovalAlreadyDecided(approval.approval_id, approval.state)
+        raise errors.ApprovalAlreadyDecided(approval.approval_id, approval.state)
     if now_ms >= approval.expires_at:
         return expired(approval, now_ms)
     after = _replace(
@@ -396,14 +376,14 @@ def turn_of_token(token: str) -> str:
     """Return the turn that a completion token (`cpl_<turn_id>.<anything>`) belongs to."""
     turn_id, dot, rest = token.removeprefix(TOKEN_PREFIX).partition(".")
     if not token.startswith(TOKEN_PREFIX) or not (turn_id and dot and rest):
-        raise TokenNotFound(token)
+        raise errors.TokenNotFound(token)
     return turn_id
 
 
 def require_completable(token: str, wait: Wait | None, completion: WaitOutcome | None, now_ms: int) -> None:
     """Raise `TokenAlreadyUsed` if the completion came before, or the time of its wait is over."""
     if completion is not None or (wait is not None and now_ms >= wait.due_at):
-        raise TokenAlreadyUsed(token)
+        raise errors.TokenAlreadyUsed(token)
 
 
 def moved_along(wait: Wait, shift_ms: int) -> Wait:
@@ -448,7 +428,7 @@ def changed_task(record: TaskRecord, change: TaskChange) -> TaskRecord:
         return record
     after = change(record)
     if (after.session_id, after.id) != (record.session_id, record.id):
-        raise InvalidArgument(f"task {record.id!r} cannot become another one", hint="use `move_tasks`")
+        raise errors.InvalidArgument(f"task {record.id!r} cannot become another one", hint="use `move_tasks`")
     return after
 
 
@@ -459,7 +439,7 @@ def moved_task(record: TaskRecord, to_id: str, now_ms: int) -> TaskRecord:
 def require_room(there: TaskRecord | None) -> None:
     """Raise `TaskExists` if a task that is not over has the id."""
     if there is not None and not there.state.is_terminal:
-        raise TaskExists(there.session_id, there.id)
+        raise errors.TaskExists(there.session_id, there.id)
 
 
 def due_at(trigger: Trigger) -> int | None:

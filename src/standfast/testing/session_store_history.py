@@ -7,17 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from standfast.errors import (
-    ErrorObject,
-    InvalidSessionId,
-    NodeNotFound,
-    SessionBusy,
-    SessionExists,
-    SessionNotFound,
-    StaleBranch,
-    TurnCode,
-    TurnNotFound,
-)
+from standfast import errors
 from standfast.graph.history import messages_of
 from standfast.model.session import Blocked, SessionHead
 from standfast.ports.session_store import SessionStore
@@ -84,7 +74,7 @@ class HistoryContract(StoreContract):
         head = there(await store.head("s1"))
         assert (head.agent, head.model, head.host) == ("helper", "m2", host)
         assert (head.leaf, head.revision, head.usage) == (before.leaf, before.revision, before.usage)
-        with pytest.raises(SessionNotFound):
+        with pytest.raises(errors.SessionNotFound):
             await store.describe("s2", agent="a", model="m", host={})
 
     async def test_what_a_session_was_opened_with_is_kept_until_it_is_replaced(
@@ -106,7 +96,7 @@ class HistoryContract(StoreContract):
         """Ours: it moves nothing; forks do not have it, and a session that is gone needs none."""
         await store.open_session(a_head())
         before = await take_turn(store, "t1")
-        why = ErrorObject(code=TurnCode.DEPS_MISSING, message="no deps")
+        why = errors.ErrorObject(code=errors.TurnCode.DEPS_MISSING, message="no deps")
         note = Blocked(error=why, at_ms=NOW, turn_id="t2")
         await store.note_blocked("s1", note)
         assert await store.head("s1") == msgspec.structs.replace(before, blocked=note)
@@ -133,7 +123,7 @@ class HistoryContract(StoreContract):
     async def test_a_session_with_a_running_turn_cannot_be_deleted(self, store: SessionStore) -> None:
         """Ours: deleting must not pull the ground from under a turn."""
         begun = await begin(store)
-        with pytest.raises(SessionBusy, match="w1"):
+        with pytest.raises(errors.SessionBusy, match="w1"):
             await store.delete_session("s1")
         await store.save(begun.lease, a_save())
 
@@ -146,7 +136,7 @@ class HistoryContract(StoreContract):
         await begin(store, "t2", "s2", claimant("dead"))
         assert await store.delete_session("s2") is True
         assert await store.unfinished(NOW) == []
-        with pytest.raises(TurnNotFound):
+        with pytest.raises(errors.TurnNotFound):
             await store.take_over("t1", claimant())
 
     async def test_deleting_a_session_leaves_its_forks_their_history(self, store: SessionStore) -> None:
@@ -231,7 +221,7 @@ class HistoryContract(StoreContract):
         head = await store.append("s1", "n1", (said("noted"),), "t1.0", NOW + 9)
         assert (head.leaf, head.depth, head.revision, head.updated_at) == ("n1.0", 3, 2, NOW + 9)
         assert [it.segment_id for it in await store.path("n1.0")] == ["t1", "n1"]
-        with pytest.raises(SessionNotFound):
+        with pytest.raises(errors.SessionNotFound):
             await store.append("s2", "n2", (said(),), None, NOW)
 
     async def test_an_append_that_needs_a_node_of_another_branch_writes_nothing(
@@ -242,7 +232,7 @@ class HistoryContract(StoreContract):
         await take_turn(store, "t2")
         head = await store.rewind("s1", "t1.1", NOW)
         for gone in ("t2.0", "t2.1", "t1.5", "nothing.0"):
-            with pytest.raises(StaleBranch) as caught:
+            with pytest.raises(errors.StaleBranch) as caught:
                 await store.append("s1", "n1", (said(),), gone, NOW)
             assert caught.value.current_leaf_node_id == "t1.1"
         assert await store.head("s1") == head
@@ -251,7 +241,7 @@ class HistoryContract(StoreContract):
     async def test_an_append_to_an_empty_session_can_require_nothing(self, store: SessionStore) -> None:
         """Ours: there is no path, so no node is on it."""
         await store.open_session(a_head())
-        with pytest.raises(StaleBranch):
+        with pytest.raises(errors.StaleBranch):
             await store.append("s1", "n1", (said(),), "t1.0", NOW)
         assert (await store.append("s1", "n1", (said(),), None, NOW)).leaf == "n1.0"
 
@@ -287,14 +277,14 @@ class HistoryContract(StoreContract):
         """Ours: each error names what is wrong."""
         await take_turn(store, "t1")
         await take_turn(store, "t2", "s2")
-        with pytest.raises(SessionNotFound):
+        with pytest.raises(errors.SessionNotFound):
             await store.fork("s9", "s3", None, NOW)
-        with pytest.raises(SessionExists):
+        with pytest.raises(errors.SessionExists):
             await store.fork("s1", "s2", None, NOW)
         for foreign in ("t2.1", "t1.2", "nothing.0"):
-            with pytest.raises(NodeNotFound):
+            with pytest.raises(errors.NodeNotFound):
                 await store.fork("s1", "s3", foreign, NOW)
-        with pytest.raises(InvalidSessionId):
+        with pytest.raises(errors.InvalidSessionId):
             await store.fork("s1", "no good", None, NOW)
         assert await store.head("s3") is None
 
@@ -316,20 +306,20 @@ class HistoryContract(StoreContract):
         await store.fork("s1", "s2", None, NOW)
         await take_turn(store, "t2", "s1")
         for foreign in ("t2.0", "t1.9", "nothing.0"):
-            with pytest.raises(NodeNotFound):
+            with pytest.raises(errors.NodeNotFound):
                 await store.rewind("s2", foreign, NOW)
         assert (await store.rewind("s2", "t1.0", NOW)).leaf == "t1.0"
-        with pytest.raises(SessionNotFound):
+        with pytest.raises(errors.SessionNotFound):
             await store.rewind("s9", "t1.0", NOW)
 
     async def test_a_session_with_an_unfinished_turn_is_not_rewound(self, store: SessionStore) -> None:
         """Ours: a turn commits under the leaf it began at."""
         await take_turn(store, "t1")
         begun = await begin(store, "t2")
-        with pytest.raises(SessionBusy):
+        with pytest.raises(errors.SessionBusy):
             await store.rewind("s1", "t1.0", NOW)
         await store.park(begun.lease, a_save("t2"), waiting(a_wait("tick")))
-        with pytest.raises(SessionBusy):
+        with pytest.raises(errors.SessionBusy):
             await store.rewind("s1", "t1.0", NOW)
 
     async def test_a_commit_without_nodes_leaves_the_leaf_where_it_is(self, store: SessionStore) -> None:

@@ -8,16 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from standfast.errors import (
-    Code,
-    ErrorObject,
-    IdempotencyConflict,
-    InvalidArgument,
-    SessionNotFound,
-    StaleState,
-    TaskExists,
-    TaskNotFound,
-)
+from standfast import errors
 from standfast.model.task import TaskKind, TaskRecord, TaskState
 from standfast.model.trigger import Occurrence, Schedule, Trigger
 from standfast.ports.session_store import PruneRequest, QueuedInput, SessionStore
@@ -77,7 +68,7 @@ class TaskContract(StoreContract):
     async def test_a_task_is_kept_as_it_was_added(self, store: SessionStore) -> None:
         """Seed: registered tasks are records that any caller may list."""
         await open_two(store)
-        error = ErrorObject(code=Code.INTERRUPTED, message="its process is gone")
+        error = errors.ErrorObject(code=errors.Code.INTERRUPTED, message="its process is gone")
         whole = _replace(a_task("all"), state=TaskState.FAILED, result=[1, None], error=error)
         for task in (a_task(), whole):
             await store.add_task(task)
@@ -89,7 +80,7 @@ class TaskContract(StoreContract):
 
     async def test_a_task_is_of_a_session_that_is_there(self, store: SessionStore) -> None:
         """Ours: nothing is kept for a session that does not exist."""
-        with pytest.raises(SessionNotFound, match="s1"):
+        with pytest.raises(errors.SessionNotFound, match="s1"):
             await store.add_task(a_task())
         assert await store.tasks() == []
         assert await store.tasks(session_id="s1") == []
@@ -99,7 +90,7 @@ class TaskContract(StoreContract):
         await open_two(store)
         for state in LIVE:
             await store.add_task(a_task(state.value, state=state))
-            with pytest.raises(TaskExists, match=state.value):
+            with pytest.raises(errors.TaskExists, match=state.value):
                 await store.add_task(a_task(state.value))
             await store.add_task(a_task(state.value, "s2"))
             assert await store.task("s1", state.value) == a_task(state.value, state=state)
@@ -115,7 +106,7 @@ class TaskContract(StoreContract):
         await store.open_session(a_head())
         tasks = [_replace(a_task(), owner=f"w{number}") for number in range(10)]
         results = await asyncio.gather(*map(store.add_task, tasks), return_exceptions=True)
-        assert [type(it) for it in results].count(TaskExists) == 9
+        assert [type(it) for it in results].count(errors.TaskExists) == 9
         assert await store.task("s1", "watch") == tasks[results.index(None)]
 
     # Changes
@@ -158,18 +149,18 @@ class TaskContract(StoreContract):
         await store.add_task(a_task())
 
         def refuse(record: TaskRecord) -> TaskRecord:
-            raise StaleState("not mine")
+            raise errors.StaleState("not mine")
 
         for name in ("other", "watch"):
-            with pytest.raises((TaskNotFound, StaleState)):
+            with pytest.raises((errors.TaskNotFound, errors.StaleState)):
                 await store.change_task("s1", name, refuse)
-        with pytest.raises(TaskNotFound, match="watch"):
+        with pytest.raises(errors.TaskNotFound, match="watch"):
             await store.change_task("s2", "watch", refuse)
         for change in (
             lambda record: _replace(record, id="other"),
             lambda record: _replace(record, session_id="s2"),
         ):
-            with pytest.raises(InvalidArgument, match="watch"):
+            with pytest.raises(errors.InvalidArgument, match="watch"):
                 await store.change_task("s1", "watch", change)
         assert await store.tasks() == [a_task()]
 
@@ -214,7 +205,7 @@ class TaskContract(StoreContract):
         moved = [_replace(a_task(name, "s2"), updated_at=NOW + 7) for name in ("a", "c")]
         assert await store.tasks(session_id="s2") == moved
         assert ids(await store.tasks(live=True)) == [("s2", "a"), ("s1", "b"), ("s2", "c")]
-        with pytest.raises(TaskNotFound):
+        with pytest.raises(errors.TaskNotFound):
             await store.change_task("s1", "a", becomes(TaskState.IDLE))
         await store.change_task("s2", "a", becomes(TaskState.COMPLETED))
         await store.add_task(a_task("a"))
@@ -226,11 +217,11 @@ class TaskContract(StoreContract):
             await store.add_task(task)
         before = await store.tasks()
         refused: list[tuple[str, str, tuple[str, ...], type[Exception]]] = [
-            ("s1", "s2", ("a", "b"), TaskExists),
-            ("s1", "s2", ("a", "z"), TaskNotFound),
-            ("s1", "s9", ("a",), SessionNotFound),
-            ("s9", "s2", ("a",), SessionNotFound),
-            ("s1", "s1", ("a", "z"), TaskNotFound),
+            ("s1", "s2", ("a", "b"), errors.TaskExists),
+            ("s1", "s2", ("a", "z"), errors.TaskNotFound),
+            ("s1", "s9", ("a",), errors.SessionNotFound),
+            ("s9", "s2", ("a",), errors.SessionNotFound),
+            ("s1", "s1", ("a", "z"), errors.TaskNotFound),
         ]
         for from_id, to_id, task_ids, error in refused:
             with pytest.raises(error):
@@ -325,7 +316,7 @@ class TriggerContract(StoreContract):
 
     async def test_a_trigger_needs_its_session(self, store: SessionStore) -> None:
         """Ours: nothing is kept for a session that does not exist."""
-        with pytest.raises(SessionNotFound, match="s1"):
+        with pytest.raises(errors.SessionNotFound, match="s1"):
             await store.put_trigger(a_trigger())
         assert await store.triggers() == []
 
@@ -405,7 +396,7 @@ class TriggerContract(StoreContract):
         await store.put_input(an_input("taken"))
         inputs = (delivery(), an_input("taken", text="other"))
         advance = a_trigger(next_at=NOW + 10)
-        with pytest.raises(IdempotencyConflict, match="taken"):
+        with pytest.raises(errors.IdempotencyConflict, match="taken"):
             await store.occur(an_occurrence(), inputs, advance)
         assert await store.inputs("s1") == [an_input("taken")]
         assert await store.trigger("nightly") == a_trigger()

@@ -7,16 +7,7 @@ import dataclasses
 
 import pytest
 
-from standfast.errors import (
-    IdempotencyConflict,
-    LeaseLost,
-    SessionBusy,
-    SessionNotFound,
-    StaleState,
-    StandfastError,
-    TurnNotFound,
-    TurnUnfinished,
-)
+from standfast import errors
 from standfast.model.message import AssistantMessage
 from standfast.model.session import Entry, SessionHead, TurnState
 from standfast.ports.session_store import Begun, CommitRefused, JournalEntry, Repeated, Save, SessionStore
@@ -62,7 +53,7 @@ class TurnContract(StoreContract):
 
     async def test_a_turn_needs_a_session(self, store: SessionStore) -> None:
         """Ours: a typing error does not make a session."""
-        with pytest.raises(SessionNotFound):
+        with pytest.raises(errors.SessionNotFound):
             await store.begin(new_turn(), claimant())
         assert await store.turn("t1") is None
         assert await store.cancel("t1") is False
@@ -71,7 +62,7 @@ class TurnContract(StoreContract):
         """Ours: port rule 3; the owner is named, also to itself."""
         await begin(store)
         for owner in ("w1", "w2"):
-            with pytest.raises(SessionBusy, match="w1"):
+            with pytest.raises(errors.SessionBusy, match="w1"):
                 await store.begin(new_turn("t2"), claimant(owner))
         assert await store.turn("t2") is None
 
@@ -81,7 +72,7 @@ class TurnContract(StoreContract):
         tries = (store.begin(new_turn(f"t{n}"), claimant(f"w{n}")) for n in range(8))
         results = await asyncio.gather(*tries, return_exceptions=True)
         assert sum(isinstance(it, Begun) for it in results) == 1
-        assert sum(isinstance(it, SessionBusy) for it in results) == 7
+        assert sum(isinstance(it, errors.SessionBusy) for it in results) == 7
         assert len(await store.turns("s1")) == 1
 
     async def test_turns_of_many_sessions_begin_and_end_at_once(self, store: SessionStore) -> None:
@@ -92,13 +83,13 @@ class TurnContract(StoreContract):
     async def test_an_unfinished_turn_comes_first(self, store: SessionStore) -> None:
         """Ours: a waiting or interrupted turn is resumed, not forgotten."""
         await park(store, a_wait("tick"))
-        with pytest.raises(TurnUnfinished) as waits:
+        with pytest.raises(errors.TurnUnfinished) as waits:
             await store.begin(new_turn("t2"), claimant())
         assert (waits.value.turn_id, waits.value.waits) == ("t1", True)
         await begin(store, "t3", "s2", claimant("dead"))
         await begin(store, "t4", "s3")
         for session_id, turn_id, now_ms in (("s2", "t3", NOW), ("s3", "t4", NOW + LEASE_MS)):
-            with pytest.raises(TurnUnfinished) as left:
+            with pytest.raises(errors.TurnUnfinished) as left:
                 await store.begin(new_turn("t5", session_id), claimant(now_ms=now_ms))
             assert (left.value.turn_id, left.value.waits) == (turn_id, False)
         assert await store.turn("t5") is None
@@ -106,7 +97,7 @@ class TurnContract(StoreContract):
     async def test_a_turn_id_is_used_once(self, store: SessionStore) -> None:
         """Ours: ids name one thing for ever."""
         await take_turn(store, "t1")
-        with pytest.raises(IdempotencyConflict):
+        with pytest.raises(errors.IdempotencyConflict):
             await store.begin(new_turn("t1"), claimant())
         await take_turn(store, "t2")
 
@@ -128,7 +119,7 @@ class TurnContract(StoreContract):
         """Ours: journal rule 1."""
         await store.open_session(a_head())
         await store.begin(new_turn("t1", key="k"), claimant())
-        with pytest.raises(IdempotencyConflict, match="'k'"):
+        with pytest.raises(errors.IdempotencyConflict, match="'k'"):
             await store.begin(new_turn("t2", key="k", input_digest="d2"), claimant())
 
     async def test_a_key_counts_within_its_session(self, store: SessionStore) -> None:
@@ -172,7 +163,7 @@ class LeaseContract(StoreContract):
         begun = await begin(store, claimed_by=claimant("dead"))
         await store.save(begun.lease, a_save("t1", an_entry("k")))
         for twice in (a_save("t1", an_entry("new"), an_entry("k")), a_save("t1", *[an_entry("b")] * 2)):
-            with pytest.raises(StaleState):
+            with pytest.raises(errors.StaleState):
                 await store.save(begun.lease, twice)
         assert (await store.take_over("t1", claimant())).journal == (an_entry("k"),)
 
@@ -188,7 +179,7 @@ class LeaseContract(StoreContract):
         """Ours: one writer per session."""
         await begin(store)
         for owner in ("w1", "w2"):
-            with pytest.raises(SessionBusy, match="w1"):
+            with pytest.raises(errors.SessionBusy, match="w1"):
                 await store.take_over("t1", claimant(owner, NOW + LEASE_MS - 1))
 
     async def test_a_lease_ends_with_its_time_or_with_its_owner(self, store: SessionStore) -> None:
@@ -205,11 +196,11 @@ class LeaseContract(StoreContract):
         """Ours: port rule 2, fencing. Not even with the same owner's name."""
         stale = (await begin(store, claimed_by=claimant("dead"))).lease
         taken = await store.take_over("t1", claimant("dead"))
-        with pytest.raises(LeaseLost):
+        with pytest.raises(errors.LeaseLost):
             await store.save(stale, a_save("t1", an_entry("k")))
-        with pytest.raises(LeaseLost):
+        with pytest.raises(errors.LeaseLost):
             await store.park(stale, a_save("t1"), waiting(a_wait("tick")))
-        with pytest.raises(LeaseLost):
+        with pytest.raises(errors.LeaseLost):
             await store.commit(stale, a_commit())
         renewed = await store.renew((stale, taken.lease), NOW, LEASE_MS)
         assert renewed.lost == {"s1"}
@@ -221,9 +212,9 @@ class LeaseContract(StoreContract):
         await store.commit(over, a_commit())
         parked = await park(store, a_wait("tick"), turn_id="t2")
         for lease, turn_id in ((over, "t1"), (parked, "t2")):
-            with pytest.raises(LeaseLost):
+            with pytest.raises(errors.LeaseLost):
                 await store.save(lease, a_save(turn_id, an_entry("late")))
-            with pytest.raises(LeaseLost):
+            with pytest.raises(errors.LeaseLost):
                 await store.commit(lease, a_commit(turn_id))
             assert (await store.renew((lease,), NOW, LEASE_MS)).lost == {"s1"}
 
@@ -233,7 +224,7 @@ class LeaseContract(StoreContract):
         await store.delete_session("s1")
         new = await begin(store, "t1", claimed_by=claimant("dead"))
         assert new.lease.fence > old.fence
-        with pytest.raises(LeaseLost):
+        with pytest.raises(errors.LeaseLost):
             await store.save(old, a_save())
         await store.commit(new.lease, a_commit())
         fences = [(await begin(store, f"u{n}")).lease.fence for n in range(1)]
@@ -243,9 +234,9 @@ class LeaseContract(StoreContract):
         """Ours: a mix-up of turns is a defect of the caller, and writes nothing."""
         mine = await begin(store, "t1", "s1")
         await begin(store, "t2", "s2")
-        with pytest.raises(StandfastError):
+        with pytest.raises(errors.StandfastError):
             await store.save(mine.lease, a_save("t2", an_entry("k")))
-        with pytest.raises(StandfastError):
+        with pytest.raises(errors.StandfastError):
             await store.commit(mine.lease, a_commit("t2"))
         other = there(await store.turn("t2"))
         assert other.state is TurnState.RUNNING
@@ -255,7 +246,7 @@ class LeaseContract(StoreContract):
         one, two = await begin(store, "t1", "s1"), await begin(store, "t2", "s2")
         renewed = await store.renew((one.lease, two.lease), NOW + 10_000, LEASE_MS)
         assert (renewed.lost, renewed.cancelled) == (frozenset(), frozenset())
-        with pytest.raises(SessionBusy):
+        with pytest.raises(errors.SessionBusy):
             await store.take_over("t1", claimant("w2", NOW + LEASE_MS + 1))
         await store.take_over("t1", claimant("w2", NOW + 10_000 + LEASE_MS))
         await store.delete_session("s9")
@@ -273,7 +264,7 @@ class LeaseContract(StoreContract):
         """Ours: recovery races with the end."""
         await take_turn(store)
         for turn_id in ("t1", "t9"):
-            with pytest.raises(TurnNotFound):
+            with pytest.raises(errors.TurnNotFound):
                 await store.take_over(turn_id, claimant())
 
     async def test_of_many_that_take_over_at_once_one_succeeds(self, store: SessionStore) -> None:
@@ -281,7 +272,7 @@ class LeaseContract(StoreContract):
         await begin(store, claimed_by=claimant("dead"))
         tries = (store.take_over("t1", claimant(f"w{n}")) for n in range(6))
         results = await asyncio.gather(*tries, return_exceptions=True)
-        assert sum(isinstance(it, SessionBusy) for it in results) == 5
+        assert sum(isinstance(it, errors.SessionBusy) for it in results) == 5
 
 
 class TurnEndContract(StoreContract):

@@ -7,18 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from standfast.errors import (
-    ApprovalAlreadyDecided,
-    ApprovalNotFound,
-    Code,
-    ErrorObject,
-    IdempotencyConflict,
-    InputNotFound,
-    SessionNotFound,
-    StaleState,
-    TokenAlreadyUsed,
-    TokenNotFound,
-)
+from standfast import errors
 from standfast.model.approval import ApprovalState, Decision
 from standfast.model.session import SessionHead
 from standfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed
@@ -57,7 +46,7 @@ class InputContract(StoreContract):
             await store.put_input(item)
         assert await store.inputs("s1") == items
         assert await store.inputs("s2") == []
-        with pytest.raises(SessionNotFound):
+        with pytest.raises(errors.SessionNotFound):
             await store.put_input(an_input("i9", session_id="s9"))
 
     async def test_the_same_input_twice_is_one(self, store: SessionStore) -> None:
@@ -67,7 +56,7 @@ class InputContract(StoreContract):
         await store.put_input(msgspec.structs.replace(an_input(), created_at=NOW + 9))
         assert await store.inputs("s1") == [an_input()]
         for other in (an_input(text="other"), an_input(kind="inject")):
-            with pytest.raises(IdempotencyConflict, match="i1"):
+            with pytest.raises(errors.IdempotencyConflict, match="i1"):
                 await store.put_input(other)
 
     async def test_an_input_that_was_claimed_is_not_queued_again(self, store: SessionStore) -> None:
@@ -77,7 +66,7 @@ class InputContract(StoreContract):
         await store.begin(new_turn(consumes="i1"), claimant())
         await store.put_input(an_input())
         assert await store.inputs("s1") == []
-        with pytest.raises(IdempotencyConflict):
+        with pytest.raises(errors.IdempotencyConflict):
             await store.put_input(an_input(text="other"))
 
     async def test_an_input_can_be_withdrawn_until_it_is_claimed(self, store: SessionStore) -> None:
@@ -101,7 +90,7 @@ class InputContract(StoreContract):
         assert await store.inputs("s1") == []
         await store.commit(begun.lease, a_commit())
         for gone in ("i1", "i9"):
-            with pytest.raises(InputNotFound, match=gone):
+            with pytest.raises(errors.InputNotFound, match=gone):
                 await store.begin(new_turn("t2", consumes=gone), claimant())
         assert await store.turn("t2") is None
 
@@ -110,7 +99,7 @@ class InputContract(StoreContract):
         await store.open_session(a_head("s1"))
         await store.open_session(a_head("s2"))
         await store.put_input(an_input(session_id="s2"))
-        with pytest.raises(InputNotFound):
+        with pytest.raises(errors.InputNotFound):
             await store.begin(new_turn(consumes="i1"), claimant())
         assert len(await store.inputs("s2")) == 1
 
@@ -156,7 +145,7 @@ class InputContract(StoreContract):
         begun = await begin(store)
         await store.save(begun.lease, a_save("t1", an_entry("k")))
         await store.put_input(an_input("i1", "inject"))
-        with pytest.raises(StaleState):
+        with pytest.raises(errors.StaleState):
             await store.save(
                 begun.lease, Save(turn_id="t1", entries=(), make_checkpoint=lambda _: an_entry("k"))
             )
@@ -261,7 +250,7 @@ class WaitContract(StoreContract):
         await store.commit(taken.lease, a_commit())
         assert await store.ended_waits("t1", NOW + 9_000) == ()
         assert await store.ended_waits("t9", NOW) == ()
-        with pytest.raises(TokenNotFound):
+        with pytest.raises(errors.TokenNotFound):
             await store.complete(TOKEN, Completed(), NOW)
 
     # Completions
@@ -272,7 +261,7 @@ class WaitContract(StoreContract):
         record = await store.complete(TOKEN, Completed(value={"n": 2**70}), NOW)
         assert record.turn_id == "t1"
         for outcome in (Completed(value={"n": 2**70}), Completed(value=2)):
-            with pytest.raises(TokenAlreadyUsed):
+            with pytest.raises(errors.TokenAlreadyUsed):
                 await store.complete(TOKEN, outcome, NOW)
         assert await store.ended_waits("t1", NOW) == ((TOKEN, Completed(value={"n": 2**70})),)
         assert len(await store.unfinished(NOW)) == 1
@@ -280,7 +269,7 @@ class WaitContract(StoreContract):
     async def test_a_completion_may_be_a_failure(self, store: SessionStore) -> None:
         """Ours: work outside of the runtime may fail."""
         await park(store, a_wait(TOKEN, "completion"))
-        failed = Failed(error=ErrorObject(code=Code.TOOL_ERROR, message="no luck"))
+        failed = Failed(error=errors.ErrorObject(code=errors.Code.TOOL_ERROR, message="no luck"))
         await store.complete(TOKEN, failed, NOW)
         assert await store.ended_waits("t1", NOW) == ((TOKEN, failed),)
 
@@ -293,17 +282,17 @@ class WaitContract(StoreContract):
         await store.park(begun.lease, Save(turn_id="t1", entries=(), waits=(wait,)), waiting(wait))
         assert await store.ended_waits("t1", NOW) == ((TOKEN, Completed(value=1)),)
         assert len(await store.unfinished(NOW)) == 1
-        with pytest.raises(TokenAlreadyUsed):
+        with pytest.raises(errors.TokenAlreadyUsed):
             await store.complete(TOKEN, Completed(), NOW)
 
     async def test_a_completion_that_comes_too_late_is_refused(self, store: SessionStore) -> None:
         """Ours: a wait ends once; other clocks cannot reopen it."""
         await park(store, a_wait(TOKEN, "completion"))
-        with pytest.raises(TokenAlreadyUsed):
+        with pytest.raises(errors.TokenAlreadyUsed):
             await store.complete(TOKEN, Completed(), NOW + 1_000)
         assert [it.turn_id for it in await store.unfinished(NOW + 1_000)] == ["t1"]
         assert await store.ended_waits("t1", NOW + 1_000) == ((TOKEN, Expired()),)
-        with pytest.raises(TokenAlreadyUsed):
+        with pytest.raises(errors.TokenAlreadyUsed):
             await store.complete(TOKEN, Completed(), NOW)
         assert await store.ended_waits("t1", NOW) == ((TOKEN, Expired()),)
 
@@ -311,7 +300,7 @@ class WaitContract(StoreContract):
         """Ours: tokens come from outside."""
         await begin(store)
         for token in ("cpl_t9.x", "cpl_t1", "t1.x", "", "cpl_.x", "cpl_t1."):
-            with pytest.raises(TokenNotFound):
+            with pytest.raises(errors.TokenNotFound):
                 await store.complete(token, Completed(), NOW)
 
     async def test_of_many_that_complete_at_once_one_succeeds(self, store: SessionStore) -> None:
@@ -320,7 +309,7 @@ class WaitContract(StoreContract):
         results = await asyncio.gather(
             *(store.complete(TOKEN, Completed(value=n), NOW) for n in range(5)), return_exceptions=True
         )
-        assert sum(isinstance(it, TokenAlreadyUsed) for it in results) == 4
+        assert sum(isinstance(it, errors.TokenAlreadyUsed) for it in results) == 4
 
     # Approvals
 
@@ -338,7 +327,7 @@ class WaitContract(StoreContract):
         """Ours: ids name one thing for ever; what is refused writes nothing."""
         begun = await begin(store, claimed_by=claimant("dead"))
         save = Save(turn_id="t1", entries=(an_entry("k"),), approvals=(an_approval(),) * 2)
-        with pytest.raises(StaleState):
+        with pytest.raises(errors.StaleState):
             await store.save(begun.lease, save)
         assert await store.approvals() == []
         assert (await store.take_over("t1", claimant())).journal == ()
@@ -410,10 +399,10 @@ class WaitContract(StoreContract):
         await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
         tries = (store.decide("a1", YES, now_ms=NOW, edited_digest=None) for _ in range(5))
         results = await asyncio.gather(*tries, return_exceptions=True)
-        assert sum(isinstance(it, ApprovalAlreadyDecided) for it in results) == 4
-        with pytest.raises(ApprovalAlreadyDecided, match="approved"):
+        assert sum(isinstance(it, errors.ApprovalAlreadyDecided) for it in results) == 4
+        with pytest.raises(errors.ApprovalAlreadyDecided, match="approved"):
             await store.decide("a1", NO, now_ms=NOW, edited_digest=None)
-        with pytest.raises(ApprovalNotFound):
+        with pytest.raises(errors.ApprovalNotFound):
             await store.decide("a9", NO, now_ms=NOW, edited_digest=None)
 
     async def test_an_approval_cannot_be_given_after_its_time(self, store: SessionStore) -> None:
@@ -428,7 +417,7 @@ class WaitContract(StoreContract):
         assert late.state is ApprovalState.EXPIRED
         assert len(await store.unfinished(NOW + 1_000)) == 1
         assert dict(await store.ended_waits("t1", NOW + 1_000)) == {"a1": Expired(), "a2": Expired()}
-        with pytest.raises(ApprovalAlreadyDecided, match="expired"):
+        with pytest.raises(errors.ApprovalAlreadyDecided, match="expired"):
             await store.decide("a2", YES, now_ms=NOW, edited_digest=None)
 
     async def test_open_approvals_end_with_their_turn(self, store: SessionStore) -> None:
@@ -444,7 +433,7 @@ class WaitContract(StoreContract):
         await store.commit(taken.lease, a_commit(summary=stopped()))
         states = {it.approval_id: it.state for it in await store.approvals()}
         assert states == {"a1": ApprovalState.APPROVED, "a2": ApprovalState.CANCELLED}
-        with pytest.raises(ApprovalAlreadyDecided, match="cancelled"):
+        with pytest.raises(errors.ApprovalAlreadyDecided, match="cancelled"):
             await store.decide("a2", YES, now_ms=NOW, edited_digest=None)
 
     async def test_open_approvals_end_with_their_session(self, store: SessionStore) -> None:

@@ -22,19 +22,7 @@ from standfast.model.message import AssistantMessage, AttachmentPart, UserMessag
 from standfast.model.outcome import Finished, Outcome, Stopped, StopReason, Waiting
 from standfast.model.session import Entry, FrameOpened, SessionHead, TurnSummary
 from standfast.model.wait import Wait, WaitKind
-from standfast.ports.session_store import (
-    Begun,
-    Blob,
-    Claimant,
-    JournalEntry,
-    Lease,
-    NewTurn,
-    QueuedInput,
-    Save,
-    SessionStore,
-    StateRecord,
-    TurnCommit,
-)
+from standfast.ports import session_store as port
 
 T = TypeVar("T")
 
@@ -79,11 +67,11 @@ def opened(frame_id: str, at_ms: int = NOW) -> Entry:
     return Entry(at_ms=at_ms, payload=FrameOpened(switch=FrameSwitch(frame_id=frame_id)))
 
 
-def claimant(owner: str = "w1", now_ms: int = NOW, lease_ms: int = LEASE_MS) -> Claimant:
-    return Claimant(owner=owner, now_ms=now_ms, lease_ms=lease_ms)
+def claimant(owner: str = "w1", now_ms: int = NOW, lease_ms: int = LEASE_MS) -> port.Claimant:
+    return port.Claimant(owner=owner, now_ms=now_ms, lease_ms=lease_ms)
 
 
-def first_body(head: SessionHead, injected: tuple[QueuedInput, ...]) -> bytes:
+def first_body(head: SessionHead, injected: tuple[port.QueuedInput, ...]) -> bytes:
     """The first journal body of a test's turn: it names the leaf and what was claimed."""
     return msgspec.json.encode([head.leaf, [item.input_id for item in injected]])
 
@@ -95,9 +83,9 @@ def new_turn(
     key: str | None = None,
     input_digest: str = "d1",
     consumes: str | None = None,
-    blobs: tuple[Blob, ...] = (),
-) -> NewTurn:
-    return NewTurn(
+    blobs: tuple[port.Blob, ...] = (),
+) -> port.NewTurn:
+    return port.NewTurn(
         session_id=session_id,
         turn_id=turn_id,
         agent="helper",
@@ -109,20 +97,20 @@ def new_turn(
     )
 
 
-def an_entry(key: str, body: bytes = b"{}") -> JournalEntry:
-    return JournalEntry(key=key, kind="input", body=body)
+def an_entry(key: str, body: bytes = b"{}") -> port.JournalEntry:
+    return port.JournalEntry(key=key, kind="input", body=body)
 
 
-def a_state_entry(key: str, body: bytes = b"{}") -> JournalEntry:
+def a_state_entry(key: str, body: bytes = b"{}") -> port.JournalEntry:
     """A plugin's state in the middle of a turn."""
-    return JournalEntry(key=key, kind="state", body=body)
+    return port.JournalEntry(key=key, kind="state", body=body)
 
 
-def a_save(turn_id: str = "t1", *entries: JournalEntry) -> Save:
-    return Save(turn_id=turn_id, entries=entries)
+def a_save(turn_id: str = "t1", *entries: port.JournalEntry) -> port.Save:
+    return port.Save(turn_id=turn_id, entries=entries)
 
 
-def a_checkpoint(key: str) -> Callable[[tuple[QueuedInput, ...]], JournalEntry]:
+def a_checkpoint(key: str) -> Callable[[tuple[port.QueuedInput, ...]], port.JournalEntry]:
     """Makes a journal entry that names what was claimed."""
     return lambda claimed: an_entry(key, msgspec.json.encode([item.input_id for item in claimed]))
 
@@ -145,12 +133,12 @@ def a_commit(
     summary: TurnSummary | None = None,
     entries: tuple[Entry, ...] | None = None,
     now_ms: int = NOW,
-    enqueue: tuple[QueuedInput, ...] = (),
-    state: StateRecord | None = None,
-    blobs: tuple[Blob, ...] = (),
-) -> TurnCommit:
+    enqueue: tuple[port.QueuedInput, ...] = (),
+    state: port.StateRecord | None = None,
+    blobs: tuple[port.Blob, ...] = (),
+) -> port.TurnCommit:
     """The end of a turn; a question and its answer if nothing else is said."""
-    return TurnCommit(
+    return port.TurnCommit(
         turn_id=turn_id,
         now_ms=now_ms,
         entries=(said(at_ms=now_ms), replied(at_ms=now_ms)) if entries is None else entries,
@@ -163,15 +151,15 @@ def a_commit(
     )
 
 
-def a_state(body: bytes | str = b"{}", *blobs: Blob) -> StateRecord:
+def a_state(body: bytes | str = b"{}", *blobs: port.Blob) -> port.StateRecord:
     """The state of plugins and tools, with the blobs it needs."""
     data = body.encode() if isinstance(body, str) else body
-    return StateRecord(body=data, blobs=tuple(blob.digest for blob in blobs))
+    return port.StateRecord(body=data, blobs=tuple(blob.digest for blob in blobs))
 
 
 def an_input(
     input_id: str = "i1", kind: str = "queue", text: str = "and this", session_id: str = "s1"
-) -> QueuedInput:
+) -> port.QueuedInput:
     return msgspec.convert(
         {
             "input_id": input_id,
@@ -180,19 +168,19 @@ def an_input(
             "message": {"type": "user", "content": text, "input_id": input_id},
             "created_at": NOW,
         },
-        QueuedInput,
+        port.QueuedInput,
     )
 
 
-def a_blob(data: bytes = b"\x89PNG") -> Blob:
-    return Blob(digest=digest_bytes(data), data=data)
+def a_blob(data: bytes = b"\x89PNG") -> port.Blob:
+    return port.Blob(digest=digest_bytes(data), data=data)
 
 
-def attached(blob: Blob) -> AttachmentPart:
+def attached(blob: port.Blob) -> AttachmentPart:
     return AttachmentPart(digest=blob.digest, media_type="image/png", size=len(blob.data))
 
 
-def showing(blob: Blob) -> UserMessage:
+def showing(blob: port.Blob) -> UserMessage:
     """A message with an attachment."""
     return UserMessage(content=(attached(blob),))
 
@@ -219,22 +207,25 @@ def an_approval(approval_id: str = "a1", turn_id: str = "t1", expires_in_ms: int
 
 
 async def begin(
-    store: SessionStore, turn_id: str = "t1", session_id: str = "s1", claimed_by: Claimant | None = None
-) -> Begun:
+    store: port.SessionStore,
+    turn_id: str = "t1",
+    session_id: str = "s1",
+    claimed_by: port.Claimant | None = None,
+) -> port.Begun:
     """Begin a turn, on a session that is made if need be."""
     await store.open_session(a_head(session_id))
     begun = await store.begin(new_turn(turn_id, session_id), claimed_by or claimant())
-    assert isinstance(begun, Begun)
+    assert isinstance(begun, port.Begun)
     return begun
 
 
 async def take_turn(
-    store: SessionStore,
+    store: port.SessionStore,
     turn_id: str = "t1",
     session_id: str = "s1",
     entries: tuple[Entry, ...] | None = None,
     now_ms: int = NOW,
-    state: StateRecord | None = None,
+    state: port.StateRecord | None = None,
 ) -> SessionHead:
     """Begin a turn and end it well."""
     begun = await begin(store, turn_id, session_id, claimant(now_ms=now_ms))
@@ -245,11 +236,11 @@ async def take_turn(
 
 
 async def park(
-    store: SessionStore, *waits: Wait, turn_id: str = "t1", approvals: tuple[Approval, ...] = ()
-) -> Lease:
+    store: port.SessionStore, *waits: Wait, turn_id: str = "t1", approvals: tuple[Approval, ...] = ()
+) -> port.Lease:
     """Begin a turn and let it wait; returns the lease that it had."""
     begun = await begin(store, turn_id)
-    save = Save(turn_id=turn_id, entries=(an_entry("model.1"),), approvals=approvals, waits=waits)
+    save = port.Save(turn_id=turn_id, entries=(an_entry("model.1"),), approvals=approvals, waits=waits)
     await store.park(begun.lease, save, waiting(*waits))
     return begun.lease
 
