@@ -37,7 +37,7 @@ from standfast.runtime.host.background import BackgroundServices
 from standfast.runtime.host.runtime_host import RuntimeHost
 from standfast.runtime.host.service import session_views
 from standfast.runtime.host.tasks import Tasks
-from standfast.runtime.sessions.approvals import list_approvals
+from standfast.runtime.sessions.approvals import approving, list_approvals
 from standfast.runtime.sessions.directory import SessionDirectory, agents_by_name
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.sessions.materialize import LazyRules, OpenModels, open_prices, shared_limits
@@ -321,9 +321,7 @@ class Runtime:
 
         *decided_by* names the person who decided; it is stored with the approval.
         """
-        kwargs = None if arguments is None else to_json(dict(arguments))[0]
-        decision = Decision(approved=True, reason=reason, kwargs=kwargs, decided_by=decided_by)
-        return await decide_call(self._open, approval_id, decision)
+        return await decide_call(self._open, approval_id, approving(None, arguments, reason, decided_by))
 
     async def deny(
         self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None

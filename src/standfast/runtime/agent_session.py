@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from standfast.errors import ApprovalNotFound, InvalidArgument, SessionNotFound, ValueTooLarge
 from standfast.graph.history import messages_of, nodes_of
@@ -39,6 +39,7 @@ from standfast.runtime.agent_definition import checked_limits
 from standfast.runtime.result import AwaitedResult
 from standfast.runtime.sessions.approvals import (
     Arguments,
+    approving,
     checked_arguments,
     decide,
     get_approval,
@@ -55,7 +56,7 @@ from standfast.runtime.sessions.observation import (
     current_turn,
 )
 from standfast.runtime.sessions.session_plugins import SessionPlugins, SessionTools, append_nodes
-from standfast.runtime.turn import Turn, TurnRequest, new_input_id, new_turn_id
+from standfast.runtime.turn import Turn, TurnRequest, new_turn_id
 from standfast.tools.registered_tool import ARGS, from_native, is_positional
 from standfast.tools.tool_table import ToolProvider
 
@@ -342,9 +343,7 @@ class Session(Generic[Output, Deps]):
         *decided_by* names the person who decided; it is stored with the approval. If the turn cannot run
         here, nothing is decided: `WrongAgent` or `DepsMissing`. `Runtime.approve` only decides.
         """
-        kwargs = None if arguments is None else to_json(dict(arguments))[0]
-        decision = Decision(approved=True, reason=reason, kwargs=kwargs, decided_by=decided_by)
-        return await self._decide(approval_id, decision)
+        return await self._decide(approval_id, approving(None, arguments, reason, decided_by))
 
     async def deny(
         self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
@@ -372,14 +371,17 @@ class Session(Generic[Output, Deps]):
     async def inject(self, prompt: Prompt | InjectedTurnInput, *, id: str | None = None) -> str:
         """Send a message to the running turn, for its next checkpoint; if none runs, to the next turn."""
         if isinstance(prompt, InjectedTurnInput):
-            return await self._put("inject", prompt.message, (), id or prompt.id)
+            put = self._directory.put_input
+            return await put(self.session_id, "inject", prompt.message, id or prompt.id)
         content, blobs = read_prompt(prompt)
-        return await self._put("inject", UserMessage(content=content), blobs, id)
+        message = UserMessage(content=content)
+        return await self._directory.put_input(self.session_id, "inject", message, id, blobs)
 
     async def queue(self, prompt: Prompt, *, id: str | None = None) -> str:
         """Queue a message that starts a turn of its own once the session is free."""
         content, blobs = read_prompt(prompt)
-        input_id = await self._put("queue", UserMessage(content=content), blobs, id)
+        message = UserMessage(content=content)
+        input_id = await self._directory.put_input(self.session_id, "queue", message, id, blobs)
         self._live.queue.drain()
         return input_id
 
@@ -473,19 +475,6 @@ class Session(Generic[Output, Deps]):
     @property
     def _store(self) -> SessionStore:
         return self._directory.store
-
-    async def _put(
-        self, kind: Literal["inject", "queue"], message: UserMessage, blobs: tuple[Blob, ...], id: str | None
-    ) -> str:
-        item = QueuedInput(
-            input_id=id or new_input_id(),
-            session_id=self.session_id,
-            kind=kind,
-            message=message,
-            created_at=self._directory.now_ms(),
-        )
-        await self._store.put_input(item, blobs)
-        return item.input_id
 
     def __repr__(self) -> str:
         return f"<Session {self.session_id}>"

@@ -22,10 +22,9 @@ from standfast.runtime.sandbox import (
     SandboxFacade,
     SandboxOptions,
     SandboxSettings,
-    approving,
     open_runs,
 )
-from standfast.runtime.sessions.approvals import get_approval, list_approvals
+from standfast.runtime.sessions.approvals import approving, get_approval, list_approvals
 from standfast.sandbox.run_errors import cancelled_error
 from standfast.tools.threads import interruptible_result, run_blocking
 

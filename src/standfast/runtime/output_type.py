@@ -78,12 +78,6 @@ def with_model_unions(type_: Any) -> Any:
         return _model_union(changed)
 
 
-def accepts_text(type_: Any) -> bool:
-    """Return whether plain text is one of the answers that *type_* allows."""
-    members = type_.members if _is_model_union(type_) else get_args(type_)
-    return str in members and get_origin(type_) in (None, Union, UnionType)
-
-
 def name_of(member: Any) -> str:
     """Return a member's name for readers."""
     if member is NoneType:
@@ -182,7 +176,8 @@ class OutputType:
                 hint="use JSON types, dataclasses, TypedDict, Enum, msgspec structs, pydantic models, or a "
                 "union of them",
             ) from None
-        self._accepts_text = accepts_text(self._type)
+        members = self._type.members if _is_model_union(self._type) else get_args(self._type)
+        self._accepts_text = str in members and get_origin(self._type) in (None, Union, UnionType)
         self.runs_code = runs_code(self._type)
 
     def check(self, text: str) -> OutputCheck:

@@ -18,7 +18,7 @@ import msgspec
 from standfast.durable.journal import owner_is_dead
 from standfast.errors import InvalidArgument, NotConfigured, ServiceUnavailable, StandfastError
 from standfast.model.approval import Approval, Decision
-from standfast.model.canonical import Json, to_json
+from standfast.model.canonical import Json
 from standfast.model.capability import Capability
 from standfast.model.language import Language
 from standfast.model.limits import SessionLimits
@@ -29,7 +29,7 @@ from standfast.ports.language_runtime import LanguageRuntime
 from standfast.ports.session_store import SessionStore
 from standfast.ports.trace import TraceSink
 from standfast.runtime.data_dir import KEY_VARIABLE, DataDir, key_from_text
-from standfast.runtime.sessions.approvals import get_approval, list_approvals
+from standfast.runtime.sessions.approvals import approving, get_approval, list_approvals
 from standfast.sandbox.config import SandboxConfig
 from standfast.sandbox.engine_kinds import kind_of, usual_engine
 from standfast.tools.builtin.discovery import discovery_tools
@@ -430,22 +430,6 @@ def options_from(settings: SandboxSettings) -> SandboxOptions:
         return SandboxOptions(**settings)  # type: ignore[arg-type]
     except TypeError as error:
         raise InvalidArgument(f"Sandbox: {error}") from None
-
-
-def approving(
-    args: Sequence[Json] | None,
-    kwargs: Mapping[str, Json] | None,
-    reason: str | None,
-    decided_by: str | None = None,
-) -> Decision:
-    """Return the decision to approve a call, with other arguments if given."""
-    return Decision(
-        approved=True,
-        reason=reason,
-        args=to_json(list(args))[0] if args is not None else None,
-        kwargs=to_json(dict(kwargs))[0] if kwargs is not None else None,
-        decided_by=decided_by,
-    )
 
 
 def make_registry(options: SandboxOptions) -> ToolRegistry:

@@ -74,11 +74,6 @@ class AsyncHandles:
         elif record.owner == owner and record.id not in self.watched.get(record.session_id, ()):
             self.watch(record.session_id, record.id, None)
 
-    async def look_at_all(self) -> None:
-        """Look at the handles of every session that has moved."""
-        for session_id in list(self.watched):
-            await self.look(session_id)
-
     async def look(self, session_id: str) -> None:
         """Cancel the handles that a session no longer holds. Never fatal."""
         if session_id not in self.watched:

@@ -144,7 +144,8 @@ class BackgroundServices:
         self._looked_s = at
         live = await self._directory.store.tasks(live=True)
         await recover_tasks(self._directory, self.tasks, live)
-        await self.tasks.handles.look_at_all()
+        for session_id in list(self.watched):
+            await self.tasks.handles.look(session_id)
         for session_id in {task.session_id for task in live if task.kind is TaskKind.MONITOR}:
             await self._directory.put_to_work(session_id)
         try:

@@ -36,14 +36,14 @@ from standfast.model.task import TaskRecord, TaskSpec, TaskState
 from standfast.plugins.turn_hooks import priced, whole_reply
 from standfast.ports.host import DirectLlmCompletion, SessionTask, TaskCancel
 from standfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded
-from standfast.ports.session_store import QueuedInput, SessionStore
+from standfast.ports.session_store import SessionStore
 from standfast.runtime.host.service import HostService
 from standfast.runtime.host.sessions import LifecycleService
 from standfast.runtime.host.tasks import Tasks
 from standfast.runtime.host.turns import TurnService
 from standfast.runtime.sessions.materialize import durable_state
 from standfast.runtime.sessions.session_plugins import SessionTools, append_nodes
-from standfast.runtime.turn import RUNNING_TURN, new_input_id
+from standfast.runtime.turn import RUNNING_TURN
 from standfast.tools.no_host import SERVICES
 
 if TYPE_CHECKING:
@@ -148,77 +148,6 @@ class CompletionService(HostService):
         await self._directory.store.add_usage(self.session_id, (entry,), 1, self._directory.now_ms())
 
 
-class GraphService(HostService):
-    """The `SessionGraphHost` of a session."""
-
-    __slots__ = ()
-
-    async def append_session_nodes(
-        self, session_id: str, request: AppendSessionNodesRequest
-    ) -> AppendSessionNodesResult:
-        """Add nodes under the leaf, all of them; or tell where the session has gone instead."""
-        await self._head("append_session_nodes", session_id)
-        live = self._directory.live(session_id)
-        try:
-            head = await append_nodes(live, self.services, request.nodes, request.requires_ancestor_node_id)
-        except StaleBranch as stale:
-            return BranchIsStale(current_leaf_node_id=stale.current_leaf_node_id)
-        if not request.nodes:
-            return Appended(node_ids=(), leaf_node_id=head.leaf or "")
-        assert head.leaf is not None
-        segment = split_node_id(head.leaf)[0]
-        ids = tuple(node_id(segment, place) for place in range(len(request.nodes)))
-        return Appended(node_ids=ids, leaf_node_id=head.leaf)
-
-
-class ToolService(HostService):
-    """The `ToolCatalogHost` and the `ToolStateHost` of a session."""
-
-    __slots__ = ()
-
-    async def tool_catalog(self, session_id: str) -> list[dict[str, Any]]:
-        """Return the tools as the model sees them; the caller may change the list."""
-        return await (await self._tools("tool_catalog", session_id)).catalog()
-
-    async def tool_state(self, session_id: str) -> ToolState:
-        return await (await self._tools("tool_state", session_id)).state()
-
-    async def apply_tool_state(self, session_id: str, snapshot: ToolState) -> int:
-        """Take a state over; `GenerationMismatch` if it is not of the current generation."""
-        return await (await self._tools("apply_tool_state", session_id)).apply_state(snapshot)
-
-    async def set_tools_availability(
-        self, session_id: str, tool_names: Sequence[str], availability: ToolAvailability | None
-    ) -> int:
-        """Set the availability of all these tools or of none; `UnknownTool` names the first unknown one."""
-        tools = await self._tools("set_tools_availability", session_id)
-        return await tools.set_availability(list(tool_names), availability)
-
-    async def set_tool_availability(
-        self, session_id: str, tool_name: str, availability: ToolAvailability | None
-    ) -> int:
-        tools = await self._tools("set_tool_availability", session_id)
-        return await tools.set_availability(tool_name, availability)
-
-    async def _tools(self, method: str, session_id: str) -> SessionTools:
-        live = await self._live(method, session_id)
-        return SessionTools(live, self.services)
-
-
-class SnapshotService(HostService):
-    """The `SessionSnapshotHost` of a session."""
-
-    __slots__ = ()
-
-    async def snapshot_current(self) -> SessionSnapshot:
-        head = await self._head("snapshot_current", self.session_id)
-        return await snapshot_of(self._directory.store, head)
-
-    async def snapshot_session(self, session_id: str) -> SessionSnapshot:
-        head = await self._head("snapshot_session", session_id)
-        return await snapshot_of(self._directory.store, head)
-
-
 async def snapshot_of(store: SessionStore, head: SessionHead) -> SessionSnapshot:
     """Return a session at rest, or as it was before the running turn."""
     messages = [] if head.leaf is None else messages_of(await store.frame(head.leaf))
@@ -236,15 +165,7 @@ class TaskService(HostService):
     async def inject_turn_input(self, session_id: str, input: InjectedTurnInput) -> str:
         """Send a message to the running turn, or the next one; also of a session above this one."""
         await self._head("inject_turn_input", session_id, upward=True)
-        item = QueuedInput(
-            input_id=input.id or new_input_id(),
-            session_id=session_id,
-            kind="inject",
-            message=input.message,
-            created_at=self._directory.now_ms(),
-        )
-        await self._directory.store.put_input(item)
-        return item.input_id
+        return await self._directory.put_input(session_id, "inject", input.message, input.id)
 
     async def spawn_hidden_task(self, session_id: str, label: str, task: SessionTask) -> None:
         """Run something that is not listed. It is awaited before the runtime closes."""
@@ -326,10 +247,66 @@ class TaskService(HostService):
         return self._background.tasks
 
 
-class MonitorService(HostService):
-    """The `MonitorHost` of a session."""
+_MAX_NAME = 128
+
+
+class RuntimeHost(LifecycleService, TurnService, TaskService, CompletionService):
+    """The `RuntimeSessionHost` of a session: also its snapshots, tools, monitors, history and trace."""
 
     __slots__ = ()
+
+    async def snapshot_current(self) -> SessionSnapshot:
+        head = await self._head("snapshot_current", self.session_id)
+        return await snapshot_of(self._directory.store, head)
+
+    async def snapshot_session(self, session_id: str) -> SessionSnapshot:
+        head = await self._head("snapshot_session", session_id)
+        return await snapshot_of(self._directory.store, head)
+
+    async def tool_catalog(self, session_id: str) -> list[dict[str, Any]]:
+        """Return the tools as the model sees them; the caller may change the list."""
+        return await (await self._tools("tool_catalog", session_id)).catalog()
+
+    async def tool_state(self, session_id: str) -> ToolState:
+        return await (await self._tools("tool_state", session_id)).state()
+
+    async def apply_tool_state(self, session_id: str, snapshot: ToolState) -> int:
+        """Take a state over; `GenerationMismatch` if it is not of the current generation."""
+        return await (await self._tools("apply_tool_state", session_id)).apply_state(snapshot)
+
+    async def set_tools_availability(
+        self, session_id: str, tool_names: Sequence[str], availability: ToolAvailability | None
+    ) -> int:
+        """Set the availability of all these tools or of none; `UnknownTool` names the first unknown one."""
+        tools = await self._tools("set_tools_availability", session_id)
+        return await tools.set_availability(list(tool_names), availability)
+
+    async def set_tool_availability(
+        self, session_id: str, tool_name: str, availability: ToolAvailability | None
+    ) -> int:
+        tools = await self._tools("set_tool_availability", session_id)
+        return await tools.set_availability(tool_name, availability)
+
+    async def _tools(self, method: str, session_id: str) -> SessionTools:
+        live = await self._live(method, session_id)
+        return SessionTools(live, self.services)
+
+    async def append_session_nodes(
+        self, session_id: str, request: AppendSessionNodesRequest
+    ) -> AppendSessionNodesResult:
+        """Add nodes under the leaf, all of them; or tell where the session has gone instead."""
+        await self._head("append_session_nodes", session_id)
+        live = self._directory.live(session_id)
+        try:
+            head = await append_nodes(live, self.services, request.nodes, request.requires_ancestor_node_id)
+        except StaleBranch as stale:
+            return BranchIsStale(current_leaf_node_id=stale.current_leaf_node_id)
+        if not request.nodes:
+            return Appended(node_ids=(), leaf_node_id=head.leaf or "")
+        assert head.leaf is not None
+        segment = split_node_id(head.leaf)[0]
+        ids = tuple(node_id(segment, place) for place in range(len(request.nodes)))
+        return Appended(node_ids=ids, leaf_node_id=head.leaf)
 
     async def monitor_snapshot(self, session_id: str) -> MonitorSnapshot:
         return await (await self._monitors("monitor_snapshot", session_id)).snapshot(session_id)
@@ -348,15 +325,6 @@ class MonitorService(HostService):
         await self._head(method, session_id)
         return self._background.monitors
 
-
-_MAX_NAME = 128
-
-
-class TraceService(HostService):
-    """The `TraceHost` of a session."""
-
-    __slots__ = ()
-
     async def emit_trace_event(self, name: str, body: Json = None) -> None:
         """Put a record into the trace. It never fails: a body that is no JSON is left out."""
         here = RUNNING_TURN.get()
@@ -368,22 +336,6 @@ class TraceService(HostService):
             clean = None
         turn_id = here.turn_id if here is not None and here.session_id == self.session_id else ""
         self.services.record(self.session_id, turn_id, "", str(name)[:_MAX_NAME], clean)
-
-
-class RuntimeHost(
-    SnapshotService,
-    ToolService,
-    LifecycleService,
-    TurnService,
-    TaskService,
-    MonitorService,
-    GraphService,
-    CompletionService,
-    TraceService,
-):
-    """The `RuntimeSessionHost` of a session."""
-
-    __slots__ = ()
 
     def __repr__(self) -> str:
         return f"<RuntimeHost of {self.session_id}>"

@@ -256,7 +256,10 @@ class LifecycleService(HostService):
         child = self._directory.assign(made.session_id, agent, above=live, deps=deps)
         if forked is not None:
             await child.begin_with(forked, made, whole=isinstance(request.start, FromNothing))
-        return handle_of(made)
+        kept = made.charter or charter
+        return SessionHandle(
+            session_id=made.session_id, parent_session_id=kept.parent_session_id, depth=kept.depth
+        )
 
     async def take_first_turn_input(self, session_id: str) -> UserMessage | None:
         """Return the message for the first turn of a session, once."""
@@ -317,10 +320,3 @@ def _require_tools(agent: AgentDefinition[Any, Any], request: SessionCreateReque
             f"agent {agent.name!r} has no tool {unknown[0][:80]!r}",
             hint=f"it has: {', '.join(has) or 'none'}",
         )
-
-
-def handle_of(head: SessionHead) -> SessionHandle:
-    charter = head.charter or SessionCharter()
-    return SessionHandle(
-        session_id=head.session_id, parent_session_id=charter.parent_session_id, depth=charter.depth
-    )

@@ -20,7 +20,6 @@ from standfast.model.host_requests import AssembledTurn, TurnInput
 from standfast.model.outcome import Finished
 from standfast.model.session import TurnRecord
 from standfast.ports.host import SessionTurnHandle
-from standfast.ports.session_store import SessionStore
 from standfast.runtime.agent_definition import checked_limits
 from standfast.runtime.dependencies import fits
 from standfast.runtime.host.closing import turn_rests
@@ -79,7 +78,16 @@ class TurnService(HostService):
         record = await self._turn("await_turn", turn_id)
         with self._background.waits.waiting_for(record.session_id):
             rests = await turn_rests(self._directory, record)
-        return await assembled(self._directory.store, rests)
+        assert rests.summary is not None
+        outcome = rests.summary.outcome
+        return AssembledTurn(
+            turn_id=rests.turn_id,
+            session_id=rests.session_id,
+            outcome=outcome,
+            text=outcome.text if isinstance(outcome, Finished) else "",
+            usage=rests.summary.usage,
+            messages=await messages_of_turn(self._directory.store, rests),
+        )
 
     async def cancel_turn(self, turn_id: str) -> None:
         """End a turn; one that has ended stays as it is."""
@@ -101,20 +109,6 @@ class TurnService(HostService):
         if record is None or head is None or not await self._sees(head, False):
             raise TurnNotFound(turn_id)
         return record
-
-
-async def assembled(store: SessionStore, record: TurnRecord) -> AssembledTurn:
-    """Return a turn that has ended or waits, with its messages."""
-    assert record.summary is not None
-    outcome = record.summary.outcome
-    return AssembledTurn(
-        turn_id=record.turn_id,
-        session_id=record.session_id,
-        outcome=outcome,
-        text=outcome.text if isinstance(outcome, Finished) else "",
-        usage=record.summary.usage,
-        messages=await messages_of_turn(store, record),
-    )
 
 
 class TurnEvents(Subscription):

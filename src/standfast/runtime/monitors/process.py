@@ -208,12 +208,6 @@ class Command:
         return ["/bin/sh", "-c", self.command] if isinstance(self.command, str) else list(self.command)
 
 
-def command_environment(extra: Mapping[str, str], token: str) -> dict[str, str]:
-    """Return the environment of a command: what is passed on, then *extra*, then the mark."""
-    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    return {"PATH": os.defpath, **kept, **extra, MARK: token}
-
-
 CHUNK: Final = 65_536
 _START_S: Final = 30.0
 _PATIENCE_S: Final = 5.0
@@ -404,8 +398,9 @@ class MonitorProcess:
 
 def _request(command: Command, token: str) -> int:
     """Return the descriptor of an unnamed file that says what to run."""
-    argv, env = command.argv, command_environment(command.env, token)
-    data = json.dumps({"argv": argv, "cwd": command.cwd, "env": env}).encode("utf-8")
+    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    env = {"PATH": os.defpath, **passed_on, **command.env, MARK: token}
+    data = json.dumps({"argv": command.argv, "cwd": command.cwd, "env": env}).encode("utf-8")
     memory = sys.platform == "linux"
     with open(os.memfd_create("monitor"), "w+b") if memory else tempfile.TemporaryFile() as file:
         file.write(data)

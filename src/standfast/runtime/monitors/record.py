@@ -20,7 +20,7 @@ from standfast.durable.process_identity import machine
 from standfast.errors import Code, ErrorObject
 from standfast.model.canonical import Json
 from standfast.model.limits import U64
-from standfast.model.monitor import MonitorSpec, MonitorState, MonitorStatus, MonitorUpdate
+from standfast.model.monitor import MonitorState, MonitorStatus, MonitorUpdate
 from standfast.model.task import TaskKind, TaskRecord, TaskState
 from standfast.runtime.monitors.process import ProcessMark
 
@@ -83,12 +83,13 @@ def task_of(
 ) -> TaskRecord:
     """Return a monitor as a new task."""
     spec = record.status.spec
+    command = spec.command if isinstance(spec.command, str) else " ".join(spec.command)
     empty = TaskRecord(
         session_id=session_id,
         id=spec.id,
         kind=TaskKind.MONITOR,
         state=TaskState.PENDING,
-        label=label_of(spec),
+        label=(spec.description or command)[:_LABEL_CHARS],
         owner=owner,
         created_at=created_at,
         updated_at=now_ms,
@@ -136,11 +137,6 @@ def kept(updates: Sequence[MonitorUpdate]) -> tuple[MonitorUpdate, ...]:
         first -= 1
         room -= len(updates[first].text)
     return tuple(updates[first:])
-
-
-def label_of(spec: MonitorSpec) -> str:
-    command = spec.command if isinstance(spec.command, str) else " ".join(spec.command)
-    return (spec.description or command)[:_LABEL_CHARS]
 
 
 def interrupted(why: str) -> ErrorObject:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
 from standfast.errors import ApprovalNotFound, InvalidArgument
 from standfast.model.approval import Approval, ApprovalState, Decision
-from standfast.model.canonical import Json
+from standfast.model.canonical import Json, to_json
 from standfast.model.capability import SettledCall
 from standfast.ports.session_store import SessionStore
 from standfast.tools.dispatch import Dispatcher
@@ -45,6 +45,22 @@ def as_of(approval: Approval, now_ms: int) -> Approval:
     if approval.state is ApprovalState.PENDING and now_ms >= approval.expires_at:
         return msgspec.structs.replace(approval, state=ApprovalState.EXPIRED)
     return approval
+
+
+def approving(
+    args: Sequence[Json] | None,
+    kwargs: Mapping[str, Json] | None,
+    reason: str | None,
+    decided_by: str | None,
+) -> Decision:
+    """Return the decision to approve a call, with other arguments if given."""
+    return Decision(
+        approved=True,
+        reason=reason,
+        args=to_json(list(args))[0] if args is not None else None,
+        kwargs=to_json(dict(kwargs))[0] if kwargs is not None else None,
+        decided_by=decided_by,
+    )
 
 
 async def decide(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -38,7 +38,7 @@ from standfast.model.trigger import Occurrence
 from standfast.plugins.contexts import NoHosts, SessionHosts
 from standfast.plugins.runtime_services import RuntimeServices, runtime_not_open
 from standfast.ports.host import SessionTask
-from standfast.ports.session_store import QueuedInput, SessionStore
+from standfast.ports.session_store import Blob, QueuedInput, SessionStore
 from standfast.runtime.agent_definition import AgentDefinition, declared_agents
 from standfast.runtime.dependencies import fits, inherited_factory
 from standfast.runtime.sessions.live_session import LiveSession, RunsTurns
@@ -51,7 +51,7 @@ from standfast.runtime.sessions.materialize import (
 )
 from standfast.runtime.sessions.session_plugins import as_options
 from standfast.runtime.triggers import deliver, listeners, occurrence
-from standfast.runtime.turn import is_turn_id
+from standfast.runtime.turn import is_turn_id, new_input_id
 
 MAX_METADATA_BYTES: Final = 16 * 1024
 
@@ -267,18 +267,27 @@ class SessionDirectory:
 
     async def queue_turn(self, session_id: str, input_id: str, message: UserMessage) -> None:
         """Queue an input for a session, once, and start its turn if its agent is known here."""
-        await self.store.put_input(
-            QueuedInput(
-                input_id=input_id,
-                session_id=session_id,
-                kind="queue",
-                message=message,
-                created_at=self.now_ms(),
-            )
-        )
+        await self.put_input(session_id, "queue", message, input_id)
         live = await self.put_to_work(session_id)
         if live is not None:
             live.queue.drain()
+
+    async def put_input(
+        self,
+        session_id: str,
+        kind: Literal["inject", "queue"],
+        message: UserMessage,
+        input_id: str | None = None,
+        blobs: tuple[Blob, ...] = (),
+    ) -> str:
+        """Queue an input for a session, once, and return its id."""
+        input_id = input_id or new_input_id()
+        now = self.now_ms()
+        item = QueuedInput(
+            input_id=input_id, session_id=session_id, kind=kind, message=message, created_at=now
+        )
+        await self.store.put_input(item, blobs)
+        return input_id
 
     async def occur(self, source: str, key: str, payload: Json) -> int:
         """Deliver an occurrence at a source to its triggers; return how many turns it becomes."""

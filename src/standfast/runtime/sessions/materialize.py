@@ -227,16 +227,18 @@ class SessionSetup(msgspec.Struct, frozen=True):
         """Return the setup for a session with this charter."""
         if charter is None or charter == self.charter:
             return self
-        given = self.authority
+        given, subagent, parent = self.authority, None, charter.parent_session_id
+        if charter.subagent and parent is not None:
+            subagent = SubagentContext(parent_session_id=parent, depth=charter.depth, task=charter.task)
         authority = SessionAuthority(
             given.tool_access.within(charter.tool_access),
-            given.subagent or _subagent_of(charter),
+            given.subagent or subagent,
             given.plugin_options if given.plugin_options.plugins else charter.plugin_options,
         )
         return msgspec.structs.replace(
             self,
             authority=authority,
-            parent_session_id=charter.parent_session_id,
+            parent_session_id=parent,
             policy=self.policy or charter.policy,
             charter=charter,
         )
@@ -260,15 +262,6 @@ AS_GIVEN = SessionSetup()
 def charter_of_fork(charter: SessionCharter | None) -> SessionCharter | None:
     """Return what a fork keeps of a charter: its policy. It has no parent, and all rights."""
     return None if charter is None or charter.policy is None else SessionCharter(policy=charter.policy)
-
-
-def _subagent_of(charter: SessionCharter) -> SubagentContext | None:
-    """Return how plugins see that their session works for another one."""
-    if not charter.subagent or charter.parent_session_id is None:
-        return None
-    return SubagentContext(
-        parent_session_id=charter.parent_session_id, depth=charter.depth, task=charter.task
-    )
 
 
 async def materialize(

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -50,6 +50,13 @@ class PluginInfo(msgspec.Struct, frozen=True):
     slots: tuple[str, ...]
     tools: tuple[str, ...]
     actions: tuple[str, ...]
+
+
+class ActionTarget(TypedDict, total=False):
+    """The session that an action works on: by default the current one."""
+
+    session_id: str | None
+    default_to_current_session: bool
 
 
 class _SessionChanges:
@@ -221,14 +228,7 @@ class SessionPlugins(_SessionChanges):
         """Return the actions that callers may invoke."""
         return (await self._live.current()).plugins.plugin_actions()
 
-    async def invoke(
-        self,
-        name: str,
-        arguments: Json = None,
-        *,
-        session_id: str | None = None,
-        default_to_current_session: bool = True,
-    ) -> Json:
+    async def invoke(self, name: str, arguments: Json = None, **where: Unpack[ActionTarget]) -> Json:
         """Call an action with JSON and return JSON.
 
         It works on the session *session_id*, or by default on this one. An action of kind `task` runs in the
@@ -236,10 +236,6 @@ class SessionPlugins(_SessionChanges):
 
         Errors: `UnknownAction`, `UnknownSession`, `MissingSession`, `UnexpectedSession`.
         """
-        where: dict[str, Any] = {
-            "session_id": session_id,
-            "default_to_current_session": default_to_current_session,
-        }
         done = await self._perform(
             name, arguments, where, lambda plugins: plugins.invoke_plugin_action(name, arguments, **where)
         )
@@ -251,15 +247,9 @@ class SessionPlugins(_SessionChanges):
         name: str,
         arguments: object = None,
         answer: type[T] | Any = Any,
-        *,
-        session_id: str | None = None,
-        default_to_current_session: bool = True,
+        **where: Unpack[ActionTarget],
     ) -> T:
         """Call an action with values and return one of type *answer*, or a task's record. See `invoke`."""
-        where: dict[str, Any] = {
-            "session_id": session_id,
-            "default_to_current_session": default_to_current_session,
-        }
         value: T = await self._perform(
             name,
             arguments,
@@ -272,11 +262,11 @@ class SessionPlugins(_SessionChanges):
         self,
         name: str,
         arguments: object,
-        where: dict[str, Any],
+        where: ActionTarget,
         perform: Callable[[PluginSession], Awaitable[Any]],
     ) -> Any:
         """Start an action of kind `task`, or perform another one; only queries run during a change."""
-        session_id = where["session_id"]
+        session_id = where.get("session_id")
         if session_id is not None and await self._services.store.head(session_id) is None:
             raise UnknownSession(name, f"was called for session {session_id[:80]!r}, which does not exist")
         plugins = (await self._live.current()).plugins
