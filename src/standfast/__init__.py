@@ -62,35 +62,28 @@ __all__, __getattr__, __dir__ = lazy_exports(
 __all__.insert(0, "__version__")
 
 if TYPE_CHECKING:
+    from standfast.errors import ErrorObject as ErrorObject
     from standfast.errors import LeaseLost as LeaseLost
     from standfast.errors import ModelError as ModelError
+    from standfast.errors import Span as Span
     from standfast.errors import StandfastError as StandfastError
     from standfast.errors import ToolError as ToolError
-    from standfast.model import Approval as Approval
-    from standfast.model import ApprovalState as ApprovalState
-    from standfast.model import CallStatus as CallStatus
-    from standfast.model import Capability as Capability
-    from standfast.model import CapabilityLimits as CapabilityLimits
-    from standfast.model import Diagnostic as Diagnostic
-    from standfast.model import ErrorObject as ErrorObject
-    from standfast.model import ExternalCallRecord as ExternalCallRecord
-    from standfast.model import Language as Language
-    from standfast.model import Metrics as Metrics
-    from standfast.model import RunRequest as RunRequest
-    from standfast.model import RunResult as RunResult
-    from standfast.model import RunStatus as RunStatus
-    from standfast.model import SessionId as SessionId
-    from standfast.model import SessionInfo as SessionInfo
-    from standfast.model import SessionLimits as SessionLimits
-    from standfast.model import SessionMeta as SessionMeta
-    from standfast.model import Severity as Severity
-    from standfast.model import SideEffect as SideEffect
-    from standfast.model import Span as Span
-    from standfast.model import ToolCallContext as ToolCallContext
-    from standfast.model import auto_approval as auto_approval
+    from standfast.model.approval import Approval as Approval
+    from standfast.model.approval import ApprovalState as ApprovalState
+    from standfast.model.capability import CallStatus as CallStatus
+    from standfast.model.capability import Capability as Capability
+    from standfast.model.capability import ExternalCallRecord as ExternalCallRecord
+    from standfast.model.capability import SideEffect as SideEffect
+    from standfast.model.capability import ToolCallContext as ToolCallContext
+    from standfast.model.capability import auto_approval as auto_approval
+    from standfast.model.diagnostic import Diagnostic as Diagnostic
+    from standfast.model.diagnostic import Severity as Severity
     from standfast.model.host_requests import DirectRequest as DirectRequest
     from standfast.model.host_requests import SessionCreateRequest as SessionCreateRequest
     from standfast.model.host_requests import TurnInput as TurnInput
+    from standfast.model.language import Language as Language
+    from standfast.model.limits import CapabilityLimits as CapabilityLimits
+    from standfast.model.limits import SessionLimits as SessionLimits
     from standfast.model.limits import Usage as Usage
     from standfast.model.limits import UsageLimits as UsageLimits
     from standfast.model.message import AssistantMessage as AssistantMessage
@@ -101,9 +94,16 @@ if TYPE_CHECKING:
     from standfast.model.monitor import MonitorSpec as MonitorSpec
     from standfast.model.monitor import MonitorState as MonitorState
     from standfast.model.outcome import StopReason as StopReason
+    from standfast.model.run import Metrics as Metrics
+    from standfast.model.run import RunRequest as RunRequest
+    from standfast.model.run import RunResult as RunResult
+    from standfast.model.run import RunStatus as RunStatus
     from standfast.model.session import CurrentTurn as CurrentTurn
     from standfast.model.session import Node as Node
     from standfast.model.session import SessionHead as SessionHead
+    from standfast.model.session import SessionId as SessionId
+    from standfast.model.session import SessionInfo as SessionInfo
+    from standfast.model.session import SessionMeta as SessionMeta
     from standfast.model.session import session_id_from as session_id_from
     from standfast.model.task import TaskSpec as TaskSpec
     from standfast.model.task import TaskState as TaskState

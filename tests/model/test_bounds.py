@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standfast.errors import InvalidArgument, ValueTooLarge
-from standfast.model import to_json
 from standfast.model.canonical import (
     MAX_VALUE_CONTAINERS,
     MAX_VALUE_NODES,
@@ -23,6 +22,7 @@ from standfast.model.canonical import (
     check_json_bounds,
     is_light,
     read_json,
+    to_json,
 )
 
 

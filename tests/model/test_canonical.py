@@ -12,8 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standfast.errors import InvalidArgument
-from standfast.model import canonical, canonical_json, digest_bytes, digest_json, to_json
-from standfast.model.canonical import encode_json, nested_deeper_than
+from standfast.model import canonical
+from standfast.model.canonical import (
+    canonical_json,
+    digest_bytes,
+    digest_json,
+    encode_json,
+    nested_deeper_than,
+    to_json,
+)
 from standfast.model.message import ToolMessage
 
 

@@ -18,7 +18,7 @@ from standfast import (
     tool,
 )
 from standfast.errors import InvalidToolName, ToolNameTaken, UnknownTool
-from standfast.model import is_python_identifier
+from standfast.model.capability import is_python_identifier
 
 
 @pytest.mark.parametrize("name", ["fetch_json", "_x", "f1", "F", "match", "case", "_", "x" * 200])

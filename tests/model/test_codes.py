@@ -9,7 +9,7 @@ import pytest
 
 from standfast import errors
 from standfast.errors import STATUS_OF_CODE, Code, ErrorObject, Span, StandfastError, ToolError, TurnCode
-from standfast.model import RunStatus, status_of_code
+from standfast.model.run import RunStatus, status_of_code
 
 TABLE = {
     "validation_error": """SYNTAX_ERROR TYPE_ERROR UNKNOWN_TOOL UNSUPPORTED_FEATURE RESULT_NOT_SERIALIZABLE

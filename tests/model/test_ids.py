@@ -7,8 +7,9 @@ import pytest
 
 from standfast import session_id_from
 from standfast.errors import InvalidArgument, InvalidSessionId
-from standfast.model import Approval, RunRequest, SessionId, SessionMeta
-from standfast.model.session import SessionHead
+from standfast.model.approval import Approval
+from standfast.model.run import RunRequest
+from standfast.model.session import SessionHead, SessionId, SessionMeta
 
 GOOD = ["a", "agent-123_ok", "Z" * 64, "_", "-", "0", "default"]
 BAD = ["", "bad/slash", "a\n", "\na", "a b", "x" * 65, "é", "١٢", "a\0", "../x", "a.b", "ａ", " a", "a\u200b"]

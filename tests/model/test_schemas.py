@@ -14,34 +14,22 @@ import pytest
 
 import standfast
 from standfast.errors import ErrorObject, Span
-from standfast.model import (
-    Approval,
-    ApprovalState,
+from standfast.model.approval import Approval, ApprovalState, Decision
+from standfast.model.capability import (
     CallStatus,
     Capability,
-    CapabilityLimits,
-    Decision,
-    Diagnostic,
     ExternalCallRecord,
-    Metrics,
-    RunRequest,
-    RunResult,
-    RunStatus,
-    SessionInfo,
-    SessionLimits,
-    SessionMeta,
-    SideEffect,
-    ToolCallContext,
-    auto_approval,
-)
-from standfast.model.capability import (
     SessionToolAccess,
+    SideEffect,
     ToolAvailability,
+    ToolCallContext,
     ToolManifest,
     ToolState,
     ToolStateEntry,
+    auto_approval,
 )
 from standfast.model.cell import CallMade, CellReport
+from standfast.model.diagnostic import Diagnostic
 from standfast.model.directive import RuntimeEvent, SessionRequest, ask_person
 from standfast.model.events import WaitBegan
 from standfast.model.frame import FrameSwitch
@@ -58,7 +46,7 @@ from standfast.model.host_requests import (
     SessionSnapshot,
     TurnInput,
 )
-from standfast.model.limits import Usage, UsageEntry, UsageLimits
+from standfast.model.limits import CapabilityLimits, SessionLimits, Usage, UsageEntry, UsageLimits
 from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
@@ -90,6 +78,7 @@ from standfast.model.plugin_state import (
 )
 from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
 from standfast.model.ruling import CallRuling, Ruling
+from standfast.model.run import Metrics, RunRequest, RunResult, RunStatus
 from standfast.model.schemas import PUBLIC_VALUES, all_schemas, main, render, schema_of
 from standfast.model.session import (
     CurrentTurn,
@@ -99,6 +88,8 @@ from standfast.model.session import (
     Segment,
     SessionCharter,
     SessionHead,
+    SessionInfo,
+    SessionMeta,
     SessionPolicy,
     TurnRecord,
     TurnState,

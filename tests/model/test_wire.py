@@ -7,28 +7,20 @@ import enum
 import msgspec
 import pytest
 
-from standfast.errors import InvalidArgument
-from standfast.model import (
-    SNAPSHOT_VERSION,
+from standfast.errors import ErrorObject, InvalidArgument, Span
+from standfast.model.capability import (
     CallStatus,
     Capability,
-    CapabilityLimits,
-    Diagnostic,
-    ErrorObject,
     ExternalCallRecord,
-    Language,
-    Metrics,
-    RunRequest,
-    RunResult,
-    RunStatus,
-    SessionLimits,
-    SessionMeta,
-    Severity,
     SideEffect,
-    Span,
     ToolCallContext,
     auto_approval,
 )
+from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.model.language import Language
+from standfast.model.limits import CapabilityLimits, SessionLimits
+from standfast.model.run import Metrics, RunRequest, RunResult, RunStatus
+from standfast.model.session import SNAPSHOT_VERSION, SessionMeta
 
 ENUMS: list[tuple[type[enum.Enum], list[str]]] = [
     (Language, ["python", "typescript"]),

@@ -22,7 +22,7 @@ from standfast.errors import (
     SessionNotFound,
     StandfastError,
 )
-from standfast.model import digest_json
+from standfast.model.canonical import digest_json
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from standfast import BlockingSandbox, RunResult, Sandbox, SessionLimits, Span, tool
-from standfast.model import digest_json
+from standfast.model.canonical import digest_json
 
 Run = Callable[..., RunResult]
 Value = Callable[..., Any]

@@ -17,7 +17,8 @@ import pytest
 
 from standfast import BlockingSandbox, CapabilityLimits, tool
 from standfast.errors import InvalidArgument, NotConfigured, SnapshotRefused, StandfastError
-from standfast.model import SessionMeta, digest_bytes
+from standfast.model.canonical import digest_bytes
+from standfast.model.session import SessionMeta
 from standfast.sandbox.snapshots import MAX_SNAPSHOT_BYTES, SnapshotCodec, SnapshotHeader, snapshot_id
 
 KEY = b"k" * 32

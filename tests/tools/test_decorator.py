@@ -24,7 +24,7 @@ from standfast import (
     tool,
 )
 from standfast.errors import InvalidArgument, InvalidToolName
-from standfast.model import SettledCall
+from standfast.model.capability import SettledCall
 from standfast.ports.clock import SystemClock
 from standfast.tools import Dispatcher, Tool, ToolRegistry, as_registered, collect_tools
 from standfast.tools.registered_tool import Admitted

@@ -15,7 +15,8 @@ from performing import admit, perform
 
 from standfast import BlockingSandbox, Capability, CapabilityLimits, RegisteredTool, auto_approval, tool
 from standfast.errors import ToolError, UnknownTool
-from standfast.model import CallStatus, SettledCall, SideEffect, digest_json
+from standfast.model.canonical import digest_json
+from standfast.model.capability import CallStatus, SettledCall, SideEffect
 from standfast.ports.clock import Clock, SystemClock
 from standfast.tools import Dispatcher, ToolRegistry, as_registered
 from standfast.tools.registered_tool import Admitted, NeedsApproval

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from standfast.errors import InvalidArgument, ToolError
-from standfast.model import Capability, CapabilityLimits, ToolCallContext
+from standfast.model.capability import Capability, ToolCallContext
+from standfast.model.limits import CapabilityLimits
 from standfast.tools import RegisteredTool, Tool, tool
 from standfast.tools.registered_tool import Bound
 

@@ -50,7 +50,7 @@ def command(
     resumed first. Ctrl-C cancels the turn, Ctrl-D leaves, /help lists the commands. The chat asks for
     approvals on the spot; a single turn leaves them to `standfast approvals`.
     """
-    from standfast.model import SessionId
+    from standfast.model.session import SessionId
 
     session = SessionId(session_id)
     if prompt is None and sys.stdin.isatty():

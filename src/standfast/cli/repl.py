@@ -33,7 +33,8 @@ from standfast.cli.run import waiting_in
 from standfast.errors import InvalidArgument, StandfastError
 
 if TYPE_CHECKING:
-    from standfast.model import Approval, RunResult
+    from standfast.model.approval import Approval
+    from standfast.model.run import RunResult
     from standfast.runtime.blocking import BlockingSandbox
 
 
@@ -71,7 +72,7 @@ def command(
     Ctrl-C cancels running code or clears the line, Ctrl-D leaves, :help lists the commands. With --json
     the only output, at the end, is an array with the result of every entry.
     """
-    from standfast.model import SessionId
+    from standfast.model.session import SessionId
 
     history = "repl_history" if language == "python" else f"repl_history_{language}"
     with make_sandbox(invocation.data_dir, grants, language, engine) as box:
@@ -159,7 +160,7 @@ class Repl:
         return result
 
     def _result_of(self, work: Callable[[], RunResult]) -> RunResult:
-        from standfast.model import RunResult
+        from standfast.model.run import RunResult
 
         try:
             return work()
@@ -190,7 +191,7 @@ class Repl:
                 shown.print(plain_table("tool", "side effect", "description", rows=rows))
             case "session":
                 if rest:
-                    from standfast.model import SessionId
+                    from standfast.model.session import SessionId
 
                     self._session = SessionId(rest)
                     self.names.clear()

@@ -28,7 +28,10 @@ from standfast.errors import Code
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from standfast.model import Approval, Diagnostic, RunResult, Span
+    from standfast.errors import Span
+    from standfast.model.approval import Approval
+    from standfast.model.diagnostic import Diagnostic
+    from standfast.model.run import RunResult
 
 _COLOURS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 

@@ -22,7 +22,8 @@ from standfast.cli.output import CommandOutput
 from standfast.cli.report import RunReport
 
 if TYPE_CHECKING:
-    from standfast.model import Approval, RunResult
+    from standfast.model.approval import Approval
+    from standfast.model.run import RunResult
     from standfast.runtime.blocking import BlockingSandbox
 
 
@@ -70,7 +71,7 @@ def command(
     session keeps the language and the engine that it was made with.
     """
     from standfast.errors import StandfastError
-    from standfast.model import RunResult
+    from standfast.model.run import RunResult
 
     session = session_or_usual(session_id, language, engine)
     box = make_sandbox(invocation.data_dir, grants, language, engine)

@@ -12,7 +12,7 @@ from standfast.cli.output import CommandOutput, console
 from standfast.cli.report import facts_table, plain_table
 
 if TYPE_CHECKING:
-    from standfast.model import Capability
+    from standfast.model.capability import Capability
     from standfast.tools.registry import ToolRegistry
 
 

@@ -19,7 +19,7 @@ from standfast.cli.report import call_text
 from standfast.errors import Code
 
 if TYPE_CHECKING:
-    from standfast.model import Approval
+    from standfast.model.approval import Approval
     from standfast.runtime.blocking import BlockingSandbox
 
 _SESSION = "tour"

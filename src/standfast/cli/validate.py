@@ -50,7 +50,7 @@ def command(
     each with its place.
     """
     from standfast.errors import StandfastError
-    from standfast.model import RunResult
+    from standfast.model.run import RunResult
 
     box = make_sandbox(invocation.data_dir, grants, language, engine)
     try:

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from standfast import Capability, RegisteredTool, tool
-from standfast.model import auto_approval
-from standfast.model.capability import ToolAvailability, ToolManifest
+from standfast.model.capability import ToolAvailability, ToolManifest, auto_approval
 from standfast.protocols.tool_docs.stub_writer import StubWriter
 from standfast.protocols.tool_docs.tool_guide import group_names, guide, signature_of
 from standfast.tools.registry import CatalogTool, ToolCatalog

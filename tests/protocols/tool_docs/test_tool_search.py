@@ -11,8 +11,13 @@ import pytest
 
 from standfast import RegisteredTool, RunContext, tool
 from standfast.errors import StandfastError, ToolOrphaned, UnknownTool
-from standfast.model import ToolCallContext, auto_approval
-from standfast.model.capability import SideEffect, ToolAvailability, ToolManifest
+from standfast.model.capability import (
+    SideEffect,
+    ToolAvailability,
+    ToolCallContext,
+    ToolManifest,
+    auto_approval,
+)
 from standfast.protocols.tool_docs.tool_search import MAX_RESULTS, ToolIndex, discovery, search
 from standfast.tools.registry import CatalogTool, ToolCatalog
 

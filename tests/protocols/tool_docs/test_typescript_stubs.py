@@ -16,8 +16,7 @@ from tree_sitter import Language as Grammar
 from tree_sitter import Node, Parser
 
 from standfast import RunContext, tool
-from standfast.model import auto_approval
-from standfast.model.capability import ToolAvailability
+from standfast.model.capability import ToolAvailability, auto_approval
 from standfast.model.language import Language
 from standfast.protocols.tool_docs.stub_writer import TypeScriptWriter
 from standfast.protocols.tool_docs.tool_guide import guide, signature_of

@@ -10,7 +10,7 @@ import pydantic_monty
 import pytest
 
 from standfast.errors import EngineFailed
-from standfast.model import SessionLimits
+from standfast.model.limits import SessionLimits
 from standfast.sandbox.monty.dump import with_limits, without_sources
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from standfast.errors import UnknownTool
-from standfast.model import ToolCallContext, auto_approval
+from standfast.model.capability import ToolCallContext, auto_approval
 from standfast.tools import ToolRegistry, tool
 from standfast.tools.builtin.discovery import discovery_tools
 from standfast.tools.context import RunContext

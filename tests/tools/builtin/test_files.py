@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from standfast.errors import ToolError
-from standfast.model import CapabilityLimits, ToolCallContext
+from standfast.model.capability import ToolCallContext
+from standfast.model.limits import CapabilityLimits
 from standfast.tools import RegisteredTool, ToolRegistry
 from standfast.tools.builtin.access import AccessDenied
 from standfast.tools.builtin.files import file_tools

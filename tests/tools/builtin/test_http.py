@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from standfast.errors import InvalidArgument, ToolError
-from standfast.model import CapabilityLimits, ToolCallContext
+from standfast.model.capability import ToolCallContext
+from standfast.model.limits import CapabilityLimits
 from standfast.tools import RegisteredTool
 from standfast.tools.builtin.access import AccessDenied
 from standfast.tools.builtin.http import http_tools, is_public
