@@ -14,25 +14,27 @@ __version__ = "0.1.0"
 __all__, __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "standfast.errors": "StandfastError LeaseLost ModelError ToolError",
-        "standfast.model": (
-            "Approval ApprovalState CallStatus Capability CapabilityLimits Diagnostic ErrorObject "
-            "ExternalCallRecord Language Metrics RunRequest RunResult RunStatus SessionId SessionInfo "
-            "SessionLimits SessionMeta Severity SideEffect Span ToolCallContext auto_approval"
+        "standfast.errors": "ErrorObject LeaseLost ModelError Span StandfastError ToolError",
+        "standfast.model.approval": "Approval ApprovalState",
+        "standfast.model.capability": (
+            "CallStatus Capability ExternalCallRecord SideEffect ToolCallContext auto_approval"
         ),
+        "standfast.model.diagnostic": "Diagnostic Severity",
+        "standfast.model.language": "Language",
+        "standfast.model.run": "Metrics RunRequest RunResult RunStatus",
         "standfast.tools": "RegisteredTool Tool ToolRegistry tool",
         "standfast.runtime.blocking": "BlockingSandbox",
         "standfast.runtime.sessions.observation": "SessionMessages",
         "standfast.runtime.sandbox": "Sandbox",
         "standfast.tools.builtin.mounts": "Mount",
         "standfast.model.message": "AssistantMessage InjectedTurnInput Message ToolMessage UserMessage",
-        "standfast.model.session": "CurrentTurn Node SessionHead session_id_from",
+        "standfast.model.session": "CurrentTurn Node SessionHead SessionId SessionInfo SessionMeta session_id_from",
         "standfast.model.host_requests": "DirectRequest SessionCreateRequest TurnInput",
         "standfast.model.monitor": "MonitorSpec MonitorState",
         "standfast.model.outcome": "StopReason",
         "standfast.model.task": "TaskSpec TaskState",
         "standfast.model.trigger": "Schedule Trigger",
-        "standfast.model.limits": "Usage UsageLimits",
+        "standfast.model.limits": "CapabilityLimits SessionLimits Usage UsageLimits",
         "standfast.tools.context": "CompleteAfter CompleteLater ContinueAs RunContext",
         "standfast.plugins.actions": "action",
         "standfast.plugins.hook": "hook",

@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from standfast.errors import Code, StandfastError, ValueTooLarge
 from standfast.model.canonical import Json, to_json
@@ -53,9 +53,6 @@ from standfast.tools.settlement import (
 )
 from standfast.tools.stalls import StallWatch, watched
 from standfast.tools.threads import DaemonThreads
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 class CallSlots:

@@ -30,13 +30,13 @@ from typing import Any, Final
 import msgspec
 
 from standfast.errors import Code, InvalidArgument, StandfastError, ToolError, ValueTooLarge
-from standfast.model.canonical import Json, check_bounds, to_json
+from standfast.model.canonical import Json
 from standfast.tools.decorator import Tool
 from standfast.tools.isolation import HEADER, ProcessAnswer, ProcessFailure, Request, Target
 from standfast.tools.module_file import load_file
 from standfast.tools.registered_tool import Signature
-from standfast.tools.schema import encode_output, read_signature
-from standfast.tools.tracebacks import traceback_of
+from standfast.tools.schema import output_json, read_signature
+from standfast.tools.tracebacks import message_of, traceback_of
 
 _MAX_MESSAGE_CHARS: Final = 4096
 
@@ -63,7 +63,7 @@ def main() -> None:
             answer = ProcessAnswer(nonce=request.nonce, value=plain)
         except BaseException as error:
             failure = ProcessFailure(
-                type=type(error).__name__, message=_message_of(error), traceback=traceback_of(error)
+                type=type(error).__name__, message=message_of(error), traceback=traceback_of(error)
             )
             if isinstance(error, StandfastError):
                 code, message = str(error.code), _text(error.message)
@@ -91,7 +91,7 @@ def _find(target: Target) -> tuple[Callable[..., Any], Signature]:
         for name in target.qualname.split("."):
             found = getattr(found, name)
     except (Exception, SystemExit) as error:
-        what = f"{type(error).__name__}: {_message_of(error)}"
+        what = f"{type(error).__name__}: {message_of(error)}"
         raise ToolError(
             Code.TOOL_ERROR, f"{target.file} cannot be loaded to run {target.name}(): {what}"
         ) from None
@@ -119,28 +119,11 @@ def _load(target: Target) -> ModuleType:
 
 def _plain(value: object) -> Json:
     try:
-        return to_json(value)[0]
+        return output_json(value)[0]
     except ValueTooLarge as error:
         raise ToolError(Code.RESPONSE_TOO_LARGE, f"the result is too large: {error.limit}") from None
     except InvalidArgument as error:
-        reason = error.message
-    try:
-        return to_json(encode_output(value))[0]
-    except InvalidArgument as error:
-        reason = error.message
-    except (TypeError, ValueError, NotImplementedError, RecursionError, msgspec.MsgspecError):
-        pass
-    raise ToolError(Code.SERIALIZE_ERROR, f"the tool's result is {_text(reason)}")
-
-
-def _message_of(error: BaseException) -> str:
-    try:
-        check_bounds(error.args)
-        return _text(
-            str(error.args[0]) if isinstance(error, KeyError) and len(error.args) == 1 else str(error)
-        )
-    except BaseException:
-        return "(its message cannot be shown)"
+        raise ToolError(Code.SERIALIZE_ERROR, f"the tool's result is {_text(error.message)}") from None
 
 
 def _text(text: str) -> str:

@@ -34,13 +34,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from standfast.errors import ServiceUnavailable
 from standfast.tools.threads import DaemonThreads, settler
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 class LoopThread:
@@ -55,8 +52,6 @@ class LoopThread:
     def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                import asyncio
-
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
                     target=_serve, args=(self._loop,), name="standfast-tools", daemon=True
@@ -88,8 +83,6 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
     """End what is under way, then the loop. A task that will not be cancelled keeps its daemon thread."""
-    import asyncio
-
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()

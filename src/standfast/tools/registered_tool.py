@@ -11,7 +11,7 @@ import copy
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 import msgspec
 
@@ -141,6 +141,11 @@ class Signature:
             raise InvalidArgument(f"{self.name}() returned something else than declared: {error}") from None
 
 
+class _Options(TypedDict, total=False):
+    on_interrupted: OnInterrupted
+    on_timeout: OnTimeout
+
+
 @dataclass(frozen=True, slots=True)
 class RegisteredTool:
     """A contract and its handler.
@@ -177,18 +182,10 @@ class RegisteredTool:
         handler: Callable[[ToolCallContext], Json],
         *,
         owner: str = "",
-        on_interrupted: OnInterrupted = "report",
-        on_timeout: OnTimeout = "report",
+        **options: Unpack[_Options],
     ) -> RegisteredTool:
-        """A tool from a contract and a function of the call's context, run in a thread."""
-        return cls(
-            capability,
-            handler,
-            async_mode=False,
-            owner=owner or owner_of(handler),
-            on_interrupted=on_interrupted,
-            on_timeout=on_timeout,
-        )
+        """Make a tool from a contract and a function of the call's context, run in a thread."""
+        return cls(capability, handler, async_mode=False, owner=owner or owner_of(handler), **options)
 
     @classmethod
     def asynchronous(
@@ -197,20 +194,12 @@ class RegisteredTool:
         handler: Callable[[ToolCallContext], Awaitable[Json]],
         *,
         owner: str = "",
-        on_interrupted: OnInterrupted = "report",
-        on_timeout: OnTimeout = "report",
         loop: ToolLoop = "own",
+        **options: Unpack[_Options],
     ) -> RegisteredTool:
-        """A tool from a contract and a coroutine function of the call's context."""
-        return cls(
-            capability,
-            handler,
-            async_mode=True,
-            owner=owner or owner_of(handler),
-            on_interrupted=on_interrupted,
-            on_timeout=on_timeout,
-            loop=loop,
-        )
+        """Make a tool from a contract and a coroutine function of the call's context."""
+        owner = owner or owner_of(handler)
+        return cls(capability, handler, async_mode=True, owner=owner, loop=loop, **options)
 
     def with_handler(self, handler: Handler) -> RegisteredTool:
         """The same contract, carried out by *handler*."""

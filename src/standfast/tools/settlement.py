@@ -5,26 +5,18 @@ Rule: nothing a tool returns or raises escapes as it is. It becomes a `SettledCa
 
 from __future__ import annotations
 
-import contextlib
 import time
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from standfast.errors import Code, ErrorObject, InvalidArgument, StandfastError, ToolError, ValueTooLarge
-from standfast.model.canonical import (
-    Json,
-    check_bounds,
-    digest_bytes,
-    encode_sorted,
-    nested_deeper_than,
-    to_json,
-)
+from standfast.model.canonical import Json, digest_bytes, encode_sorted, nested_deeper_than
 from standfast.model.capability import CallStatus, ExternalCallRecord, GuestException, SettledCall
 from standfast.tools.context import Later
 from standfast.tools.registered_tool import Admitted, RegisteredTool
-from standfast.tools.schema import encode_output
-from standfast.tools.tracebacks import log_raised
+from standfast.tools.schema import output_json
+from standfast.tools.tracebacks import log_raised, message_of
 
 GUEST_EXCEPTION: dict[str, str] = {
     Code.PERMISSION_DENIED: "PermissionError",
@@ -154,7 +146,7 @@ def _settle_raised(call: Admitted, started: float, error: BaseException) -> Sett
         failure = error.error_object()
     else:
         kind = type(error).__name__
-        message = _message_of(error)
+        message = message_of(error)
         raised = f"{kind}: {message}" if message else kind
         own_loop = tool.async_mode and tool.loop == "own"
         hint = _OTHER_LOOP_HINT if own_loop and any(words in message for words in _OTHER_LOOP) else None
@@ -180,19 +172,7 @@ def _checked_output(tool: RegisteredTool, raw: object) -> Json:
         )
     limit = tool.capability.limits.max_response_bytes
     try:
-        try:
-            value, size = to_json(raw, limit)
-        except ValueTooLarge:
-            raise
-        except InvalidArgument as first:
-            plain, failure = raw, first
-            with contextlib.suppress(
-                Exception
-            ):  # a conversion that a user's own class brings may raise anything
-                plain = encode_output(raw)
-            if plain is raw:
-                raise failure from None
-            value, size = to_json(plain, limit)
+        value, size = output_json(raw, limit)
     except ValueTooLarge as error:
         raise CallRefused(
             Code.RESPONSE_TOO_LARGE, f"{tool.name}() returned a value that is too large: {error.limit}"
@@ -227,13 +207,3 @@ def settle_timed_out(call: Admitted) -> SettledCall:
     message = f"{call.tool.name}() did not answer within {call.timeout_ms} ms"
     error = ErrorObject(code=Code.TIMEOUT_TOOL, message=message)
     return settle_failure(call.tool, call.request_digest, error, call.timeout_ms)
-
-
-def _message_of(error: BaseException) -> str:
-    """Return the exception's text, made fit for JSON."""
-    try:
-        check_bounds(error.args)
-        text = str(error.args[0]) if isinstance(error, KeyError) and len(error.args) == 1 else str(error)
-    except BaseException:
-        return "(its message cannot be shown)"
-    return text.encode("utf-8", "backslashreplace").decode()[:4096]

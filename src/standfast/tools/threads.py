@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import functools
 import heapq
 import logging
@@ -34,11 +33,10 @@ from asyncio import current_task, get_running_loop
 from asyncio.tasks import _enter_task, _leave_task
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
-    import asyncio
     from concurrent.futures import Future
 
 T = TypeVar("T")
@@ -78,9 +76,7 @@ class DaemonThreads:
 
     async def run(self, job: Callable[[], T]) -> T:
         """Await *job* off the loop."""
-        import asyncio
-
-        loop = asyncio.get_running_loop()
+        loop = get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self.start(lambda: hand_over(loop, future, job))
         return await future
@@ -239,16 +235,16 @@ class _Rest:
         self._wake: asyncio.Future[None] = loop.create_future()
         self._pending: Any = _NOT_OVER
         self._work: Coroutine[Any, Any, Any]
-        self._context: contextvars.Context
+        self._context: Context
         run = self._run()
         run.send(None)  # it has begun: a cancellation that comes first then reaches the work
-        self.task: asyncio.Task[Any] = loop.create_task(run, context=contextvars.Context())
+        self.task: asyncio.Task[Any] = loop.create_task(run, context=Context())
 
     def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the task still waits, on this loop."""
         return self._loop is loop and not self.task.cancelling()
 
-    def take_over(self, work: Coroutine[Any, Any, Any], context: contextvars.Context, pending: Any) -> None:
+    def take_over(self, work: Coroutine[Any, Any, Any], context: Context, pending: Any) -> None:
         self._work, self._context, self._pending = work, context, pending
         self.let_go()
 
@@ -353,34 +349,26 @@ class BlockingLoop(asyncio.AbstractEventLoop):
     # What asyncio asks of a loop
 
     def call_soon(  # type: ignore[override]
-        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
-        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._posted.put(handle)
         return handle
 
     def call_later(  # type: ignore[override]
-        self,
-        delay: float,
-        callback: Callable[..., object],
-        *args: Any,
-        context: contextvars.Context | None = None,
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
-        self,
-        when: float,
-        callback: Callable[..., object],
-        *args: Any,
-        context: contextvars.Context | None = None,
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         self._timers_made += 1
@@ -397,11 +385,7 @@ class BlockingLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(  # type: ignore[override]
-        self,
-        coro: Coroutine[Any, Any, T],
-        *,
-        name: str | None = None,
-        context: contextvars.Context | None = None,
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[T]:
         task = asyncio.Task(coro, loop=self, name=name, context=context)
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # spares wait as long as the loop lives

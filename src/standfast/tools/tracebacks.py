@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("standfast.tools")
 
 MAX_CHARS: Final = 8_192
+_MAX_MESSAGE_CHARS: Final = 4_096
 _MOST_CHARS: Final = MAX_CHARS * 4
 """What is searched for secrets; a longer text, or line of one, is cut before it is copied."""
 _HEAD_CHARS: Final = 2_000
@@ -61,6 +62,16 @@ def traceback_of(error: BaseException) -> str:
         text = f"{type(error).__name__} (its traceback cannot be shown)"
     text = _bounded(text, _MOST_CHARS).encode("utf-8", "replace").decode()
     return _bounded(_finder().clean_text(text), MAX_CHARS)
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an exception, shortened and made fit for JSON."""
+    try:
+        check_bounds(error.args)
+        text = str(error.args[0]) if isinstance(error, KeyError) and len(error.args) == 1 else str(error)
+    except BaseException:
+        return "(its message cannot be shown)"
+    return text.encode("utf-8", "backslashreplace").decode()[:_MAX_MESSAGE_CHARS]
 
 
 def with_traceback(error: BaseException, text: str | None) -> BaseException:
