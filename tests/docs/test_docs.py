@@ -154,7 +154,7 @@ def test_every_slot_and_every_plugin_that_ships_is_on_the_plugins_page() -> None
     assert listed == set(shipped.__all__)
 
 
-def test_what_a_model_in_code_is_told_is_on_the_code_page() -> None:
+def test_the_prompt_of_a_model_in_code_is_on_the_code_page() -> None:
     """Ours: the prompt that is shown is the prompt that is sent."""
     pages = [ROOT / "docs" / "guides" / name for name in ("code.md", "code-in-typescript.md")]
     shown = [block.text.strip() for page in pages for block in blocks(page) if block.language == "text"]

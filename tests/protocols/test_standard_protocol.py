@@ -86,7 +86,7 @@ def test_results_carry_the_ids_that_the_model_gave(memory: Place) -> None:
 
 
 def test_one_name_may_be_asked_for_many_times(memory: Place) -> None:
-    """Ours: results are told apart by their calls, not by their names."""
+    """Ours: results are matched to calls by id, not by name."""
 
     async def echo(number: int) -> int:
         return number

@@ -22,7 +22,7 @@ from standfast.runtime.result import TurnResult
 
 @dataclass
 class Played:
-    """What came of some turns: their results and events, what the model was asked, what tools did."""
+    """The outcome of some turns: their results and events, the model's requests, the effects of tools."""
 
     model: RecordingModel
     results: list[TurnResult[Any]] = field(default_factory=list)

@@ -67,13 +67,13 @@ def test_every_name_of_python_is_python(tag: str) -> None:
 
 @pytest.mark.parametrize("tag", ["typescript", "ts", "javascript", "js", "tsx", "JSX"])
 def test_every_name_of_typescript_is_typescript(tag: str) -> None:
-    """Ours: whoever runs JavaScript for a TypeScript session need not tell them apart."""
+    """Ours: an engine that runs JavaScript for a TypeScript session need not distinguish them."""
     assert find_cells(f"~~~{tag}\nx\n~~~", Language.TYPESCRIPT)[1] == (FoundCell("typescript", "x", True),)
 
 
 @pytest.mark.parametrize("tag", ["bash", "Ruby", "c", "c++", "c#", "R", "ts", "powershell"])
 def test_code_in_another_language_is_a_cell_too(tag: str) -> None:
-    """Ours: a model that meant to act in the wrong language is told so, so the cell must be seen."""
+    """Ours: a model that acts in the wrong language gets an error, so the cell must be found."""
     (cell,) = find_cells(f"```{tag}\nx\n```", Language.PYTHON)[1]
     assert cell.language == {"ts": "typescript"}.get(tag, tag.lower())
 
@@ -147,7 +147,7 @@ def test_an_indented_fence_in_the_code_does_not_close() -> None:
 
 
 def test_a_cell_that_never_ends_is_not_closed() -> None:
-    """Ours: a reply that was cut off is told from one that is whole."""
+    """Ours: the caller can distinguish a reply that was cut off from one that is whole."""
     assert find_cells("Now:\n```python\nx = 1\ny", Language.PYTHON) == (
         "Now:",
         (FoundCell("python", "x = 1\ny", False),),
@@ -156,7 +156,7 @@ def test_a_cell_that_never_ends_is_not_closed() -> None:
 
 
 def test_several_cells_are_found_in_order() -> None:
-    """Ours: the first runs, and the model is told of the others."""
+    """Ours: the first runs, and the model reads that the others did not."""
     prose, cells = find_cells("a\n```py\n1\n```\n\n\nb\n~~~js\n2\n~~~\n```py\n3\n```\n\nc", Language.PYTHON)
     assert prose == "a\n\nb\n\nc"
     assert [(cell.language, cell.code) for cell in cells] == [

@@ -234,7 +234,7 @@ def test_one_report_over_the_cap_leaves_room_for_others() -> None:
 
 @pytest.mark.parametrize("left", [None, b"", b"{", b"\xff\xfe", b"[]"], ids=repr)
 def test_a_blob_that_is_gone_or_damaged_leaves_the_cut_text(left: bytes | None) -> None:
-    """Ours: blobs may be collected or lost, and the session goes on."""
+    """Ours: blobs may be collected or lost, and the session stays usable."""
     blobs = Blobs()
     entry = _entry(blobs, _long(7))
     blobs.kept = {} if left is None else dict.fromkeys(blobs.kept, left)

@@ -1,4 +1,4 @@
-"""Budgets of turns that act in code: the model is told in time, and a turn that gets nowhere ends."""
+"""Budgets of turns that act in code: the model is warned in time, and a turn without progress ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from standfast.model.outcome import Finished, Stopped, StopReason
 
 
 def cells(count: int, first: int = 0) -> list[str]:
-    """So many cells of which each gets somewhere."""
+    """Return `count` cells, each of which makes progress."""
     return [cell(f"x = {number}\nx") for number in range(first, first + count)]
 
 
@@ -31,7 +31,7 @@ def stopped(played: Played) -> StopReason:
     return played.first.outcome.reason
 
 
-def test_the_model_is_told_at_60_90_and_100_percent_of_its_steps(place: Place) -> None:
+def test_the_model_is_warned_at_60_90_and_100_percent_of_its_steps(place: Place) -> None:
     """Seed: issue 5, budgets with warnings to the model at 60, 90 and 100 %; then the turn is stopped."""
     played = play(place, *cells(11), limits=UsageLimits(max_iterations=10))
     assert warnings(played) == [
@@ -54,7 +54,7 @@ def test_the_last_step_may_end_the_turn(place: Place, last: str) -> None:
 
 
 def test_there_is_one_last_step_and_no_other(memory: Place) -> None:
-    """Ours: a model that does not heed the last warning is stopped, and the session goes on."""
+    """Ours: a model that ignores the last warning is stopped, and the session stays usable."""
     played = play(
         memory, *cells(2), finish("x"), turns=("go", "and now"), limits=UsageLimits(max_iterations=1)
     )
@@ -62,7 +62,7 @@ def test_there_is_one_last_step_and_no_other(memory: Place) -> None:
     assert played.last.output == "1"
 
 
-def test_the_model_is_told_of_its_tokens(place: Place) -> None:
+def test_the_model_is_warned_of_its_tokens(place: Place) -> None:
     """Seed: the fullest account decides; a jump over several levels tells of the highest."""
     used = [
         {"text": one, "usage": {"input": tokens}}

@@ -56,7 +56,7 @@ def test_hooks_hear_of_a_cell_and_of_its_calls_with_their_parent(memory: Place) 
 
 
 def test_a_denied_call_is_a_permission_error_in_the_code(place: Place) -> None:
-    """Ours: code can deal with it, and the model is told of it."""
+    """Ours: code can catch it, and the model reads of it."""
     code = "try:\n    look('a')\nexcept PermissionError as error:\n    x = str(error)\nadd(1)"
     hooks = Hooks(when("look", deny_call("not that")))
     played = play(place, cell(code), finish("x"), plugins=[hooks])
@@ -133,7 +133,7 @@ def test_messages_of_a_nested_calls_hook_reach_the_model_after_the_cell(memory: 
 
 @pytest.mark.parametrize("stage", ["before", "after"])
 def test_a_turn_can_be_aborted_in_the_middle_of_a_cell(place: Place, stage: str) -> None:
-    """Ours: every call has a result, variables are those from before the cell, and the session goes on."""
+    """Ours: every call has a result, variables are as before the cell, and the session stays usable."""
     abort = when("look", AbortTurn(message="enough"))
     hooks = Hooks(abort) if stage == "before" else Hooks(None, abort)
     script = [cell("x = 1"), cell("x = 2\nlook('a')\nx = 3"), finish("x")]
@@ -264,7 +264,7 @@ def test_a_cell_waits_while_a_person_is_asked_about_its_call(place: Place) -> No
 
 
 def test_a_person_may_change_the_arguments_of_a_nested_call(memory: Place) -> None:
-    """Ours: and code gets what came of that."""
+    """Ours: and code gets the result of the changed call."""
     played, _ = asked(memory, Hooks(when("look", ask_person("sure?"))), CELL, arguments={"key": "b"})
     assert (played.last.output, played.ran) == ('["seen b","seen b"]', ["b"])
 
@@ -301,7 +301,7 @@ def test_a_person_may_change_the_code_of_a_cell(place: Place) -> None:
 
 
 def test_edited_code_is_run_again_after_the_cell_has_waited(place: Place) -> None:
-    """Bug: a cell that went on in another process went on with the code from before the edit."""
+    """Bug: a cell that resumed in another process ran the code from before the edit."""
     ask = ask_person("?")
     plugin = Hooks(lambda ctx: ask if ctx.tool_name == "run_code" or ctx.parent else None)
     ran: list[Any] = []
@@ -346,7 +346,7 @@ HALVES = "'sk-abcdefghij' + '1234567890ABCDEFGH'"
 
 @tool(side_effect="read")
 async def credentials() -> dict[str, Any]:
-    """What nobody should see."""
+    """Return secrets."""
     return {"key": SECRET, "user": "me"}
 
 
@@ -363,7 +363,7 @@ def stored(path: Path) -> str:
     return (blobs + files).decode(errors="replace")
 
 
-def test_secrets_reach_neither_the_model_nor_the_store_nor_anybody_who_watches(tmp_path: Path) -> None:
+def test_secrets_reach_neither_the_model_nor_the_store_nor_an_observer(tmp_path: Path) -> None:
     """Ours: whether they come from a tool, are printed, returned, written by the model or answered."""
     path = tmp_path / "standfast.db"
     script = [
@@ -507,7 +507,7 @@ def test_cells_keep_their_numbers_when_the_history_is_summarized(place: Place, k
 
 
 def test_events_of_nested_calls_name_the_cell(place: Place) -> None:
-    """Ours: whoever watches can tell what the model asked for from what its code did."""
+    """Ours: an observer can distinguish the calls of the model from those of its code."""
     played = play(place, cell("look('a')\nadd(1)"), "over")
     started = of_kind(ToolCallStarted, played.events)
     assert [(one.call.call_id, one.call.name, one.call.parent) for one in started] == [

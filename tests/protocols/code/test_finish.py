@@ -51,7 +51,7 @@ def test_finish_ends_the_turn_with_a_text(place: Place, expression: str, text: s
 
 
 def test_the_answer_is_shown_and_said(place: Place) -> None:
-    """Ours: whoever watches or reads the session sees the answer like that of any model."""
+    """Ours: an observer or a reader of the session sees the answer like that of any model."""
     played = play(place, f"I look.\n\n{cell('''finish(look('a'))''')}", turns=("go",))
     assert played.shown == ["I look.", "seen a"]
     spoken = [one.text for one in played.first.messages if isinstance(one, AssistantMessage)]
@@ -110,7 +110,7 @@ def test_a_wrong_answer_that_is_not_caught_is_shown_to_the_model(place: Place) -
     assert played.first.output == 3
 
 
-def test_a_wrong_answer_at_the_end_of_longer_code_is_told_in_the_same_words(memory: Place) -> None:
+def test_a_wrong_answer_at_the_end_of_longer_code_gets_the_same_message(memory: Place) -> None:
     """Ours: whether the engine makes the last call or leaves it to us cannot be seen, and variables stay."""
     played = play(memory, cell("n = 'three'\nfinish(n)"), finish("len(n)"), output_type=int)
     assert observations(played.first.messages)[0] == (
@@ -151,7 +151,7 @@ def test_an_answer_without_a_cell_is_checked_as_well(memory: Place) -> None:
     ],
 )
 def test_what_cannot_be_an_answer_is_none(memory: Place, expression: str, problem: str) -> None:
-    """Ours: the turn goes on, and the model hears why."""
+    """Ours: the turn continues, and the model reads why."""
     played = play(memory, finish(expression), "over")
     assert problem in observations(played.first.messages)[0]
     assert played.first.output == "over"
@@ -186,7 +186,7 @@ def test_variables_that_a_finished_cell_has_bound_stay(place: Place) -> None:
 
 
 def test_calls_under_way_when_a_task_finishes_are_waited_for(memory: Place) -> None:
-    """Ours: every call has its result before the turn ends, whoever wants it."""
+    """Ours: every call has its result before the turn ends, also one that no code awaits."""
     gate = asyncio.Event()
 
     @tool(side_effect="write", loop="runtime")
@@ -219,7 +219,7 @@ def test_calls_under_way_when_a_task_finishes_are_waited_for(memory: Place) -> N
 
 
 def test_a_call_that_waits_for_a_person_is_given_up_when_a_task_finishes(place: Place) -> None:
-    """Ours: nobody has to decide about what nobody waits for."""
+    """Ours: a person is not asked about a call that no code waits for."""
     ran: list[Any] = []
 
     @tool(side_effect="write", approval="manual")
@@ -293,7 +293,7 @@ def test_a_message_at_the_last_moment_puts_the_end_off(place: Place) -> None:
 
     @tool(side_effect="read", loop="runtime")
     async def slow() -> str:
-        """While this runs somebody says something."""
+        """Run while the user sends a message."""
         await sessions[0].inject("one more thing")
         return "slow"
 
@@ -319,7 +319,7 @@ def test_a_message_at_the_last_moment_puts_the_end_off(place: Place) -> None:
 
 
 async def has_turns(session: Session[Any], count: int) -> bool:
-    """Whether so many turns are over."""
+    """Return whether `count` turns are over."""
     turns = await session.turns()
     return len(turns) == count and turns[-1].summary is not None
 
@@ -333,7 +333,7 @@ async def has_turns(session: Session[Any], count: int) -> bool:
         ("'the task'", []),
     ],
 )
-def test_continue_as_goes_on_in_a_frame_that_knows_only_the_seed(
+def test_continue_as_continues_in_a_frame_that_knows_only_the_seed(
     place: Place, arguments: str, seeds: list[str]
 ) -> None:
     """Seed: SPEC 8, `continue_as(task, seed)` opens a frame; variables stay, `history` begins anew."""
@@ -378,7 +378,7 @@ def test_continue_as_goes_on_in_a_frame_that_knows_only_the_seed(
     ],
 )
 def test_what_cannot_be_a_task_is_none(memory: Place, arguments: str, problem: str) -> None:
-    """Ours: the turn goes on, and the model hears why."""
+    """Ours: the turn continues, and the model reads why."""
     played = play(memory, cell(f"continue_as({arguments})"), "over")
     assert problem in observations(played.first.messages)[0]
     assert played.first.output == "over"

@@ -1,4 +1,4 @@
-"""Models that do not do as they are told: something defined happens, and the session stays usable."""
+"""Models that ignore their instructions: the outcome is defined, and the session stays usable."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_arguments_that_only_a_run_shows_to_be_wrong_raise_in_the_code(memory: P
 
 
 @pytest.mark.parametrize(("tag", "language"), [("javascript", "typescript"), ("bash", "bash"), ("sh", "sh")])
-def test_a_cell_in_another_language_is_told_so_and_the_turn_goes_on(
+def test_a_cell_in_another_language_gets_an_error_and_the_turn_continues(
     memory: Place, tag: str, language: str
 ) -> None:
     """Bug: the cell was refused for an argument that no model had given."""
@@ -280,7 +280,7 @@ def test_what_a_cell_did_before_an_exception_stays(memory: Place, code: str, pro
 def test_a_result_that_is_no_json_fails_the_cell_which_took_effect(
     memory: Place, code: str, kind: str
 ) -> None:
-    """Ours: the model is told what to do about it."""
+    """Ours: the model reads what to do about it."""
     played = misbehave(memory, cell(f"kept = 'in between'\n{code}"), "over")
     assert observations(played.first.messages)[1] == (
         f"[cell 1] failed\nerror:\nRESULT_NOT_SERIALIZABLE: the result is not JSON: it holds {kind}\n"
@@ -406,7 +406,7 @@ def test_a_native_call_of_run_code_is_a_cell_and_text_to_the_model_afterwards(me
 
 
 def test_a_cell_and_native_calls_in_one_reply_are_all_carried_out(place: Place) -> None:
-    """Bug: what came of the cell stood between a call and its result."""
+    """Bug: the report of the cell stood between a call and its result."""
     reply = {
         "text": cell("kept = look('a')"),
         **asks(("look", {"key": "b"}), ("run_code", {"code": "look('c')"})),

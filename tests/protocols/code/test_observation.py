@@ -168,7 +168,7 @@ def test_output_that_the_engine_dropped_is_said_to_be_lost() -> None:
 # Calls
 
 
-def test_calls_are_in_their_order_with_what_came_of_them() -> None:
+def test_calls_are_listed_in_order_with_their_results() -> None:
     """Seed: issue 5, calls made."""
     late = ErrorObject(code="TIMEOUT_TOOL", message="took\n  too long")
     text = _read(

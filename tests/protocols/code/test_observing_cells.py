@@ -170,7 +170,7 @@ def test_numbers_go_on_over_turns_and_processes(place: Place) -> None:
 
 
 def test_numbers_and_history_follow_a_fork_and_a_rewind(place: Place) -> None:
-    """Ours: each branch goes on from what it has seen."""
+    """Ours: each branch continues from the cells that it has seen."""
     here = "[len(history), [one['result'] for one in history]]"
 
     async def main() -> None:

@@ -48,11 +48,11 @@ def filed(tmp_path: Path, clock: FakeClock) -> Place:
 
 
 def told_of(engine: EngineName) -> str:
-    """The rules that the model of an agent on this engine is told."""
+    """Return the rules in the prompt of an agent on this engine."""
     return how_to_act(fences=True, engine=engine)
 
 
-def test_a_model_is_told_what_is_missing_only_where_something_is() -> None:
+def test_the_prompt_names_missing_features_only_where_some_are_missing() -> None:
     """Ours: a rule that is not true of an engine would keep a model from what it has."""
     assert "Python here has no classes with bases" in told_of(EngineName.MONTY)
     assert "All of Python and its standard library are here, but no network" in told_of(EngineName.CPYTHON)
@@ -151,7 +151,7 @@ def test_what_cpython_has_left_is_not_read_by_monty(memory: Place) -> None:
 
 
 def test_without_another_engine_a_base_class_is_still_refused() -> None:
-    """Ours: the default is Monty, and what it refuses is told before anything runs."""
+    """Ours: the default is Monty, and its refusals are reported before anything runs."""
     agent: Agent[Any, Any] = Agent(ScriptedModel([cell(FULL, "python"), "Oh."]), protocol="code")
     result = agent.run_sync("go")
     assert outcomes(result.messages) == [Code.UNSUPPORTED_FEATURE]

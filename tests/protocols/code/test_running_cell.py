@@ -150,7 +150,7 @@ def test_a_cancellation_and_the_end_of_what_is_stored_may_meet() -> None:
         stage = Stage([THROUGH])
         cell = stage.cell()
         running = await begun(stage, cell)
-        then = stage.threads.jobs.pop(0)()  # the engine is through; the loop has not heard of the end
+        then = stage.threads.jobs.pop(0)()  # the engine is done; the loop has not received the end
         assert await running == THROUGH
         ending = asyncio.create_task(cell.end())
         await asyncio.sleep(0)
@@ -213,7 +213,7 @@ def test_an_answer_that_meets_a_cancellation_leaves_no_run_open() -> None:
 
 
 def test_a_cell_that_stands_when_its_turn_is_cancelled_is_closed() -> None:
-    """Ours: nobody else would give its worker back."""
+    """Ours: no other code would give its worker back."""
 
     async def scene() -> None:
         stage = Stage([WAITS])

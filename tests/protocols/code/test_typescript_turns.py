@@ -38,7 +38,7 @@ def observed(*codes: str, tools: list[Any] | None = None, **options: Any) -> lis
 
 
 async def has_turns(session: Session[Any], count: int) -> bool:
-    """Whether so many turns are over."""
+    """Return whether `count` turns are over."""
     turns = await session.turns()
     return len(turns) == count and turns[-1].summary is not None
 
@@ -172,7 +172,7 @@ def test_a_model_repairs_what_it_is_shown_the_line_of(shop: Shop) -> None:
     assert _ == ['[cell 3] ok\nresult:\n4200\ncalls:\norder({order_id: "A1"}) -> ok']
 
 
-def test_a_call_with_other_arguments_than_the_tool_takes_is_told_before_anything_runs(shop: Shop) -> None:
+def test_a_call_with_other_arguments_than_the_tool_takes_is_reported_before_anything_runs(shop: Shop) -> None:
     """Ours: what can be seen without running is said before a side effect."""
     (told, _) = observed('console.log("before");\nawait order({id: "A1"});', "1", tools=shop.tools)
     assert told.startswith("[cell 0] failed, nothing was executed\nerror:\nTYPE_ERROR: order() ")
@@ -211,7 +211,7 @@ def test_a_cell_of_another_language_is_a_failed_call() -> None:
     assert "UNSUPPORTED_FEATURE: the cell is typescript, this session runs python" in told
 
 
-def test_what_is_no_json_is_told_with_what_to_do() -> None:
+def test_a_result_that_is_no_json_is_an_error_with_a_hint() -> None:
     """Ours: the hint is in the language of the session."""
     (told, _) = observed("const seen = new Map([[1, 2]]);\nseen", "[...seen]")
     assert "RESULT_NOT_SERIALIZABLE: the result is not JSON: it holds Map\n" in told
@@ -303,7 +303,7 @@ def test_code_asks_a_model_and_looks_tools_up(place: Place, shop: Shop) -> None:
 
 
 def test_what_the_rules_name_is_there_and_what_they_deny_is_not() -> None:
-    """Ours: a model believes what it is told."""
+    """Ours: a model believes its prompt."""
     (shown, _) = observed(
         "const said = ['console', 'setTimeout', 'URL', 'TextEncoder', 'crypto', 'structuredClone'];\n"
         "const denied = ['fetch', 'require', 'process', 'Deno'];\n"
@@ -318,7 +318,7 @@ def test_what_the_rules_name_is_there_and_what_they_deny_is_not() -> None:
 # Waiting
 
 
-def test_a_cell_waits_in_one_runtime_and_goes_on_in_another(place: Place, shop: Shop) -> None:
+def test_a_cell_waits_in_one_runtime_and_resumes_in_another(place: Place, shop: Shop) -> None:
     """Ours: the issue's demand; paused in the middle of an expression, earlier calls not repeated."""
 
     async def main() -> None:
@@ -391,7 +391,7 @@ def test_a_refusal_is_an_error_that_code_can_catch(place: Place, shop: Shop) -> 
 
 @pytest.mark.parametrize("nap", ["sleep({days: 2})", "new Promise((go) => setTimeout(go, 172_800_000))"])
 def test_a_cell_sleeps_for_days_without_a_process(place: Place, nap: str) -> None:
-    """Ours: however code waits, the turn is parked, and the time has passed when it goes on."""
+    """Ours: however code waits, the turn is parked, and the time has passed when the code resumes."""
 
     async def main() -> None:
         agent = typing()

@@ -27,7 +27,7 @@ def coder(*replies: Any, **options: Any) -> Agent[Any, Any]:
 
 
 class Typist:
-    """Takes what the user says for a cell, and answers what came of it."""
+    """A model that runs the user's text as a cell, and answers with the cell's report."""
 
     model_id = "scripted:typist"
 

@@ -45,7 +45,7 @@ class Order:
 def find_orders(text: str, *, state: Literal["open", "paid"] = "open", limit: int = 10) -> list[Order]:
     """Find orders.
 
-    This is told only by describe_tool.
+    Only describe_tool shows this.
 
     Args:
         text: words of the order
@@ -198,7 +198,7 @@ def test_an_object_without_a_name_is_named_after_its_place() -> None:
     ids=str,
 )
 def test_schemas_have_python_types(schema: Any, kind: str) -> None:
-    """Ours: what is known of a type is told, the rest is Any."""
+    """Ours: the known parts of a type are shown, the rest is Any."""
     text = signature_of(raw("f", {"type": "object", "properties": {"x": schema}, "required": ["x"]}))
     assert text == f"def f(x: {kind}) -> Any: ..."
 

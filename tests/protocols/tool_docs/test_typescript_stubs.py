@@ -51,7 +51,7 @@ class Order:
 def find_orders(text: str, *, state: Literal["open", "paid"] = "open", limit: int = 10) -> list[Order]:
     """Find orders.
 
-    This is told only by describe_tool.
+    Only describe_tool shows this.
 
     Args:
         text: words of the order
@@ -209,7 +209,7 @@ def test_an_interface_does_not_take_the_name_of_something_that_there_is() -> Non
     ids=str,
 )
 def test_schemas_have_types_of_typescript(schema: Any, kind: str) -> None:
-    """Ours: what is known of a type is told, the rest is any."""
+    """Ours: the known parts of a type are shown, the rest is any."""
     assert signature(schema, output=schema if isinstance(schema, dict) else {}) == (
         f"declare function f(args: {{ x: {kind} }}): Promise<{kind if isinstance(schema, dict) else 'any'}>;"
     )
