@@ -128,7 +128,7 @@ def test_a_file_that_is_damaged_is_asked_for_again(tmp_path: Path) -> None:
 def test_a_reply_that_cannot_be_kept_is_given_all_the_same(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ours: the operator is told, the user is answered."""
+    """Ours: the operator sees a warning, the user gets the answer."""
     folder = tmp_path / "cache"
     cached = Cached(Giving(*WHOLE), folder)
     folder.rmdir()

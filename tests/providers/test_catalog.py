@@ -36,7 +36,7 @@ def written(path: Path, *models: dict[str, object]) -> Path:
         ("openai-compatible:openai/gpt-oss-120b@http://localhost:8000/v1", "gpt-oss*"),
     ],
 )
-def test_a_model_is_found_under_its_family_whoever_serves_it(model: str, entry: str) -> None:
+def test_a_model_is_found_under_its_family_whichever_host_serves_it(model: str, entry: str) -> None:
     """Ours: the longest name that fits tells most."""
     found = describe(model)
     assert found is not None
@@ -89,7 +89,7 @@ def test_a_users_file_adds_and_changes(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_file_that_is_no_catalog_is_named_with_what_is_wrong(
     tmp_path: Path, content: str | bytes | None, complaint: str
 ) -> None:
-    """Ours: nobody has to search for a slip of the pen."""
+    """Ours: the error shows the user where the typing mistake is."""
     path = tmp_path / "models.json"
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -31,7 +31,7 @@ def failure(model: Fallback, attempt: int) -> ModelError:
 
 
 def test_the_attempt_picks_the_model() -> None:
-    """Ours: a turn that another process takes up goes on with the model that is due."""
+    """Ours: a turn that another process takes over continues with the model that is due."""
     models = [Giving(ReplyEnded(text=name), model_id=f"p:{name}") for name in "abc"]
     fallback = Fallback(*models)
     assert [ended(fallback, request(attempt=n)).text for n in range(1, 6)] == ["a", "b", "c", "a", "b"]
@@ -39,7 +39,7 @@ def test_the_attempt_picks_the_model() -> None:
 
 @pytest.mark.parametrize("error", [BUSY, BROKEN, InvalidArgument("no images here"), RuntimeError("oops")])
 def test_a_failure_with_a_successor_is_tried_again_at_once(error: Exception) -> None:
-    """Ours: waiting is of no use when somebody else is there; the message says who failed."""
+    """Ours: waiting is of no use when another model is available; the message says which one failed."""
     told = failure(Fallback(Giving(error, model_id="p:a"), Giving()), 1)
     assert (told.retryable, told.retry_after_ms) == (True, 0)
     assert told.message.startswith("p:a: ")
@@ -88,7 +88,7 @@ def test_closing_closes_all_even_if_one_complains() -> None:
     assert fine.closed == 1
 
 
-def test_a_turn_goes_on_with_the_next_model_and_retracts_what_came() -> None:
+def test_a_turn_continues_with_the_next_model_and_retracts_what_came() -> None:
     """Ours: nothing of the failed model's text is in the answer, and there is no back-off."""
     waited: list[float] = []
 
@@ -111,7 +111,7 @@ def test_a_turn_goes_on_with_the_next_model_and_retracts_what_came() -> None:
 
 
 def test_attempts_are_limited_over_all_models() -> None:
-    """Ours: `max_attempts` counts every try, whoever was asked."""
+    """Ours: `max_attempts` counts every attempt, whichever model was asked."""
     models = [Giving(BUSY, model_id=f"p:{name}") for name in "abc"]
     with pytest.raises(TurnStopped, match="p:b: too busy"):
         Agent(models, limits=UsageLimits(max_attempts=2)).run_sync("Hi")

@@ -86,7 +86,7 @@ def test_a_scripted_model_costs_nothing_and_that_is_known() -> None:
     assert not prices.must_load("scripted:demo.json")
 
 
-def test_a_model_that_nobody_knows_has_no_price_and_loads_nothing() -> None:
+def test_an_unknown_model_has_no_price_and_loads_nothing() -> None:
     """Ours: unknown is not free; a provider of one's own does not pay for the catalogue."""
     prices = Prices({"m": TEN})
     assert prices.cost("own:other", "", USED) is None
@@ -164,7 +164,7 @@ def test_without_the_extra_there_are_no_prices(monkeypatch: pytest.MonkeyPatch) 
         ("openai:gpt-4.1", "gpt-4.1-2025-04-14", 800 * 2_000 + 200 * 500 + 50 * 8_000),
         # 3 / 0.3 / 3.75 / 15
         ("anthropic:claude-sonnet-4-5", "", 700 * 3_000 + 200 * 300 + 100 * 3_750 + 50 * 15_000),
-        ("anthropic:claude-sonnet-4-5", "a-name-nobody-knows", 3_285_000),
+        ("anthropic:claude-sonnet-4-5", "an-unknown-name", 3_285_000),
         ("fallback:own:m|anthropic:claude-sonnet-4-5", "anthropic:claude-sonnet-4-5", 3_285_000),
         ("openai-compatible:gpt-4.1@https://api.openai.com/v1", "", 2_100_000),
     ],

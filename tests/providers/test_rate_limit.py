@@ -24,7 +24,7 @@ from standfast.testing.clock import FakeClock
 
 
 class Time:
-    """A clock that sleeping moves, so that whoever waits alone waits no time."""
+    """A clock that sleeping advances, so that a single waiter waits no real time."""
 
     def __init__(self) -> None:
         self.clock = FakeClock(0)
@@ -68,7 +68,7 @@ def asked_by(name: str) -> ModelRequest:
 
 
 def test_no_more_calls_run_at_once_than_allowed_and_they_come_in_order() -> None:
-    """Ours: first come, first served; whoever waits does nothing until somebody leaves."""
+    """Ours: first come, first served; a waiting call does nothing until a running one ends."""
 
     async def main() -> None:
         model = Held()
@@ -86,8 +86,8 @@ def test_no_more_calls_run_at_once_than_allowed_and_they_come_in_order() -> None
     asyncio.run(main())
 
 
-def test_whoever_gives_up_in_line_leaves_it() -> None:
-    """Ours: a turn that is cancelled while it waits holds nobody up and has used nothing."""
+def test_a_call_that_gives_up_in_line_leaves_it() -> None:
+    """Ours: a turn that is cancelled while it waits delays no other turn and has used nothing."""
 
     async def main() -> None:
         model = Held()
@@ -157,7 +157,7 @@ def test_tokens_are_estimated_before_and_corrected_after() -> None:
 
 
 def test_a_correction_wakes_the_one_who_sleeps() -> None:
-    """Ours: nobody sleeps a minute for tokens that were never used."""
+    """Ours: no call sleeps a minute for tokens that were never used."""
 
     async def main() -> None:
         never = asyncio.Event()
@@ -284,7 +284,7 @@ def test_a_model_is_behind_its_own_limit_and_its_providers() -> None:
 
 
 def test_of_a_fallback_each_member_is_behind_its_own_limit() -> None:
-    """Ours: the limit is the provider's, whoever else is asked instead."""
+    """Ours: the limit is the provider's, also when another provider is asked instead."""
     limits = SharedLimits({"p": RateLimit(concurrency=1)})
     around = limits.around(Fallback(Giving(model_id="p:a"), Giving(model_id="q:b")))
     assert isinstance(around, Fallback)

@@ -163,7 +163,7 @@ def test_a_line_that_was_not_finished_does_not_spoil_the_next(tmp_path: Path) ->
 
 
 def test_a_recording_that_cannot_be_written_fails_the_call(tmp_path: Path) -> None:
-    """Ours: nobody believes that something was recorded when it was not."""
+    """Ours: a user must not believe that a reply was recorded when it was not."""
     with pytest.raises(ModelError, match="cannot be written: No such file"):
         deltas(Recorded(Giving(*WHOLE), tmp_path / "missing" / "calls.jsonl"))
     with pytest.raises(InvalidArgument, match=r"a \.jsonl file"):
@@ -255,7 +255,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 def test_several_processes_record_into_one_file(tmp_path: Path) -> None:
-    """Ours: lines are whole, whoever writes them."""
+    """Ours: lines are whole, whichever process writes them."""
     path = tmp_path / "calls.jsonl"
     writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(path), letter]) for letter in "ab"]
     assert [writer.wait(60) for writer in writers] == [0, 0]

@@ -69,7 +69,7 @@ def written(path: Path, content: object) -> Path:
 
 
 def test_the_number_of_the_call_picks_the_reply() -> None:
-    """Ours: one script serves many sessions and goes on after a restart, because it remembers nothing."""
+    """Ours: one script serves many sessions and works after a restart, because it is stateless."""
     model = scripted("one", "two")
     assert [ended(model, request(number=n)).text for n in (2, 1, 2)] == ["two", "one", "two"]
 
@@ -101,7 +101,7 @@ def test_a_call_without_any_message_is_refused_in_words_as_well() -> None:
         (UserMessage(content=(TextPart(text="in parts"),)), "in parts"),
     ],
 )
-def test_the_last_message_is_shown_whoever_it_is_from(message: Message, shown: str) -> None:
+def test_the_last_message_is_shown_whatever_its_role(message: Message, shown: str) -> None:
     """Ours: the message says what the model was asked, whatever that was."""
     with pytest.raises(UnexpectedModelCall) as raised:
         deltas(scripted(), request(message))
@@ -120,7 +120,7 @@ def test_closing_with_replies_left_over_tells_how_many_and_which_is_the_first() 
 
 
 def test_closing_twice_complains_once() -> None:
-    """Ours: whoever closes again in a finally block does not hide the first error."""
+    """Ours: a caller that closes again in a finally block does not hide the first error."""
     model = scripted("one")
     with pytest.raises(RepliesLeftOver):
         close(model)
@@ -356,7 +356,7 @@ def test_a_script_is_read_from_json_and_json_lines(tmp_path: Path, name: str, co
 def test_a_malformed_script_names_the_file_and_the_place(
     tmp_path: Path, name: str, content: object, complaint: str
 ) -> None:
-    """Ours: nobody has to search a script for what is wrong with it."""
+    """Ours: the error shows the author where the script is wrong."""
     path = tmp_path / name if content is None else written(tmp_path / name, content)
     with pytest.raises(InvalidArgument, match=complaint) as raised:
         resolve_model(f"scripted:{path}")
@@ -449,7 +449,7 @@ def test_a_default_rule_answers_a_request_without_messages(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["demo", "scripted:demo"])
 def test_the_demo_is_part_of_the_package_and_says_that_it_is_a_script(name: str) -> None:
-    """Ours: a first try needs no key, and nobody is fooled."""
+    """Ours: a first try needs no key, and the user does not mistake the script for a model."""
     model = resolve_model(name)
     assert model.model_id == "scripted:demo"
     for words in ("hello", "help", "what is this?"):

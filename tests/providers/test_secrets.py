@@ -26,7 +26,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "secrets"))
 
-from betrayals import faults, is_told_in_headers, served
+from betrayals import faults, is_sent_in_headers, served
 from click.testing import CliRunner
 from planted_keys import PLANTINGS, Planting, found_in
 
@@ -143,7 +143,7 @@ def test_no_failure_of_a_provider_tells_the_key(planting: Planting, caplog: pyte
                     await ask(model)
                 assert not found_in(all_about(caught.value), planting.key), name
                 assert caught.value.__cause__ is caught.value.__context__ is None, name
-                if not is_told_in_headers(fault, planting.key):
+                if not is_sent_in_headers(fault, planting.key):
                     assert not found_in(caplog.text, planting.key), name
             await model.close()
         sent = [found_in(repr(request.headers), planting.key) for request in server.requests]
@@ -310,7 +310,7 @@ def test_a_model_that_cannot_be_made_does_not_repeat_its_key(
 
 @planted
 def test_what_a_model_says_is_content_whatever_it_says(planting: Planting) -> None:
-    """Ours: words are not changed behind anybody's back. Who wants that adds `Redact`."""
+    """Ours: the runtime does not change words unasked. A user who wants that adds `Redact`."""
     said = f"Your key is {planting.key}."
 
     async def play() -> None:

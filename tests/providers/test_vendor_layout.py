@@ -1,4 +1,4 @@
-"""Every vendor's folder is laid out alike, so that whoever knows one knows all."""
+"""Every vendor's folder is laid out alike, so that a contributor who knows one knows all."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_a_kind_of_error_tells_whether_to_try_again(
     assert found == (f"{kind}: {message} (request req_1)", code, retryable, None)
 
 
-def test_a_limit_of_spending_is_told_by_its_code() -> None:
+def test_a_limit_of_spending_is_recognized_by_its_code() -> None:
     """Ours: a rate limit that time does not lift is no rate limit."""
     error = {
         "type": "rate_limit_error",
@@ -71,7 +71,7 @@ def test_a_limit_of_spending_is_told_by_its_code() -> None:
     ("body", "words"),
     [(b"<html>Bad gateway</html>", "<html>Bad gateway</html>"), (b"", "status 502"), (b'{"error": 1}', "1")],
 )
-def test_an_answer_of_another_shape_is_told_as_it_is(body: bytes, words: str) -> None:
+def test_an_answer_of_another_shape_is_reported_as_it_is(body: bytes, words: str) -> None:
     """Ours: a proxy in between has its own words; the status tells whether to try again."""
     found = AnthropicDialect().read_error(502, body)
     assert words in found.message

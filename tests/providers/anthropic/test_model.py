@@ -103,7 +103,7 @@ def test_calls_are_made_and_their_results_go_back_in_one_turn() -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"city": "Os', "[1]"])
-def test_arguments_that_do_not_fit_are_told_to_the_model(arguments: str) -> None:
+def test_the_model_learns_that_arguments_do_not_fit(arguments: str) -> None:
     """Ours: a malformed call does not run and does not break the conversation."""
 
     async def main() -> None:
@@ -165,7 +165,7 @@ def test_reasoning_is_streamed_and_goes_back_as_it_came(model: str) -> None:
 
 
 def test_reasoning_does_not_go_to_another_model() -> None:
-    """Ours: a signature means something only to who gave it; the other model goes on without."""
+    """Ours: a signature is valid only for the model that gave it; the other model gets none."""
 
     async def main() -> None:
         settings = {"reasoning": "low"}
@@ -205,7 +205,7 @@ def test_a_cancelled_turn_closes_its_connection() -> None:
 
 
 def test_a_turn_is_taken_up_again_by_another_runtime(tmp_path: Path) -> None:
-    """Ours: a turn that a person holds up goes on in another process, its thinking included."""
+    """Ours: a turn that waits for a person resumes in another process, its thinking included."""
 
     async def main() -> None:
         paying = {"reasoning": "Pay?", "tool_calls": [{"name": "pay", "arguments": {"cents": 5}}]}
@@ -258,7 +258,7 @@ def test_a_reply_that_was_cut_off_in_a_call_does_not_run_it() -> None:
 
 
 def test_a_refusal_is_an_answer_in_the_vendors_words() -> None:
-    """Ours: it is told as what it is, not as an error."""
+    """Ours: it is reported as a refusal, not as an error."""
 
     async def main() -> None:
         async with AnthropicServer([{"text": "I will not.", "stop_reason": "refusal"}]) as server:
@@ -336,7 +336,7 @@ def test_a_turn_that_the_vendor_refuses_stops_with_its_words() -> None:
 
 
 def test_the_key_and_the_server_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: the usual variables; a key that is missing is told when the model is made."""
+    """Ours: the usual variables; a missing key is an error when the model is made."""
     monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(ProviderUnconfigured, match="ANTHROPIC_API_KEY"):

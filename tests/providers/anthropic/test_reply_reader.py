@@ -157,12 +157,12 @@ def test_usage_is_cumulative_and_caches_are_counted_apart() -> None:
     ],
 )
 def test_reasons_to_stop_have_the_ports_words(reason: str, word: str) -> None:
-    """Ours: what has no word of the port's is told as it was said."""
+    """Ours: a reason that the port has no word for is passed on unchanged."""
     assert ended([begin(), *SAID, ending(reason), END]).stop_reason == word
 
 
 @pytest.mark.parametrize("pieces", [(), ('{"city": "Os',)])
-def test_a_call_that_was_cut_off_is_what_came_of_it(pieces: tuple[str, ...]) -> None:
+def test_a_call_that_was_cut_off_keeps_the_arguments_received(pieces: tuple[str, ...]) -> None:
     """Ours: no half-received call runs; without any arguments it has none, not {}."""
     found = ended([begin(), *call(0), *call(1, *pieces), ending("max_tokens"), END])
     assert [given.arguments for given in found.calls] == ["{}", "".join(pieces)]

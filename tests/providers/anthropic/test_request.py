@@ -169,7 +169,7 @@ def test_reasoning_is_a_budget_for_models_that_take_one() -> None:
     [("minimal", "low"), ("low", "low"), ("high", "high"), (500, "low"), (9000, "medium"), (64000, "high")],
 )
 def test_reasoning_is_an_effort_for_models_that_refuse_a_budget(asked: str | int, effort: str) -> None:
-    """Ours: Claude 4.7 and later answer a budget with 400; they are told how hard to try."""
+    """Ours: Claude 4.7 and later answer a budget with 400; they get an effort instead."""
     found = body(said("Hm?"), model=NEWER, settings={"reasoning": asked, "temperature": 0.2})
     assert found["thinking"] == {"type": "adaptive", "display": "summarized"}
     assert found["output_config"] == {"effort": effort}
@@ -223,7 +223,7 @@ def test_the_choice_of_a_tool_is_the_vendors_word_for_it(
 
 
 def test_a_choice_that_is_no_tool_is_refused() -> None:
-    """Ours: a slip of the pen is told before anything is sent."""
+    """Ours: a typing mistake is an error before anything is sent."""
     with pytest.raises(InvalidArgument, match="'wether' is not a tool"):
         body(said("Hm?"), tools=(WEATHER,), settings={"tool_choice": "wether"})
 
@@ -375,7 +375,7 @@ def test_an_answer_of_a_type_is_asked_for_by_its_schema() -> None:
         (NEWER, {"type": "object", "additionalProperties": {"type": "integer"}}),
     ],
 )
-def test_a_schema_without_a_native_form_is_told_in_words(model: str, schema: dict[str, Any]) -> None:
+def test_a_schema_without_a_native_form_is_described_in_words(model: str, schema: dict[str, Any]) -> None:
     """Ours: an older model has no JSON mode, and a map of any keys would be narrowed to an empty one."""
     found = body(said("Hm?"), output_schema=schema, model=model, instructions="Be brief.")
     assert "output_config" not in found

@@ -40,7 +40,7 @@ def play(scene: Awaitable[None]) -> None:
 
 @dataclass
 class Heard:
-    """What came of one call: pieces, and then the reply or an error."""
+    """The outcome of one call: pieces, and then the reply or an error."""
 
     text: str = ""
     thought: str = ""
@@ -132,7 +132,7 @@ class Played:
         return [one.text for one in self.result.messages if isinstance(one, AssistantMessage)]
 
     def shown(self) -> str:
-        """What somebody sees who writes down what is streamed, and strikes out what is taken back."""
+        """Return the text an observer shows who appends what is streamed and removes what is retracted."""
         text = ""
         for event in self.events:
             if isinstance(event, TextStreamed):

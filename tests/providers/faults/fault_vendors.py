@@ -121,7 +121,7 @@ class Vendor:
 
 
 def lean(blocks: list[bytes]) -> list[bytes]:
-    """A stream without what nobody reads: short enough to be cut at every byte."""
+    """Return a stream without the parts that our reader ignores: short enough to be cut at every byte."""
     return [_lean(block) for block in blocks if not any(name in block for name in _UNREAD_EVENTS)]
 
 

@@ -1,4 +1,4 @@
-"""Answers that lie about their length, point elsewhere, repeat the key, or come from somebody else."""
+"""Answers that lie about their length, point elsewhere, repeat the key, or come from another server."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_length_that_is_too_long_costs_nothing_once_the_reply_is_whole(vendor:
 
 @cell("length-short")
 def test_a_length_that_is_too_short_cuts_the_reply_off(vendor: Vendor) -> None:
-    """Seed: a lying content length; what is behind it answers nobody, least of all the next call."""
+    """Seed: a lying content length; the bytes behind it answer no call, least of all the next one."""
 
     async def scene() -> None:
         blocks = vendor.blocks()
@@ -114,7 +114,7 @@ def test_a_redirect_to_another_host_is_refused_and_no_key_goes_there(vendor: Ven
 @pytest.mark.parametrize("location", ["/elsewhere", "http://127.0.0.1:1/v1", "//127.0.0.1", ""])
 @cell("redirect-path")
 def test_a_redirect_to_the_same_host_is_refused_as_well(vendor: Vendor, location: str) -> None:
-    """Ours: another port or path of a host may be somebody else's."""
+    """Ours: another port or path of a host may belong to another party."""
 
     async def scene() -> None:
         played = await turn(vendor, [faulty(redirect=location), REPLY, DONE])
@@ -181,10 +181,10 @@ def test_an_error_says_what_the_vendor_said_without_the_key(
     ],
 )
 @cell("html")
-def test_a_proxy_that_answers_in_html_is_told_apart_from_the_vendor(
+def test_a_proxy_that_answers_in_html_is_distinguished_from_the_vendor(
     vendor: Vendor, status: int, kind: str, again: bool, tmp_path: Path
 ) -> None:
-    """Seed: HTML from a proxy; what passes is tried again, what does not is told at once."""
+    """Seed: HTML from a proxy; a temporary failure is retried, any other is reported at once."""
     page = HTML.replace(b"nginx", f"nginx, {vendor.key}".encode())
 
     async def scene() -> None:

@@ -61,7 +61,7 @@ def lines_of(ledger: Path) -> list[str]:
 
 
 def middle(vendor: Vendor) -> int:
-    """So many bytes of the reply that a call has begun and is not whole."""
+    """Return how many bytes of the reply to send so that a call has begun and is not whole."""
     blocks = vendor.blocks()
     return sum(map(len, blocks[: len(blocks) * 2 // 3])) + 20
 
@@ -83,7 +83,7 @@ async def until_shown(events: AsyncIterator[Event], text: str) -> None:
 
 
 @cell("cancel")
-def test_a_cancelled_turn_hangs_up_at_once_and_the_session_goes_on(vendor: Vendor) -> None:
+def test_a_cancelled_turn_hangs_up_at_once_and_the_session_stays_usable(vendor: Vendor) -> None:
     """Seed: cancellation in the middle of a stream."""
 
     async def scene() -> None:

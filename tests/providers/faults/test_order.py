@@ -19,7 +19,7 @@ KINDS = ("duplicate", "swap", "drop", "garbage")
 
 
 def slips_of(played: Played) -> set[str]:
-    """What is wrong with what came of a turn, in the words of the vendors' table."""
+    """Return what is wrong with the outcome of a turn, in the words of the vendors' table."""
     reply = next(one for one in played.result.messages if isinstance(one, AssistantMessage))
     written = Counter(played.desk.written)
     found = {

@@ -42,7 +42,7 @@ async def one_session(runtime: Runtime, stage: Stage, model: HttpModel, name: st
 
 @cell("shared")
 def test_sessions_of_two_runtimes_share_a_provider_through_a_storm(vendor: Vendor) -> None:
-    """Ours: every second call fails in one way or another, and nobody gets what was meant for another."""
+    """Ours: every second call fails in one way or another, and no session gets another session's reply."""
     faults = (
         faulty(cut_at=300),
         faulty(status=503, headers={"retry-after": "1"}),

@@ -96,7 +96,7 @@ def test_who_says_in_its_body_how_long_to_wait_is_known() -> None:
 
 @pytest.mark.parametrize("status", STATUSES)
 @cell("storm-for-ever")
-def test_refusals_for_ever_stop_the_turn_after_so_many_attempts(vendor: Vendor, status: int) -> None:
+def test_endless_refusals_stop_the_turn_after_the_allowed_attempts(vendor: Vendor, status: int) -> None:
     """Seed: retries stay in budget; the turn says what the vendor said last."""
 
     async def scene() -> None:
@@ -153,7 +153,7 @@ def test_whatever_fails_counts_as_an_attempt(vendor: Vendor) -> None:
 
 
 @cell("error-event")
-def test_an_error_in_the_stream_is_told_and_what_came_before_is_taken_back(vendor: Vendor) -> None:
+def test_an_error_in_the_stream_is_reported_and_what_came_before_is_retracted(vendor: Vendor) -> None:
     """Seed: an error event inside the stream; the vendor's words, without the key."""
     words = f"We are overloaded, {vendor.key}."
 

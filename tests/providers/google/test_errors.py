@@ -78,7 +78,7 @@ def test_too_long_a_prompt_is_an_overflow() -> None:
         (500, "INTERNAL", True),
         (503, "UNAVAILABLE", True),
         (504, "DEADLINE_EXCEEDED", True),
-        (418, "NEVER_HEARD_OF", None),
+        (418, "UNKNOWN_STATUS", None),
     ],
 )
 def test_a_status_tells_whether_to_try_again(code: int, status: str, retryable: bool | None) -> None:
@@ -98,6 +98,6 @@ def test_a_status_tells_whether_to_try_again(code: int, status: str, retryable: 
         (b"\xff" * 5000, "�" * 2000 + " ..."),
     ],
 )
-def test_an_answer_of_something_in_between_is_told_as_it_is(body: bytes, message: str) -> None:
+def test_an_answer_of_a_proxy_is_reported_as_it_is(body: bytes, message: str) -> None:
     """Ours: a proxy that speaks no Gemini is not a crash."""
     assert GoogleDialect().read_error(502, body) == ErrorReport(message)

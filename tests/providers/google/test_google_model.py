@@ -272,7 +272,7 @@ def test_a_reply_says_why_it_stopped(reply: Reply, stop_reason: str, text: str) 
     assert "".join(delta.text for delta in deltas if isinstance(delta, TextArrived)) == text
 
 
-def test_a_limit_is_told_with_its_delay_and_without_the_key() -> None:
+def test_a_limit_is_reported_with_its_delay_and_without_the_key() -> None:
     """Ours: Google's own words, when to come back, and no secret."""
     wait = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "37s"}
     said = {"code": 429, "message": f"Too fast, {KEY}.", "status": "RESOURCE_EXHAUSTED", "details": [wait]}

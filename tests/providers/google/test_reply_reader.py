@@ -87,7 +87,7 @@ def test_the_end_tells_who_served_it_and_what_it_took() -> None:
 
 
 def test_usage_of_an_earlier_chunk_counts_if_the_last_has_none() -> None:
-    """Ours: the reply ends with the finish reason, whoever forgets to count."""
+    """Ours: the reply ends with the finish reason, even if its last chunk has no usage."""
     counted = {"promptTokenCount": 5, "candidatesTokenCount": 2}
     assert ended(chunk(text("a"), usageMetadata=counted), chunk(finish="STOP")).usage == Usage(
         input=5, output=2, calls=1
@@ -202,7 +202,7 @@ def test_a_reason_that_is_not_specified_ends_nothing() -> None:
 
 @pytest.mark.parametrize("reason", ["SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"])
 def test_a_blocked_reply_says_what_was_blocked_if_it_says_nothing_else(reason: str) -> None:
-    """Ours: nobody is left with an empty answer."""
+    """Ours: the user never gets an empty answer."""
     said = f"The reply was blocked: {reason}."
     assert read(chunk(finish=reason))[0] == TextArrived(said)
     assert ended(chunk(finish=reason)).text == said

@@ -160,7 +160,7 @@ def test_an_id_that_was_made_up_is_not_sent() -> None:
 
 
 def test_calls_that_another_vendor_gave_one_id_are_both_sent() -> None:
-    """Ours: no call of a history is lost, whoever made it."""
+    """Ours: no call of a history is lost, whichever vendor's model made it."""
     twin = {"name": "now", "arguments": {}, "provider_id": "toolu_1"}
     sent = contents(HELLO, asking(ToolCall(call_id=1, **twin), ToolCall(call_id=2, **twin)))
     assert sent[1]["parts"] == [{"functionCall": {"id": "toolu_1", "name": "now", "args": {}}}] * 2
@@ -324,7 +324,7 @@ def test_a_tool_choice_is_a_mode(choice: str, sent: dict[str, Any]) -> None:
 
 
 def test_a_choice_of_no_tool_is_refused() -> None:
-    """Ours: a slip of the pen is told of here."""
+    """Ours: a typing mistake is an error here."""
     with pytest.raises(InvalidArgument, match="'oder' is not a tool"):
         called(tools=(ORDER,), settings={"tool_choice": "oder"})
 
@@ -340,7 +340,7 @@ def test_an_output_schema_is_sent_as_such() -> None:
     assert both["generationConfig"] == bound
 
 
-def test_an_older_model_with_tools_is_told_of_the_schema_in_words() -> None:
+def test_an_older_model_with_tools_gets_the_schema_in_words() -> None:
     """Bug: before the third generation, functions and a JSON answer do not go together."""
     body = called(output_schema=SCHEMA, tools=(ORDER,), instructions="Be kind.").body
     assert "generationConfig" not in body

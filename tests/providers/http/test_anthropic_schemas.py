@@ -10,7 +10,7 @@ from standfast.providers.http.schemas import anthropic_schema
 
 
 def test_a_schema_keeps_its_definitions_and_its_words() -> None:
-    """Ours: references stay, a constraint without a native form is told in the description."""
+    """Ours: references stay, a constraint without a native form is stated in the description."""
     schema = {
         "$ref": "#/$defs/Order",
         "$defs": {

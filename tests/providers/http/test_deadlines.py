@@ -197,8 +197,8 @@ def test_the_whole_is_not_extended_by_what_keeps_coming() -> None:
     run_in_fake_time(test)
 
 
-def test_a_consumer_that_took_all_the_time_is_told_at_its_next_question() -> None:
-    """Ours: the whole is the whole, whoever spent it."""
+def test_a_consumer_that_took_all_the_time_gets_the_error_at_its_next_wait() -> None:
+    """Ours: the total counts all time, also what the consumer spent."""
 
     async def test() -> None:
         watch = WaitTimer(30)

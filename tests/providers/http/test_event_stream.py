@@ -412,7 +412,7 @@ def test_a_reset_is_a_failure_worth_another_attempt() -> None:
     run(test)
 
 
-def test_nobody_listening_is_a_failure_worth_another_attempt() -> None:
+def test_a_refused_connection_is_a_retryable_failure() -> None:
     """Ours: a local server that is not up yet."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -455,7 +455,7 @@ def test_an_error_is_read_no_further_than_its_cap() -> None:
     run(test)
 
 
-def test_an_error_whose_body_stalls_is_told_with_what_there_is() -> None:
+def test_an_error_whose_body_stalls_is_reported_with_the_part_received() -> None:
     """Ours: a 429 matters more than the rest of its words."""
 
     async def test() -> None:

@@ -87,14 +87,14 @@ def test_the_error_says_what_the_vendor_said() -> None:
 
 
 def test_the_vendors_code_is_kept() -> None:
-    """Seed: a window that overflows is told apart, so that compaction can help."""
+    """Seed: a window that overflows has a code of its own, so that compaction can help."""
     complaint = ErrorReport("too long", code=TurnCode.CONTEXT_OVERFLOW)
 
     assert response_error(Complaining(complaint), 400, {}, b"").code == "CONTEXT_OVERFLOW"
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_key_is_told_with_where_it_comes_from(status: int) -> None:
+def test_a_refused_key_is_reported_with_where_it_comes_from(status: int) -> None:
     """Ours: an error that says what to do about it."""
     error = response_error(PlainDialect(), status, {}, b'{"error": "bad key"}', key_hint="set PLAIN_API_KEY")
 
@@ -115,7 +115,7 @@ def test_a_body_that_the_dialect_cannot_read_is_quoted() -> None:
     ("status", "said"), [(503, "Service Unavailable"), (599, "the server gives no reason")]
 )
 def test_an_empty_complaint_is_the_status_in_words(status: int, said: str) -> None:
-    """Ours: an error without words helps nobody."""
+    """Ours: an error without a message does not help its reader."""
     assert (
         response_error(Complaining(ErrorReport(" ")), status, {}, b"").message
         == f"plain: {said} (HTTP {status})"
@@ -136,7 +136,7 @@ def test_a_success_that_is_no_stream_says_what_it_is() -> None:
     assert not error.retryable
 
 
-def test_a_complaint_inside_a_success_is_heard() -> None:
+def test_an_error_inside_a_success_is_recognized() -> None:
     """Ours: some gateways answer 200 and say in JSON that they are busy."""
     busy = Complaining(ErrorReport("busy", retryable=True))
     error = response_error(busy, 200, {"content-type": "application/json"}, b'{"error": "busy"}')

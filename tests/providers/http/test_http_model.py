@@ -244,7 +244,7 @@ def test_no_failure_logs_the_key_or_leads_to_it(fault: Fault, caplog: pytest.Log
     assert KEY not in caplog.text
 
 
-def test_what_cannot_be_sent_is_told_without_the_key() -> None:
+def test_a_request_that_cannot_be_sent_is_reported_without_the_key() -> None:
     """Ours: the HTTP library prints the headers that it does not like."""
     settings = {"extra_headers": {"x-note": f"two\nlines {KEY}"}}
 

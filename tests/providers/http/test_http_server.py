@@ -1,4 +1,4 @@
-"""The test server itself: what it is told to do, it does."""
+"""The test server itself: it does what its script says."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_an_error_has_the_vendors_form() -> None:
     run(test)
 
 
-def test_a_request_too_many_is_told() -> None:
-    """Ours: a retry that nobody planned must not hang or pass."""
+def test_a_request_too_many_is_reported() -> None:
+    """Ours: a retry that the test did not plan must not hang or pass."""
 
     async def test() -> None:
         async with PlainServer(["one"]) as server:

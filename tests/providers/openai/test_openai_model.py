@@ -186,7 +186,7 @@ def test_reasoning_goes_back_to_where_it_came_from_and_nowhere_else() -> None:
     asyncio.run(main())
 
 
-def test_a_turn_goes_on_in_another_runtime_with_its_reasoning(tmp_path: Path) -> None:
+def test_a_turn_resumes_in_another_runtime_with_its_reasoning(tmp_path: Path) -> None:
     """Seed: a turn that waits for a person outlives the process that began it."""
     asks = {"reasoning": "I must pay.", "tool_calls": [{"name": "pay", "arguments": {"cents": 5}}]}
 
@@ -262,7 +262,7 @@ def test_a_refusal_and_a_cut_off_reply_say_so() -> None:
     asyncio.run(main())
 
 
-def test_what_the_vendor_refuses_is_told_in_its_words_without_the_key() -> None:
+def test_what_the_vendor_refuses_is_reported_in_its_words_without_the_key() -> None:
     """Ours: the status, the code and the vendor's sentence decide what happens next."""
 
     async def main() -> None:

@@ -252,7 +252,7 @@ def test_two_messages_are_set_apart_and_keep_their_phases() -> None:
 
 
 def test_a_refusal_is_text_that_stops_for_refusal() -> None:
-    """Ours: the vendor's words are shown; nobody takes them for an answer."""
+    """Ours: the vendor's words are shown, and are not taken for an answer."""
     refusal = {"type": "refusal", "refusal": "I cannot."}
     found = read(
         added(0, "message"),
@@ -317,7 +317,7 @@ def test_the_rest_of_a_message_is_taken_from_its_end() -> None:
 
 
 def test_deltas_that_do_not_belong_are_refused() -> None:
-    """Ours: duplicated and misplaced events never make a reply that nobody wrote."""
+    """Ours: duplicated and misplaced events never make a reply that the model did not write."""
     begun, delta, ends = added(0, "message"), text_delta(0, "x"), done(0, "message", **words("x"))
     assert "has begun" in broken(delta)
     assert "has begun" in broken(begun, delta, ends, delta)

@@ -199,7 +199,7 @@ def test_an_image_and_a_document_go_as_data_urls_and_text_as_text() -> None:
 
 @pytest.mark.parametrize("media_type", ["audio/wav", "image/tiff", "application/zip"])
 def test_media_that_the_vendor_cannot_read_is_refused_by_its_name(media_type: str) -> None:
-    """Ours: a user is told which attachment it is, before anything is sent."""
+    """Ours: the error names the attachment to the user, before anything is sent."""
     part = AttachmentPart(digest="d", media_type=media_type, size=1, name="thing.bin")
     with pytest.raises(InvalidArgument, match=rf"{media_type}.*thing\.bin"):
         items(user((part,)), media={"d": b"x"})
@@ -256,7 +256,7 @@ def test_changed_words_and_unknown_calls_are_sent_as_they_are_now() -> None:
     ]
 
 
-def test_several_messages_of_one_reply_are_told_apart_again() -> None:
+def test_several_messages_of_one_reply_are_separated_again() -> None:
     """Ours: a comment and an answer have phases, which the vendor wants back."""
     outline = [
         {"type": "message", "chars": 3, "phase": "commentary"},
@@ -375,7 +375,7 @@ UNION: dict[str, Any] = {
 
 
 def test_a_union_of_models_is_asked_for_in_words() -> None:
-    """Ours: the API refuses a root that is `anyOf`, so a union is told, and checked when it comes."""
+    """Ours: the API refuses a root that is `anyOf`, so a union is described, and checked on arrival."""
     sent = body(user(), output_schema=UNION)
     assert "text" not in sent
     assert '"title":"Verdict"' in sent["instructions"]

@@ -124,7 +124,7 @@ def test_errors_are_those_that_the_sdk_knows() -> None:
     play(scene, *faults, "never sent")
 
 
-def test_a_conversation_with_tools_goes_on() -> None:
+def test_a_conversation_with_tools_continues() -> None:
     """Ours: what the SDK got can be sent back."""
 
     async def scene(server: ChatServer, client: AsyncOpenAI) -> None:

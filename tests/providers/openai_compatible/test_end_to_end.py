@@ -192,7 +192,7 @@ def test_usage_stop_reasons_and_refusals() -> None:
 
 
 def test_a_cancelled_reply_closes_the_connection() -> None:
-    """Ours: the server sees at once that nobody listens."""
+    """Ours: the server sees at once that the client has gone."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         asking = asyncio.create_task(deltas_of(model))

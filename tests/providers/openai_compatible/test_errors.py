@@ -53,7 +53,7 @@ def test_the_words_are_found_in_any_shape(body: Any, words: str) -> None:
         (413, "The prompt is too long: 9000, model maximum context length: 8191", None),
     ],
 )
-def test_an_overflow_is_told_as_one(status: int, message: str, code: str | None) -> None:
+def test_an_overflow_is_reported_as_one(status: int, message: str, code: str | None) -> None:
     """Ours: each server has words of its own for it."""
     assert complained(status, {"error": {"message": message, "code": code}})[1:] == (
         TurnCode.CONTEXT_OVERFLOW,

@@ -96,7 +96,7 @@ def test_a_key_that_is_passed_comes_first_and_the_one_for_any_host_last() -> Non
 
 
 def test_a_known_host_without_a_key_names_the_variable() -> None:
-    """Ours: a missing key is told before the first call."""
+    """Ours: a missing key is an error before the first call."""
     with pytest.raises(ProviderUnconfigured, match="GROQ_API_KEY"):
         key_for("https://api.groq.com/openai/v1", None, {})
 
@@ -118,7 +118,7 @@ def test_the_model_id_holds_the_url_and_no_key() -> None:
         OpenAICompatibleModel(" ", "http://localhost")
 
 
-def test_a_host_that_nobody_knows_gets_what_most_take() -> None:
+def test_an_unknown_host_gets_what_most_take() -> None:
     """Ours: local servers need no table."""
     host = host_of("http://192.168.1.7:8000/v1")
     assert (host.max_tokens, host.asks_usage, host.cache_key, host.key_variable) == (

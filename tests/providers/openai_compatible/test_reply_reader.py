@@ -123,7 +123,7 @@ def test_an_event_that_makes_no_sense_is_a_failure(data: bytes) -> None:
     assert refused(chunk(content="x"), event(data)).retryable
 
 
-def test_what_nobody_needs_is_passed_over() -> None:
+def test_fields_without_use_are_passed_over() -> None:
     """Ours: other fields, other choices, keep-alives with nothing in them."""
     other = event({"choices": [{"index": 1, "delta": {"content": "other"}, "finish_reason": "stop"}]})
     odd = event({"choices": [], "prompt_filter_results": [1], "object": "", "timings": {"a": 1}})
@@ -154,7 +154,7 @@ def test_a_reply_that_was_given_up_is_a_failure(said: str) -> None:
     assert refused(chunk(content="x"), chunk(said)).retryable
 
 
-def test_a_stop_sequence_is_told_apart_where_the_server_does() -> None:
+def test_a_stop_sequence_is_named_where_the_server_names_it() -> None:
     """Ours: vLLM says which one it was; a token that it stopped at is none."""
     for given, reason in (("END", "stop_sequence"), (151645, "end"), (None, "end")):
         last = event({"choices": [{"delta": {}, "finish_reason": "stop", "stop_reason": given}]})
@@ -232,7 +232,7 @@ def test_calls_without_ids_get_some(index: int | None) -> None:
 
 
 def test_an_id_that_comes_twice_is_used_once() -> None:
-    """Ours: results are told apart by it."""
+    """Ours: results are matched to calls by it."""
     events = [call_chunk(0, "x", name="f", arguments="{}"), call_chunk(1, "x", name="g", arguments="{}")]
     assert [one[2] for one in calls_of(*events)] == ["x", "call_1_2"]
 
@@ -250,7 +250,7 @@ def test_id_and_name_may_be_repeated_in_every_piece() -> None:
 
 
 def test_pieces_without_index_and_name_belong_to_the_last_call() -> None:
-    """Ours: there is nobody else that they could belong to."""
+    """Ours: there is no other call that they could belong to."""
     found = calls_of(call_chunk(None, "a", name="f", arguments='{"x"'), call_chunk(None, arguments=":1}"))
     assert found == [("f", '{"x":1}', "a")]
 
@@ -311,7 +311,7 @@ def test_a_call_that_was_cut_off_before_its_name_is_none() -> None:
     ],
 )
 def test_pieces_that_fit_no_call_are_a_failure(events: list[ServerEvent]) -> None:
-    """Ours: duplicated and out-of-order events never make a call that nobody asked for."""
+    """Ours: duplicated and out-of-order events never make a call that the model did not make."""
     error = refused(*events, CALLS, DONE)
     assert error.retryable
     assert error.code == TurnCode.PROVIDER_ERROR
@@ -454,7 +454,7 @@ def test_an_event_that_is_called_error_is_one() -> None:
     assert "boom" in str(refused(event(b"boom", "error")))
 
 
-def test_an_overflow_inside_the_stream_is_told_as_one() -> None:
+def test_an_overflow_inside_the_stream_is_reported_as_one() -> None:
     """Ours: compaction can help then."""
     error = refused(event({"error": {"message": "maximum context length is 8192 tokens", "code": 400}}))
     assert (error.code, error.retryable) == (TurnCode.CONTEXT_OVERFLOW, False)

@@ -106,7 +106,7 @@ def test_a_whole_conversation_with_tools() -> None:
 
 
 def test_settings_are_sent_under_the_names_that_most_know() -> None:
-    """Ours: one body for all servers that nobody knows better."""
+    """Ours: one body for all servers without settings of their own."""
     made = body(
         HI,
         tools=(LOOK,),
@@ -212,7 +212,7 @@ def test_a_schema_is_the_response_format() -> None:
         (ANSWER, {"tools": (LOOK,)}),
     ],
 )
-def test_a_schema_that_cannot_be_given_is_told_in_words(
+def test_a_schema_that_cannot_be_given_is_described_in_words(
     schema: dict[str, Any], options: dict[str, Any]
 ) -> None:
     """Ours: a root that is no object is refused by most, and a schema beside tools ends all tool calls."""
@@ -282,7 +282,7 @@ def test_what_there_is_no_part_for_is_refused_by_name(kind: str) -> None:
         body(attached(kind, "clip"), media={"d1": b"abc"})
 
 
-def test_an_input_is_told_of_and_empty_text_left_out() -> None:
+def test_an_input_is_described_and_empty_text_left_out() -> None:
     """Ours: an `InputPart` that arrives is a short text; empty blocks are never sent."""
     parts = (TextPart(text=""), InputPart(name="rows", digest="d", media_type="application/json", size=9))
     made = body(UserMessage(content=parts), UserMessage(content=""), AssistantMessage())
@@ -354,7 +354,7 @@ def test_arguments_that_were_no_object_are_put_into_one() -> None:
     )
 
 
-def test_a_result_without_its_call_is_told_in_words() -> None:
+def test_a_result_without_its_call_is_described_in_words() -> None:
     """Ours: compaction may leave one; servers refuse a `tool` message that answers nothing."""
     made = body(HI, ToolMessage(call_id=4, name="look", value="blue"))
     assert made["messages"][1] == {"role": "user", "content": "[result of look]\nblue"}
@@ -379,7 +379,7 @@ def test_reasoning_goes_back_in_the_field_that_it_came_in(field: str) -> None:
 
 
 def test_reasoning_is_sent_to_its_origin_and_with_calls_only() -> None:
-    """Ours: nobody else is sent it; and where nothing was called, DeepSeek's older models refuse it."""
+    """Ours: it is sent to no other model; and where nothing was called, DeepSeek's older models refuse it."""
     other = body(called(CALL, reasoning=thought("reasoning_content", origin="openai https://x y")), RESULT)
     assert "hm" not in str(other)
     assert "hm" not in str(body(AssistantMessage(text="so", reasoning=thought("reasoning_content")), HI))
@@ -428,7 +428,7 @@ UNION: dict[str, Any] = {
 }
 
 
-def test_a_union_of_models_is_told_in_words() -> None:
+def test_a_union_of_models_is_described_in_words() -> None:
     """Ours: a root that is no object is refused by most."""
     made = body(HI, output_schema=UNION)
     assert "response_format" not in made

@@ -26,7 +26,7 @@ def faults(planting: Planting) -> dict[str, Fault]:
     }
 
 
-def is_told_in_headers(fault: Fault, key: str) -> bool:
+def is_sent_in_headers(fault: Fault, key: str) -> bool:
     """Whether the server writes the key into its headers, which `httpcore2` logs at DEBUG."""
     return bool(found_in(f"{fault.headers} {fault.redirect}", key))
 
