@@ -146,7 +146,7 @@ def test_a_denied_call_raises_a_permission_error_with_the_reason(desk: Desk) -> 
     assert desk.box.approval(approval).reason == "too much"
 
 
-def test_a_denied_call_that_nobody_catches_ends_the_run(desk: Desk) -> None:
+def test_a_denied_call_that_the_code_does_not_catch_ends_the_run(desk: Desk) -> None:
     """Ours: status permission_denied; as any exception it keeps the bindings."""
     denied = desk.box.deny(desk.ask("x = 5\nrefund('A')\nx = 6"))
     assert (denied.status, denied.error and denied.error.code) == ("permission_denied", "PERMISSION_DENIED")
@@ -220,7 +220,7 @@ def test_an_approval_that_does_not_exist_is_not_found(desk: Desk, wrong: str) ->
 
 
 def test_an_expired_approval_cannot_be_approved_and_the_call_is_never_made(desk: Desk) -> None:
-    """Ours: SPEC §4, expires; the run goes on with an error it can catch."""
+    """Ours: SPEC §4, expires; the run resumes with an error it can catch."""
     approval = desk.ask(
         "try:\n    refund('A')\nexcept PermissionError as e:\n    result = 'sorry: ' + str(e)"
     )
@@ -357,7 +357,7 @@ def test_inputs_result_and_output_survive_the_wait(desk: Desk) -> None:
 
 
 def test_an_error_after_a_wait_has_its_place(desk: Desk) -> None:
-    """Ours: spans are places in the run's code, whoever continues it."""
+    """Ours: spans are places in the run's code, whichever process resumes it."""
     failed = desk.box.approve(desk.ask("x = refund('A')\n'é' + str(1 / 0)"))
     assert failed.error is not None
     assert failed.error.span is not None
@@ -419,7 +419,7 @@ def test_cancelling_a_waiting_run_ends_it(desk: Desk) -> None:
 
 @pytest.mark.parametrize("way", ["reset", "destroy"])
 def test_reset_and_destroy_drop_the_waiting_run_and_cancel_its_approvals(desk: Desk, way: str) -> None:
-    """Ours: nobody can approve a call that no run waits for."""
+    """Ours: a person cannot approve a call that no run waits for."""
     approval = desk.ask("x = 2\nrefund('A')")
     getattr(desk.box, way)("s")
     assert desk.box.approval(approval).state == "cancelled"
@@ -512,7 +512,7 @@ def test_eight_racing_approvers_make_one_call(desk: Desk) -> None:
 
 
 def test_approving_and_denying_at_once_does_one_of_them(desk: Desk) -> None:
-    """Ours: whoever changes it wins."""
+    """Ours: the first decision that is stored wins."""
     for index in range(5):
         approval = desk.ask("refund('A')", session=f"s{index}")
         desk.done.clear()

@@ -154,7 +154,7 @@ def test_a_cell_that_has_called_something_does_not_move(auto: AutoPython) -> Non
 
 
 def test_a_cell_that_was_answered_on_the_spot_does_not_move(auto: AutoPython) -> None:
-    """Ours: whoever answered has heard the call."""
+    """Ours: the host has acted on the call that it answered."""
     heard: list[str] = []
 
     def answer(call: CellCall) -> CallAnswer:
@@ -176,7 +176,7 @@ def test_errors_of_the_code_itself_move_nothing(auto: AutoPython) -> None:
         assert "x" in auto.monty.names(msgspec.msgpack.decode(left(end))["state"])
 
 
-def test_a_moved_cell_is_suspended_and_goes_on_elsewhere(auto: AutoPython) -> None:
+def test_a_moved_cell_is_suspended_and_resumes_elsewhere(auto: AutoPython) -> None:
     """Ours: where it stands, and that it moved, is in its bytes."""
     first = finished(opened(auto, "x = 4"))
     code = f"{INHERITS}\ny = add(1) + x\ny"
@@ -191,7 +191,7 @@ def test_a_moved_cell_is_suspended_and_goes_on_elsewhere(auto: AutoPython) -> No
     assert finished(opened(auto, "y", left(end))).result == 14
 
 
-def test_a_suspended_cell_on_monty_goes_on_there(auto: AutoPython) -> None:
+def test_a_suspended_cell_on_monty_resumes_there(auto: AutoPython) -> None:
     """Ours: its definitions are known when the session moves later."""
     code = "def half(n):\n    return n // 2\nz = add(1)"
     run = opened(auto, code)
@@ -213,7 +213,7 @@ def test_a_state_of_monty_alone_is_a_session_on_monty(auto: AutoPython) -> None:
 
 
 def test_the_check_says_nothing_of_what_the_other_engine_can_do(auto: AutoPython) -> None:
-    """Ours: a module of the standard library is fine, one that nobody has is not, nor is a wrong name."""
+    """Ours: a module of the standard library is fine, one that is not installed or a wrong name is not."""
 
     def messages(code: str) -> list[str]:
         found = auto.check(code, state=b"", functions=Functions(), inputs=(), check="calls")
@@ -251,7 +251,7 @@ def test_a_stopped_cell_ends(auto: AutoPython) -> None:
         ("ValueError: NameError: name 'memoryview' is not defined", False),
     ],
 )
-def test_what_is_lacking_is_told_from_the_error(message: str, moves: bool) -> None:
+def test_a_lacking_feature_is_recognized_by_the_error(message: str, moves: bool) -> None:
     """Ours: only what CPython has is a reason to move."""
     error = ErrorObject(code=Code.RUNTIME_ERROR, message=message)
     assert lacking(error) is moves

@@ -148,7 +148,7 @@ def left_by(engine: MontyCells, code: str) -> bytes:
     ],
 )
 def test_arguments_that_a_function_does_not_take_are_found(found: Found, code: str, message: str) -> None:
-    """Seed: a wrong call is told before the code has done anything."""
+    """Seed: a wrong call is reported before the code has done anything."""
     (item,) = found(code)
     assert (item.code, item.message, item.severity) == (Code.TYPE_ERROR, message, Severity.ERROR)
     assert item.hint is not None
@@ -164,7 +164,7 @@ def test_the_hint_shows_the_signature(found: Found) -> None:
 
 
 def test_an_unknown_function_is_found_with_a_suggestion(found: Found) -> None:
-    """Seed: an unknown tool is told with what might have been meant."""
+    """Seed: an unknown tool is reported with the name that might have been meant."""
     (item,) = found("x = 1\nserch('a')")
     assert (item.code, item.hint) == (Code.UNKNOWN_TOOL, "did you mean search?")
     assert item.span is not None
@@ -225,7 +225,7 @@ def test_places_count_characters(found: Found) -> None:
 
 @pytest.mark.parametrize("code", ["x = (1,\ny = 2", "for x in y print(x)", "f(1", "x = 'abc", "  x = 1\ny"])
 def test_syntax_errors_are_found(found: Found, code: str) -> None:
-    """Seed: code that cannot be read is told with its place."""
+    """Seed: code that cannot be parsed is reported with its place."""
     items = found(code)
     assert items[0].code == Code.SYNTAX_ERROR
     assert items[0].span is not None
@@ -283,7 +283,7 @@ def test_code_that_may_be_right_is_left_alone(found: Found, code: str) -> None:
 
 
 def test_types_are_checked_on_demand(found: Found) -> None:
-    """Seed: a strict check finds what a type checker finds; each mistake is told once."""
+    """Seed: a strict check finds what a type checker finds; each mistake is reported once."""
     code = "x = add(1)\nx.upper()\nadd('1')\nserch(1)\n[len(h) for h in history]\nyield_ = 1"
     assert [item.span.line for item in found(code) if item.span] == [3, 4]
     strict = found(code, check="types")
@@ -295,7 +295,7 @@ def test_types_are_checked_on_demand(found: Found) -> None:
 
 
 def test_a_strict_check_finds_what_the_engine_refuses(found: Found) -> None:
-    """Seed: unsupported features are told before anything runs."""
+    """Seed: unsupported features are reported before anything runs."""
     codes = [item.code for item in found("x = 1\ndel x\ndef g():\n    yield 1", check="types")]
     assert codes == [Code.UNSUPPORTED_FEATURE, Code.UNSUPPORTED_FEATURE]
 

@@ -143,7 +143,7 @@ def test_awaited_calls_are_made_together(cell: Open) -> None:
     assert ended(run.answer(2, value("b"))).result == ["a", "b", "c"]
 
 
-def test_code_that_waits_for_each_goes_on_in_the_order_of_the_answers(cell: Open) -> None:
+def test_code_that_awaits_each_call_continues_in_the_order_of_the_answers(cell: Open) -> None:
     """Ours: what a cell does follows from the order of its answers."""
     code = """
 import asyncio
@@ -162,7 +162,7 @@ seen
     assert ended(run.answer(3, value("third"))).result == ["second", "first", "fourth", "third"]
 
 
-def test_a_plain_call_is_told_with_the_awaited_ones_before_it(cell: Open) -> None:
+def test_a_plain_call_is_reported_with_the_awaited_ones_before_it(cell: Open) -> None:
     """Ours: nothing that was called waits for a later pause."""
     run = cell("p = fetch(1)\nq = add(2)\nr = await p\n[q, r]")
     assert made(run.start()) == [(1, "fetch"), (2, "add")]
@@ -170,7 +170,7 @@ def test_a_plain_call_is_told_with_the_awaited_ones_before_it(cell: Open) -> Non
     assert ended(run.answer(2, value("plain"))).result == ["plain", "early"]
 
 
-def test_a_call_that_nobody_waits_for_any_more_can_still_be_answered(cell: Open) -> None:
+def test_a_call_that_is_no_longer_awaited_can_still_be_answered(cell: Open) -> None:
     """Ours: a failed gather leaves calls behind whose results come later."""
     code = """
 import asyncio
@@ -189,7 +189,7 @@ await add(3)
 
 
 def test_an_answer_to_no_call_is_refused(cell: Open) -> None:
-    """Ours: a mistake of whoever drives must not look like a result."""
+    """Ours: a mistake of the driver must not look like a result."""
     run = cell("add(1)")
     run.start()
     with pytest.raises(InvalidArgument):
@@ -228,7 +228,7 @@ def test_an_exception_that_the_engine_does_not_know_is_a_runtime_error(cell: Ope
     assert end.result == "503"
 
 
-def test_an_argument_that_is_not_json_is_told_with_the_call(cell: Open) -> None:
+def test_an_argument_that_is_not_json_is_reported_with_the_call(cell: Open) -> None:
     """Ours: the call cannot be carried out, and the code learns why."""
     for argument, what in [("{1, 2}", "set"), ("b'x'", "bytes"), ("lambda: 1", "function")]:
         pause = cell(f"add({argument})").start()
@@ -317,7 +317,7 @@ def test_an_answer_on_the_spot_that_breaks_frees_the_worker(other: MontyCells) -
 # ── suspension ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_suspended_cell_goes_on_in_another_engine(cell: Open, other: MontyCells) -> None:
+def test_a_suspended_cell_resumes_in_another_engine(cell: Open, other: MontyCells) -> None:
     """Seed: a cell that waits for a person outlives its process."""
     state = ended(cell("base = 40").start()).state
     code = "print('before')\nx = add(1)\nprint('after')\nbase + x"
@@ -556,7 +556,7 @@ def test_a_result_is_what_the_code_calls_so_or_its_last_expression(
 
 @pytest.mark.parametrize("code", ["x = 1\nlambda: 1", "x = 1\n{1, 2}", "x = 1\nadd", "x = 1\n[range(3)]"])
 def test_a_result_that_is_not_json_is_an_error_and_the_state_is_kept(cell: Open, code: str) -> None:
-    """Seed: a result that cannot be sent is told, the work before it stands."""
+    """Seed: a result that cannot be sent is reported, and the bindings stay."""
     end = ended(cell(code).start())
     assert end.error is not None
     assert (end.error.code, end.result, end.hard) == (Code.RESULT_NOT_SERIALIZABLE, None, False)
@@ -636,7 +636,7 @@ def test_output_past_its_cap_is_cut_also_over_a_suspension(cell: Open, other: Mo
     assert (end.stdout, end.truncated) == ("a" * 90 + "\n" + "b" * 9, True)
 
 
-def test_time_goes_on_while_a_cell_waits(cell: Open) -> None:
+def test_the_clock_runs_while_a_cell_waits(cell: Open) -> None:
     """Ours: a live cell does not occupy its place for longer than it may."""
     run = cell("add(1)", limits={"wall_ms": 30})
     stopped = threading.Event()
@@ -740,7 +740,7 @@ def plain(cells: MontyCells, n: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_cell_whose_process_is_needed_goes_on_or_ends_with_the_reason() -> None:
+def test_a_cell_whose_process_is_needed_resumes_or_ends_with_the_reason() -> None:
     """Bug: a cell that another session displaced ended as INTERRUPTED, or as if its code needed too much."""
     cells = MontyCells(capacity=1)
     ends: list[CellEnd] = []

@@ -1,4 +1,4 @@
-"""`current_policy()`: what code is told about the limits it runs under."""
+"""`current_policy()`: the limits that code can read about its own run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def asked(box: BlockingSandbox, language: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(("engine", "language"), ENGINES, ids=[engine for engine, _ in ENGINES])
-def test_code_is_told_the_limits_of_its_session_and_of_this_run(engine: str, language: str) -> None:
+def test_code_reads_the_limits_of_its_session_and_of_this_run(engine: str, language: str) -> None:
     """Bug: it was told those of the sandbox, whatever session and run had."""
     options: Any = {"engine": engine, "language": language, "limits": {"max_external_calls": 9}}
     with BlockingSandbox(**options) as box:
@@ -38,7 +38,7 @@ def test_code_is_told_the_limits_of_its_session_and_of_this_run(engine: str, lan
         assert usual["session_limits"] == usual["limits"]
 
 
-def test_cells_of_an_agent_are_told_the_limits_of_a_cell() -> None:
+def test_cells_of_an_agent_read_the_limits_of_a_cell() -> None:
     """Bug: SPEC §4 says that it is always available, and cells did not have it."""
     for limits in (CELL_LIMITS, SessionLimits(max_external_calls=3)):
         model = ScriptedModel(['```python\nfinish(current_policy()["limits"]["max_external_calls"])\n```'])

@@ -81,7 +81,7 @@ Packed = Callable[[PausedCell, dict[str, Any]], bytes]
     ],
     ids=["monty", "monty-gather", "cpython", "cpython-gather", "quickjs"],
 )
-def test_a_cell_suspended_in_the_former_format_goes_on(
+def test_a_cell_suspended_in_the_former_format_resumes(
     make: Callable[[], SteppedCells], packed: Packed, code: tuple[str, str], calls: int
 ) -> None:
     """Ours: what is stored stays readable."""

@@ -37,8 +37,8 @@ def test_a_frame_arrives_as_it_was_sent(pair: Pair) -> None:
         assert frames.receive() == data
 
 
-def test_frames_that_come_at_once_are_told_apart(pair: Pair) -> None:
-    """Ours: a worker tells what came of a run and what it left, one after the other."""
+def test_frames_that_come_at_once_are_separated(pair: Pair) -> None:
+    """Ours: a worker sends the result of a run and then the state, one after the other."""
     ours, frames = pair
     ours.sendall(framed(b"one") + framed(b"two") + framed(b""))
     assert [frames.receive() for _ in range(3)] == [b"one", b"two", b""]

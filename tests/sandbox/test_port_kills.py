@@ -48,7 +48,7 @@ with BlockingSandbox(tools=[fee, pay, hang], data_dir=data, engine=engine, langu
 
 
 class Console:
-    """A process with an open sandbox that does what it is told."""
+    """A process with an open sandbox that executes the test's commands."""
 
     def __init__(self, child: Any) -> None:
         self.child = child
@@ -74,7 +74,7 @@ GUESTS = {
 
 
 @pytest.mark.parametrize("engine", GUESTS)
-def test_a_run_goes_on_after_the_process_that_asked_and_the_one_that_approved_were_killed(
+def test_a_run_resumes_after_the_process_that_asked_and_the_one_that_approved_were_killed(
     child: Callable[..., Any], tmp_path: Path, ledger: Path, engine: str
 ) -> None:
     """Ours: no call is made twice, and one that was under way is not repeated but told."""

@@ -101,7 +101,7 @@ PYTHON = Texts(
     sleeps="import time\nfor i in range(40):\n    time.sleep(0.001)\n'slept'",
     long_sleep="x = 8\nimport time\ntime.sleep(1000)",
     hang="hang()",
-    hang_and_go_on="try:\n    stuck()\nexcept TimeoutError:\n    result = 'went on'",
+    hang_and_go_on="try:\n    stuck()\nexcept TimeoutError:\n    result = 'continued'",
     bad_argument="try:\n    refund(fee)\nexcept TypeError as e:\n    result = str(e)",
     unserializable="{1, 2}",
     unknown_call="refnd('A')",
@@ -137,7 +137,7 @@ TYPESCRIPT = Texts(
     sleeps="for (let i = 0; i < 40; i++) await new Promise((done) => setTimeout(done, 1))\n'slept'",
     long_sleep="let x = 8\nawait new Promise((done) => setTimeout(done, 1_000_000))",
     hang="await hang()",
-    hang_and_go_on="var result\ntry { await stuck() } catch (e) { result = 'went on' }",
+    hang_and_go_on="var result\ntry { await stuck() } catch (e) { result = 'continued' }",
     bad_argument="var result\ntry { await refund(fee as any) } catch (e: any) { result = e.message }",
     unserializable="new Map([[1, 2]])",
     unknown_call="await refnd('A')",
@@ -345,14 +345,14 @@ def test_code_that_cannot_be_read_is_a_validation_error(desk: Desk) -> None:
 
 
 def test_a_run_that_waits_tells_what_it_printed_so_far(desk: Desk) -> None:
-    """Ours: whoever decides sees it, and nothing is told twice in the end."""
+    """Ours: the person who decides sees it, and nothing is reported twice in the end."""
     waiting = desk.run(desk.texts.print_and_refund)
     assert (waiting.status, waiting.stdout) == ("waiting_for_approval", "before\n")
     ended = desk.box.approve(desk.box.approvals(pending=True)[0].approval_id)
     assert (ended.status, ended.stdout) == ("ok", "before\nafter\n")
 
 
-def test_what_is_printed_and_used_is_told(desk: Desk) -> None:
+def test_output_and_metrics_are_reported(desk: Desk) -> None:
     """Ours: SPEC §5, metrics are real."""
     printed = desk.run(desk.texts.prints)
     assert (printed.stdout, printed.stderr) == ("hello\n", "")
@@ -426,13 +426,13 @@ def test_the_exception_of_a_tool_can_be_caught(desk: Desk) -> None:
     assert "told so" in desk.value(desk.texts.failing_tool)
 
 
-def test_an_argument_that_is_not_json_fails_the_call_and_asks_nobody(desk: Desk) -> None:
+def test_an_argument_that_is_not_json_fails_the_call_and_asks_no_person(desk: Desk) -> None:
     """Ours: no person is asked about a call that cannot be made."""
     assert "not JSON" in desk.value(desk.texts.bad_argument)
     assert desk.box.approvals() == []
 
 
-def test_a_handler_that_hangs_is_left_behind_and_the_run_goes_on(make: Callable[..., Desk]) -> None:
+def test_a_handler_that_hangs_is_left_behind_and_the_run_continues(make: Callable[..., Desk]) -> None:
     """Ours: FACTS, a host tool that hangs hung the host."""
 
     async def go() -> Any:
@@ -442,10 +442,10 @@ def test_a_handler_that_hangs_is_left_behind_and_the_run_goes_on(make: Callable[
             assert result.external_calls[0].status == "timeout"
             return result.result
 
-    assert asyncio.run(go()) == "went on"
+    assert asyncio.run(go()) == "continued"
 
 
-def test_a_run_can_be_cancelled_in_a_call_and_the_session_goes_on(desk: Desk) -> None:
+def test_a_run_can_be_cancelled_in_a_call_and_the_session_stays_usable(desk: Desk) -> None:
     """Ours: SPEC §5, cancel."""
     desk.value(desk.texts.bind)
     with ThreadPoolExecutor(1) as pool:
@@ -477,7 +477,7 @@ def test_an_await_that_is_cancelled_cancels_the_run(make: Callable[..., Desk]) -
 # ── approvals ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_call_that_needs_a_person_stops_in_the_middle_and_goes_on_elsewhere(
+def test_a_call_that_needs_a_person_stops_in_the_middle_and_resumes_elsewhere(
     stored: Desk, make: Callable[..., Desk], tmp_path: Path
 ) -> None:
     """Ours: SPEC §5, paused mid-expression, everything closed, approved by another, nothing repeated."""
@@ -519,7 +519,7 @@ def test_a_denied_call_can_be_caught_and_tells_the_reason(desk: Desk) -> None:
     assert desk.done == []
 
 
-def test_a_denied_call_that_nobody_catches_ends_the_run(desk: Desk) -> None:
+def test_a_denied_call_that_the_code_does_not_catch_ends_the_run(desk: Desk) -> None:
     """Ours: as any exception it keeps the bindings."""
     denied = desk.box.deny(desk.ask(desk.texts.uncaught))
     assert (denied.status, denied.error and denied.error.code) == ("permission_denied", "PERMISSION_DENIED")
@@ -533,7 +533,7 @@ def test_edited_arguments_are_used(desk: Desk) -> None:
     assert desk.done == [("A", 50)]
 
 
-def test_nobody_decides_in_time_and_the_session_goes_on(desk: Desk) -> None:
+def test_an_approval_expires_without_a_decision_and_the_session_stays_usable(desk: Desk) -> None:
     """Ours: SPEC §12, approvals that never expire and block the conversation."""
     approval = desk.ask(desk.texts.caught)
     desk.clock.advance(601)
@@ -644,10 +644,10 @@ def test_snapshots_bring_a_session_back_and_forks_are_copies(stored: Desk, guest
     assert stored.box.destroy("s")
 
 
-def test_a_stored_session_goes_on_in_another_sandbox_on_its_own_engine(
+def test_a_stored_session_resumes_in_another_sandbox_on_its_own_engine(
     stored: Desk, guest: Guest, tmp_path: Path
 ) -> None:
-    """Ours: whoever opens the directory need not know which engine a session has."""
+    """Ours: the process that opens the directory need not know which engine a session has."""
     stored.value(stored.texts.bind)
     stored.box.__exit__()
     plain = {key: value for key, value in stored.options.items() if key != "engine"}

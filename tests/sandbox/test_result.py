@@ -103,7 +103,7 @@ def test_result_survives_as_a_variable(value: Value) -> None:
 
 
 def test_a_condition_that_leaves_result_alone_leaves_its_value(value: Value) -> None:
-    """Bug: whoever probes by unbinding `result` must put it back."""
+    """Bug: a sandbox that probes by unbinding `result` must put it back."""
     value("result = 'kept'")
     assert value("if False:\n    result = 1\n7") == 7
     assert value("result") == "kept"
@@ -173,7 +173,7 @@ def test_an_error_after_binding_result_keeps_the_binding_and_reports_no_result(r
 
 
 def test_a_name_called_underscore_is_the_guests_own(value: Value) -> None:
-    """Bug: whoever keeps the last expression under a name must not take one that guests use."""
+    """Bug: a sandbox that keeps the last expression under a name must not take one that guests use."""
     value("_ = 5")
     value("6 * 7")
     value("[i for i in range(3)]")
@@ -257,7 +257,7 @@ def test_text_that_merely_looks_like_a_repr_is_text(value: Value, text: str) -> 
     assert value("if True:\n    result = t", inputs={"t": text}) == text
 
 
-def test_a_session_goes_on_after_a_result_that_is_not_json(value: Value, run: Run) -> None:
+def test_a_session_stays_usable_after_a_result_that_is_not_json(value: Value, run: Run) -> None:
     """Ours: the code ran; only its report is not JSON."""
     assert run("x = 5\n{x}").status == "validation_error"
     assert value("x") == 5

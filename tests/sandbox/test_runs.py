@@ -404,7 +404,7 @@ def test_an_exception_of_a_tool_is_one_in_the_guest(run: Run, value: Value, code
     assert failed.external_calls[0].status == "error"
 
 
-def test_a_tools_own_code_ends_the_run_if_nobody_catches_it(run: Run) -> None:
+def test_a_tools_own_code_ends_the_run_if_the_guest_does_not_catch_it(run: Run) -> None:
     """Seed: ToolError{code, message}."""
     failed = run("x = 1\nfail('ToolError')")
     assert failed.status == "runtime_error"
@@ -426,7 +426,7 @@ def test_calls_leave_records_in_the_order_they_were_made(run: Run) -> None:
 
 
 def test_a_wrong_call_is_a_type_error_in_the_guest(run: Run, value: Value) -> None:
-    """Ours: as Python has it, and INVALID_ARGUMENT if nobody catches it."""
+    """Ours: as Python has it, and INVALID_ARGUMENT if the guest does not catch it."""
     assert value("try:\n    add('x')\nexcept TypeError:\n    result = 'caught'") == "caught"
     failed = run("add()")
     assert (failed.status, failed.error and failed.error.code) == ("validation_error", "INVALID_ARGUMENT")
@@ -685,7 +685,7 @@ def test_sleeps_that_are_gathered_pass_at_the_same_time(value: Value) -> None:
 
 
 @pytest.mark.parametrize("seconds", ["-1", "float('nan')", "float('inf')", "10**400", "'x'", "None", "1e308"])
-def test_a_strange_sleep_harms_nobody(run: Run, value: Value, seconds: str) -> None:
+def test_a_strange_sleep_does_no_harm(run: Run, value: Value, seconds: str) -> None:
     """Bug: what guest code sleeps for is its own business, until it reaches the host's clock."""
     result = run(f"import time\ntime.sleep({seconds})", limits={"wall_ms": 150})
     assert result.status in ("ok", "timeout", "runtime_error"), result.error
@@ -772,7 +772,7 @@ def test_a_wrong_session_id_is_an_answer_not_an_exception(box: BlockingSandbox) 
     assert (result.status, result.error and result.error.code) == ("validation_error", "INVALID_SESSION_ID")
 
 
-def test_deeply_nested_code_harms_nobody(run: Run, value: Value) -> None:
+def test_deeply_nested_code_does_no_harm(run: Run, value: Value) -> None:
     """Ours: parsers are recursive; hosts must not be."""
     for code in (
         "(" * 50_000 + ")" * 50_000,

@@ -109,7 +109,7 @@ def test_a_fork_right_after_a_run_has_what_the_run_did(sbox: BlockingSandbox) ->
 
 
 def test_a_fork_of_a_waiting_session_is_as_before_the_waiting_run(sbox: BlockingSandbox) -> None:
-    """Ours: a fork waits for nobody."""
+    """Ours: a fork waits for no decision."""
     sbox.run("x = 1", session="a")
     assert sbox.run("x = 2\nask()", session="a").status == "waiting_for_approval"
     sbox.fork("a", "b")
@@ -179,8 +179,8 @@ def test_an_expired_session_cannot_be_shown_forked_or_reset(sbox: BlockingSandbo
     assert sbox.create("a").expires_at is None
 
 
-def test_the_size_of_a_sessions_state_is_told(sbox: BlockingSandbox) -> None:
-    """Ours: whoever runs it must see what grows."""
+def test_the_size_of_a_sessions_state_is_reported(sbox: BlockingSandbox) -> None:
+    """Ours: the operator must see what grows."""
     sbox.run("x = 1", session="a")
     small = sbox.session("a").state_bytes
     sbox.run("x = 'a' * 500_000", session="a")

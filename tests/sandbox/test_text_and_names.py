@@ -78,7 +78,7 @@ REFUSED |= {"auto": REFUSED["cpython"], "quickjs": REFUSED["cpython"]}
 def test_a_lone_surrogate_is_no_result(
     sbox: BlockingSandbox, engine: str, python: str, typescript: str
 ) -> None:
-    """Bug: Monty put U+FFFD in its place, and nobody was told."""
+    """Bug: Monty put U+FFFD in its place, without an error."""
     code = typescript if engine == "quickjs" else python
     assert outcome(sbox, code) == REFUSED[engine]
 

@@ -1,4 +1,4 @@
-"""The result of a cell is told before what the cell left is stored."""
+"""The result of a cell is reported before the cell's state is stored."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ def kill_workers() -> None:
 
 
 @pytest.mark.parametrize("code", ["x = 1\nx + 1", "x = await ask()\nx + 1"])
-def test_what_is_told_early_is_what_follows_but_for_the_state(engine: CodeEngine, code: str) -> None:
-    """Ours: a turn goes on with it while the engine stores."""
+def test_an_early_report_equals_the_end_but_for_the_state(engine: CodeEngine, code: str) -> None:
+    """Ours: a turn continues with it while the engine stores."""
     told: list[CellEnd] = []
     end = run(engine, code, told.append)
     assert [without_state(one) for one in told] == [(*without_state(end)[:-1], None)]
     assert (end.result, end.state is None) == (2, False)
 
 
-def test_an_error_of_the_code_is_told_early_as_well(engine: CodeEngine) -> None:
+def test_an_error_of_the_code_is_reported_early_as_well(engine: CodeEngine) -> None:
     """Ours: what was bound before it is kept."""
     told: list[CellEnd] = []
     end = run(engine, "x = 5\nnothing.at.all", told.append)
@@ -92,7 +92,7 @@ def test_an_error_of_the_code_is_told_early_as_well(engine: CodeEngine) -> None:
     assert run(engine, "x", None, end.state or b"").result == 5
 
 
-def test_a_cell_that_fails_hard_is_told_of_once(engine: CodeEngine) -> None:
+def test_a_cell_that_fails_hard_is_reported_once(engine: CodeEngine) -> None:
     """Ours: there is nothing to store."""
     told: list[CellEnd] = []
     forever = "while True: pass" if engine.language == "python" else "while (true) {}"

@@ -131,7 +131,7 @@ def test_close_matches_are_in_the_hint(check: Check) -> None:
 
 
 def test_an_unknown_import_names_what_there_is(check: Check) -> None:
-    """Ours: a model can only choose from what it is told."""
+    """Ours: a model can only choose from what the message lists."""
     (found,) = check("import numpy").diagnostics
     assert "math" in (found.hint or "")
 
@@ -224,7 +224,7 @@ def test_places_after_text_that_is_not_ascii_count_characters(check: Check) -> N
 
 
 @pytest.mark.parametrize("code", ["(" * 20_000, "x" + ".a" * 20_000, "\0", "-" * 50_000 + "1", "'" * 9_999])
-def test_checking_hostile_code_harms_nobody(box: BlockingSandbox, check: Check, code: str) -> None:
+def test_checking_hostile_code_does_no_harm(box: BlockingSandbox, check: Check, code: str) -> None:
     """Ours: parsers are recursive; hosts must not be."""
     check(code)
     assert check("1 + 1").status == "ok"
@@ -254,7 +254,7 @@ def test_a_check_that_takes_too_long_says_so(box: BlockingSandbox, sid: str) -> 
     assert box.validate("1 + 1", session=sid).status == "ok"
 
 
-def test_so_many_mistakes_are_not_all_listed(check: Check) -> None:
+def test_a_thousand_mistakes_are_not_all_listed(check: Check) -> None:
     """Ours: every size has a cap."""
     assert len(check("nope()\n" * 1000).diagnostics) == 200
 

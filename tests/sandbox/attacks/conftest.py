@@ -49,7 +49,7 @@ def note(value: Any = None) -> int:
 
 @tool(approval="manual")
 def pay(amount: int = 0) -> str:
-    """What nobody may do without being asked."""
+    """Pay; guest code must not do so without an approval."""
     _noted.append(("paid", amount))
     return "paid"
 
@@ -187,7 +187,7 @@ class Outside:
         return found.st_mode, found.st_uid, found.st_mtime_ns, found.st_nlink, names, os.getpriority(0, 0)
 
     def is_untouched(self) -> None:
-        """Nobody read, wrote, came by or sent anything."""
+        """Assert that no attack read, wrote, reached or sent anything."""
         assert self.file.read_text() == SECRET
         assert self._told() == self._before
         for one in (self.tcp, self.unix, self.abstract):
@@ -197,7 +197,7 @@ class Outside:
             self.udp.recv(1)
 
     def places(self) -> dict[str, Any]:
-        """What an attack is told about its target."""
+        """Return what an attack needs to know about its target."""
         return {
             "file": self.file, "folder": self.file.parent, "pid": os.getpid(),
             "port": self.tcp.getsockname()[1], "udp": self.udp.getsockname()[1],

@@ -155,7 +155,7 @@ class Stalls:
 
 
 async def attack(name: str, work: Callable[[], Awaitable[tuple[str, Any]]]) -> None:
-    """Do *work* and say what came of it."""
+    """Run *work* and print its outcome."""
     stalls, began = Stalls(), time.perf_counter()
     async with stalls.watched():
         status, error = await work()

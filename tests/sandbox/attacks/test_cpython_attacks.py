@@ -209,7 +209,7 @@ sorted(found)
 
 
 def test_a_lease_cannot_make_the_host_wait(jail: Target) -> None:
-    """Bug: a write lease on a file of the library kept whoever opened it waiting for 45 s."""
+    """Bug: a write lease on a file of the library blocked every process that opened it for 45 s."""
     code = "import fcntl, os, wave\nf = os.open(wave.__file__, os.O_RDONLY)\nfcntl.fcntl(f, 1024, fcntl.F_WRLCK)\nfcntl.fcntl(f, 1024, fcntl.F_RDLCK)"
     assert jail.attack(code, "lease").status == "permission_denied"
     began = time.monotonic()
@@ -263,7 +263,7 @@ BOMBS: list[tuple[str, str, set[str]]] = [
     ("calls that catch", "while True:\n    try: add('x')\n    except BaseException: pass", {CALLS}),
     ("calls at once", "import asyncio\nawait asyncio.gather(*[add(1) for _ in range(500)])", {CALLS}),
     ("tasks", "import asyncio\nasync def f(): await asyncio.gather(f(), f())\nawait f()", {CPU, MEMORY, STACK}),
-    ("nobody answers", "import asyncio\nawait asyncio.Event().wait()", {DIED, RAISED, WALL}),
+    ("no answer comes", "import asyncio\nawait asyncio.Event().wait()", {DIED, RAISED, WALL}),
     ("large arguments", "x = [[]] * 400_000\nwhile True: echo(x)", {"REQUEST_TOO_LARGE", CPU, MEMORY, WALL}),
 ]  # fmt: skip
 
@@ -313,7 +313,7 @@ def ends_well(target: Target, session: str, code: str, expected: set[str]) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("code", "expected"), [row[1:] for row in BOMBS], ids=[row[0] for row in BOMBS])
-def test_a_bomb_ends_in_time_and_harms_nobody(
+def test_a_bomb_ends_in_time_and_does_no_harm(
     any_jail: Target, sid: str, code: str, expected: set[str]
 ) -> None:
     """Ours: SPEC 5, no guest code can hang, kill or slow the host beyond its limit and a second."""
@@ -393,8 +393,8 @@ FORGERIES: list[tuple[str, str]] = [
     ("ready again", "send('{\"t\":\"ready\"}')"),
     ("loaded again", "while True: send('{\"t\":\"loaded\"}')"),
     ("a call after the end", "send('{\"t\":\"ran\",\"peak\":0}')\ncall('note', '[\"late\"]')\nanswer()"),
-    ("a call of nobody", "call('nobody')\nanswer()"),
-    ("a call of nobody with a problem", "send('{\"t\":\"call\",\"id\":1,\"name\":\"nobody\",\"later\":false,\"problem\":\"p\"}')\nanswer()"),
+    ("a call of an unknown function", "call('unknown')\nanswer()"),
+    ("a call of an unknown function with a problem", "send('{\"t\":\"call\",\"id\":1,\"name\":\"unknown\",\"later\":false,\"problem\":\"p\"}')\nanswer()"),
     ("a call of a name that is none", "call('a b\\\\u0000')\nanswer()"),
     ("a call of the inside", "call('__class__')\nanswer()"),
     ("a call with strange arguments", "call('add', '{}', '[]')\nanswer()"),
@@ -488,7 +488,7 @@ def text(t, **more): return framed(__import__('json').dumps({'t': t, **more}).en
 end = text('ran', peak=0) + text('end', result='forged')
 note = text('call', id=1, name='note', later=False, args=['planted'])
 def plant(data):
-    os.write(wire._handle, end + data)  # at once: nobody stops the process in between
+    os.write(wire._handle, end + data)  # at once: the host cannot stop the process in between
     threading.Event().wait()
 """
 PLANTED: list[tuple[str, str]] = [
@@ -503,7 +503,7 @@ PLANTED: list[tuple[str, str]] = [
     ("a call, behind a large frame", "plant(framed(b'x' * 100_000) + note)"),
     ("a call after the true end", "f = wire.flush\ndef flush():\n    f()\n    os.write(wire._handle, note)\nwire.flush = flush\n1"),
     ("a call, a moment after the end", "os.write(wire._handle, end)\nos.write(wire._handle, note)\nthreading.Event().wait()"),
-    ("a call from a thread that nobody counts", "import _thread\n_thread.start_new_thread(lambda: [os.write(wire._handle, note) for _ in range(9)], ())\nplant(b'')"),
+    ("a call from a thread that is not counted", "import _thread\n_thread.start_new_thread(lambda: [os.write(wire._handle, note) for _ in range(9)], ())\nplant(b'')"),
     ("a call from a thread, run by run", "import _thread\n_thread.start_new_thread(lambda: [call('note', '[\"planted\"]') for _ in range(10**9)], ())\n1"),
 ]  # fmt: skip
 
@@ -526,8 +526,8 @@ def test_what_one_run_plants_the_next_does_not_use(
 
 MEGABYTE = 1 << 20
 LARGE: list[tuple[str, str]] = [
-    ("a call of nobody", "call('nobody', '[' + ','.join(['[]'] * 6_000_000) + ']')\nanswer()"),
-    ("a call of nobody, by name", "call('nobody', '[]', '{' + ','.join('\"%d\":{}' % n for n in range(10**6)) + '}')\nanswer()"),
+    ("a call of an unknown function", "call('unknown', '[' + ','.join(['[]'] * 6_000_000) + ']')\nanswer()"),
+    ("a call of an unknown function, by name", "call('unknown', '[]', '{' + ','.join('\"%d\":{}' % n for n in range(10**6)) + '}')\nanswer()"),
     ("a call of a tool", "call('echo', '[' + ','.join(['[]'] * 6_000_000) + ']')\nanswer()"),
     ("a call just below the limit", "call('echo', '[' + ','.join(['[]'] * 340_000) + ']')\nanswer()"),
     ("many calls below the limit", "for n in range(30): call('echo', '[' + ','.join(['[]'] * 80_000) + ']', later='true', id=n)\nsend('{\"t\":\"blocked\"}')\nanswer()"),
@@ -565,7 +565,7 @@ def test_a_large_frame_costs_the_host_a_few_times_its_size(any_jail: Target, sid
 
 
 def test_a_thread_does_nothing_between_two_runs(jail: Target, sid: str, noted: list[Any]) -> None:
-    """Ours: a process that nobody runs code in stands still."""
+    """Ours: a worker process that runs no code is stopped."""
     code = (
         FORGE
         + "import time\ndef later():\n    while True:\n        call('note', '[\"late\"]')\n        real(0.001)\n"

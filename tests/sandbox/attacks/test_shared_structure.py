@@ -56,7 +56,7 @@ def expected(engine: str, name: str) -> set[str | None]:
 
 @functools.cache
 def attacked(engine: str) -> dict[str, dict[str, Any]]:
-    """What came of each attack on *engine*; those after one that succeeded are missing."""
+    """Return the outcome of each attack on *engine*; those after one that succeeded are missing."""
     script = Path(__file__).with_name("shared_structure.py")
     with (
         tempfile.TemporaryFile("w+") as told,
@@ -103,7 +103,7 @@ def test_shared_structure_neither_freezes_nor_exhausts_the_host(engine: str, nam
 
 @pytest.mark.parametrize("name", CELLS)
 def test_shared_structure_in_a_cell_of_an_agent_is_an_error_the_model_sees(name: str) -> None:
-    """Bug: the same in agents' cells; the turn goes on with the next cell."""
+    """Bug: the same in agents' cells; the turn continues with the next cell."""
     ended = attacked("cells")[name]
     assert ended["status"] == "over"
     if "as keys" in name:

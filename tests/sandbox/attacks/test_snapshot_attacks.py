@@ -1,6 +1,6 @@
 """Attacks by way of what is stored: snapshots, states and waiting runs of both engines.
 
-Whoever holds the key can write anything into a snapshot; even then nothing runs but in a guest.
+An attacker with the key can write anything into a snapshot; even then nothing runs but in a guest.
 """
 
 # ruff: noqa: E501 - a row of a table stays on its line
@@ -43,7 +43,7 @@ _paid: list[int] = []
 
 @tool(approval="manual")
 def pay(amount: int) -> str:
-    """What nobody may do without being asked."""
+    """Pay; guest code must not do so without an approval."""
     _paid.append(amount)
     return "paid"
 
@@ -207,7 +207,7 @@ def test_a_header_that_lies_is_refused_or_harmless(vault: Vault, sid: str) -> No
     lies: list[dict[str, Any]] = [
         {"meta": {**body["meta"], "id": "../../x"}}, {"meta": {**body["meta"], "language": "cobol"}},
         {"meta": {**body["meta"], "limits": {"memory_mb": -1}}}, {"meta": None}, {"capabilities": ["pay"]},
-        {"capabilities": {"pay": "0"}}, {"capabilities": {"nobody": "0"}}, {"paused": {"run_id": 1}}, {"host": []},
+        {"capabilities": {"pay": "0"}}, {"capabilities": {"unknown": "0"}}, {"paused": {"run_id": 1}}, {"host": []},
     ]  # fmt: skip
     for lie in lies:
         forged = _resealed(vault.codec, msgspec.json.encode({**body, **lie}), state)
@@ -357,7 +357,7 @@ def go_on(engine: Engine, request: CellRequest, number: int = 2) -> CellEnd | st
 def test_a_waiting_run_whose_bytes_are_changed_is_refused_or_harmless(
     engine: Engine, ask: Callable[..., CellRequest]
 ) -> None:
-    """Ours: whatever the bytes, the host has an answer, and an honest run goes on."""
+    """Ours: whatever the bytes, the host has an answer, and an honest run still resumes."""
     code, paused = waiting(engine, ask)
     chance = random.Random(11)
     for _ in range(40):

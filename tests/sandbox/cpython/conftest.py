@@ -97,7 +97,7 @@ class Session:
 
 @pytest.fixture(scope="module")
 def session(engine: CPythonCells, request: pytest.FixtureRequest) -> Session:
-    """A session that goes on through the tests of a file."""
+    """A session that all tests of a file share."""
     return Session(engine, request.module.__name__)
 
 

@@ -85,7 +85,7 @@ def test_awaited_calls_are_made_together(cell: Open) -> None:
     assert ended(run.answer(2, value("b"))).result == ["a", "b", "c"]
 
 
-def test_code_that_waits_for_each_goes_on_in_the_order_of_the_answers(cell: Open) -> None:
+def test_code_that_awaits_each_call_continues_in_the_order_of_the_answers(cell: Open) -> None:
     """Ours: what a cell does follows from the order of its answers."""
     code = """
 import asyncio
@@ -104,7 +104,7 @@ seen
     assert ended(run.answer(3, value("third"))).result == ["second", "first", "fourth", "third"]
 
 
-def test_a_plain_call_is_told_with_the_awaited_ones_before_it(cell: Open) -> None:
+def test_a_plain_call_is_reported_with_the_awaited_ones_before_it(cell: Open) -> None:
     """Ours: nothing that was called waits for a later pause."""
     run = cell("p = fetch(1)\nq = add(2)\nr = await p\n[q, r]")
     assert made(run.start()) == [(1, "fetch"), (2, "add")]
@@ -112,7 +112,7 @@ def test_a_plain_call_is_told_with_the_awaited_ones_before_it(cell: Open) -> Non
     assert ended(run.answer(2, value("plain"))).result == ["plain", "early"]
 
 
-def test_a_call_that_nobody_waits_for_any_more_can_still_be_answered(cell: Open) -> None:
+def test_a_call_that_is_no_longer_awaited_can_still_be_answered(cell: Open) -> None:
     """Ours: a failed gather leaves calls behind whose results come later."""
     code = """
 import asyncio
@@ -131,7 +131,7 @@ await add(3)
 
 
 def test_an_answer_to_no_call_is_refused(cell: Open) -> None:
-    """Ours: a mistake of whoever drives must not look like a result."""
+    """Ours: a mistake of the driver must not look like a result."""
     run = cell("add(1)")
     run.start()
     with pytest.raises(InvalidArgument):
@@ -179,7 +179,7 @@ def test_an_exception_that_python_does_not_have_is_a_runtime_error(cell: Open, k
         ("object()", "object"),
     ],
 )
-def test_an_argument_that_is_not_json_is_told_with_the_call(cell: Open, argument: str, what: str) -> None:
+def test_an_argument_that_is_not_json_is_reported_with_the_call(cell: Open, argument: str, what: str) -> None:
     """Ours: the call cannot be carried out, and the code learns why; the host never crashes on it."""
     code = "cycle = []\ncycle.append(cycle)\ndeep = []\nfor _ in range(5000):\n    deep = [deep]\n"
     run = cell(f"{code}add({argument})")
@@ -236,7 +236,7 @@ def test_a_time_limit_in_code_is_a_sleep_beside_the_call(cell: Open) -> None:
 
 
 def test_tasks_that_wait_for_each_other_for_ever_end_the_cell(cell: Open) -> None:
-    """Ours: a deadlock is told, not waited out."""
+    """Ours: a deadlock is reported, not waited out."""
     end = ended(cell("import asyncio\nawait asyncio.Event().wait()").start())
     assert end.error is not None
     assert (end.error.code, end.hard) == (Code.INTERRUPTED, True)
@@ -396,14 +396,14 @@ def test_a_result_of_an_earlier_run_does_not_count(cell: Open) -> None:
 def test_a_result_that_is_not_json_is_an_error_and_the_state_is_kept(
     cell: Open, code: str, hint: str
 ) -> None:
-    """Seed: a result that cannot be sent is told with its type, the work before it stands."""
+    """Seed: a result that cannot be sent is reported with its type, and the bindings stay."""
     end = ended(cell(f"x = 1\n{code}").start())
     assert end.error is not None
     assert (end.error.code, end.error.hint, end.hard) == (Code.RESULT_NOT_SERIALIZABLE, hint, False)
     assert ended(cell("x", state=end.state).start()).result == 1
 
 
-def test_a_result_or_an_argument_that_is_too_large_is_told(cell: Open) -> None:
+def test_a_result_or_an_argument_that_is_too_large_is_an_error(cell: Open) -> None:
     """Ours: JSON takes many times its size in the host, so its size is limited."""
     end = ended(cell("'x' * (17 << 20)", limits={"memory_mb": 256}).start())
     assert end.error is not None

@@ -74,7 +74,7 @@ def found() -> Found:
     ],
 )  # fmt: skip
 def test_mistakes_are_found(found: Found, code: str, expected: tuple[str, str, int | None]) -> None:
-    """Seed: a wrong cell is told before it has done anything."""
+    """Seed: a wrong cell is refused before it has done anything."""
     (item,) = found(code)
     assert (item.code, item.message, item.span and item.span.line) == expected
     assert item.severity == Severity.ERROR
@@ -114,7 +114,7 @@ def test_code_that_may_be_right_is_left_alone(found: Found, code: str) -> None:
         "x = " + "+".join(["1"] * 20_000),
     ],
 )
-def test_code_that_is_nested_deeply_hurts_nobody(found: Found, code: str) -> None:
+def test_code_that_is_nested_deeply_does_no_harm(found: Found, code: str) -> None:
     """Ours: hostile code is looked at in the host, so looking must be safe."""
     assert all(item.code == Code.SYNTAX_ERROR for item in found(code))
 

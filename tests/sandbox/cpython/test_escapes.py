@@ -180,14 +180,14 @@ made
     assert jail_session(code).result == 0
 
 
-def test_guest_code_sees_nobody(jail_session: Session) -> None:
+def test_guest_code_sees_nothing_of_the_process_that_started_it(jail_session: Session) -> None:
     """Ours: an empty environment, an empty directory, no arguments."""
     code = "import os, sys\n[dict(os.environ), os.listdir('.'), sys.argv, sys.stdin.read()]"
     assert jail_session(code).result == [{}, [], [""], ""]
 
 
 def test_a_namespace_shows_nothing_of_the_machine(session: Session) -> None:
-    """Seed: no host home, no /proc, nobody's user id, no host name."""
+    """Seed: no host home, no /proc, user id 65534, no host name."""
     code = """
 import os, platform
 shown = {name for name in os.listdir('/')}
@@ -256,7 +256,7 @@ TAMPERING: list[str] = [
 
 @pytest.mark.parametrize("code", TAMPERING, ids=[repr(row)[:70] for row in TAMPERING])
 def test_whatever_code_does_to_its_own_process_the_host_is_well(jail_session: Session, code: str) -> None:
-    """Ours: the guest's runner is guest territory; the host believes nothing and goes on."""
+    """Ours: the guest's runner is guest territory; the host trusts nothing from it and keeps running."""
     end = jail_session(
         code, answer_now=lambda call: CallAnswer(value=1), limits={"cpu_ms": 700, "wall_ms": 800}
     )

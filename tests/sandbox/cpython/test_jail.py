@@ -94,7 +94,7 @@ def test_chosen_packages_can_be_imported_and_not_changed(kind: str, request_of: 
 
 @pytest.mark.parametrize("name", ["no_such_package", "os.path", "../x", "", "sys"])
 def test_a_package_that_there_is_not_is_refused(name: str, request_of: Request) -> None:
-    """Ours: a typing mistake is told where it is made, not when code fails."""
+    """Ours: a typing mistake is reported where it is made, not when code fails."""
     cells = CPythonCells(packages=(name,))
     with pytest.raises(InvalidArgument):
         cells.open(request_of("1"))

@@ -75,7 +75,7 @@ def test_a_limit_ends_the_cell_and_leaves_the_state_as_it_was(
     assert run("x", state=state).result == 1
 
 
-def test_what_was_printed_before_a_limit_is_told(run: Run) -> None:
+def test_what_was_printed_before_a_limit_is_reported(run: Run) -> None:
     """Ours: the last words of a run are the most interesting ones."""
     end = run("for n in range(3):\n    print(n)\nwhile True:\n    pass", limits={"cpu_ms": 100})
     assert end.stdout == "0\n1\n2\n"
@@ -147,7 +147,7 @@ def test_output_past_its_cap_is_cut_between_characters(run: Run) -> None:
     assert (end.stdout, end.truncated) == ("ü" * 50, True)
 
 
-def test_time_goes_on_while_a_cell_waits(jailed: CPythonCells, request_of: Request) -> None:
+def test_the_clock_runs_while_a_cell_waits(jailed: CPythonCells, request_of: Request) -> None:
     """Ours: a live cell does not occupy its place for longer than it may."""
     run = jailed.open(request_of("add(1)", limits={"wall_ms": 150}))
     stopped = threading.Event()
@@ -181,7 +181,7 @@ def test_waiting_is_not_computing(jailed: CPythonCells, request_of: Request) -> 
 
 
 def test_files_are_limited(run: Run) -> None:
-    """Ours: nobody fills the disk, nor memory by way of files."""
+    """Ours: guest code cannot fill the disk, nor memory by way of files."""
     one = run("with open('big', 'wb') as f:\n    for _ in range(100):\n        f.write(bytes(1 << 20))")
     assert one.error is not None
     many = run("for n in range(500):\n    with open(f'f{n}', 'wb') as f:\n        f.write(bytes(1 << 20))")

@@ -98,7 +98,7 @@ def test_loading_is_not_the_computing_of_the_code(
     assert end.result == 100_000
 
 
-def test_a_state_too_large_for_a_run_is_told_as_such(
+def test_a_state_too_large_for_a_run_is_reported_as_such(
     engine: CPythonCells, other: CPythonCells, request_of: Request
 ) -> None:
     """Ours: a run with less memory than the session was made with says so."""

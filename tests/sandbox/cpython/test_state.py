@@ -196,7 +196,7 @@ def test_a_state_of_another_python_is_refused(run: Run, engine: CPythonCells) ->
 
 
 def test_a_payload_that_cannot_be_loaded_ends_the_run_alone(run: Run) -> None:
-    """Seed: a damaged snapshot hurts nobody but its session; it is only ever read inside the jail."""
+    """Seed: a damaged snapshot hurts no session but its own; it is only ever read inside the jail."""
     stored = decode_state(run("x = 1").state or b"")
     assert stored is not None
     evil = b"cos\nsystem\n(S'touch /tmp/standfast-escaped'\ntR."
@@ -235,7 +235,7 @@ def test_many_cells_keep_a_small_state(run: Run) -> None:
 
 
 def test_a_state_that_is_too_large_is_refused_and_rolled_back(run: Run) -> None:
-    """Ours: what a store could not take is told at once."""
+    """Ours: a state too large for a store is reported at once."""
     state = run("x = 1").state
     end = run("x = 'a' * (70 << 20)", state=state, limits={"memory_mb": 256})
     assert end.error is not None

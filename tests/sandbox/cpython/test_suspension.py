@@ -41,10 +41,10 @@ def value(of: Any, at_ms: int = 0) -> CallAnswer:
     return CallAnswer(value=of, at_ms=at_ms)
 
 
-def test_a_suspended_cell_goes_on_in_another_process(
+def test_a_suspended_cell_resumes_in_another_process(
     cell: Open, elsewhere: Open, other: CPythonCells
 ) -> None:
-    """Seed: a cell that waits for a person outlives its process, and nothing is told twice."""
+    """Seed: a cell that waits for a person outlives its process, and no call is reported twice."""
     state = ended(cell("base = 40").start()).state
     code = "print('before')\nx = add(1)\nprint('after')\nbase + x"
     run = cell(code, state=state)
@@ -130,7 +130,7 @@ def test_inputs_and_loaded_values_are_the_same_again(
 
 
 def test_calls_answered_on_the_spot_are_replayed_not_asked_again(cell: Open, elsewhere: Open) -> None:
-    """Ours: whoever answers on the spot may answer otherwise by now."""
+    """Ours: a host that answers on the spot may give another answer by now."""
     asked: list[Any] = []
 
     def now(call: CellCall) -> CallAnswer | None:
@@ -258,7 +258,7 @@ def test_a_cell_that_has_ended_cannot_be_suspended(cell: Open) -> None:
         run.suspend()
 
 
-def test_a_cell_whose_process_died_while_it_stood_goes_on(cell: Open) -> None:
+def test_a_cell_whose_process_died_while_it_stood_resumes(cell: Open) -> None:
     """Ours: what a process holds can be made again at any time."""
     run = cell("print('once')\na = add(1)\n[a, add(2)]")
     run.start()

@@ -156,10 +156,8 @@ def test_every_run_has_a_nonce_of_its_own(engine: CPythonCells, request_of: Requ
     assert messages.NO_RUN not in seen
 
 
-def test_a_process_with_a_thread_that_nobody_counts_is_not_kept(
-    engine: CPythonCells, request_of: Request
-) -> None:
-    """Bug: threads that code started beside `threading` went on in the next run."""
+def test_a_process_with_an_uncounted_thread_is_not_kept(engine: CPythonCells, request_of: Request) -> None:
+    """Bug: threads that code started beside `threading` kept running in the next run."""
     code = "import _thread\nstarts, ends = _thread.allocate_lock(), _thread.allocate_lock()\n"
     code += "starts.acquire()\nends.acquire()\ndef go():\n    starts.release()\n    ends.acquire()\n"
     code += "_thread.start_new_thread(go, ())\nstarts.acquire()\ndel starts, ends, go"

@@ -101,7 +101,7 @@ def test_an_exception_kept_from_a_dropped_source_can_still_be_used(pool: Any) ->
 @pytest.mark.parametrize(
     "codes", [["x = 1"] * 3, ["x = 1", "def f():\n    pass", "y = 2"], ["def f():\n    pass"] * 3]
 )
-def test_the_next_source_has_the_number_that_is_told(pool: Any, codes: list[str]) -> None:
+def test_the_next_source_has_the_number_that_is_announced(pool: Any, codes: list[str]) -> None:
     """Ours: awaited places are looked up by the name of their source, which must never be given twice."""
     dump, number = without_sources(_dump(pool, *codes))
     for _ in range(3):

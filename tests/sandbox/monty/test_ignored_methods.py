@@ -31,7 +31,7 @@ def test_a_class_whose_methods_are_not_called_is_refused_before_anything_runs(
         assert box.run("x", session=name[2:-2]).status != "ok"
 
 
-def test_each_of_them_is_told_by_a_check(box: BlockingSandbox) -> None:
+def test_each_of_them_is_found_by_a_check(box: BlockingSandbox) -> None:
     """Ours: all that is wrong, and nothing runs."""
     code = "class A:\n    def __len__(self): return 0\n    def __bool__(self): return False\nlen"
     with box:

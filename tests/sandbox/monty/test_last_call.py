@@ -1,4 +1,4 @@
-"""Cells that end with a call which is left to whoever drives them."""
+"""Cells that end with a call which is left to the driver."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ def test_a_function_of_the_code_is_its_own(engine: MontyCells) -> None:
     assert (again.result, again.last_call) == (2, None)
 
 
-def test_an_argument_that_is_not_json_is_told_of(engine: MontyCells) -> None:
-    """Ours: as with any call, whoever makes it knows why it cannot be made."""
+def test_an_argument_that_is_not_json_is_reported(engine: MontyCells) -> None:
+    """Ours: as with any call, the driver learns why it cannot be made."""
     end = ended(engine, "f = lambda: 1\nfinish({'f': f})")
     assert end.error is None
     assert end.last_call is not None

@@ -21,7 +21,7 @@ GROWTH = {
 
 @tool(side_effect="external_system", approval="manual")
 def ask(x: int) -> int:
-    """Ask somebody."""
+    """Ask a person."""
     return x
 
 
@@ -53,7 +53,7 @@ def test_a_session_that_was_stored_can_be_opened_again(tmp_path: Path, kind: str
 
 
 def test_a_run_that_could_not_be_taken_up_again_does_not_wait(tmp_path: Path) -> None:
-    """Bug: the same for a run that waits for a person: it is refused before anybody is asked."""
+    """Bug: the same for a run that waits for a person: it is refused before the person is asked."""
     with _opened(tmp_path) as box:
         for size in range(12):
             made = "\n".join(f"d{n} = [[i] for i in range(15_000)]" for n in range(size))
@@ -68,7 +68,7 @@ def test_a_run_that_could_not_be_taken_up_again_does_not_wait(tmp_path: Path) ->
             assert box.approve(approval.approval_id).result == 1
 
 
-def test_a_state_too_large_for_a_run_is_told_as_such(tmp_path: Path) -> None:
+def test_a_state_too_large_for_a_run_is_reported_as_such(tmp_path: Path) -> None:
     """Ours: a run with less memory than the session was made with says so, and the session stays."""
     with _opened(tmp_path) as box:
         assert box.run("d = [[i] for i in range(40_000)]", session="s").error is None

@@ -44,7 +44,7 @@ def test_code_without_tuples_is_not_looked_at(code: str) -> None:
 
 @pytest.mark.parametrize("code", NESTING)
 def test_code_that_has_plain_keys_is_known(code: str) -> None:
-    """Bug: a tuple that holds a tuple twice, forty times over, freezes whoever hashes it."""
+    """Bug: a tuple that holds a tuple twice, forty times over, freezes the process that hashes it."""
     assert not has_plain_keys(ast.parse(code))
 
 
@@ -83,7 +83,9 @@ LONG = "#" * 70_000 + "\n"
         (PAIR + "take({p: 1})", "INVALID_ARGUMENT: an argument of take() is not JSON: it holds dict or set with objects as keys"),
     ],
 )  # fmt: skip
-def test_tuples_as_keys_are_told_without_hashing_them(sbox: BlockingSandbox, code: str, error: str) -> None:
+def test_tuples_as_keys_are_recognized_without_hashing_them(
+    sbox: BlockingSandbox, code: str, error: str
+) -> None:
     """Bug: instances as keys ended the run as INTERRUPTED, shared tuples as keys froze the host."""
     result = sbox.run(code, session="keys")
     assert result.error is not None

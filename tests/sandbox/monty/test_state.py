@@ -34,7 +34,7 @@ def test_only_a_few_small_states_are_cached() -> None:
 
 
 def test_a_state_of_another_engine_is_refused_though_it_was_written_here() -> None:
-    """Seed: a snapshot of another build is refused, whoever holds it."""
+    """Seed: a snapshot of another build is refused, whichever engine reads it."""
     data = msgspec.msgpack.encode(made(1, version="0.0.1"))
     with pytest.raises(SnapshotRefused) as refused:
         decode_state(data)

@@ -12,7 +12,7 @@ import pytest
 from standfast.sandbox.monty import workers as module
 from standfast.sandbox.monty.workers import untraced
 
-TRACER = "tracer_that_nobody_installs"
+TRACER = "tracer_that_is_never_installed"
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_everybody_else_searches_as_before(fresh: None, tmp_path: Path) -> None:
 
 
 def test_a_tracer_that_is_there_is_found(fresh: None, tmp_path: Path) -> None:
-    """Ours: a trace goes on in the guest."""
+    """Ours: a trace continues in the guest."""
     (tmp_path / f"{TRACER}.py").write_text("here = True\n")
     sys.path.insert(0, str(tmp_path))
     importlib.invalidate_caches()
@@ -71,7 +71,7 @@ def test_a_tracer_that_is_there_is_found(fresh: None, tmp_path: Path) -> None:
 
 
 def test_what_feeding_raises_is_raised(fresh: None) -> None:
-    """Ours: and whoever feeds next is not taken for the one before."""
+    """Ours: and the next caller that feeds does not inherit its state."""
     with pytest.raises(ZeroDivisionError):
         untraced(lambda: 1 // 0)
     assert not module._feeding

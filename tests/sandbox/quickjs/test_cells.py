@@ -70,7 +70,7 @@ def test_one_object_of_the_contracts_names_is_named_arguments(
 ) -> None:
     """Ours: a capability is called as its declaration shows, or with arguments in their order.
 
-    Names that are wrong are told by the tool, where its first parameter could not be an object.
+    The tool reports wrong names, where its first parameter could not be an object.
     """
     pause = cells.open(f"await {call}").start()
     name = call.partition("(")[0]
@@ -102,7 +102,7 @@ def test_awaited_calls_are_made_together(cells: Cells) -> None:
     assert cells.ended(run.answer(2, value("b"))).result == ["a", "b", "c"]
 
 
-def test_code_that_waits_for_each_goes_on_in_the_order_of_the_answers(cells: Cells) -> None:
+def test_code_that_awaits_each_call_continues_in_the_order_of_the_answers(cells: Cells) -> None:
     """Ours: what a cell does follows from the order of its answers."""
     code = """
 const seen: string[] = [];
@@ -135,7 +135,7 @@ def test_a_trailing_promise_is_awaited(cells: Cells) -> None:
     assert cells.ended(run.answer(1, value(4))).result == 8
 
 
-def test_a_call_that_nobody_waits_for_any_more_can_still_be_answered(cells: Cells) -> None:
+def test_a_call_that_is_no_longer_awaited_can_still_be_answered(cells: Cells) -> None:
     """Ours: a failed Promise.all leaves calls behind whose results come later."""
     run = cells.open("try { await Promise.all([add(1), fetchIt(2)]) } catch {}\nawait add(3)")
     run.start()
@@ -145,7 +145,7 @@ def test_a_call_that_nobody_waits_for_any_more_can_still_be_answered(cells: Cell
 
 
 def test_an_answer_to_no_call_is_refused(cells: Cells) -> None:
-    """Ours: a mistake of whoever drives must not look like a result."""
+    """Ours: a mistake of the driver must not look like a result."""
     run = cells.open("await add(1)")
     run.start()
     with pytest.raises(InvalidArgument):
@@ -189,7 +189,9 @@ def test_an_uncaught_failure_is_the_error_that_it_stands_for(cells: Cells) -> No
         ("'\\ud800'", "a string with a lone surrogate"),
     ],
 )
-def test_an_argument_that_is_not_json_is_told_with_the_call(cells: Cells, argument: str, what: str) -> None:
+def test_an_argument_that_is_not_json_is_reported_with_the_call(
+    cells: Cells, argument: str, what: str
+) -> None:
     """Ours: the call cannot be carried out, and the code learns why."""
     pause = cells.open(f"await add({argument})").start()
     assert isinstance(pause, CellPause)
@@ -470,7 +472,7 @@ def test_a_result_of_an_earlier_cell_is_not_that_of_a_later_one(cells: Cells) ->
 def test_a_result_that_is_not_json_is_an_error_and_the_state_is_kept(
     cells: Cells, code: str, what: str
 ) -> None:
-    """Seed: a result that cannot be sent is told, the work before it stands."""
+    """Seed: a result that cannot be sent is reported, and the bindings stay."""
     end = cells.run(f"const x = 1;\n{code}")
     assert end.error is not None
     assert (end.error.code, end.error.hint) == (Code.RESULT_NOT_SERIALIZABLE, what)
@@ -560,7 +562,7 @@ def test_code_that_cannot_be_read_leaves_the_worker_as_it_was(cells: Cells) -> N
 
 
 def test_a_guest_that_was_lost_while_it_made_ready_is_made_again(cells: Cells) -> None:
-    """Ours: nobody waits for a worker to be ready, so that what went wrong there shows in the next cell."""
+    """Ours: the engine does not wait until a worker is ready, so its failure shows in the next cell."""
     state = cells.kept("const big = new Uint8Array(8e6).fill(7)", key="lost")
     low = {"memory_mb": 4}
     assert cells.fails("const = 2", key="lost", state=state, limits=low).code == Code.SYNTAX_ERROR
@@ -568,7 +570,7 @@ def test_a_guest_that_was_lost_while_it_made_ready_is_made_again(cells: Cells) -
 
 
 def test_a_worker_that_dies_under_a_paused_cell_ends_it(cells: Cells) -> None:
-    """Ours: a crash is told, and the session goes on from before."""
+    """Ours: a crash is reported, and the session keeps the state from before."""
     run = cells.open("const x = 2; await add(1)", key="crash")
     run.start()
     os.kill(run._stepper._slot.worker.pid, signal.SIGKILL)
@@ -613,7 +615,7 @@ def test_closing_leaves_no_process(spare: Callable[..., Cells]) -> None:
         cells.open("1", key="c").start()
 
 
-def test_a_worker_is_recycled_after_so_many_runs(
+def test_a_worker_is_recycled_after_its_maximum_of_runs(
     spare: Callable[..., Cells], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: whatever a process gathers, it does not gather for ever."""
@@ -627,7 +629,7 @@ def test_a_worker_is_recycled_after_so_many_runs(
 
 
 def test_closing_ends_a_cell_that_computes(spare: Callable[..., Cells]) -> None:
-    """Ours: nobody waits for code that runs for ever."""
+    """Ours: the caller that closes does not wait for code that runs for ever."""
     cells = spare(1)
     running = threading.Event()
 

@@ -68,7 +68,7 @@ MANY_JOBS = "for (let i = 0; i < {}; i++) await null\n"
 
 @pytest.mark.parametrize("count", [99_999, 100_000, 250_000])
 def test_a_cell_awaits_as_often_as_its_limits_allow(cells: Cells, count: int) -> None:
-    """Bug: 100,000 microtasks ended a run as INTERRUPTED: the engine ran only so many jobs."""
+    """Bug: 100,000 microtasks ended a run as INTERRUPTED: the engine limited the number of jobs."""
     assert cells.value(MANY_JOBS.format(count) + "'done'") == "done"
 
 
@@ -116,7 +116,7 @@ def test_jobs_that_never_end_meet_a_limit(
     assert (end.error.code, end.hard) == (expected, True)
 
 
-def test_what_was_printed_before_a_limit_is_told(cells: Cells) -> None:
+def test_what_was_printed_before_a_limit_is_reported(cells: Cells) -> None:
     """Ours: what code said before it ran too long is how its author finds out why."""
     for code, limits in ((FOREVER, {"cpu_ms": 30}), (FOREVER, {"wall_ms": 40}), (NESTED, {"memory_mb": 8})):
         end = cells.run(f"console.log('begun');\n{code}", limits=limits)
@@ -183,7 +183,7 @@ def test_output_past_its_cap_is_cut_also_over_a_suspension(cells: Cells, other: 
     assert (end.stdout, end.truncated) == ("ü" * 50, True)
 
 
-def test_time_goes_on_while_a_cell_waits(cells: Cells) -> None:
+def test_the_clock_runs_while_a_cell_waits(cells: Cells) -> None:
     """Ours: a live cell does not occupy its place for longer than it may."""
     run = cells.open("await add(1)", limits={"wall_ms": 30})
     stopped = threading.Event()
@@ -216,7 +216,7 @@ def test_computing_is_counted_over_all_of_a_cell(cells: Cells) -> None:
     assert error.code == Code.TIMEOUT_CPU
 
 
-def test_a_session_that_outgrew_its_limit_is_told(cells: Cells) -> None:
+def test_a_session_that_outgrew_its_limit_gets_an_error(cells: Cells) -> None:
     """Ours: a limit may be lowered between two cells."""
     state = cells.kept("const big = new Uint8Array(8e6).fill(7); big.length")
     end = cells.run("big[5]", state=state, key="lower", limits={"memory_mb": 4})
@@ -230,8 +230,8 @@ def test_a_session_that_outgrew_its_limit_is_told(cells: Cells) -> None:
     assert end.error.code == Code.MEMORY_EXCEEDED
 
 
-def test_a_cell_that_waits_for_nothing_is_told(cells: Cells) -> None:
-    """Seed: code that nobody can wake ends."""
+def test_a_cell_that_waits_for_nothing_is_ended(cells: Cells) -> None:
+    """Seed: code that no event can wake ends."""
     end = cells.run("await new Promise(() => {})")
     assert end.error is not None
     assert (end.error.code, end.hard) == (Code.INTERRUPTED, True)
@@ -294,7 +294,7 @@ def test_an_exception_keeps_what_was_bound_before_it(cells: Cells) -> None:
         "new Promise(() => { throw new Error('lost') }); await new Promise(() => {})",
     ],
 )
-def test_a_rejection_that_nobody_looks_at_is_an_error(cells: Cells, code: str) -> None:
+def test_a_rejection_that_is_never_handled_is_an_error(cells: Cells, code: str) -> None:
     """Ours: nothing that fails fails silently."""
     assert cells.fails(code).message == "Error: lost"
 

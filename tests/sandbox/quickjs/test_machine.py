@@ -121,7 +121,7 @@ def kept(machine: Machine) -> tuple[wasmtime.Engine, Boot]:
 
 
 def test_what_is_kept_is_ours_alone_and_comes_back(machine: Machine, folder: Path) -> None:
-    """Ours: compiled code is loaded only where nobody else could have put it."""
+    """Ours: compiled code is loaded only from a folder that no other user can write to."""
     engine, boot = kept(machine)
     (path,) = folder.iterdir()
     assert (folder.stat().st_mode & 0o777, path.stat().st_mode & 0o777) == (0o700, 0o600)

@@ -39,7 +39,7 @@ def test_values_are_printed_as_node_prints_them(cells: Cells, code: str, shown: 
 
 
 def test_output_goes_to_its_stream(cells: Cells) -> None:
-    """Seed: stdout and stderr are told apart."""
+    """Seed: stdout and stderr are separate."""
     code = "console.log('a'); console.info('b'); console.debug('c'); console.warn('d'); console.error('e')"
     end = cells.run(code + "; console.group('g'); console.log('in'); console.groupEnd(); console.log('out')")
     assert (end.stdout, end.stderr) == ("a\nb\nc\ng\n  in\nout\n", "d\ne\n")

@@ -28,7 +28,7 @@ def value(of: Any, at_ms: int = 0) -> CallAnswer:
     return CallAnswer(value=of, at_ms=at_ms)
 
 
-def test_a_cell_suspended_in_the_middle_of_an_expression_goes_on_elsewhere(
+def test_a_cell_suspended_in_the_middle_of_an_expression_resumes_elsewhere(
     cells: Cells, other: Cells
 ) -> None:
     """Seed: a cell that waits for a person outlives its process."""
@@ -188,7 +188,7 @@ def test_an_image_that_is_none_is_refused(cells: Cells, size: int) -> None:
     assert cells.value("x", state=state) == [1]
 
 
-def test_a_memory_that_was_tampered_with_harms_nobody(cells: Cells) -> None:
+def test_a_memory_that_was_tampered_with_does_no_harm(cells: Cells) -> None:
     """Seed: a state is as good as its bytes; the host lives with any."""
     state = cells.kept("const x = [1, 2, 3]; function f(n: number) { return n + 1 }")
     good = stored.decode_state(state).image.data
@@ -262,7 +262,7 @@ def test_time_passes_with_answers_and_never_goes_back(cells: Cells) -> None:
     assert cells.ended(run.answer(2, value(None, at_ms=7_000))).result == [5000, 9500, 9500]
 
 
-def test_chance_goes_on_from_cell_to_cell(cells: Cells) -> None:
+def test_random_numbers_continue_from_cell_to_cell(cells: Cells) -> None:
     """Ours: two cells of a session draw different numbers, also from the same seed."""
     code = "globalThis.ids = [...(globalThis.ids ?? []), crypto.randomUUID()]; ids"
     state = cells.kept(code)
@@ -317,7 +317,7 @@ def test_a_worker_that_computes_ends_when_its_host_dies() -> None:
 
 
 def test_a_suspended_cell_is_plain_data(cells: Cells) -> None:
-    """Ours: what is stored can be read by whoever knows its form."""
+    """Ours: any program that knows the format can read what is stored."""
     run = cells.open("await add(1)")
     run.start()
     cell = decode_cell(run.suspend())

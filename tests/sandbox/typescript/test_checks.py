@@ -55,7 +55,7 @@ def found(functions: Any) -> Found:
     ],
 )
 def test_arguments_that_a_function_does_not_take_are_found(found: Found, code: str, message: str) -> None:
-    """Seed: a wrong call is told before the code has done anything."""
+    """Seed: a wrong call is reported before the code has done anything."""
     (item,) = found(code)
     assert (item.code, item.message, item.severity) == (Code.TYPE_ERROR, message, Severity.ERROR)
     assert item.span is not None
@@ -69,7 +69,7 @@ def test_the_hint_shows_the_signature(found: Found) -> None:
 
 
 def test_an_unknown_function_is_found_with_a_suggestion(found: Found) -> None:
-    """Seed: an unknown tool is told with what might have been meant."""
+    """Seed: an unknown tool is reported with the name that might have been meant."""
     (item,) = found("const x = 'ä𝒳'; await serch('a')")
     assert (item.code, item.hint) == (Code.UNKNOWN_TOOL, "did you mean search?")
     assert item.message == "serch() is neither defined nor a function that can be called"
@@ -144,14 +144,14 @@ def test_await_needs_an_async_function(found: Found, code: str) -> None:
     assert (item.code, item.message) == (Code.SYNTAX_ERROR, "await in a function that is not async")
 
 
-def test_mistakes_are_told_in_the_order_of_lines(found: Found) -> None:
+def test_mistakes_are_reported_in_the_order_of_lines(found: Found) -> None:
     """Ours: one look finds all of it."""
     items = found("add('1')\ndata = 1\nserch(1)\nadd(1).x")
     assert [item.span.line for item in items if item.span] == [1, 2, 3, 4]
 
 
 def test_syntax_is_looked_at_first(found: Found) -> None:
-    """Seed: code that cannot be read is told as that alone."""
+    """Seed: code that cannot be parsed is reported as that alone."""
     assert [item.code for item in found("add('1'\nimport x from 'y'")] == [Code.SYNTAX_ERROR]
     assert [item.code for item in found("x = '\ud800'")] == [Code.SYNTAX_ERROR]
     assert [item.code for item in found("import x from 'y'")] == [Code.UNSUPPORTED_FEATURE]

@@ -91,7 +91,7 @@ def test_descriptions_cannot_end_the_comment() -> None:
     assert text.count("*/") == 2  # the end of the comment, and a key in quotes
 
 
-def test_the_compiler_is_told_both_ways_to_call(functions: Any) -> None:
+def test_the_compiler_gets_both_ways_to_call(functions: Any) -> None:
     """Ours: arguments by position are right as well."""
     assert overloads_of(functions.capability("add")).splitlines() == [
         "declare function add(args: { a: number; b?: number }): Promise<number>;",

@@ -45,7 +45,7 @@ BEFORE = "var o: any = {}; var g = (x: any) => x;\ng(1);\n\n"
         "let x: string\r\n@o.a.b",
     ],
 )
-def test_an_error_is_told_at_its_place(guest: Any, code: str) -> None:
+def test_an_error_is_reported_at_its_place(guest: Any, code: str) -> None:
     """Bug: when a property of undefined is read, the engine alone tells the place of an earlier statement."""
     whole = BEFORE + code
     at = whole.index("@")
@@ -67,7 +67,7 @@ def test_an_error_is_told_at_its_place(guest: Any, code: str) -> None:
         "class A { x = @o.a.b }\nnew A()",
     ],
 )
-def test_an_error_is_told_in_its_line(guest: Any, code: str) -> None:
+def test_an_error_is_reported_in_its_line(guest: Any, code: str) -> None:
     """Ours: where the column is that of the whole expression, the line is right."""
     whole = BEFORE + code
     line = whole[: whole.index("@")].count("\n") + 1

@@ -93,7 +93,7 @@ BLANKED = [
 
 @pytest.mark.parametrize(("code", "javascript"), BLANKED)
 def test_types_become_blanks_of_the_same_width(code: str, javascript: str) -> None:
-    """Ours: whatever is told of a place in the JavaScript is right for the TypeScript."""
+    """Ours: a position in the JavaScript is right for the TypeScript."""
     assert read_script(code).javascript == javascript
 
 
@@ -173,14 +173,14 @@ def test_what_is_written_otherwise_means_the_same(guest: Any, code: str, value: 
 
 
 def test_lines_and_widths_stay_unless_told(guest: Any) -> None:
-    """Ours: a place behind a rewriting is told back to where it was."""
+    """Ours: a position behind a rewritten part is mapped back to where it was."""
     code = "enum E { A, B }\nclass C { constructor(public x: E) { fail(x) } }\nnew C(E.B)"
     script = read_script(code)
     assert script.javascript.count("\n") == 2
     assert guest.failure(code)[1] == (2, 38)
 
 
-def test_a_cast_whose_type_goes_on_with_a_bracket_on_the_next_line_is_refused() -> None:
+def test_a_cast_whose_type_continues_with_a_bracket_on_the_next_line_is_refused() -> None:
     """Bug: what stood in the brackets was taken for a type, and left out without a word."""
     with pytest.raises(ScriptRefused) as refused:
         read_script("f(a as any\n[b])")
@@ -189,5 +189,5 @@ def test_a_cast_whose_type_goes_on_with_a_bracket_on_the_next_line_is_refused() 
 
 @pytest.mark.parametrize("piece", ["a/*", "a//", "a\n", "'", "`", "a as b\n[", "/* */a\n["])
 def test_looking_for_brackets_takes_no_longer_than_the_code_is_long(piece: str) -> None:
-    """Ours: whoever writes the code must not choose how long reading it takes."""
+    """Ours: the author of the code must not choose how long reading it takes."""
     source._late_brackets(f"x as any\n{piece * 100_000}[".encode())

@@ -56,7 +56,7 @@ def problems(code: str) -> list[Diagnostic]:
         ("x as any(y)", (1, 1), "it is not clear where the type of this cast ends"),
     ],
 )
-def test_a_syntax_error_is_told_with_its_place(code: str, place: tuple[int, int], message: str) -> None:
+def test_a_syntax_error_is_reported_with_its_place(code: str, place: tuple[int, int], message: str) -> None:
     """Seed: the line and the column are those of the TypeScript, and lines and characters count from 1."""
     (found,) = refusal(code).diagnostics
     assert (found.code, found.message) == (Code.SYNTAX_ERROR, message)
@@ -64,8 +64,8 @@ def test_a_syntax_error_is_told_with_its_place(code: str, place: tuple[int, int]
     assert (found.span.line, found.span.column) == place
 
 
-def test_python_is_told_as_such() -> None:
-    """Ours: a model that mixes up the two languages of a session is told which one it is."""
+def test_python_is_reported_as_such() -> None:
+    """Ours: a model that mixes up the two languages of a session reads which one it is."""
     assert refusal("def f(x):\n  return x").hint == "the code is read as TypeScript"
 
 
@@ -90,14 +90,14 @@ def test_python_is_told_as_such() -> None:
     ],
 )  # fmt: skip
 def test_what_there_is_not_is_refused_with_a_hint(code: str, message: str) -> None:
-    """Seed: an unsupported feature is told before anything runs, and with what to do instead."""
+    """Seed: an unsupported feature is reported before anything runs, and with what to do instead."""
     refused = refusal(code)
     assert isinstance(refused, CallerError)
     assert (refused.code, refused.message) == (Code.UNSUPPORTED_FEATURE, message)
     assert refused.hint
 
 
-def test_everything_that_is_refused_is_told_at_once() -> None:
+def test_everything_that_is_refused_is_reported_at_once() -> None:
     """Ours: one repair for all of it."""
     found = refusal("import a from 'a'\nconst b = 1\n@c class D {}").diagnostics
     assert [item.span.line for item in found if item.span] == [1, 3]

@@ -43,11 +43,13 @@ def test_without_a_compiler_the_rest_is_checked_and_that_is_said(
 
 
 def test_code_that_cannot_be_read_needs_no_compiler(found: Found) -> None:
-    """Ours: a syntax error is told at once."""
+    """Ours: a syntax error is reported at once."""
     assert [item.code for item in found("add(")] == [Code.SYNTAX_ERROR]
 
 
-def test_a_compiler_that_fails_is_told(found: Found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failing_compiler_is_reported(
+    found: Found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Ours: another program's failure is no failure of the code."""
     broken = tmp_path / "tsc"
     broken.write_text("#!/bin/sh\necho broken\nexit 3\n")
@@ -89,7 +91,7 @@ def test_the_compilers_lines_are_read(found: Found, monkeypatch: pytest.MonkeyPa
 @needs_tsc
 @pytest.mark.slow
 def test_types_are_checked(found: Found) -> None:
-    """Seed: a strict check finds what the compiler finds; each mistake is told once."""
+    """Seed: a strict check finds what the compiler finds; each mistake is reported once."""
     code = (
         "const x = await add({ a: 1 });\nx.toUpperCase();\nadd('1');\nserch(1);\nconst s: string = "
         "'ä𝒳'; s.nope"
