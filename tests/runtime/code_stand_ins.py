@@ -1,4 +1,4 @@
-"""What tests of sessions that act in code share: cells, what came of them, models, the store."""
+"""What tests of sessions that act in code share: cells, their reports, models, the store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def coder(*replies: Any, **options: Any) -> Agent[Any, Any]:
 
 
 def reports(messages: Iterable[Message]) -> list[CellReport]:
-    """What came of the cells among *messages*."""
+    """Return the reports of the cells among *messages*."""
     return [
         msgspec.convert(one.value, CellReport)
         for one in messages
@@ -51,7 +51,7 @@ def outcomes(messages: Iterable[Message]) -> list[Any]:
 
 
 class Typist:
-    """Takes what the user says for a cell, and answers what came of it. "say ..." is said without one."""
+    """A model that runs the user's text as a cell and answers with its report; "say ..." runs none."""
 
     def __init__(self, model_id: str = "scripted:typist") -> None:
         self.model_id = model_id
@@ -69,7 +69,7 @@ class Typist:
 
 
 def _first_words(content: Content) -> str:
-    """What was said before inputs and attachments are told of."""
+    """Return the text before the descriptions of inputs and attachments."""
     return content if isinstance(content, str) else text_of(content[:1])
 
 

@@ -1,4 +1,4 @@
-"""What tests of plugins in sessions share: a model that does as it is told, small plugins, sources."""
+"""What tests of plugins in sessions share: an obedient model, small plugins, sources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from standfast.tools.registered_tool import RegisteredTool
 
 
 class ObedientModel:
-    """Calls what it is told to call ("call put look:{"key": 1}"), and says "ok" to everything else."""
+    """A model that makes the calls in the user's text ("call put look:{"key": 1}"), and else says "ok"."""
 
     def __init__(self, model_id: str = "obedient:one") -> None:
         self.model_id = model_id
@@ -184,7 +184,7 @@ async def context_of(session: Session[Any]) -> SessionContext:
 
 
 async def call(session: Session[Any], *names: str) -> list[ToolMessage]:
-    """Let the model call these, and see what came of it."""
+    """Let the model call these tools, and return the results."""
     done = await session.turn(f"call {' '.join(names)}")
     return [one for one in done.messages if isinstance(one, ToolMessage)]
 

@@ -123,7 +123,7 @@ def said(messages: Iterable[Payload]) -> list[str]:
 
 
 def results(messages: Iterable[Message]) -> list[Any]:
-    """What came of calls: values, or the codes of errors."""
+    """Return the results of calls: values, or the codes of errors."""
     return [
         one.value if one.error is None else one.error.code for one in messages if isinstance(one, ToolMessage)
     ]

@@ -90,7 +90,7 @@ def test_a_model_that_cannot_be_opened_is_a_typed_error(name: str) -> None:
     ],
 )
 def test_wrong_arguments_are_typed_errors_with_hints(options: dict[str, Any]) -> None:
-    """Ours: whoever gets one knows what to write instead."""
+    """Ours: the developer who gets one knows what to write instead."""
     with pytest.raises(InvalidArgument) as caught:
         agent_of("hello", **options)
     assert caught.value.hint is not None
@@ -119,7 +119,7 @@ def test_a_prompt_that_is_none_is_refused(prompt: Any) -> None:
 
 
 def test_run_sync_inside_a_loop_says_what_to_use_instead() -> None:
-    """Bug: it was asyncio's RuntimeError and a coroutine that nobody awaited."""
+    """Bug: it was asyncio's RuntimeError and a coroutine that was never awaited."""
 
     async def main() -> None:
         with pytest.raises(InvalidArgument, match="event loop") as caught:
@@ -203,7 +203,7 @@ def test_one_agent_serves_many_runs_at_once() -> None:
     asyncio.run(main())
 
 
-def test_the_model_is_told_the_instructions_the_tools_and_the_settings() -> None:
+def test_the_model_gets_the_instructions_the_tools_and_the_settings() -> None:
     """Ours: what an agent is made of reaches its model."""
 
     @tool(side_effect="read")
@@ -233,7 +233,7 @@ def test_an_error_of_a_provider_is_no_error_of_ours() -> None:
 
 
 def test_a_run_without_a_runtime_that_has_to_wait_says_so() -> None:
-    """Ours: a result that nobody could continue would be a trap."""
+    """Ours: the caller could never continue such a result."""
 
     @tool(approval="manual")
     def pay(cents: int) -> str:

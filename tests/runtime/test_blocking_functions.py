@@ -206,7 +206,7 @@ def test_deps_that_block_while_they_are_released_delay_no_other_session(memory: 
 
 
 def test_what_a_generator_holds_open_lives_on_one_loop_until_the_turn_is_over(memory: Place) -> None:
-    """Ours: before and after its yield it is in one task, on one loop, which goes on meanwhile."""
+    """Ours: before and after its yield it is in one task, on one loop, which keeps running meanwhile."""
     seen: list[Any] = []
 
     async def factory(ctx: Any) -> AsyncIterator[asyncio.Event]:
@@ -403,7 +403,7 @@ def test_validators_of_an_answer_that_block_delay_no_other_session(
 
 
 def test_a_validator_of_an_answer_that_never_returns_ends_at_its_limit(memory: Place, block: Block) -> None:
-    """Ours: the model is told, and the turn ends like any whose answer does not fit."""
+    """Ours: the model reads of it, and the turn ends like any whose answer does not fit."""
 
     async def main() -> None:
         async with memory.runtime(hook_timeout_s=TIMEOUT_S) as runtime:

@@ -147,7 +147,7 @@ def test_a_source_that_blocks_when_a_tool_is_called_delays_no_other_session(memo
     asyncio.run(main())
 
 
-def test_a_call_whose_source_never_answers_fails_and_the_turn_goes_on(memory: Place) -> None:
+def test_a_call_whose_source_never_answers_fails_and_the_turn_continues(memory: Place) -> None:
     """Ours: it is the call that fails."""
     source = Source("resolve", ToolAvailability.CALLABLE)
 

@@ -373,7 +373,7 @@ def test_many_async_calls_at_once_each_have_a_loop(memory: Place) -> None:
     assert threading.active_count() <= before + MAX_IDLE + 10
 
 
-def test_a_tool_that_uses_the_runtime_itself_is_told_to_run_on_its_loop(memory: Place) -> None:
+def test_the_error_tells_a_tool_that_uses_the_runtime_to_run_on_its_loop(memory: Place) -> None:
     """Ours: sessions and turns belong to the loop that the runtime was opened on."""
 
     async def main() -> None:

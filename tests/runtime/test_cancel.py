@@ -329,7 +329,7 @@ def test_an_interrupt_during_a_tool_is_not_handed_to_guest_code(
         with BlockingSandbox(tools=[slow], interruptible={interruptible}) as box:
             box.run("x = 1")
             guarded = "    try:\\n        slow(i)\\n    except BaseException:\\n        pass\\n"
-            code = "x = 2\\nfor i in range(3):\\n" + guarded + "'went on'"
+            code = "x = 2\\nfor i in range(3):\\n" + guarded + "'continued'"
             try:
                 result = box.run(code, limits={{"wall_ms": 30000}})
                 print(result.status)

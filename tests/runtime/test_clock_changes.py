@@ -122,7 +122,7 @@ def test_every_program_of_one_boot_goes_by_the_same_lease_time(place: Place) -> 
 
 
 def test_a_lease_of_an_earlier_boot_of_this_machine_is_over() -> None:
-    """Ours: whoever had it is gone, although nobody can look for its process."""
+    """Ours: its owner is gone, although its process cannot be looked up any more."""
     host, _, boot = process_identity.machine().rpartition("/")
     assert owner_is_dead(f"{host}/another-boot:1:1/runtime.1")
     assert not owner_is_dead("another-host/another-boot:1:1/runtime.1")
@@ -130,7 +130,7 @@ def test_a_lease_of_an_earlier_boot_of_this_machine_is_over() -> None:
 
 
 def test_the_boot_clock_of_the_machine_counts_on() -> None:
-    """Ours: it is CLOCK_BOOTTIME, which nobody can set."""
+    """Ours: it is CLOCK_BOOTTIME, which no user can set."""
     clock = SystemClock()
     first = clock.boot_ms()
     assert 0 < first <= clock.boot_ms()

@@ -72,10 +72,10 @@ def test_a_decision_about_a_call_of_a_cell_survives_a_kill_at_every_point_of_the
 def test_an_owner_that_is_stopped_at_any_point_of_a_cell_is_succeeded_and_commits_nothing(
     theatre: CodeTheatre,
 ) -> None:
-    """Ours: SPEC §7; whoever lost its lease goes on in vain, wherever its cell stood.
+    """Ours: SPEC §7; a process that lost its lease works in vain, wherever its cell stood.
 
-    A process that is stopped while its writer has the file keeps everybody out until somebody ends it, and
-    they are told so. Where that is so each time, there is nothing to succeed to.
+    A process that is stopped while its writer has the file locks all others out until it is ended, and
+    their errors say so. Where that is so each time, there is nothing to succeed to.
     """
     shut_out: list[int] = []
 
@@ -211,7 +211,7 @@ class LateCall:
         return Runtime(cast(SessionStore, store), agents=[self.agent]), store
 
     async def begin(self, runtime: Runtime, store: Noticing) -> tuple[Session[Any], asyncio.Future[Any]]:
-        """The cell has ended, its late call has its result in the journal, and nobody has the cell's."""
+        """Run until the cell has ended and its late call's result is journaled, but not the cell's."""
         session = await runtime.session("s", agent=self.agent)
         settling = asyncio.ensure_future(session.turn("go").settled())
         await asyncio.wait_for(store.written.wait(), 10)

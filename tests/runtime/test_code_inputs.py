@@ -45,7 +45,7 @@ def filed(tmp_path: Path, clock: FakeClock) -> Place:
 
 
 def a_log(megabytes: int = 5) -> str:
-    """A log of so many megabytes with three lines that matter."""
+    """Return a log of `megabytes` megabytes with three lines that matter."""
     line = "2024-01-01 00:00:00 INFO request %07d served in 12 ms, nothing to see here\n"
     count = megabytes * (1 << 20) // len(line % 0) + 3
     marked = {count // 5: "disk", count // 2: "memory", count - 3: "network"}
@@ -113,7 +113,7 @@ def test_a_text_of_five_megabytes_is_searched_and_summarised_with_a_small_prompt
     asyncio.run(main())
 
 
-def test_the_model_is_told_of_an_input_by_name_and_size_alone(memory: Place) -> None:
+def test_the_model_learns_of_an_input_by_name_and_size_alone(memory: Place) -> None:
     """Ours: only code sees what it holds."""
 
     async def main() -> None:
@@ -274,7 +274,7 @@ def test_an_input_outlives_the_frame_that_brought_it(filed: Place) -> None:
 
 
 def test_a_cell_that_waits_still_has_its_inputs(filed: Place) -> None:
-    """Ours: a cell goes on in another process with what it read, also through a function."""
+    """Ours: a cell resumes in another process with the text it read, also through a function."""
 
     async def main() -> None:
         agent = typing(tools=[refund])

@@ -152,7 +152,7 @@ def test_a_cell_that_is_killed_while_a_call_of_it_runs_hears_what_is_known_of_it
 
 @pytest.mark.parametrize("how", HEIRS)
 def test_a_cell_that_waits_outlives_the_process_that_ran_it(home: Callable[..., Home], how: str) -> None:
-    """Ours: the issue; the cell is bytes by then, and goes on where it stood."""
+    """Ours: the issue; the cell is bytes by then, and resumes where it stopped."""
     waiting = home("five")
     waiting.says(waiting.start("ask"), "waiting").kill()
     truth = waiting.ends(how)
@@ -163,7 +163,7 @@ def test_a_cell_that_waits_outlives_the_process_that_ran_it(home: Callable[..., 
 
 @pytest.mark.parametrize("how", HEIRS)
 def test_a_decision_that_was_just_made_outlives_its_process(home: Callable[..., Home], how: str) -> None:
-    """Ours: the issue; whoever asked is dead, whoever decided dies at once, a third one goes on."""
+    """Ours: the issue; the process that asked is dead, the one that decided dies, a third one resumes."""
     waiting = home("five")
     waiting.says(waiting.start("ask"), "waiting").kill()
     waiting.says(waiting.start("decide"), "decided").kill()
@@ -189,7 +189,7 @@ def test_a_decision_is_carried_out_by_another_process_while_the_one_that_asked_s
 def test_a_turn_that_is_killed_again_and_again_at_any_moment_comes_to_its_end(
     home: Callable[..., Home], scenario: str
 ) -> None:
-    """Ours: nobody chooses the moments; each process has a little more time than the one before."""
+    """Ours: the moments are not chosen; each process has a little more time than the one before."""
     chance = random.Random(scenario)
     killed = home(scenario)
     for number in range(9):

@@ -198,7 +198,7 @@ def test_continue_as_inside_run_code_begins_a_frame(memory: Place) -> None:
 
 
 def test_of_two_cells_in_one_reply_the_first_runs(place: Place) -> None:
-    """Ours: one cell a step; the other is told so, and leaves nothing."""
+    """Ours: one cell a step; the other gets an error, and leaves nothing."""
 
     async def main() -> None:
         agent = clerk(asks(code("x = 1"), code("y = 2"), ("price", {"order": "A"})), asks(code("x")), "ok")

@@ -94,7 +94,7 @@ def test_a_session_is_forked_after_its_second_run_and_rewound(home: Path) -> Non
 
 
 def test_a_session_is_observed_from_a_cursor(home: Path) -> None:
-    """Ours: whoever observes a session sees the runs that another program makes."""
+    """Ours: an observer of a session sees the runs that another program makes."""
 
     async def watch() -> list[Observed]:
         async with Runtime(home) as runtime:

@@ -65,7 +65,7 @@ def test_variables_functions_and_imports_stay_for_the_next_cell_and_turn(place: 
 
 
 def test_a_new_runtime_sees_what_cells_left(place: Place) -> None:
-    """Ours: SPEC §7, a session goes on in any process."""
+    """Ours: SPEC §7, a session continues in any process."""
 
     async def main() -> None:
         agent = typing()
@@ -215,7 +215,7 @@ def test_an_exception_keeps_what_was_bound_before_it(memory: Place) -> None:
 
 
 def test_a_hard_failure_rolls_the_variables_back(place: Place) -> None:
-    """Ours: SPEC §5; a cell that runs over a limit leaves the state as it was, and the model is told."""
+    """Ours: SPEC §5; a cell that exceeds a limit leaves the state as it was, and the model reads of it."""
 
     async def main() -> None:
         agent = typing(protocol=CodeProtocol(limits=SessionLimits(memory_mb=16)))
@@ -388,7 +388,7 @@ def test_an_agent_that_does_not_act_in_code_keeps_the_variables(place: Place) ->
     asyncio.run(main())
 
 
-def test_code_mode_goes_on_with_the_variables_of_the_code_protocol(place: Place) -> None:
+def test_code_mode_continues_with_the_variables_of_the_code_protocol(place: Place) -> None:
     """Ours: the same executor, whatever the protocol."""
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Cells that wait in the middle: for a person, for a time, for somebody outside; and go on anywhere."""
+"""Cells that wait in the middle, for a person, a time or an outside result, and resume anywhere."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Shop:
 
         @tool(side_effect="external_system")
         async def ordered(ctx: RunContext[None], what: str = "") -> CompleteLater:
-            """Order something; somebody outside says when it is there."""
+            """Order something; an outside system reports when it is there."""
             self.did.append(f"ordered {what}")
             self.tokens.append(ctx.completion_token())
             return CompleteLater(self.tokens[-1])
@@ -181,7 +181,7 @@ def test_a_refusal_is_an_exception_that_code_can_catch(place: Place, shop: Shop)
 
 
 def test_a_refusal_that_is_not_caught_ends_the_cell_and_not_the_turn(place: Place, shop: Shop) -> None:
-    """Ours: the model is told which call failed, and keeps what was bound before it."""
+    """Ours: the model reads which call failed, and keeps what was bound before it."""
 
     async def main() -> None:
         agent = coder(cell('x = 1\ny = refund("A", 5)'), finish("x"), tools=shop.tools)
@@ -196,7 +196,7 @@ def test_a_refusal_that_is_not_caught_ends_the_cell_and_not_the_turn(place: Plac
 
 
 def test_a_person_may_change_the_arguments_of_a_call_in_a_cell(place: Place, shop: Shop) -> None:
-    """Seed: approved with edited arguments; they are checked, and the code gets what came of them."""
+    """Seed: approved with edited arguments; they are checked, and the code gets the result of that call."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -220,14 +220,14 @@ def test_an_approval_that_expires_is_an_exception_in_the_cell(place: Place, shop
     """Ours: nothing waits for ever."""
 
     async def main() -> None:
-        code = "try:\n    refund('A')\nexcept PermissionError as error:\n    print(error)\n'went on'"
+        code = "try:\n    refund('A')\nexcept PermissionError as error:\n    print(error)\n'continued'"
         async with place.runtime(approval_ttl_s=60) as runtime:
             session = await runtime.session("s", agent=typing(tools=shop.tools))
             await session.turn(code)
             place.clock.advance(61)
             result = await go_on(session)
             (report,) = reports(result.messages)
-            assert report.result == "went on"
+            assert report.result == "continued"
             assert "in time" in report.stdout
             assert shop.did == []
 
@@ -261,8 +261,8 @@ def test_a_loop_asks_for_each_call_and_remembers_the_earlier_answers(place: Plac
     asyncio.run(main())
 
 
-def test_a_decision_made_while_nobody_runs_the_session_is_used_later(place: Place, shop: Shop) -> None:
-    """Seed: it goes on when the decision comes, after any number of restarts."""
+def test_a_decision_made_while_no_process_runs_the_session_is_used_later(place: Place, shop: Shop) -> None:
+    """Seed: it resumes when the decision comes, after any number of restarts."""
 
     async def main() -> None:
         agent = typing(tools=shop.tools)
@@ -367,7 +367,7 @@ def test_a_short_sleep_does_not_park_the_turn(memory: Place, code: str) -> None:
 @pytest.mark.parametrize(
     "code", ["await sleep(days=1e9)", "await sleep(float('nan'))", "await sleep(days='two')"]
 )
-def test_a_time_that_nobody_can_wait_for_is_an_exception(memory: Place, code: str) -> None:
+def test_a_time_too_long_to_wait_is_an_exception(memory: Place, code: str) -> None:
     """Ours: defined for any number."""
 
     async def main() -> None:
@@ -394,10 +394,10 @@ def test_time_has_passed_for_the_code_that_slept(memory: Place) -> None:
     asyncio.run(main())
 
 
-# Somebody outside
+# Results from outside
 
 
-def test_somebody_outside_delivers_a_result_into_the_cell(place: Place, shop: Shop) -> None:
+def test_an_outside_system_delivers_a_result_into_the_cell(place: Place, shop: Shop) -> None:
     """Seed: external completion; from another runtime, with a value or an error, once."""
 
     async def main() -> None:
@@ -522,7 +522,7 @@ def test_a_gather_with_one_refusal_fails_and_the_other_wait_is_given_up(place: P
 
 
 def test_a_turn_whose_cell_waits_can_be_cancelled(place: Place, shop: Shop) -> None:
-    """Ours: the variables are as they were before the cell, and the session goes on."""
+    """Ours: the variables are as they were before the cell, and the session stays usable."""
 
     async def main() -> None:
         agent = typing(tools=shop.tools)
@@ -551,7 +551,7 @@ def test_a_turn_whose_cell_waits_can_be_cancelled(place: Place, shop: Shop) -> N
 
 
 def test_what_a_cancelled_cell_was_suspended_to_is_not_kept(filed: Place, shop: Shop) -> None:
-    """Ours: nobody can go on with it, so no state holds it."""
+    """Ours: no process can resume it, so no state holds it."""
 
     async def main() -> None:
         async with filed.runtime() as runtime:
@@ -612,7 +612,7 @@ def test_a_session_whose_cell_waits_is_not_rewound(place: Place, shop: Shop) -> 
 
 
 def test_an_agent_that_does_not_run_code_does_not_go_on_with_a_cell(place: Place, shop: Shop) -> None:
-    """Bug: it carried out the call that was approved, then broke, and what came of the call was lost."""
+    """Bug: it executed the call that was approved, then broke, and the call's result was lost."""
 
     async def main() -> None:
         async with place.runtime() as runtime:

@@ -1,6 +1,6 @@
 """A turn is killed at every point, and while it is recovered, and again; nothing is lost and nothing doubled.
 
-Nobody tells these tests the points. They run a scenario that dies at its first point, then at its second, and
+These tests do not list the points. They run a scenario that dies at its first point, then at its second, and
 so on until one lives. What the tools did stands in a ledger outside, and what the model was told in another;
 at the end both are compared with what is stored.
 """
@@ -30,7 +30,7 @@ def theatre(tmp_path: Path) -> Iterator[Theatre]:
 
 
 def _killed_while_deciding(server: ForkServer, home: Path, kill: int) -> bool:
-    """A turn waits, a process without any agent decides and dies at that point, another one goes on."""
+    """Let a turn wait, a process without any agent decide and die at that point, and another one resume."""
     assert server.run("sequence", home, how="ask")["status"] == "waiting"
     killed = server.run("sequence", home, kill, how="decide").get("killed", False)
     killed_at(server, home, "sequence", ())
@@ -86,7 +86,7 @@ def test_a_store_that_loses_intents_is_found_out(theatre: Theatre) -> None:
 
 
 def test_whatever_a_store_can_write_has_points() -> None:
-    """Ours: a method that is added to the port is a write until somebody says that it only reads."""
+    """Ours: a method that is added to the port counts as a write until it is listed as only reading."""
     methods = {name for name, member in vars(SessionStore).items() if inspect.iscoroutinefunction(member)}
     assert set(crash_points._READS) < methods
     writes = {"open_session", "describe", "delete_session", "append", "fork", "rewind", "begin", "take_over"}

@@ -65,7 +65,7 @@ def test_a_session_and_a_sandbox_take_the_name_too(memory: Place) -> None:
 
 
 def test_a_decision_without_a_name_has_none_and_an_empty_name_is_refused() -> None:
-    """Ours: a program that does not say who decided is not made to invent somebody."""
+    """Ours: a program that does not say who decided need not invent a name."""
     assert Decision(approved=True).decided_by is None
     bad: Any
     for bad in ("", "  ", "x" * 257, 5):

@@ -103,7 +103,7 @@ def test_an_approved_call_of_a_resumed_turn_has_the_deps_that_the_factory_makes(
 
 
 def test_a_call_that_code_made_has_them_too(memory: Place) -> None:
-    """Ours: a cell that stopped at an approval goes on elsewhere, and its call has the factory's deps."""
+    """Ours: a cell that stopped at an approval resumes elsewhere, and its call has the factory's deps."""
     paid: Paid = []
     cell = "```python\nfinish(pay())\n```"
 
@@ -119,7 +119,7 @@ def test_a_call_that_code_made_has_them_too(memory: Place) -> None:
     assert paid == ["acme"]
 
 
-def test_a_timer_goes_on_with_the_deps_of_the_factory(memory: Place) -> None:
+def test_a_timer_resumes_with_the_deps_of_the_factory(memory: Place) -> None:
     """Bug: timers lost deps."""
     paid: Paid = []
 
@@ -188,7 +188,7 @@ def test_a_turn_that_a_dead_process_left_is_resumed_with_the_deps_of_the_factory
 
 
 def test_the_task_of_a_new_frame_has_the_deps_of_the_turn_that_opened_it(memory: Place) -> None:
-    """Bug: a turn's own deps were lost when it went on in another frame."""
+    """Bug: a turn's own deps were lost when it continued in another frame."""
     paid: Paid = []
 
     @tool
@@ -301,7 +301,7 @@ def test_a_factory_whose_clean_up_fails_leaves_the_result_alone(
 
 
 def test_what_is_no_factory_is_refused() -> None:
-    """Ours: a value in place of a factory would be shared by all sessions without anybody noticing."""
+    """Ours: a value in place of a factory would be shared by all sessions without any error."""
     with pytest.raises(InvalidArgument, match="deps= takes a function"):
         Runtime(deps=Shop("x"))  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="deps= takes a function"):
@@ -364,7 +364,7 @@ def test_a_turn_that_lacks_deps_stays_parked_and_its_approval_is_not_spent(
     assert caplog.text.count("needs deps of type Shop") == 1
 
 
-def test_a_caller_without_deps_is_told_so_and_nothing_is_on_disk(memory: Place) -> None:
+def test_a_caller_without_deps_gets_an_error_and_nothing_is_on_disk(memory: Place) -> None:
     """Ours: a turn whose agent declares `deps_type` and has no deps does not run."""
     paid: Paid = []
     agent = shop_agent(*PAYING, paid=paid)
@@ -557,7 +557,7 @@ def test_the_turn_of_a_subagent_has_deps_after_a_restart(place: Place) -> None:
 
 
 def test_metadata_is_kept_with_the_session_its_forks_and_children(place: Place) -> None:
-    """Ours: what a session was opened with is there for whoever resumes it."""
+    """Ours: the metadata a session was opened with is there for the process that resumes it."""
 
     async def main() -> None:
         async with place.runtime() as runtime:

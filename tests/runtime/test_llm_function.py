@@ -80,7 +80,7 @@ def test_data_and_instructions_go_with_the_prompt(memory: Place) -> None:
 
 @pytest.mark.parametrize("answer", ['{"late": true}', ' {"late":true}\n', '```json\n{"late": true}\n```'])
 def test_with_a_schema_the_answer_is_a_value(memory: Place, answer: str) -> None:
-    """Ours: also where the model puts it into a fence; the provider is told of the schema."""
+    """Ours: also where the model puts it into a fence; the provider gets the schema."""
 
     async def main() -> None:
         schema = {"type": "object", "properties": {"late": {"type": "boolean"}}, "required": ["late"]}
@@ -119,7 +119,7 @@ def test_an_answer_that_does_not_fit_is_a_value_error(memory: Place, answer: str
 
 @pytest.mark.parametrize("schema", ["{'type': 'nonsense'}", "{'$ref': '#/nowhere'}", "{'pattern': '('}"])
 def test_a_schema_that_is_none_is_an_exception_too(memory: Place, schema: str) -> None:
-    """Ours: whatever the code passes, the turn goes on."""
+    """Ours: whatever the code passes, the turn continues."""
 
     async def main() -> None:
         agent, _ = asking(lambda prompt: "{}", cell(f"llm('x', schema={schema})"), "sorry")
@@ -283,8 +283,8 @@ def test_a_failed_question_costs_what_it_cost(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_question_that_nobody_catches_fails_the_cell_and_not_the_turn(memory: Place) -> None:
-    """Ours: the model is told, and may do without."""
+def test_a_question_that_the_code_does_not_catch_fails_the_cell_and_not_the_turn(memory: Place) -> None:
+    """Ours: the model reads of it, and may do without."""
 
     async def main() -> None:
         agent, _ = asking(lambda prompt: ModelError("down"), cell("llm('x')"), "I know it myself")
@@ -338,7 +338,7 @@ def test_a_tool_of_the_user_asks_the_sessions_model(place: Place) -> None:
 
 
 def test_a_model_is_asked_only_within_a_turn() -> None:
-    """Ours: a context that somebody made has no model."""
+    """Ours: a context made by hand has no model."""
     context: RunContext[None] = RunContext(deps=None)
     with pytest.raises(InvalidArgument, match="within an agent's turn"):
         asyncio.run(context.complete("hello"))

@@ -87,7 +87,7 @@ def test_an_observer_from_the_beginning_sees_every_node_and_then_what_happens(pl
     asyncio.run(main())
 
 
-def test_an_observer_goes_on_after_a_stored_cursor_in_the_middle_of_a_turn(place: Place) -> None:
+def test_an_observer_resumes_after_a_stored_cursor_in_the_middle_of_a_turn(place: Place) -> None:
     """Seed: streams that cannot be taken up again must never be met here."""
 
     async def main() -> None:
@@ -126,7 +126,7 @@ def test_every_event_is_a_place_to_go_on_from(place: Place) -> None:
 
 
 def test_a_cursor_is_the_place_where_the_session_stands(place: Place) -> None:
-    """Ours: whoever asks for it now misses nothing from now on, and sees nothing old."""
+    """Ours: an observer that asks for it now misses nothing from now on, and sees nothing old."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -142,7 +142,7 @@ def test_a_cursor_is_the_place_where_the_session_stands(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_was_missed_is_told_by_a_gap_and_given_as_nodes(place: Place) -> None:
+def test_missed_events_are_reported_by_a_gap_and_given_as_nodes(place: Place) -> None:
     """Seed: live ones from a bounded replay (2,048 events) that reports a `Gap`."""
 
     async def main() -> None:
@@ -248,7 +248,7 @@ def test_what_another_runtime_commits_is_seen(place: Place) -> None:
 
 
 def test_what_others_added_before_a_turn_here_is_not_skipped(place: Place) -> None:
-    """Bug: the turn's own commit moved the cursor past nodes that nobody had been shown."""
+    """Bug: the turn's own commit moved the cursor past nodes that no observer had received."""
 
     async def main() -> None:
         async with place.runtime() as first, place.runtime() as second:

@@ -167,7 +167,7 @@ def test_a_type_that_is_no_json_is_still_refused() -> None:
         Agent(ScriptedModel([]), output_type=Verdict | complex)
 
 
-def test_the_model_is_told_what_keeps_the_answer_from_each_member() -> None:
+def test_the_model_learns_what_keeps_the_answer_from_each_member() -> None:
     """Ours: a model corrects itself only if it knows what is wrong, and for which member."""
     script = ['{"late": "very"}', '[{"question": "?"}]', '{"question": "Which?"}']
     result = agent_of(*script, output_type=Verdict | Question).run_sync("hi")

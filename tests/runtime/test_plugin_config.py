@@ -23,7 +23,7 @@ Heard = list[SessionConfigChanged]
 
 
 class Watches(Plugin):
-    """Remembers in a list of the test's what it is told about settings."""
+    """A plugin that appends the setting changes it sees to a list of the test."""
 
     def __init__(self, heard: Heard) -> None:
         self._heard = heard
@@ -172,7 +172,7 @@ def test_a_mutator_chooses_a_model_but_not_another_provider(
 
 
 def test_a_session_is_not_carried_on_by_a_namesake_agent_of_another_provider(place: Place) -> None:
-    """Bug: a runtime that knew the agent's name went on with a session whoever its provider was."""
+    """Bug: a runtime that knew the agent's name resumed a session with any provider."""
 
     async def main() -> None:
         one, other = ObedientModel(), ObedientModel("other:one")
@@ -276,7 +276,7 @@ def test_a_mutator_that_fails_leaves_the_settings_as_they_were(
     assert sum("plugin trips, session_config_mutator" in line for line in caplog.messages) == 2
 
 
-def test_observers_are_told_what_changed_and_what_came_of_it(memory: Place) -> None:
+def test_observers_see_what_changed_and_the_resulting_settings(memory: Place) -> None:
     """Seed: session_config_changed carries before and after; after is what the mutators left."""
 
     async def main() -> None:
@@ -318,7 +318,7 @@ def test_an_observer_that_fails_does_not_keep_the_settings_from_changing(memory:
 
 @pytest.mark.parametrize("changes", [{"temper": 1}, {"limits": "many"}, {"model": 3}, {"instructions": None}])
 def test_settings_that_are_none_are_refused(memory: Place, changes: dict[str, Any]) -> None:
-    """Ours: and nothing is changed, nobody told."""
+    """Ours: nothing is changed, and no observer is notified."""
 
     async def main() -> None:
         heard: Heard = []

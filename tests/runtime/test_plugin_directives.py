@@ -187,7 +187,7 @@ def test_what_several_plugins_want_said_is_said_in_their_order(memory: Place) ->
     asyncio.run(main())
 
 
-def test_what_is_to_be_said_after_a_turn_is_said_by_whoever_opens_the_session_next(
+def test_what_is_to_be_said_after_a_turn_is_said_by_the_next_process_that_opens_the_session(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: it is queued with the commit, so no process has to live for it."""
@@ -337,7 +337,7 @@ def test_a_session_that_cannot_be_made_fails_the_turn(memory: Place) -> None:
 
     async def main() -> None:
         async with memory.runtime() as runtime:
-            plugin = At("before_turn", CreateSession(request=SessionRequest(agent="nobody")))
+            plugin = At("before_turn", CreateSession(request=SessionRequest(agent="unknown")))
             session = await runtime.session("s", agent=clerk(plugin))
             stopped = await session.turn("hello").settled()
             assert stopped.error is not None
@@ -393,7 +393,7 @@ class Trace:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_trace_of_a_plugin_goes_to_whoever_keeps_one(memory: Place, stage: str) -> None:
+def test_a_trace_of_a_plugin_goes_to_the_configured_sink(memory: Place, stage: str) -> None:
     """Seed: EmitTrace; it names the session, the turn and the plugin, and changes nothing."""
 
     async def main() -> None:
@@ -537,7 +537,7 @@ def test_the_record_of_a_replaced_result_holds_the_digest_of_the_new_one(given: 
 
 
 def test_the_record_of_a_result_that_a_hook_made_to_fail_has_no_digest() -> None:
-    """Bug: the digest of a result that nobody got was kept."""
+    """Bug: the digest of a result that no caller got was kept."""
 
     class Fails(Plugin):
         id = "fails"

@@ -1,4 +1,4 @@
-"""What plugins and protocols are told about the life of a session, and what the store holds then."""
+"""The lifecycle hooks of plugins and protocols, and what the store holds when each is called."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Told = tuple[str, Any, int, str | None]
 
 
 class Diary(Plugin):
-    """Writes down in a list of the test's what it is told, beside where the store stands."""
+    """A plugin that logs its lifecycle calls in a list of the test, with the state of the store."""
 
     loop = "runtime"
 
@@ -230,7 +230,7 @@ def test_plugins_hear_of_a_session_that_is_opened_again(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_plugins_of_a_turn_that_goes_on_elsewhere_hear_that_the_session_is_restored(place: Place) -> None:
+def test_plugins_of_a_turn_that_resumes_elsewhere_hear_that_the_session_is_restored(place: Place) -> None:
     """Ours: they are made anew, of what the journal has."""
 
     async def main() -> None:
@@ -408,7 +408,7 @@ async def quiet(session: Session[Any]) -> None:
     await until(all_ended)
 
 
-def test_a_protocol_is_told_of_the_opening_of_a_session(place: Place) -> None:
+def test_a_protocol_is_called_at_the_opening_of_a_session(place: Place) -> None:
     """Seed: initialize, restore with what was kept, configure with the options, at every open."""
 
     async def main() -> None:

@@ -31,7 +31,7 @@ PAY = {"tool_calls": [{"name": "pay", "arguments": {"cents": 5}}]}
 
 @tool
 async def pay(cents: int) -> str:
-    """Pay somebody."""
+    """Pay a supplier."""
     return f"{cents} paid"
 
 
@@ -53,7 +53,7 @@ class Auditing(Plugin):
         return self.state
 
 
-def test_after_a_call_plugins_are_told_the_arguments_that_a_person_chose() -> None:
+def test_after_a_call_plugins_see_the_arguments_that_a_person_chose() -> None:
     """Bug: they were told those that the model had asked for."""
 
     async def main() -> Json:
@@ -87,7 +87,7 @@ def test_a_catalog_that_cannot_be_made_leaves_no_turn_behind() -> None:
 
 
 class Moody(Plugin, ProtocolSessionPlugin):
-    """A protocol that is told its mood by an extension."""
+    """A protocol whose mood an extension sets."""
 
     def register(self, registrar: PluginRegistrar) -> None:
         super().register(registrar)
@@ -132,7 +132,7 @@ def test_a_scripted_model_reads_what_the_projector_makes_of_a_result() -> None:
     assert agent.run_sync("Pay").output == "Done."
 
 
-def test_the_decorator_is_importable_from_the_package_whoever_was_first() -> None:
+def test_the_decorator_is_importable_from_the_package_whichever_import_came_first() -> None:
     """Bug: once a plugin was defined, the module of the same name stood in its place."""
     import standfast.plugins
 

@@ -66,7 +66,7 @@ def test_what_a_plugin_remembers_is_there_in_the_next_process(run: Run) -> None:
 
 @pytest.mark.slow
 def test_a_newer_version_is_refused_and_loses_nothing(run: Run) -> None:
-    """Ours: the issue's demand; the error names both versions, and the older version goes on."""
+    """Ours: the issue's demand; the error names both versions, and the older version still works."""
     assert run(["counter"], BUMP) == ["ok"]
     before = run(["counter"], ("said",))
     refused, asked, again = run(["newer"], BUMP, COUNT, BUMP)
@@ -79,7 +79,7 @@ def test_a_newer_version_is_refused_and_loses_nothing(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_newer_version_that_migrates_goes_on_and_the_older_is_then_refused(run: Run) -> None:
+def test_a_newer_version_that_migrates_continues_and_the_older_is_then_refused(run: Run) -> None:
     """Ours: the issue's demand; what was migrated is written in the new version with the next turn."""
     assert run(["counter"], BUMP, BUMP) == ["ok", "ok"]
     assert run(["migrating"], COUNT, BUMP, COUNT) == [20, "ok", 21]
@@ -183,7 +183,7 @@ def test_sessions_of_one_agent_share_no_state(place: Place) -> None:
 
 
 def test_what_an_action_makes_a_plugin_remember_is_durable_when_it_returns(place: Place) -> None:
-    """Ours: between turns, nobody else writes it down."""
+    """Ours: between turns, no other code writes it down."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -292,7 +292,7 @@ def test_a_state_that_cannot_be_written_down_ends_the_turn_and_the_last_one_stay
 
 
 def test_a_version_that_is_refused_leaves_a_parked_turn_as_it_is(place: Place) -> None:
-    """Ours: nothing is lost; the right version goes on with it."""
+    """Ours: nothing is lost; the right version resumes it."""
 
     class Asking(Counter):
         id = "counter"

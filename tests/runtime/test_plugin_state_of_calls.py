@@ -120,7 +120,7 @@ def look() -> str:
 
 
 @pytest.mark.parametrize("plugin", [Counter, Home, Bare])
-@pytest.mark.parametrize("how", ["another plugin takes its time", "the hook itself does", "nobody does"])
+@pytest.mark.parametrize("how", ["another plugin takes its time", "the hook itself does", "no hook does"])
 def test_what_a_hook_remembers_is_written_with_the_result_of_its_call(plugin: Any, how: str) -> None:
     """Bug: a change was written with another call's result, and counted twice after a crash."""
     store = Slow.store = Written()

@@ -76,7 +76,7 @@ pytestmark = pytest.mark.slow
 
 
 class Console:
-    """A process with an open sandbox that does what it is told."""
+    """A process with an open sandbox that executes the test's commands."""
 
     def __init__(self, child: Any) -> None:
         self.child = child
@@ -150,7 +150,7 @@ def test_a_run_paused_in_an_expression_is_continued_by_another_process_after_sig
     assert _lines(ledger) == ["fee 1", "pay A", "fee 2"]
 
 
-def test_a_session_goes_on_in_another_process(console: Callable[[], Console]) -> None:
+def test_a_session_continues_in_another_process(console: Callable[[], Console]) -> None:
     """Ours: SPEC, a session survives the death of its process."""
     first = console()
     first.run(
@@ -256,7 +256,7 @@ def test_a_call_that_was_under_way_when_the_process_died_is_not_made_again(
     assert second("approve", approval)["raised"] == "ApprovalAlreadyDecided"
 
 
-def test_an_interrupted_call_that_nobody_catches_ends_the_run_as_interrupted(
+def test_an_interrupted_call_that_the_code_does_not_catch_ends_the_run_as_interrupted(
     console: Callable[[], Console], ledger: Path, gate: Path
 ) -> None:
     """Ours: SPEC §3, INTERRUPTED is a status of its own."""
@@ -312,7 +312,7 @@ def test_a_new_run_on_a_session_whose_approved_run_died_does_not_repeat_the_call
 def test_a_run_that_another_live_process_continues_is_left_to_it(
     console: Callable[[], Console], ledger: Path, gate: Path
 ) -> None:
-    """Ours: one writer per session; the second decider is told, and nothing happens twice."""
+    """Ours: one writer per session; the second decider gets an error, and nothing happens twice."""
     first, second = console(), console()
     first.run("pay_slowly('A')")
     (approval,) = first.asked()

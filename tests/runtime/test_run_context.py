@@ -135,7 +135,7 @@ def test_the_key_of_a_call_is_the_same_after_a_restart(place: Place) -> None:
 
 
 def test_an_effect_that_is_not_idempotent_is_not_run_again(place: Place) -> None:
-    """Seed: found without an outcome after a crash it settles as INTERRUPTED, which the model is told."""
+    """Seed: found without an outcome after a crash it settles as INTERRUPTED, which the model reads."""
     ran: list[str] = []
 
     async def main() -> None:
@@ -350,7 +350,7 @@ def test_a_tool_keeps_attachments_with_its_result(place: Place, protocol: str, n
 
 
 def test_a_tool_reads_what_the_user_has_attached(memory: Place) -> None:
-    """Ours: the digest of an attachment is in the message; its bytes are for whoever asks."""
+    """Ours: the digest of an attachment is in the message; a tool reads its bytes on request."""
     read: list[bytes | None] = []
 
     @tool(side_effect="read")

@@ -133,7 +133,7 @@ def test_setting_the_clock_does_not_end_the_lease_of_a_save_that_is_repeated(tmp
 
 
 def test_a_lease_that_is_lost_ends_the_attempts(tmp_path: Path) -> None:
-    """Ours: whoever lost the lease writes nothing and stops."""
+    """Ours: a process that lost the lease writes nothing and stops."""
 
     async def scenario() -> None:
         store = Faulty(tmp_path / "standfast.db", "save", apsw.FullError, times=1_000)

@@ -94,12 +94,12 @@ def test_a_fork_may_begin_at_any_node(place: Place) -> None:
             with pytest.raises(SessionExists):
                 await session.fork("other")
             with pytest.raises(SessionNotFound):
-                await runtime.fork("nobody", "third")
+                await runtime.fork("unknown", "third")
 
     asyncio.run(main())
 
 
-def test_a_fork_goes_on_in_another_runtime(place: Place) -> None:
+def test_a_fork_continues_in_another_runtime(place: Place) -> None:
     """Ours: a fork is a session like any other."""
 
     async def main() -> None:
@@ -196,7 +196,7 @@ def test_a_session_goes_back_only_to_its_own_nodes(place: Place) -> None:
             with pytest.raises(NodeNotFound):
                 await mine.rewind((await other.nodes())[0].id)
             with pytest.raises(SessionNotFound):
-                await runtime.rewind("nobody", turns=1)
+                await runtime.rewind("unknown", turns=1)
 
     asyncio.run(main())
 
@@ -393,7 +393,7 @@ def test_nothing_is_added_by_adding_nothing(place: Place) -> None:
 
 
 def test_a_stopped_turn_leaves_its_end_in_the_history(place: Place) -> None:
-    """Ours: whoever reads the history sees why there is no answer."""
+    """Ours: a person who reads the history sees why there is no answer."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -527,7 +527,7 @@ def test_another_model_of_the_same_provider_may_take_over(place: Place) -> None:
 
 
 def test_sessions_are_listed_the_latest_used_first(place: Place) -> None:
-    """Ours: whoever looks for a session wants the last one."""
+    """Ours: a user who looks for a session usually wants the last one."""
 
     async def main() -> None:
         async with place.runtime(host={"program": "test"}) as runtime:
@@ -546,7 +546,7 @@ def test_sessions_are_listed_the_latest_used_first(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_is_pruned_is_gone_and_the_rest_goes_on(place: Place) -> None:
+def test_what_is_pruned_is_gone_and_the_rest_stays_usable(place: Place) -> None:
     """Seed: `prune` by age, frame or branch, and the file shrinks."""
 
     async def main() -> None:

@@ -281,7 +281,7 @@ def test_changes_below_the_overlay_are_unseen_until_a_refresh(memory: Place) -> 
 
 
 def test_what_the_host_itself_changes_about_tools_is_seen_at_once_through_an_overlay(memory: Place) -> None:
-    """Ours: whoever calls `session.tools` expects its effect."""
+    """Ours: a host that calls `session.tools` expects its effect."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -433,7 +433,9 @@ def test_the_catalog_cache_is_bounded(memory: Place) -> None:
 
 
 @pytest.mark.parametrize("asked", ["session.tools", "host", "catalog"])
-def test_whoever_changes_the_catalog_it_was_given_changes_nothing_else(memory: Place, asked: str) -> None:
+def test_a_caller_that_changes_the_catalog_it_was_given_changes_nothing_else(
+    memory: Place, asked: str
+) -> None:
     """Bug: `tools.catalog()` handed out the cache itself."""
 
     async def main() -> None:

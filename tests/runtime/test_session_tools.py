@@ -43,7 +43,7 @@ async def offered(session: Session[Any]) -> list[str]:
 
 
 async def problem(session: Session[Any], name: str) -> str:
-    """What the model is told when it calls this."""
+    """Return the error that the model reads when it calls this tool."""
     (found,) = await call(session, name)
     assert found.error is not None, found.value
     assert found.error.code in ("UNKNOWN_TOOL", "TOOL_ORPHANED")
@@ -180,7 +180,7 @@ def test_a_stale_state_is_refused(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_state_with_a_tool_that_nobody_knows_is_refused(memory: Place) -> None:
+def test_a_state_with_an_unknown_tool_is_refused(memory: Place) -> None:
     """Seed: applying is all or nothing."""
 
     async def main() -> None:
@@ -278,7 +278,7 @@ def test_what_is_decided_while_a_turn_runs_is_written_with_that_turn(place: Plac
 
 
 def test_tools_cannot_be_changed_while_a_turn_waits(place: Place) -> None:
-    """Ours: the turn that goes on would undo it."""
+    """Ours: the turn would undo it when it resumes."""
 
     @tool(approval="manual")
     async def refund() -> str:
@@ -349,7 +349,7 @@ def test_a_source_that_is_gone_after_a_restart_leaves_orphans_that_come_back_wit
 
 
 def test_a_source_may_go_while_a_turn_runs(memory: Place) -> None:
-    """Ours: the model was offered its tool, and is told that it is gone."""
+    """Ours: the model was offered its tool, and reads that it is gone."""
     sessions: list[Session[Any]] = []
 
     @tool(loop="runtime")

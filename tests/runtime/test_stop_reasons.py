@@ -1,4 +1,4 @@
-"""Turns that a tool ends, and turns that nobody can bring to an end."""
+"""Turns that a tool ends, and turns that never come to an end by themselves."""
 
 from __future__ import annotations
 

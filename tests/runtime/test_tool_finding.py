@@ -107,7 +107,7 @@ def test_a_tool_that_a_model_finds_can_be_called_natively_for_the_rest_of_the_se
             assert results((await session.turn("And now?")).messages) == ["sun in Rome"], "it is durable"
             await session.tools.set_availability("weather", "searchable")
             names = {one["name"]: one["availability"] for one in await session.tools.catalog()}
-            assert names["weather"] == "searchable", "whoever decides anew has it as decided"
+            assert names["weather"] == "searchable", "a later decision of the host holds"
 
     asyncio.run(main())
 

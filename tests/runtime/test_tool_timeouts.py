@@ -1,4 +1,4 @@
-"""Tools that exceed their time-out: what the model is told, and what is done about it."""
+"""Tools that exceed their time-out: what the model reads, and how the call is settled."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_a_call_from_an_agent_may_take_a_minute_and_one_from_a_sandbox_five_seco
     assert seen == [5_000, 7_000]
 
 
-def test_code_in_a_sandbox_is_told_that_the_outcome_is_unknown() -> None:
+def test_code_in_a_sandbox_learns_that_the_outcome_is_unknown() -> None:
     """Bug: the guest's TimeoutError and the record read like a failure."""
     contract = Capability(name="pay", description="", side_effect=SideEffect.EXTERNAL_SYSTEM, limits=SHORT)
 

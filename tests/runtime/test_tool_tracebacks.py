@@ -53,7 +53,7 @@ def isolated(order_id: str) -> str:
 
 @tool(side_effect="read", expose_errors=False)
 async def discreet(order_id: str) -> str:
-    """Raise what is nobody's business."""
+    """Raise an error with a private message."""
     raise LookupError(f"no order {order_id} in db.internal")
 
 

@@ -109,8 +109,8 @@ def test_the_same_source_and_key_are_delivered_once(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_source_that_nobody_hears_of_is_not_remembered(place: Place) -> None:
-    """Ours: who retries until somebody listens is heard then."""
+def test_a_source_without_a_trigger_is_not_remembered(place: Place) -> None:
+    """Ours: a source that retries until a trigger listens is delivered then."""
 
     async def main() -> None:
         async with opened(place, clerk()) as runtime:
@@ -183,8 +183,8 @@ def test_an_occurrence_waits_for_the_decision_that_its_session_waits_for(place: 
     asyncio.run(main())
 
 
-def test_a_session_that_nobody_opened_here_is_run_if_its_agent_is_known(place: Place) -> None:
-    """Ours: issue 8, a queued input is run by whoever knows the session's agent, and waits until then."""
+def test_a_session_that_is_not_open_here_is_run_if_its_agent_is_known(place: Place) -> None:
+    """Ours: issue 8, a process that knows the session's agent runs a queued input, which waits until then."""
 
     async def main() -> None:
         async with opened(place, clerk()) as first:
@@ -192,7 +192,7 @@ def test_a_session_that_nobody_opened_here_is_run_if_its_agent_is_known(place: P
             await first.add_trigger("t", "orders", "s")
         async with opened(place) as stranger:
             assert await stranger.occur("orders", "1", "hello") == 1
-        async with opened(place, Agent(EchoModel(), name="somebody-else")) as other:
+        async with opened(place, Agent(EchoModel(), name="another-agent")) as other:
             await other.session("unrelated", agent=clerk())
             await keeper_looks(other)
             assert len(await other.store.inputs("s")) == 1
@@ -205,7 +205,7 @@ def test_a_session_that_nobody_opened_here_is_run_if_its_agent_is_known(place: P
 
 
 def test_what_another_process_delivers_while_we_run_is_run_here(tmp_path: Path, clock: FakeClock) -> None:
-    """Ours: the keeper looks for queued inputs, whoever has queued them."""
+    """Ours: the keeper looks for queued inputs, whichever process has queued them."""
     place = Place(tmp_path / "standfast.db", clock)
 
     async def main() -> None:
@@ -488,7 +488,7 @@ def test_a_time_that_comes_once_is_fired_once(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_was_missed_while_nobody_ran_is_made_up_for_once(place: Place) -> None:
+def test_what_was_missed_while_no_process_ran_is_made_up_for_once(place: Place) -> None:
     """Ours: issue 8, catch_up="once"; adding the same trigger again at the start does not lose it."""
 
     async def main() -> None:
@@ -548,7 +548,7 @@ def test_a_year_of_missed_minutes_is_made_up_for_at_once(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_another_schedule_begins_anew_and_the_same_one_goes_on(place: Place) -> None:
+def test_another_schedule_begins_anew_and_the_same_one_continues(place: Place) -> None:
     """Ours: changing the prompt of a timer does not move it."""
 
     async def main() -> None:
@@ -576,7 +576,7 @@ def test_another_schedule_begins_anew_and_the_same_one_goes_on(place: Place) -> 
     asyncio.run(main())
 
 
-def test_a_timer_is_heard_by_its_own_trigger_and_by_those_without_a_schedule(place: Place) -> None:
+def test_a_timer_reaches_its_own_trigger_and_those_without_a_schedule(place: Place) -> None:
     """Ours: a source occurs by itself for all who only listen; two timers of one source do not double."""
 
     async def main() -> None:
@@ -722,7 +722,7 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-def test_processes_that_are_killed_while_they_are_told_lose_and_double_nothing(
+def test_processes_that_are_killed_during_delivery_lose_and_double_nothing(
     child: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Ours: issue 8, SIGKILL in the middle and a restart: still each exactly once."""

@@ -110,7 +110,7 @@ def test_something_new_is_progress(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_the_session_goes_on_after_a_budget_is_gone(place: Place) -> None:
+def test_the_session_stays_usable_after_a_budget_is_gone(place: Place) -> None:
     """Seed: a session is never made unusable."""
 
     async def main() -> None:

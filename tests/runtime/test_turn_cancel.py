@@ -257,7 +257,7 @@ def test_a_turn_that_waits_for_a_timer_can_be_cancelled_by_another_runtime(place
 
 
 def test_a_cancellation_ends_the_pause_before_another_attempt(place: Place) -> None:
-    """Ours: nobody waits a minute for a turn that is to end."""
+    """Ours: a caller does not wait a minute for a turn that is to end."""
 
     async def main() -> None:
         pausing = asyncio.Event()
@@ -282,7 +282,7 @@ def test_a_cancellation_ends_the_pause_before_another_attempt(place: Place) -> N
 
 
 def test_the_answer_and_the_cancellation_cannot_both_win(place: Place) -> None:
-    """Seed: it wins or loses once: what the caller is told is what is stored."""
+    """Seed: it wins or loses once: the caller's answer is what is stored."""
 
     async def main() -> None:
         for steps in range(20):

@@ -30,13 +30,13 @@ async def look(key: str) -> str:
 
 @tool
 async def ponder(ctx: RunContext[None], times: int) -> str:
-    """Ask the model so many times."""
+    """Ask the model `times` times."""
     return " ".join([await ctx.complete(f"number {number}") for number in range(times)])
 
 
 @tool
 async def later(ctx: RunContext[None]) -> CompleteLater:
-    """Somebody else has the answer."""
+    """Leave the answer to an outside system."""
     return CompleteLater(ctx.completion_token())
 
 
@@ -120,7 +120,7 @@ def test_a_limit_on_money_is_refused_before_there_is_a_turn_if_no_price_is_known
 
 
 def test_a_turn_that_is_taken_over_where_no_price_is_known_stays_unfinished(place: Place) -> None:
-    """Ours: the limit is stored with the turn, and whoever goes on with it has to keep it."""
+    """Ours: the limit is stored with the turn, and the process that resumes it has to keep it."""
 
     @tool(approval="manual")
     async def pay() -> str:
@@ -147,7 +147,7 @@ def test_a_turn_that_is_taken_over_where_no_price_is_known_stays_unfinished(plac
     asyncio.run(main())
 
 
-def test_a_turn_that_nobody_can_price_any_more_can_be_cancelled(place: Place) -> None:
+def test_a_turn_that_no_longer_has_a_price_can_be_cancelled(place: Place) -> None:
     """Ours: a session is never made unusable."""
 
     async def main() -> None:
@@ -180,7 +180,7 @@ def test_a_turn_stops_before_the_call_that_it_has_no_money_for(memory: Place) ->
     asyncio.run(main())
 
 
-def test_the_price_of_the_model_that_was_asked_stands_in_for_a_name_that_nobody_knows(memory: Place) -> None:
+def test_the_price_of_the_model_that_was_asked_stands_in_for_an_unknown_name(memory: Place) -> None:
     """Ours: providers serve dated versions of what was asked for."""
 
     async def main() -> None:
@@ -195,7 +195,7 @@ def test_the_price_of_the_model_that_was_asked_stands_in_for_a_name_that_nobody_
 
 
 def test_calls_that_failed_and_calls_of_tools_count_against_max_calls(memory: Place) -> None:
-    """Ours: issue 7, limits in calls; the call of a tool that is one too many fails, and is told of."""
+    """Ours: issue 7, limits in calls; a tool's call that is one too many fails with an error."""
 
     async def main() -> None:
         script = [{"failure": {"retryable": True}}, asks(("ponder", {"times": 5})), "one", "two", "never"]

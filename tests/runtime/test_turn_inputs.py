@@ -89,7 +89,7 @@ def test_a_message_injected_before_completion_makes_the_model_answer_again(place
 
 
 def test_messages_are_delivered_in_the_order_they_came_in(place: Place) -> None:
-    """Ours: nobody's words overtake another's."""
+    """Ours: no sender's message overtakes an earlier one."""
 
     async def main() -> None:
         model = HeldModel("end")
@@ -146,7 +146,7 @@ def test_what_misses_the_last_checkpoint_becomes_the_next_turn(place: Place) -> 
     asyncio.run(main())
 
 
-def test_a_message_injected_into_a_waiting_turn_is_delivered_when_it_goes_on(place: Place) -> None:
+def test_a_message_injected_into_a_waiting_turn_is_delivered_when_it_resumes(place: Place) -> None:
     """Ours: a turn that waits for a person hears what was said meanwhile."""
 
     async def main() -> None:
@@ -232,10 +232,10 @@ def test_queue_on_an_idle_session_starts_at_once(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_queued_input_whose_turn_cannot_begin_is_told_of_and_tried_less_and_less_often(
+def test_a_queued_input_whose_turn_cannot_begin_is_reported_and_retried_less_and_less_often(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Bug: it was tried every second, for ever, and nobody heard why."""
+    """Bug: it was retried every second, for ever, and the reason was not reported."""
 
     async def main() -> None:
         tries, is_known = 0, False
@@ -302,7 +302,7 @@ def _idle(session: Any) -> bool:
 
 
 def test_what_was_queued_survives_a_restart(place: Place) -> None:
-    """Bug: nobody ran it after a restart.
+    """Bug: no process ran it after a restart.
 
     Seed: both are durable.
     """
@@ -342,7 +342,7 @@ def test_queued_turns_get_the_dependencies_of_the_session(memory: Place) -> None
 
 
 def test_the_same_input_twice_is_one(place: Place) -> None:
-    """Ours: a sender that repeats itself is heard once; other words under the same id are refused."""
+    """Ours: a sender that repeats itself is delivered once; another text under the same id is refused."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -357,7 +357,7 @@ def test_the_same_input_twice_is_one(place: Place) -> None:
 
 
 def test_input_for_a_session_that_is_gone_is_refused(place: Place) -> None:
-    """Ours: nothing is kept for nobody."""
+    """Ours: no input is kept without a session."""
 
     async def main() -> None:
         async with place.runtime() as runtime:

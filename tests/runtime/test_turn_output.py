@@ -70,8 +70,8 @@ def test_the_model_is_shown_the_schema() -> None:
     asyncio.run(main())
 
 
-def test_the_model_is_told_what_does_not_fit(place: Place) -> None:
-    """Seed: of any other type the answer is checked, and the model is told if it does not fit."""
+def test_the_model_learns_what_does_not_fit(place: Place) -> None:
+    """Seed: of any other type the answer is checked, and the model reads why it does not fit."""
 
     async def main() -> None:
         script = ["five", '{"order": "A1", "cents": "five"}', '{"order": "A1", "cents": 5}']
@@ -87,7 +87,7 @@ def test_the_model_is_told_what_does_not_fit(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_the_model_is_told_a_limited_number_of_times(place: Place) -> None:
+def test_the_model_is_corrected_a_limited_number_of_times(place: Place) -> None:
     """Ours: a model that cannot do it stops the turn, with everything it said."""
 
     async def main() -> None:
@@ -111,7 +111,7 @@ def test_no_retry_means_the_first_answer_counts() -> None:
 
 @pytest.mark.parametrize("answer", ["", "NaN", '{"a": 1', "42 apples", "[" * 5000, '"\\ud800"'])
 def test_an_answer_that_is_no_json_does_not_fit(answer: str) -> None:
-    """Ours: whatever a model writes is told to it, never raised."""
+    """Ours: whatever a model writes, the error goes to the model and is never raised."""
     assert agent_of(answer, "5", output_type=int).run_sync("hi").output == 5
 
 

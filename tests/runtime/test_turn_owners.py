@@ -98,7 +98,7 @@ def test_a_session_that_another_agent_opened_leaves_a_decided_turn_alone(place: 
 
 
 def test_an_undecided_turn_of_another_agent_is_in_the_way_but_stays(place: Place) -> None:
-    """Ours: the session can be looked at and decided about by whoever opens it."""
+    """Ours: any process that opens the session can read it and decide."""
 
     async def main() -> None:
         approval = await waiting(place)
@@ -116,7 +116,7 @@ def test_an_undecided_turn_of_another_agent_is_in_the_way_but_stays(place: Place
 
 
 def test_a_session_approval_by_another_agent_is_not_decided(memory: Place) -> None:
-    """Ours: `Session.approve` decides and goes on; where it cannot go on, it decides nothing."""
+    """Ours: `Session.approve` decides and resumes; where it cannot resume, it decides nothing."""
 
     async def main() -> None:
         approval = await waiting(memory)
@@ -153,7 +153,7 @@ def test_the_owner_continues_its_turn_in_a_session_that_another_agent_opened(mem
 
 
 def test_a_timer_of_another_agents_turn_does_not_wake_it(memory: Place) -> None:
-    """Bug: whoever had the session open continued whatever was due there."""
+    """Bug: any process that had the session open continued whatever was due there."""
 
     async def main() -> None:
         sleeper = agent_of(asks(("nap", {})), "awake", name="shop", tools=[nap])

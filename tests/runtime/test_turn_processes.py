@@ -87,7 +87,7 @@ def _until(condition: Callable[[], object]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 4, 8])
 def test_processes_that_share_a_session_write_one_after_the_other(writers: Writers, count: int) -> None:
-    """Ours: SPEC §7, one writer per session; nobody fails, nothing overlaps, nothing is lost."""
+    """Ours: SPEC §7, one writer per session; no process fails, nothing overlaps, nothing is lost."""
     turns_each = 24 // count
     started = [writers.start(f"p{number}", turns_each) for number in range(count)]
     _go(*started)
@@ -104,7 +104,7 @@ def test_processes_that_share_a_session_write_one_after_the_other(writers: Write
 
 @pytest.mark.slow
 def test_when_one_of_many_writers_is_killed_the_others_end_its_turn_and_go_on(writers: Writers) -> None:
-    """Ours: a dead owner's turn is ended once, and whoever found it gets no error."""
+    """Ours: a dead owner's turn is ended once, and the process that found it gets no error."""
     writers.gate.touch()
     victim = writers.start("victim")
     _go(victim)
@@ -139,7 +139,7 @@ def test_a_dead_owner_is_succeeded_at_once(writers: Writers) -> None:
     assert (interrupted.error.code, done.value) == ("INTERRUPTED", "heir")
 
 
-def test_a_dead_owner_that_nobody_has_reaped_is_succeeded_at_once(writers: Writers) -> None:
+def test_a_dead_owner_that_is_not_reaped_is_succeeded_at_once(writers: Writers) -> None:
     """Ours: SPEC §7; in a container whose first process reaps nothing, the dead stay in the process table."""
     writers.gate.touch()
     owner = writers.start("owner")
@@ -156,7 +156,7 @@ def test_a_dead_owner_that_nobody_has_reaped_is_succeeded_at_once(writers: Write
 # Owners that were stopped
 
 
-def test_an_owner_that_is_stopped_in_a_tool_commits_nothing_when_it_goes_on(writers: Writers) -> None:
+def test_an_owner_that_is_stopped_in_a_tool_commits_nothing_when_it_continues(writers: Writers) -> None:
     """Ours: SPEC §7, a worker that lost its lease can commit nothing, and its effect is not doubled."""
     writers.gate.touch()
     old = writers.start("old", LEASE_S=0.3)
@@ -199,7 +199,7 @@ def test_an_owner_that_is_stopped_at_any_point_is_succeeded_and_commits_nothing(
             if not report["stopped"]:
                 return False
             if report["heir"].get("raised") != "StoreUnavailable":
-                break  # else it was stopped while its writer held the file, which nobody can get past
+                break  # else it was stopped while its writer held the file, which no process can get past
         assert report["heir"].get("status") == "done", (number, report["heir"])
         assert report["old"].get("raised", "LeaseLost") == "LeaseLost", (number, report["old"])
         assert report["last"]["messages"] == report["heir"]["messages"]
@@ -225,7 +225,7 @@ class LateVoices:
         return getattr(self._store, name)
 
     async def commit(self, lease: Lease, commit: TurnCommit) -> Any:
-        """Before the first commit somebody injects something; when it is refused, they take that back."""
+        """Inject a message before the first commit; when the commit is refused, take the message back."""
         self._commits += 1
         if self._commits == 1:
             await self._store.put_input(_injected("first"))

@@ -32,7 +32,7 @@ def theatre(tmp_path: Path) -> Iterator[Theatre]:
 
 
 def _same_process(server: ForkServer, home: Path, number: int) -> bool:
-    """The disk fails from that write on; once it is whole, the same runtime goes on."""
+    """Let the disk fail from that write on; once it is whole, the same runtime resumes."""
     report = server.run("sequence", home, fails_at=number, full=number % 2 == 0, lease_s=0.3)
     assert report.get("status") == "done", (number, report)
     Truth(home, report).check("sequence")
@@ -56,11 +56,11 @@ def _next_process(server: ForkServer, home: Path, number: int) -> bool:
 def test_a_disk_that_fails_at_any_write_of_a_turn_breaks_nothing(
     theatre: Theatre, case: Callable[[ForkServer, Path, int], bool]
 ) -> None:
-    """Ours: the issue; a typed error, no half commit, and the turn goes on when there is room."""
+    """Ours: the issue; a typed error, no half commit, and the turn resumes when there is room."""
     assert theatre.enumerate(case) > 80
 
 
-def test_a_full_disk_is_a_typed_error_and_the_turn_goes_on_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_is_a_typed_error_and_the_turn_resumes_when_there_is_room(tmp_path: Path) -> None:
     """Ours: the operating system itself refuses to make the file longer; no turn is lost or doubled."""
 
     async def scenario() -> None:
@@ -105,7 +105,7 @@ def pay(ctx: RunContext[None]) -> str:
 
 @tool
 async def order(ctx: RunContext[None]) -> CompleteLater:
-    """Somebody else delivers."""
+    """Leave the result to an outside system."""
     return CompleteLater(ctx.completion_token())
 
 

@@ -1,4 +1,4 @@
-"""Turns that wait: for a person, for a time, for somebody outside."""
+"""Turns that wait: for a person, for a time, for a result from outside."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PAYING = (asks(("pay", {"cents": 5})), "end")
 
 
 def test_a_call_that_needs_a_person_parks_its_turn(place: Place) -> None:
-    """Seed: a turn that needs a person ends as waiting and goes on when the decision comes."""
+    """Seed: a turn that needs a person ends as waiting and resumes when the decision comes."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -168,8 +168,8 @@ def test_approvals_go_together_with_parallel_calls(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_two_decisions_at_once_are_both_heard(place: Place) -> None:
-    """Ours: whoever decides gets the result of the turn."""
+def test_two_decisions_at_once_both_count(place: Place) -> None:
+    """Ours: each caller that decides gets the result of the turn."""
 
     async def main() -> None:
         script = [asks(("pay", {"cents": 1}), ("pay", {"cents": 2})), "end"]
@@ -202,7 +202,7 @@ def test_an_approval_is_decided_once(place: Place) -> None:
 
 
 def test_a_session_decides_only_about_its_own_calls(place: Place) -> None:
-    """Bug: the other session's turn went on with this one's history."""
+    """Bug: the other session's turn continued with this one's history."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -218,7 +218,7 @@ def test_a_session_decides_only_about_its_own_calls(place: Place) -> None:
 
 
 def test_a_decision_made_in_another_runtime_is_used_after_restarts(place: Place) -> None:
-    """Seed: it goes on when the decision comes, after any number of restarts."""
+    """Seed: it resumes when the decision comes, after any number of restarts."""
 
     async def main() -> None:
         async with place.runtime() as first:
@@ -237,8 +237,8 @@ def test_a_decision_made_in_another_runtime_is_used_after_restarts(place: Place)
     asyncio.run(main())
 
 
-def test_a_turn_goes_on_by_itself_where_its_agent_is_known(place: Place) -> None:
-    """Ours: whoever decides need not be who runs the turn."""
+def test_a_turn_resumes_by_itself_where_its_agent_is_known(place: Place) -> None:
+    """Ours: the process that decides need not be the one that runs the turn."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -425,7 +425,7 @@ def test_an_answer_that_cannot_be_kept_is_an_error_of_the_tool(place: Place, ans
 
 
 class Outside:
-    """A tool that leaves its result to somebody else, and keeps the token."""
+    """A tool that leaves its result to an outside system, and keeps the token."""
 
     def __init__(self, expires_in_s: float = 60.0) -> None:
         self.tokens: list[str] = []
@@ -438,7 +438,7 @@ class Outside:
         self.agent = agent_of(asks(("outside", {})), "end", "next", tools=[outside])
 
 
-def test_somebody_outside_delivers_the_result(place: Place) -> None:
+def test_an_outside_system_delivers_the_result(place: Place) -> None:
     """Seed: external completion by a token."""
 
     async def main() -> None:
@@ -454,7 +454,7 @@ def test_somebody_outside_delivers_the_result(place: Place) -> None:
 
 
 async def go_on_or_ended(session: Any) -> Any:
-    """The result of the first turn, whoever brings it to its end."""
+    """Return the result of the first turn, whichever process ends it."""
     record = (await session.turns())[0]
     return await session._live.turn_of(record.turn_id).settled()
 
@@ -532,7 +532,7 @@ def test_a_result_that_never_comes_ends_the_wait_as_a_timeout(place: Place) -> N
 
 @pytest.mark.parametrize("token", ["", "cpl_", "cpl_t_never.1-x", "apr_1", "nonsense"])
 def test_an_unknown_token_is_refused(place: Place, token: str) -> None:
-    """Ours: nothing is kept for nobody."""
+    """Ours: no result is kept without a wait."""
 
     async def main() -> None:
         async with place.runtime() as runtime:

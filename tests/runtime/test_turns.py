@@ -70,7 +70,7 @@ def test_a_session_remembers_what_was_said(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_another_runtime_goes_on_where_the_first_stopped(place: Place) -> None:
+def test_another_runtime_continues_where_the_first_stopped(place: Place) -> None:
     """Seed: a session survives the death of its process."""
 
     async def main() -> None:
@@ -110,7 +110,7 @@ def test_events_tell_a_turn_from_its_begin_to_its_commit(memory: Place) -> None:
 
 
 def test_two_may_iterate_over_one_turn(memory: Place) -> None:
-    """Ours: an event is for whoever listens."""
+    """Ours: every listener gets each event."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -137,7 +137,7 @@ def test_turns_of_one_session_run_one_after_the_other(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_turn_goes_on_although_nobody_waits_for_it_any_more(place: Place) -> None:
+def test_a_turn_continues_although_its_caller_no_longer_waits(place: Place) -> None:
     """Ours: giving up the wait does not end the turn."""
 
     async def main() -> None:
@@ -157,7 +157,7 @@ def test_a_turn_goes_on_although_nobody_waits_for_it_any_more(place: Place) -> N
 
 
 def test_leaving_the_loop_over_its_events_does_not_end_a_turn(memory: Place) -> None:
-    """Ours: whoever stops watching has not cancelled anything."""
+    """Ours: a caller that stops watching has not cancelled anything."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -195,7 +195,7 @@ def test_a_runtime_closed_during_a_turn_says_so_and_the_next_one_resumes_it(plac
 
 
 def test_an_interrupted_turn_comes_before_a_new_one(place: Place) -> None:
-    """Ours: a turn that was left unfinished comes first, whoever left it."""
+    """Ours: a turn that was left unfinished comes first, whichever process left it."""
 
     async def main() -> None:
         model = HeldModel("again", "next")
@@ -214,7 +214,7 @@ def test_an_interrupted_turn_comes_before_a_new_one(place: Place) -> None:
 
 
 def test_a_runtime_takes_up_unfinished_turns_of_the_agents_it_was_given(place: Place) -> None:
-    """Ours: `Runtime(agents=[...])` recovers without anybody opening the session."""
+    """Ours: `Runtime(agents=[...])` recovers although the session is never opened."""
 
     async def main() -> None:
         model = HeldModel("again")
@@ -362,7 +362,7 @@ def test_a_failure_that_may_pass_is_retried_with_growing_pauses(memory: Place) -
 
 
 def test_the_provider_says_how_long_to_wait(memory: Place) -> None:
-    """Seed: Retry-After, bounded: what nobody has time for is not waited for in part."""
+    """Seed: Retry-After, bounded: a wait that is too long is not begun."""
 
     async def main() -> None:
         script = [{"failure": {"retryable": True, "retry_after_ms": after}} for after in (7000, 0, 10**8)]
@@ -576,7 +576,7 @@ def test_the_same_key_at_the_same_time_is_one_turn(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_key_finds_a_turn_that_was_interrupted_and_goes_on_with_it(place: Place) -> None:
+def test_a_key_finds_a_turn_that_was_interrupted_and_resumes_it(place: Place) -> None:
     """Ours: repeating a request after a crash finishes what it began."""
 
     async def main() -> None:
@@ -640,7 +640,7 @@ def test_a_provider_may_cancel_its_own_turn(memory: Place) -> None:
 
 
 def test_an_error_that_is_a_model_error_keeps_its_code(memory: Place) -> None:
-    """Ours: a provider's own code reaches whoever awaits the turn."""
+    """Ours: a provider's own code reaches the caller that awaits the turn."""
 
     async def limited(request: ModelRequest) -> AsyncIterator[ModelDelta]:
         raise ModelError("slow down", code="RATE_LIMITED", retryable=False)

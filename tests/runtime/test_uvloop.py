@@ -15,7 +15,7 @@ from standfast.model.limits import CapabilityLimits
 uvloop = pytest.importorskip("uvloop")
 
 
-def test_a_durable_turn_in_code_waits_for_a_person_and_goes_on(tmp_path: Path) -> None:
+def test_a_durable_turn_in_code_waits_for_a_person_and_resumes(tmp_path: Path) -> None:
     """Ours: threads, processes and files answer this loop as they answer asyncio's own."""
 
     @tool(side_effect="external_system", approval="manual")

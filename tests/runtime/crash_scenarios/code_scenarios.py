@@ -1,7 +1,7 @@
 """Turns that act in code, killed and run again until they come to their end.
 
 Whatever a process does is a line of one ledger, `acts`: it asks the model, carries a call out, begins a cell,
-or goes on with one that was suspended. Each process first writes there what the journal holds, so that each
+or resumes one that was suspended. Each process first writes there what the journal holds, so that each
 act can be held against what was known when it was done. At the end a cell of a later turn reads the
 variables, and so does one of a fork, which has nothing but what was committed.
 """

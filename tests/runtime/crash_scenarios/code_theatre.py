@@ -40,7 +40,7 @@ class CodeTheatre(Theatre):
         )
 
     def kill_again(self, scenario: str, points: int) -> None:
-        """Kill at each point, and the process that goes on at one of its own, another one each time."""
+        """Kill at each point, and kill the process that recovers at another point each time."""
         pairs = [(first, 1 + (first * 7) % max(8, points - first + 8)) for first in range(1, points + 1)]
         self._all(partial(self.play, partial(acted, scenario=scenario, kills=pair)) for pair in pairs)
 
@@ -83,7 +83,7 @@ class CodeTruth(Truth):
         self.check_stored(scenario)
 
     def check_stored(self, scenario: str) -> None:
-        """The same, but for what somebody did who did not know that others had gone on."""
+        """Check the same, but allow the effects of a process that did not know it had been succeeded."""
         self.every_turn_ended_once()
         self.every_cell_ran_to_its_end()
         self.every_call_has_one_result()
@@ -118,7 +118,7 @@ class CodeTruth(Truth):
     # Calls of cells
 
     def worth(self, call_id: int) -> Any:
-        """What code got from a call: what it did, or that nobody knows whether it did."""
+        """Return what code got from a call: its effect, or that its outcome is unknown."""
         call = self.made[call_id]
         if call.get("error") is not None:
             return f"{call['error']['code']}: {call['error']['message']}"
@@ -288,7 +288,7 @@ def _steps(truth: CodeTruth, worth: list[Any]) -> Expected:
 
 
 def _chance(truth: CodeTruth, worth: list[Any]) -> Expected:
-    """What was drawn is what calls were made with: whoever drew it again drew the same."""
+    """Calls were made with the numbers that were drawn: a process that drew again drew the same."""
     drawn = truth.read[0]["variables"]["drawn"]
     asked = [drawn[0], drawn[2], drawn[4], drawn[5], drawn[6]]
     assert len(drawn) == len(set(drawn)) == 7
@@ -298,7 +298,7 @@ def _chance(truth: CodeTruth, worth: list[Any]) -> Expected:
 
 
 def _order(truth: CodeTruth, worth: list[Any]) -> Expected:
-    """The order in which results came is the one in which code went on with them."""
+    """The order in which results came is the order in which code received them."""
     order = truth.read[0]["variables"]["order"]
     assert sorted(order) == ["x", "y", "z"]
     assert order == ["z", "y", "x"] or truth.processes() > 1
@@ -322,7 +322,7 @@ def _ask(truth: CodeTruth, worth: list[Any]) -> Expected:
 
 
 def _waits(truth: CodeTruth, worth: list[Any]) -> Expected:
-    """Each wait ended once, whichever came first, and code went on in that order."""
+    """Each wait ended once, whichever came first, and code resumed in that order."""
     heard = truth.read[0]["variables"]["heard"]
     assert sorted(heard) == ["later", "outside", "refund"]
     assert all(given == [heard[1]] for given in truth.given(6))

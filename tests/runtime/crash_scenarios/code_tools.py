@@ -140,7 +140,7 @@ def waiting(stage: CodeStage) -> Tools:
 
     @tool
     async def outside(ctx: RunContext[None], name: str) -> CompleteLater:
-        """Somebody else delivers the result."""
+        """Leave the result to an outside system."""
         token = ctx.completion_token()
         stage.call("outside", ctx, name)
         return CompleteLater(token)

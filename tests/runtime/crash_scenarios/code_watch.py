@@ -30,7 +30,7 @@ from standfast.testing.crash_points import CrashPoints
 
 
 class CodeModel(ToldModel):
-    """Writes down what it is asked, and what it is told in the session that is looked at."""
+    """A model that records its requests, and the messages of the session under test."""
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         turn, _, key = request.idempotency_key.partition(".")

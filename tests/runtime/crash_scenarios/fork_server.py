@@ -1,7 +1,7 @@
 """Runs scenarios in processes of their own, at the price of a fork: it imports everything once.
 
 It reads a JSON object a line: `scenario`, `home`, `crash_at`, `how`. For each it forks a child, waits for its
-end and prints what came of it: the child's report, `killed`, or what it died of. It has no threads, so that
+end and prints its outcome: the child's report, `killed`, or what it died of. It has no threads, so that
 forking is safe.
 """
 

@@ -1,4 +1,4 @@
-"""A process that opens one session with the plugins that it is told, does what it is told, and reports.
+"""A process that opens one session with the given plugins, executes the given steps, and reports.
 
 Called with the folder of the tests' stand-ins, a database and a JSON object: `plugins` by the names below,
 and `steps`, each a list of a verb and its object.

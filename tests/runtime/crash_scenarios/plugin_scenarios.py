@@ -181,7 +181,7 @@ SCENARIOS = {
 
 
 class WatchedModel(ToldModel):
-    """Writes down what it is told in the session that is looked at."""
+    """A model that records the messages of the session under test."""
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         if request.session_id != "s":

@@ -35,7 +35,7 @@ class PluginTheatre(Theatre):
         )
 
     def kill_again(self, scenario: str, points: int) -> None:
-        """Kill at each point, and the process that goes on at one of its own, another one each time."""
+        """Kill at each point, and kill the process that recovers at another point each time."""
         pairs = [(first, 1 + (first * 7) % max(8, points - first + 8)) for first in range(1, points + 1)]
         self._all(partial(self.play, partial(watched, scenario=scenario, kills=pair)) for pair in pairs)
 

@@ -1,8 +1,8 @@
 """Programs that are killed and run again until they come to their end.
 
-Every process of a scenario does the same: it goes on with whatever is there, makes its request under an
+Every process of a scenario does the same: it resumes what is unfinished, makes its request under an
 idempotency key, decides what people have to decide, runs one more turn, and reports what is stored. Tools
-write each effect to a ledger, and the model writes what it is told to another; both are outside of Standfast.
+write each effect to a ledger, and the model writes its messages to another; both are outside of Standfast.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def timed(stage: Stage) -> Tools:
 def completed(stage: Stage) -> Tools:
     @tool
     async def later(ctx: RunContext[None]) -> CompleteLater:
-        """Somebody else delivers the result once the turn waits."""
+        """Leave the result to an outside system, which delivers it once the turn waits."""
         token = ctx.completion_token()
         stage.effect("later", ctx)
         return CompleteLater(token)
@@ -211,7 +211,7 @@ def completed(stage: Stage) -> Tools:
 def completed_early(stage: Stage) -> Tools:
     @tool(loop="runtime")
     async def later(ctx: RunContext[None]) -> CompleteLater:
-        """Somebody else delivers the result before the wait for it is stored."""
+        """Leave the result to an outside system, which delivers it before the wait for it is stored."""
         token = ctx.completion_token()
         stage.effect("later", ctx)
         await stage.open_runtime().complete(token, f"delivered {ctx.call_id}")
@@ -223,7 +223,7 @@ def completed_early(stage: Stage) -> Tools:
 def cancelling(stage: Stage) -> Tools:
     @tool(loop="runtime")
     async def charge(ctx: RunContext[None]) -> str:
-        """While it runs, somebody cancels the turn."""
+        """Charge; meanwhile, the user cancels the turn."""
         done = stage.effect("charge", ctx)
         if await stage.open_runtime().cancel(ctx.turn_id):
             stage.note("cancellations", turn_id=ctx.turn_id)
@@ -235,7 +235,7 @@ def cancelling(stage: Stage) -> Tools:
 def injecting(stage: Stage) -> Tools:
     @tool(loop="runtime")
     async def charge(ctx: RunContext[None]) -> str:
-        """While it runs, somebody says something more."""
+        """Charge; meanwhile, the user sends another message."""
         done = stage.effect("charge", ctx)
         session: Session[Any] = await stage.open_runtime().session(ctx.session_id)
         await session.inject("one more thing", id="more")
@@ -248,7 +248,7 @@ def injecting(stage: Stage) -> Tools:
 def continuing(stage: Stage) -> Tools:
     @tool
     def hand_over(ctx: RunContext[None]) -> ContinueAs:
-        """Goes on in a new frame."""
+        """Continue in a new frame."""
         stage.effect("hand_over", ctx)
         return ContinueAs("the task")
 
@@ -329,7 +329,7 @@ SCENARIOS = {
 
 
 class ToldModel:
-    """A scripted model that writes down what it is told before it answers."""
+    """A scripted model that records its messages before it answers."""
 
     def __init__(self, rules: list[dict[str, Any]], stage: Stage) -> None:
         self._stage = stage

@@ -24,7 +24,7 @@ Report = dict[str, Any]
 
 
 class ForkServer:
-    """Runs a process of a scenario and tells what came of it."""
+    """A server that runs a process of a scenario and returns its outcome."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -106,7 +106,7 @@ def _numbered(
 
 
 def _spread(first: int, points: int, kills: int) -> Iterator[int]:
-    """Points of a process that goes on after the *first*: evenly, and others for each first point."""
+    """Return points of the process that recovers after the *first*: evenly spread, others for each first."""
     left = max(2 * kills, points - first + 8)
     return (1 + (step * left // kills + first) % left for step in range(kills))
 

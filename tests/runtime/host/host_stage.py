@@ -48,7 +48,7 @@ class Stage:
         return await self.runtime.session(session_id)
 
     async def offered(self, session_id: str) -> list[str]:
-        """The names of the tools that a session's model is told of."""
+        """Return the names of the tools that a session's model is offered."""
         return [one["name"] for one in await self.host.tool_catalog(session_id)]
 
 

@@ -46,7 +46,7 @@ async def _cancelled(runtime: Runtime, task_id: str, session_id: str = "root") -
     await until(is_so)
 
 
-async def _goes_on(runtime: Runtime, task_id: str, session_id: str = "root") -> bool:
+async def _runs(runtime: Runtime, task_id: str, session_id: str = "root") -> bool:
     return await _state(runtime, task_id, session_id) is TaskState.RUNNING
 
 
@@ -67,7 +67,7 @@ class Jobs(Plugin):
 
 
 class Begins(Plugin):
-    """Begins what goes on beside turns."""
+    """A plugin that starts tasks beside turns."""
 
     @tool(side_effect="write")
     async def begin(self, ctx: RunContext[Any], number: int = 0) -> str:
@@ -89,15 +89,15 @@ def test_a_handle_that_no_message_names_is_cancelled_when_a_turn_is_committed(pl
             for task_id in ("job-named", "job-lost"):
                 await _spawn(stage.runtime, task_id)
             await _spawn(stage.runtime, "plain", handle=False)
-            assert await _goes_on(stage.runtime, "job-lost"), "not before the session moves"
+            assert await _runs(stage.runtime, "job-lost"), "not before the session moves"
             await stage.session.turn("look at job-named")
             assert await _state(stage.runtime, "job-lost") is not TaskState.RUNNING, (
                 "it was asked for already"
             )
             await _cancelled(stage.runtime, "job-lost")
             await stage.session.turn("and then?")
-            assert await _goes_on(stage.runtime, "job-named")
-            assert await _goes_on(stage.runtime, "plain")
+            assert await _runs(stage.runtime, "job-named")
+            assert await _runs(stage.runtime, "plain")
 
     asyncio.run(main())
 
@@ -110,9 +110,9 @@ def test_a_handle_that_a_tool_returned_lives_with_the_message(place: Place) -> N
             await stage.session.turn("hi")
             await stage.session.turn('call begin:{"number":1}')
             await stage.session.turn("go on")
-            assert await _goes_on(stage.runtime, "job-1")
+            assert await _runs(stage.runtime, "job-1")
             await stage.runtime.rewind("root", turns=1)
-            assert await _goes_on(stage.runtime, "job-1")
+            assert await _runs(stage.runtime, "job-1")
             await stage.runtime.rewind("root", turns=1)
             await _cancelled(stage.runtime, "job-1")
 
@@ -128,7 +128,7 @@ def test_a_plugin_holds_on_to_a_handle_by_remembering_its_id(place: Place) -> No
             await _spawn(stage.runtime, "job-1")
             await stage.session.turn("hi")
             await stage.runtime.recover_tasks()
-            assert await _goes_on(stage.runtime, "job-1")
+            assert await _runs(stage.runtime, "job-1")
             await stage.session.plugins.invoke("jobs.hold", [])
             await stage.runtime.recover_tasks()
             await _cancelled(stage.runtime, "job-1")
@@ -147,7 +147,7 @@ def test_a_piece_that_a_plugin_keeps_apart_counts_as_well(place: Place) -> None:
             album.touch()  # type: ignore[attr-defined]
             await _spawn(stage.runtime, "job-1")
             await stage.session.turn("hi")
-            assert await _goes_on(stage.runtime, "job-1")
+            assert await _runs(stage.runtime, "job-1")
 
     asyncio.run(main())
 
@@ -162,10 +162,10 @@ def test_input_that_waits_holds_on_to_a_handle(place: Place) -> None:
             await _spawn(stage.runtime, "job-1")
             await stage.session.append([UserMessage(content="moved")])
             await stage.runtime.recover_tasks()
-            assert await _goes_on(stage.runtime, "job-1")
+            assert await _runs(stage.runtime, "job-1")
             await stage.session.turn("hi")
             await stage.session.turn("hi")
-            assert await _goes_on(stage.runtime, "job-1")
+            assert await _runs(stage.runtime, "job-1")
 
     asyncio.run(main())
 
@@ -197,12 +197,12 @@ def test_a_variable_of_code_holds_on_to_a_handle(memory: Place, engine: str, pad
             (kept,) = await runtime.store.tasks(session_id="s")
             await session.append([FrameOpened(switch=FrameSwitch(frame_id="f2", reason="mine"))])
             await session.turn("hi")
-            assert await _goes_on(runtime, kept.id, "s")
+            assert await _runs(runtime, kept.id, "s")
             await session.turn("again")
             (lost,) = [one for one in await runtime.store.tasks(session_id="s") if one.id != kept.id]
             await session.append([FrameOpened(switch=FrameSwitch(frame_id="f3", reason="mine"))])
             await session.turn("hi")
-            assert await _goes_on(runtime, kept.id, "s")
+            assert await _runs(runtime, kept.id, "s")
             await _cancelled(runtime, lost.id, "s")
 
     asyncio.run(main())
@@ -224,13 +224,13 @@ def test_a_frame_switch_keeps_the_handles_that_its_seed_or_task_names(place: Pla
             first = await session.turn("go").settled()
             assert isinstance(first.outcome, FrameSwitched)
 
-            async def went_on() -> bool:
+            async def continued() -> bool:
                 return len(await session.turns()) == 2 and (await session.turns())[1].summary is not None
 
-            await until(went_on)
-            assert await _goes_on(runtime, "job-2", "s")
+            await until(continued)
+            assert await _runs(runtime, "job-2", "s")
             if seed == "job-1":
-                assert await _goes_on(runtime, "job-1", "s")
+                assert await _runs(runtime, "job-1", "s")
             else:
                 await _cancelled(runtime, "job-1", "s")
 
@@ -247,7 +247,7 @@ def test_a_handle_is_not_looked_at_while_a_turn_is_open(place: Place) -> None:
             await held.started.wait()
             await _spawn(stage.runtime, "job-1")
             await stage.runtime.recover_tasks()
-            assert await _goes_on(stage.runtime, "job-1")
+            assert await _runs(stage.runtime, "job-1")
             held.go.set()
             await running
             await _cancelled(stage.runtime, "job-1")
@@ -256,7 +256,7 @@ def test_a_handle_is_not_looked_at_while_a_turn_is_open(place: Place) -> None:
 
 
 def test_a_handle_is_looked_at_when_another_process_moves_the_session(place: Place) -> None:
-    """Ours: whoever runs the task sees that its session has moved on, and ends it."""
+    """Ours: the process that runs the task sees that its session has moved on, and ends it."""
 
     async def main() -> None:
         async with staged(place, agents=True) as stage, staged(place, agents=True) as elsewhere:
@@ -265,12 +265,12 @@ def test_a_handle_is_looked_at_when_another_process_moves_the_session(place: Pla
             await elsewhere.session.turn("see job-2")
             await stage.runtime.recover_tasks()
             await _cancelled(stage.runtime, "job-1")
-            assert await _goes_on(stage.runtime, "job-2")
+            assert await _runs(stage.runtime, "job-2")
 
     asyncio.run(main())
 
 
-def test_a_handle_that_was_handed_over_is_held_on_to_by_whoever_received_it(place: Place) -> None:
+def test_a_handle_that_was_handed_over_is_held_by_its_receiver(place: Place) -> None:
     """Seed: transfer_async_handles; what the sender says or forgets counts no more."""
 
     async def main() -> None:
@@ -285,16 +285,18 @@ def test_a_handle_that_was_handed_over_is_held_on_to_by_whoever_received_it(plac
             await child.append([FrameOpened(switch=FrameSwitch(frame_id="f2", reason="mine"))])
             await child.turn("hi")
             await stage.runtime.recover_tasks()
-            assert await _goes_on(stage.runtime, "job-1"), "the receiver has not moved yet"
+            assert await _runs(stage.runtime, "job-1"), "the receiver has not moved yet"
             await stage.session.turn("take job-1")
             await _cancelled(stage.runtime, "job-2")
-            assert await _goes_on(stage.runtime, "job-1")
+            assert await _runs(stage.runtime, "job-1")
 
     asyncio.run(main())
 
 
-def test_a_handle_that_another_process_hands_over_goes_on_and_belongs_to_the_receiver(place: Place) -> None:
-    """Bug: the process that ran it took it for a task of nobody, and failed it as INTERRUPTED."""
+def test_a_handle_that_another_process_hands_over_keeps_running_and_belongs_to_the_receiver(
+    place: Place,
+) -> None:
+    """Bug: the process that ran it took it for a task without a session, and failed it as INTERRUPTED."""
 
     async def main() -> None:
         async with staged(place, agents=True) as stage, staged(place, agents=True) as elsewhere:
@@ -303,11 +305,11 @@ def test_a_handle_that_another_process_hands_over_goes_on_and_belongs_to_the_rec
                 await _spawn(stage.runtime, task_id, "child")
             await elsewhere.host.transfer_async_handles("child", "root", ["job-1", "job-2"])
             await stage.runtime.recover_tasks()
-            assert await _goes_on(stage.runtime, "job-1")
+            assert await _runs(stage.runtime, "job-1")
             await elsewhere.session.turn("take job-1")
             await stage.runtime.recover_tasks()
             await _cancelled(stage.runtime, "job-2")
-            assert await _goes_on(stage.runtime, "job-1")
+            assert await _runs(stage.runtime, "job-1")
             await stage.host.cancel_background_task("root", "job-1")
             assert await _state(stage.runtime, "job-1") is TaskState.CANCELLED
 
@@ -315,7 +317,7 @@ def test_a_handle_that_another_process_hands_over_goes_on_and_belongs_to_the_rec
 
 
 def test_a_task_that_another_process_handed_over_ends_where_it_belongs(place: Place) -> None:
-    """Bug: its result was lost if it ended before its process had heard of that."""
+    """Bug: its result was lost if it ended before its process had noticed the transfer."""
 
     async def main() -> None:
         go = asyncio.Event()
@@ -368,7 +370,7 @@ def test_nothing_is_cancelled_while_it_cannot_be_said_what_is_held(place: Place)
             await _spawn(stage.runtime, "job-1")
             mine.broken = True  # type: ignore[attr-defined]
             await stage.session.turn("hi")
-            assert await _goes_on(stage.runtime, "job-1")
+            assert await _runs(stage.runtime, "job-1")
             mine.broken = False  # type: ignore[attr-defined]
             await stage.session.turn("hi")
             await _cancelled(stage.runtime, "job-1")

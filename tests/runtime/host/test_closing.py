@@ -45,7 +45,7 @@ def test_closing_ends_the_running_turn_and_keeps_the_history(place: Place) -> No
 
 
 def test_closing_ends_the_deepest_first(place: Place) -> None:
-    """Ours: nobody is left without the one that looks after it."""
+    """Ours: no session outlives the parent that looks after it."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -74,7 +74,7 @@ async def pay(cents: int) -> str:
 
 
 def test_closing_gives_up_what_waits_for_a_person(place: Place) -> None:
-    """Ours: a parked turn ends as cancelled, and nobody has to decide any more."""
+    """Ours: a parked turn ends as cancelled, and no person has to decide any more."""
 
     async def main() -> None:
         agent = Agent(ScriptedModel([asks(("pay", {"cents": 1})), "never"]), name="payer", tools=[pay])

@@ -144,7 +144,7 @@ class Asker(Plugin):
 
 
 class ObedientCounting(ObedientModel):
-    """Does as it is told, for three tokens a reply."""
+    """An obedient model that uses three tokens a reply."""
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         async for delta in super().stream(request):

@@ -327,7 +327,7 @@ async def _then_with(first: Awaitable[str], second: Callable[[str], Awaitable[ob
 
 
 class Prober(Plugin):
-    """Does a call with the host of an action, and keeps what came of it."""
+    """A plugin that makes a call with the host of an action, and keeps its outcome."""
 
     def __init__(self, came: list[object]) -> None:
         self._came = came
@@ -454,7 +454,7 @@ _PLAIN_CALLS: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("method", ROWS)
 def test_once_the_runtime_is_closed_it_is_unavailable(memory: Place, method: str) -> None:
-    """Seed: the defaults of the traits; a plugin that has kept its host is told which service is gone."""
+    """Seed: the defaults of the traits; a plugin that has kept its host gets an error that names the service."""
     came: list[Any] = []
 
     async def main() -> None:
@@ -511,6 +511,6 @@ def test_a_host_program_has_all_of_it_for_any_session(memory: Place) -> None:
             assert repr(host) == "<RuntimeHost of root>"
             assert (await host.snapshot_current()).head.agent == "worker"
             with pytest.raises(SessionNotFound):
-                await stage.runtime.host("nobody").snapshot_current()
+                await stage.runtime.host("unknown").snapshot_current()
 
     asyncio.run(main())

@@ -28,8 +28,8 @@ def _note(body: str) -> PluginNode:
 # Tools
 
 
-def test_the_catalog_is_what_the_model_is_told_and_a_copy_of_it(place: Place) -> None:
-    """Seed: ToolCatalogHost.tool_catalog; whoever changes it changes nothing."""
+def test_the_catalog_is_a_copy_of_what_the_model_is_offered(place: Place) -> None:
+    """Seed: ToolCatalogHost.tool_catalog; a caller that changes it changes nothing."""
 
     async def main() -> None:
         async with staged(place) as stage:

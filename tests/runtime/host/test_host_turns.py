@@ -46,7 +46,7 @@ def test_a_turn_of_a_child_is_started_and_awaited(place: Place) -> None:
 
 
 def test_a_started_turn_is_on_disk_and_its_events_can_be_read_or_not(place: Place) -> None:
-    """Seed: start_turn_stream; a turn goes on whether or not anybody listens."""
+    """Seed: start_turn_stream; a turn runs whether or not a caller reads its events."""
 
     async def main() -> None:
         model = HeldModel("two")
@@ -65,10 +65,10 @@ def test_a_started_turn_is_on_disk_and_its_events_can_be_read_or_not(place: Plac
     asyncio.run(main())
 
 
-def test_events_that_nobody_reads_are_forgotten_from_the_oldest_on(
+def test_events_that_are_not_read_are_dropped_from_the_oldest_on(
     memory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: what nobody reads does not pile up; who reads later is told how much is missing."""
+    """Ours: unread events do not pile up; a late reader learns how many are missing."""
     monkeypatch.setattr(turns_module, "MAX_UNREAD", 2)
 
     async def main() -> None:
@@ -119,7 +119,7 @@ async def pay(cents: int) -> str:
 
 
 def test_a_turn_that_waits_for_a_person_is_returned_as_waiting(place: Place) -> None:
-    """Ours: whoever awaits it is not blocked until the person answers, and may await it again after."""
+    """Ours: the caller is not blocked until the person answers, and may await it again after."""
 
     async def main() -> None:
         model = ScriptedModel([asks(("pay", {"cents": 1})), "done"])
@@ -225,7 +225,7 @@ def test_a_tool_may_start_a_turn_of_a_child_and_wait_for_it(place: Place) -> Non
 
 
 def test_a_turn_cannot_wait_for_a_turn_of_its_own_session(place: Place) -> None:
-    """Ours: it would wait for itself for ever; the tool is told so at once."""
+    """Ours: it would wait for itself for ever; the tool gets an error at once."""
 
     async def main() -> None:
         async with staged(place, Starter(), model=ObedientModel()) as stage:
@@ -267,7 +267,7 @@ def test_work_beside_a_turn_may_start_the_sessions_next_turn(place: Place) -> No
 
 
 def test_waiting_for_a_turn_ends_when_the_runtime_closes(memory: Place) -> None:
-    """Ours: nobody waits for ever for what cannot come."""
+    """Ours: no caller waits for ever for what cannot come."""
 
     async def main() -> None:
         model = HeldModel()
@@ -283,8 +283,8 @@ def test_waiting_for_a_turn_ends_when_the_runtime_closes(memory: Place) -> None:
     asyncio.run(main())
 
 
-def test_whoever_gives_up_before_a_turn_has_begun_leaves_none(memory: Place) -> None:
-    """Ours: a caller that is cancelled while the session is busy starts nothing that nobody knows of."""
+def test_a_caller_that_gives_up_before_a_turn_has_begun_leaves_none(memory: Place) -> None:
+    """Ours: a caller that is cancelled while the session is busy starts no turn without an owner."""
 
     async def main() -> None:
         model = HeldModel("two")

@@ -480,7 +480,7 @@ def test_a_session_whose_plugins_cannot_be_forked_is_not_made(place: Place) -> N
 
 
 def test_sessions_that_inherited_plugins_are_let_go_of_before_their_first_turn(memory: Place) -> None:
-    """Ours: whoever makes many of them does not hold the plugins of all."""
+    """Ours: a host that makes many of them does not hold the plugins of all."""
 
     async def main() -> None:
         async with staged(memory) as stage:
@@ -532,8 +532,8 @@ def test_the_agent_of_a_child_is_its_parents_or_the_one_that_is_named(memory: Pl
 
     async def main() -> None:
         async with staged(memory, agents=True) as stage:
-            with pytest.raises(NotConfigured, match="'nobody'"):
-                await stage.make("child", agent="nobody")
+            with pytest.raises(NotConfigured, match="'unknown'"):
+                await stage.make("child", agent="unknown")
             await stage.make("child", agent="worker")
             head = await stage.runtime.store.head("child")
             assert head is not None
@@ -546,7 +546,7 @@ def test_the_agent_of_a_child_is_its_parents_or_the_one_that_is_named(memory: Pl
 
 
 def test_the_same_request_under_the_same_id_is_the_same_session(place: Place) -> None:
-    """Ours: whoever asks again, after a crash for instance, gets what was made, its input once."""
+    """Ours: a caller that asks again, after a crash for instance, gets the same session, its input once."""
     request = SessionCreateRequest(session_id="child", first_turn_input=_message("go"), task="x")
 
     async def main() -> None:
@@ -563,7 +563,7 @@ def test_the_same_request_under_the_same_id_is_the_same_session(place: Place) ->
 
 
 def test_another_request_under_a_known_id_is_refused(place: Place) -> None:
-    """Ours: SessionExists; also for sessions that nobody has asked a host for, and for another parent's."""
+    """Ours: SessionExists; also for sessions that were not made through a host, and for another parent's."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -596,7 +596,7 @@ def test_many_who_ask_for_one_session_at_once_get_one(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_the_first_turns_input_waits_for_whoever_takes_it(place: Place) -> None:
+def test_the_first_turns_input_waits_until_a_caller_takes_it(place: Place) -> None:
     """Seed: take_first_turn_input; nothing starts by itself, and it outlives the process."""
 
     async def main() -> None:

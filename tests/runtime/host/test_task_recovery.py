@@ -35,7 +35,7 @@ def _killed(child: Callable[..., Any], tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_after_a_kill_each_task_ends_as_it_should(child: Callable[..., Any], tmp_path: Path) -> None:
-    """Ours: SPEC §9; what cannot be continued is interrupted, what can be goes on and ends by itself."""
+    """Ours: SPEC §9; what cannot be continued is interrupted, what can be continues and ends by itself."""
     database = _killed(child, tmp_path)
     expected = {
         "plain": TaskState.FAILED,
@@ -67,10 +67,10 @@ def test_after_a_kill_each_task_ends_as_it_should(child: Callable[..., Any], tmp
 
 
 @pytest.mark.slow
-def test_after_a_kill_a_tool_that_waited_for_a_childs_turn_gets_what_came_of_it(
+def test_after_a_kill_a_tool_that_waited_for_a_childs_turn_gets_its_result(
     child: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Ours: the child's turn goes on by itself; the tool, asked again, finds the same session and turn."""
+    """Ours: the child's turn resumes by itself; the tool, asked again, finds the same session and turn."""
     database = _killed(child, tmp_path)
 
     async def main() -> None:
@@ -90,7 +90,7 @@ def test_after_a_kill_a_tool_that_waited_for_a_childs_turn_gets_what_came_of_it(
 
 
 @pytest.mark.slow
-def test_a_childs_turn_goes_on_where_only_its_parents_session_is_opened(
+def test_a_childs_turn_resumes_where_only_its_parents_session_is_opened(
     child: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Ours: the agent of a child is found through its parent, also if it was not passed to the runtime."""
@@ -110,7 +110,7 @@ def test_a_childs_turn_goes_on_where_only_its_parents_session_is_opened(
 
 
 @pytest.mark.slow
-def test_whoever_does_not_know_the_agent_leaves_a_subagents_task_to_others(
+def test_a_process_that_does_not_know_the_agent_leaves_a_subagents_task_to_others(
     child: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Ours: looking at the tasks does not fail what another process can go on with."""
@@ -133,7 +133,7 @@ def test_whoever_does_not_know_the_agent_leaves_a_subagents_task_to_others(
 
 
 async def _foreign(place: Place, owner: str, **changes: Any) -> TaskRecord:
-    """A task that somebody else runs."""
+    """Add a task that another process runs."""
     store = open_store(place.path) if place.path else place._memory
     record = TaskRecord(
         session_id="root",
@@ -197,7 +197,7 @@ def test_a_process_ends_its_task_when_another_one_wants_that(place: Place) -> No
 
 
 def test_a_dead_owners_task_that_was_to_end_is_cancelled_not_failed(place: Place) -> None:
-    """Ours: it has got what somebody wanted for it."""
+    """Ours: it has ended as the caller requested."""
 
     async def main() -> None:
         async with staged(place) as stage:

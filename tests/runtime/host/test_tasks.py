@@ -24,7 +24,7 @@ from standfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
 
 
 class Job:
-    """A task's work that waits until it is told how to end."""
+    """A task's work that waits until the test says how to end."""
 
     def __init__(self, *, stubborn: bool = False) -> None:
         self.started = asyncio.Event()
@@ -196,7 +196,7 @@ def test_cancelling_marks_the_record_then_ends_the_task_then_closes_the_record(p
 
 
 def test_a_managed_task_can_be_cancelled_while_it_begins(place: Place) -> None:
-    """Ours: whoever is faster, it does not run on without a record."""
+    """Ours: whether the start or the cancellation is faster, it does not run on without a record."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -238,7 +238,7 @@ def test_a_task_that_swallows_its_cancellation_is_left_behind(place: Place) -> N
     asyncio.run(main())
 
 
-def test_a_registered_task_is_ended_by_whoever_registered_it(place: Place) -> None:
+def test_a_registered_task_is_ended_by_the_plugin_that_registered_it(place: Place) -> None:
     """Seed: register_background_task with a cancel; without one there is nothing to end."""
 
     async def main() -> None:
@@ -342,7 +342,7 @@ def test_a_task_may_close_its_own_session(place: Place) -> None:
 
 
 def test_a_task_that_is_forgotten_or_completed_by_others_ends_with_the_runtime(memory: Place) -> None:
-    """Ours: nothing runs on in a process without anybody knowing of it."""
+    """Ours: no task runs on in a process without a record."""
 
     async def main() -> None:
         jobs = [Job(), Job()]
@@ -498,7 +498,7 @@ def test_handles_are_validated_one_by_one(place: Place) -> None:
 
 
 def test_tasks_are_handed_to_another_session_all_or_none(place: Place) -> None:
-    """Seed: transfer_async_handles; what runs goes on, and ends where it belongs by then."""
+    """Seed: transfer_async_handles; a running task keeps running, and ends in its new session."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -524,7 +524,7 @@ def test_tasks_are_handed_to_another_session_all_or_none(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_tasks_that_nobody_holds_on_to_are_cancelled(place: Place) -> None:
+def test_tasks_that_no_session_holds_are_cancelled(place: Place) -> None:
     """Seed: cancel_unreferenced_async_handles."""
 
     async def main() -> None:
@@ -553,7 +553,7 @@ def test_hidden_tasks_are_awaited_and_not_listed(place: Place) -> None:
                 done.append(job.ended)
 
             async def broken() -> None:
-                raise ValueError("nobody hears of it")
+                raise ValueError("this error is dropped")
 
             for work in (job, follow, broken):
                 await stage.host.spawn_hidden_task("root", "hidden", work)
@@ -612,7 +612,7 @@ def test_closing_a_runtime_ends_its_tasks_as_interrupted(place: Place) -> None:
 
 
 def test_deleting_a_session_ends_what_runs_beside_it(place: Place) -> None:
-    """Ours: a task without a session is nobody's."""
+    """Ours: a task without a session has no owner."""
 
     async def main() -> None:
         async with staged(place) as stage:

@@ -48,5 +48,5 @@ def test_of_very_many_lines_the_last_are_made_and_the_others_counted() -> None:
 
 @given(st.lists(st.binary(max_size=30), max_size=20))
 def test_how_the_bytes_are_cut_makes_no_difference(chunks: list[bytes]) -> None:
-    """Ours: what is told depends on the bytes alone."""
+    """Ours: the lines depend on the bytes alone."""
     assert _read(*chunks) == _read(b"".join(chunks))

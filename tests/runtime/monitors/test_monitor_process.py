@@ -74,7 +74,7 @@ def test_output_is_updates_error_output_is_notices_and_the_end_comes_last() -> N
 
 
 @pytest.mark.parametrize(("command", "code"), [("exit 3", 3), ("kill -9 $$", -9), ("true", 0)])
-def test_the_exit_code_is_told(command: str, code: int) -> None:
+def test_the_exit_code_is_reported(command: str, code: int) -> None:
     """Ours: a monitor of a build tells whether it went well."""
     assert _whole(command).ends == [code]
 
@@ -84,7 +84,7 @@ def test_a_list_is_a_program_and_its_arguments_without_a_shell() -> None:
     assert _whole(["printf", "%s\\n", "$HOME *"]).lines == [("update", "$HOME *")]
 
 
-def test_it_runs_where_it_is_told_to_and_reads_nothing(tmp_path: Path) -> None:
+def test_it_runs_in_the_given_directory_and_reads_nothing(tmp_path: Path) -> None:
     """Ours: `cwd` holds; standard input is empty, so that no command waits for it."""
     assert _whole("pwd; cat", cwd=str(tmp_path)).lines == [("update", str(tmp_path))]
 
@@ -99,8 +99,8 @@ def test_it_sees_a_small_environment_and_what_it_is_given(monkeypatch: pytest.Mo
     assert not any("secret" in text for text in seen)
 
 
-def test_a_flood_is_read_to_its_end_while_the_loop_goes_on() -> None:
-    """Ours: a million lines keep nobody waiting, and none of them goes uncounted."""
+def test_a_flood_is_read_to_its_end_while_the_loop_keeps_running() -> None:
+    """Ours: a million lines block no other task, and every one of them is counted."""
 
     async def flood() -> tuple[Ear, float]:
         _process, ear = await _begin("seq 1000000")
@@ -117,7 +117,7 @@ def test_a_flood_is_read_to_its_end_while_the_loop_goes_on() -> None:
     assert longest < 0.25
 
 
-def test_a_command_that_closes_its_output_goes_on() -> None:
+def test_a_command_that_closes_its_output_keeps_running() -> None:
     """Ours: silence is not the end."""
 
     async def close_output() -> tuple[bool, list[int | None]]:
@@ -204,7 +204,7 @@ def test_stopping_ends_everything_that_a_command_started(command: str, tmp_path:
 
 
 def test_a_command_has_200_ms_to_end_by_itself() -> None:
-    """Seed: SIGTERM first; what is said on the way out is heard."""
+    """Seed: SIGTERM first; output written on the way out is kept."""
 
     async def stop() -> Ear:
         process, ear = await _begin("trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.01; done")
@@ -217,7 +217,7 @@ def test_a_command_has_200_ms_to_end_by_itself() -> None:
 
 
 def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
-    """Ours: the monitor is over when its command is; nobody keeps its pipes open."""
+    """Ours: the monitor is over when its command is; no child keeps its pipes open."""
     ear = _whole("(trap '' TERM; sleep 1000) & echo $! > A; sh -c 'exit 5'", cwd=str(tmp_path))
     assert ear.ends == [5]
     assert not is_running(*pids_in(tmp_path / "A"))
@@ -244,7 +244,7 @@ def test_a_process_that_is_let_go_ends() -> None:
 
 
 def test_killing_the_supervisor_ends_what_it_supervised(tmp_path: Path) -> None:
-    """Ours: a command that kills its supervisor, or somebody who does, gets away with nothing."""
+    """Ours: a command, or another process, that kills the supervisor gains nothing."""
 
     async def kill() -> Ear:
         process, ear = await _begin(
@@ -273,7 +273,7 @@ def test_a_supervisor_that_was_stopped_does_not_keep_anything_alive(monkeypatch:
     assert gone(asyncio.run(stop()))
 
 
-def test_a_supervisor_that_is_told_to_end_takes_everything_along() -> None:
+def test_a_supervisor_that_gets_a_sigterm_takes_everything_along() -> None:
     """Ours: SIGTERM to the supervisor is a stop."""
 
     async def terminate() -> Ear:
@@ -290,7 +290,7 @@ def test_a_supervisor_that_is_told_to_end_takes_everything_along() -> None:
 
 
 def test_a_pid_that_another_process_was_given_is_never_killed() -> None:
-    """Ours: pid and start time are not enough: whoever is ended carries the mark."""
+    """Ours: pid and start time are not enough: only a process that carries the mark is killed."""
 
     async def look() -> None:
         process, ear = await _begin("echo up; sleep 1000")

@@ -74,7 +74,7 @@ class Victim:
         return asyncio.run(read())
 
     def kill(self) -> None:
-        """SIGKILL the runtime, and nobody else."""
+        """SIGKILL the runtime, and no other process."""
         os.kill(self.process.process.pid, signal.SIGKILL)
         self.process.process.wait()
 
@@ -85,7 +85,7 @@ def victim(child: Start, tmp_path: Path) -> Victim:
 
 
 def test_a_runtime_that_is_killed_takes_its_commands_along_at_once(victim: Victim) -> None:
-    """Ours: kill -9 of the runtime ends daemons in sessions of their own as well, before anybody recovers."""
+    """Ours: kill -9 of the runtime ends daemons in sessions of their own as well, before any recovery."""
     victim.start({"id": "m", "command": DAEMON, "cwd": str(victim.home)})
     mark = victim.marks()["m"]
     pids = pids_in(*(victim.home / name for name in ("daemon", "child", "main")))
@@ -116,7 +116,7 @@ def test_after_a_restart_one_runs_again_and_the_other_has_failed(victim: Victim)
             assert (await stage.task("again")).owner == stage.owner
             assert await stage.token("again") != marks["again"].token
             await until(lambda: stage.said() == ["up"])
-            # What had woken the session is there to be taken, with the end that nobody saw.
+            # What had woken the session is there to be taken, with the end that no process saw.
             texts = await stage.texts()
             assert texts[0] == "up"
             assert "the process that ran the monitor is gone" in texts
@@ -126,7 +126,7 @@ def test_after_a_restart_one_runs_again_and_the_other_has_failed(victim: Victim)
 
 
 def test_a_wake_that_waited_is_still_the_only_one(victim: Victim) -> None:
-    """Ours: at most one wake is pending, whoever dies when."""
+    """Ours: at most one wake is pending, whichever process dies when."""
     victim.start({"id": "m", "command": "echo up; sleep 1000", "wake": "queue_turn", "restart": True})
     victim.kill()
 
@@ -302,7 +302,7 @@ def test_a_closed_runtime_leaves_what_is_to_go_on_armed(tmp_path: Path) -> None:
 
 
 def test_a_runtime_that_does_not_know_the_session_arms_what_another_left(victim: Victim) -> None:
-    """Ours: it is not said to run, and whoever knows the session starts it."""
+    """Ours: it is not listed as running, and a process that knows the session starts it."""
     victim.start({"id": "m", "command": "echo up; sleep 1000", "restart": True})
     victim.kill()
 
@@ -317,7 +317,7 @@ def test_a_runtime_that_does_not_know_the_session_arms_what_another_left(victim:
 
 
 def test_a_machine_that_is_silent_for_long_has_lost_its_monitors(tmp_path: Path) -> None:
-    """Ours: after a reboot nobody can prove that the old process is dead, but it no longer writes."""
+    """Ours: after a reboot no process can prove that the old one is dead, but it no longer writes."""
 
     async def whole() -> None:
         clock = FakeClock()
@@ -335,7 +335,7 @@ def test_a_machine_that_is_silent_for_long_has_lost_its_monitors(tmp_path: Path)
 
 
 def test_a_monitor_that_says_nothing_is_written_anew_now_and_then(tmp_path: Path) -> None:
-    """Ours: so that others see that somebody looks after it."""
+    """Ours: so that other processes see that its owner is alive."""
 
     async def whole() -> None:
         clock = FakeClock()

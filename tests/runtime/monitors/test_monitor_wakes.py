@@ -134,7 +134,7 @@ def test_taking_the_updates_acknowledges_the_wake(
     play(scene)
 
 
-def test_what_the_woken_turn_takes_wakes_nobody_again(
+def test_updates_that_the_woken_turn_takes_cause_no_further_wake(
     play: Callable[[Play], None], say: Callable[[str], None]
 ) -> None:
     """Ours: updates that came while the turn ran are its own if it takes them."""
@@ -152,8 +152,8 @@ def test_what_the_woken_turn_takes_wakes_nobody_again(
     play(scene)
 
 
-def test_the_end_is_told_by_the_one_wake_that_waits(play: Callable[[Play], None], tmp_path: Path) -> None:
-    """Ours: a wake that waits is replaced by one that tells everything, so that nobody is woken twice."""
+def test_the_pending_wake_reports_the_end(play: Callable[[Play], None], tmp_path: Path) -> None:
+    """Ours: a pending wake is replaced by one that reports everything, so that the session wakes once."""
 
     os.mkfifo(tmp_path / "gate")
 
@@ -178,8 +178,8 @@ def test_the_end_is_told_by_the_one_wake_that_waits(play: Callable[[Play], None]
         ("sleep 1000", 30, "It has ended: timed out after 30 ms."),
     ],
 )
-def test_an_end_that_nobody_asked_for_wakes(command: str, timeout_ms: int, told: str) -> None:
-    """Ours: an agent that waits for a build hears that it is over."""
+def test_an_end_without_a_request_wakes(command: str, timeout_ms: int, told: str) -> None:
+    """Ours: an agent that waits for a build learns that it is over."""
 
     async def whole() -> None:
         async with Stage() as stage:
@@ -190,8 +190,8 @@ def test_an_end_that_nobody_asked_for_wakes(command: str, timeout_ms: int, told:
     asyncio.run(whole())
 
 
-def test_notices_a_stop_and_a_close_wake_nobody() -> None:
-    """Ours: notices are told along; who stops a monitor knows of it."""
+def test_notices_a_stop_and_a_close_cause_no_wake() -> None:
+    """Ours: notices come with the next wake; a caller that stops a monitor knows of it."""
 
     async def whole() -> None:
         async with Stage() as stage:
@@ -228,7 +228,7 @@ def test_a_wake_that_could_not_be_queued_is_queued_later() -> None:
 
 
 def test_a_wake_that_was_queued_but_not_written_down_is_not_queued_twice() -> None:
-    """Ours: whoever dies between the two leaves one wake, and the next process finds it."""
+    """Ours: a process that dies between the two leaves one wake, and the next process finds it."""
 
     async def whole() -> None:
         async with Stage() as stage:
@@ -256,7 +256,7 @@ def test_a_wake_that_was_queued_but_not_written_down_is_not_queued_twice() -> No
 
 
 def test_a_long_story_is_shortened() -> None:
-    """Ours: a turn is not filled with a log; whoever wants all of it takes the updates."""
+    """Ours: a turn is not filled with a log; a model that wants all of it takes the updates."""
     updates = [
         MonitorUpdate(monitor_id="m", seq=n, at_ms=0, kind="update", text=f"{n} " + "x" * 600)
         for n in range(1, 31)

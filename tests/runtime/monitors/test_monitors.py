@@ -61,8 +61,8 @@ def test_a_monitor_runs_says_something_and_exits(play: Callable[[Play], None]) -
     play(scene)
 
 
-def test_updates_are_taken_once_while_it_runs_and_heard_as_they_come(play: Callable[[Play], None]) -> None:
-    """Seed: a batch has what came since the last; somebody may listen as well."""
+def test_updates_are_taken_once_while_it_runs_and_observed_as_they_come(play: Callable[[Play], None]) -> None:
+    """Seed: a batch has what came since the last; an observer may listen as well."""
 
     async def scene(stage: Stage) -> None:
         await stage.start("echo one; sleep 1000")
@@ -124,7 +124,7 @@ def test_its_time_is_limited(play: Callable[[Play], None]) -> None:
 
 
 def test_a_command_that_cannot_be_started_has_failed(play: Callable[[Play], None]) -> None:
-    """Ours: that is seen at once, and nobody is woken for it."""
+    """Ours: the caller sees that at once, and no wake is queued."""
 
     async def scene(stage: Stage) -> None:
         failed = await stage.start(("no-such-program",), wake="queue_turn")
@@ -195,7 +195,7 @@ def test_an_id_is_that_of_one_live_monitor_and_free_after_its_end(play: Callable
 
 
 def test_of_many_that_start_one_id_at_once_one_wins(play: Callable[[Play], None]) -> None:
-    """Ours: nobody else's process is left."""
+    """Ours: no other caller's process is left."""
 
     async def scene(stage: Stage) -> None:
         started = [stage.monitors.start(SESSION, MonitorSpec(id="m", command=ENDLESS)) for _ in range(5)]
@@ -211,8 +211,8 @@ def test_a_session_that_does_not_exist_has_no_monitors(play: Callable[[Play], No
 
     async def scene(stage: Stage) -> None:
         with pytest.raises(SessionNotFound):
-            await stage.monitors.start("nobody", MonitorSpec(id="m", command=ENDLESS))
-        assert (await stage.monitors.snapshot("nobody")).monitors == ()
+            await stage.monitors.start("unknown", MonitorSpec(id="m", command=ENDLESS))
+        assert (await stage.monitors.snapshot("unknown")).monitors == ()
         assert stage.monitors._watches == {}
 
     play(scene)
@@ -322,7 +322,7 @@ def test_a_start_that_is_under_way_when_the_runtime_closes_leaves_nothing(tmp_pa
 
 
 def test_a_session_that_is_forgotten_or_gone_has_no_processes(play: Callable[[Play], None]) -> None:
-    """Ours: whoever deletes a session, here or elsewhere, ends its monitors."""
+    """Ours: deleting a session, in this process or another, ends its monitors."""
 
     async def scene(stage: Stage) -> None:
         await stage.make("gone")
@@ -343,7 +343,7 @@ def test_a_session_that_is_forgotten_or_gone_has_no_processes(play: Callable[[Pl
 # What others do
 
 
-def test_a_monitor_that_somebody_else_wants_to_end_is_ended(play: Callable[[Play], None]) -> None:
+def test_a_monitor_that_another_process_wants_to_end_is_ended(play: Callable[[Play], None]) -> None:
     """Ours: another process can only ask; the one that runs it ends it."""
 
     async def scene(stage: Stage) -> None:
@@ -398,7 +398,7 @@ def test_what_another_process_takes_is_taken(play: Callable[[Play], None]) -> No
 
 
 def test_a_monitor_can_be_given_to_another_session(play: Callable[[Play], None]) -> None:
-    """Seed: transfer_async_handles; the process goes on, and its updates are the other session's."""
+    """Seed: transfer_async_handles; the process keeps running, and its updates are the other session's."""
 
     async def scene(stage: Stage) -> None:
         await stage.make("heir")

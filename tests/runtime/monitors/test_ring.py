@@ -14,7 +14,7 @@ def _fill(ring: UpdateRing, count: int, text: str = "x") -> UpdateRing:
 
 
 def test_the_last_updates_stay_and_the_lost_are_counted_until_they_are_taken() -> None:
-    """Ours: SPEC §9, a ring of 128 updates; who takes them is told what is missing."""
+    """Ours: SPEC §9, a ring of 128 updates; the reader learns how many are missing."""
     ring = _fill(UpdateRing(), RING + 3)
     taken, lost = ring.take()
     assert ([taken[0].seq, taken[-1].seq], len(taken), lost) == ([4, RING + 3], RING, 3)
@@ -22,7 +22,7 @@ def test_the_last_updates_stay_and_the_lost_are_counted_until_they_are_taken() -
 
 
 def test_what_was_skipped_has_numbers_and_is_lost() -> None:
-    """Ours: numbers tell how much there was, also what nobody saw."""
+    """Ours: numbers count all updates, also those that were never read."""
     ring = _fill(UpdateRing(), 1)
     ring.skip(10)
     _fill(ring, RING)

@@ -63,7 +63,7 @@ def _say(file: Path, line: str) -> None:
 
 
 async def _turns(session: Any, count: int) -> None:
-    """Wait until so many turns have ended."""
+    """Wait until `count` turns have ended."""
 
     async def ended() -> bool:
         turns = await session.turns()
@@ -126,7 +126,7 @@ def test_killing_the_runtime_leaves_no_orphan_and_no_monitor_wrongly_running(
 ) -> None:
     """Ours: issue "Host services": SIGKILL of the runtime, and what is there after its restart.
 
-    Nobody has to open the session, if its agent is known.
+    The session need not be opened, if its agent is known.
     """
     log = tmp_path / "log"
     log.touch()
