@@ -23,11 +23,12 @@ test: lint ## lint, then every test
 test-fast: setup ## the tests that take less than a second
 	@$(BIN)/python -m pytest -n auto -m "not slow"
 
-lint: setup ## ruff, mypy and the layer rules
+lint: setup ## ruff, mypy, the layer rules and words
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python scripts/check_words.py
 
 conformance: setup ## show what each engine does, as a table of behaviours
 	@$(BIN)/python -m pytest -q tests/conformance --conformance-table

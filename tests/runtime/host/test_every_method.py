@@ -454,7 +454,7 @@ _PLAIN_CALLS: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("method", ROWS)
 def test_once_the_runtime_is_closed_it_is_unavailable(memory: Place, method: str) -> None:
-    """Seed: the defaults of the traits; a plugin that has kept its host gets an error that names the service."""
+    """Seed: the defaults of the traits; a plugin that kept its host gets an error that names the service."""
     came: list[Any] = []
 
     async def main() -> None:
