@@ -24,8 +24,8 @@ from standfast.plugins import shipped
 from standfast.plugins.answers import ALLOWED
 from standfast.plugins.hook import HOOKS, SLOTS
 from standfast.protocols.code.executor import CELL_LIMITS
-from standfast.protocols.code.instructions import how_to_act
 from standfast.protocols.code.own_functions import own_functions
+from standfast.protocols.code.plugin import how_to_act
 from standfast.tools import ToolRegistry
 from standfast.tools.registry import ToolCatalog
 

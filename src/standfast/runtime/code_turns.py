@@ -25,7 +25,7 @@ from standfast.machine.turn_machine import TurnMachine
 from standfast.model.canonical import digest_bytes
 from standfast.model.capability import Capability
 from standfast.model.cell import RUN_CODE
-from standfast.model.language import Language
+from standfast.model.language import USUAL_ENGINE, Language
 from standfast.model.limits import CapabilityLimits
 from standfast.model.message import Message
 from standfast.model.outcome import Ended, Waiting
@@ -41,7 +41,7 @@ from standfast.protocols.code.own_functions import run_code
 from standfast.protocols.standard.host import StandardHost
 from standfast.runtime.code_executor import SandboxExecutor
 from standfast.sandbox.config import SandboxConfig
-from standfast.sandbox.engine_kinds import CodeEngines, kind_of, usual_engine
+from standfast.sandbox.engine_kinds import CodeEngines, kind_of
 from standfast.sandbox.monty.workers import MontyRules, MontyWorkers
 from standfast.sandbox.run_errors import cancelled_error
 from standfast.tools.context import NO_TURN, Attachments, Triggers
@@ -253,7 +253,7 @@ class SandboxServices:
 
     def engine_for(self, language: Language) -> str:
         """Return the name of the engine of a new session."""
-        return self.engine_names.get(language) or usual_engine(language)
+        return self.engine_names.get(language) or USUAL_ENGINE[language]
 
     def code_functions(self) -> SandboxFunctions:
         return self.functions

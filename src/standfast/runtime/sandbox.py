@@ -20,7 +20,7 @@ from standfast.errors import InvalidArgument, NotConfigured, ServiceUnavailable,
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json
 from standfast.model.capability import Capability
-from standfast.model.language import Language
+from standfast.model.language import USUAL_ENGINE, Language
 from standfast.model.limits import SessionLimits
 from standfast.model.run import RunRequest, RunResult
 from standfast.model.session import CodeSettings, SessionId, SessionInfo
@@ -31,7 +31,7 @@ from standfast.ports.trace import TraceSink
 from standfast.runtime.data_dir import KEY_VARIABLE, DataDir, key_from_text
 from standfast.runtime.sessions.approvals import approving, get_approval, list_approvals
 from standfast.sandbox.config import SandboxConfig
-from standfast.sandbox.engine_kinds import kind_of, usual_engine
+from standfast.sandbox.engine_kinds import kind_of
 from standfast.tools.builtin.discovery import discovery_tools
 from standfast.tools.builtin.mounts import Mount, MountTable
 from standfast.tools.context import RunContext
@@ -118,7 +118,7 @@ class SandboxOptions:
         if self.engine is not None and kind_of(self.engine).language != self.language:
             raise InvalidArgument(
                 f"{self.engine} runs {kind_of(self.engine).language}, not {self.language}",
-                hint=f"{usual_engine(as_language(self.language))} does",
+                hint=f"{USUAL_ENGINE[as_language(self.language)]} does",
             )
 
     def request(

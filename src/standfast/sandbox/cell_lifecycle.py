@@ -68,17 +68,8 @@ from standfast.ports.code_engine import (
     Check,
     Touched,
 )
+from standfast.sandbox import run_errors
 from standfast.sandbox.paused_cell import MadeCall, PausedCell, decode_answer, decode_cell, encode_cell
-from standfast.sandbox.run_errors import (
-    arguments_error,
-    calls_error,
-    cancelled_error,
-    deadlock_error,
-    died_error,
-    diverged_error,
-    stdout_error,
-    wall_error,
-)
 from standfast.sandbox.workers import Watchdog, WorkerSlots
 
 MAX_ARGUMENT_BYTES: Final = 32 << 20
@@ -155,10 +146,7 @@ class SteppedCells(ABC):
 
     @abstractmethod
     def stepper(self, host: StepperHost, dump: bytes) -> CellStepper:
-        """Make the stepper of a new cell, or of the suspended one that *dump* holds (`CellStepper.dump`).
-
-        Raise `SnapshotRefused` for a state or a dump that cannot be read.
-        """
+        """Make a stepper for a new or a suspended cell; raise `SnapshotRefused` if it cannot be read."""
 
     @abstractmethod
     def names(self, state: bytes) -> list[str]:
@@ -196,7 +184,7 @@ class SteppedCells(ABC):
     def close(self) -> None:
         """End every cell, and then every process."""
         for cell in list(self.live):
-            cell.stop(cancelled_error())
+            cell.stop(run_errors.cancelled_error())
             cell.hand_back()  # frees the worker of a cell that waits
         self.watchdog.close()
         if self.slots is not None:
@@ -215,7 +203,10 @@ class SteppedCell:
         self._limits = limits = request.limits
         self._was_paused = paused is not _NEW
         self.output = Output(
-            limits.max_stdout_bytes, lambda: self.stop(stdout_error(limits)), paused.stdout, paused.stderr
+            limits.max_stdout_bytes,
+            lambda: self.stop(run_errors.stdout_error(limits)),
+            paused.stdout,
+            paused.stderr,
         )
         self.output.truncated = paused.truncated
         self._began_ms = paused.began_ms if self._was_paused else request.now_ms
@@ -305,10 +296,8 @@ class SteppedCell:
             self._give_up()
 
     def hand_back(self) -> None:
-        """Free the worker for another session while the cell waits; do nothing while it computes.
-
-        A cell that could not be loaded again ends: keeping its worker could block the call that it waits for.
-        """
+        """Free the worker for another session while the cell waits; do nothing while it computes."""
+        # A cell that could not be loaded again ends: its worker could block the call that it waits for.
         if not self._using.acquire(blocking=False):
             return
         try:
@@ -347,11 +336,11 @@ class SteppedCell:
         try:
             return self._advance(first())
         except CellStopped:
-            return self._over(StepEnded(error=died_error()), hard=True)
+            return self._over(StepEnded(error=run_errors.died_error()), hard=True)
         except CellFailed as failed:
             return self._over(StepEnded(error=failed.error), hard=True)
         except Diverged as diverged:
-            return self._over(StepEnded(error=diverged_error(str(diverged))), hard=True)
+            return self._over(StepEnded(error=run_errors.diverged_error(str(diverged))), hard=True)
         except BaseException:
             self._give_up()
             raise
@@ -390,7 +379,7 @@ class SteppedCell:
             self._ready.append((made.id, answer))
             return stepper.proceed()
         if self._made >= self._limits.max_external_calls:
-            raise CellFailed(calls_error(self._limits))
+            raise CellFailed(run_errors.calls_error(self._limits))
         self._made += 1
         self._calls[self._made] = made.id
         if not record.replaying:
@@ -398,7 +387,7 @@ class SteppedCell:
             self._argument_bytes += made.argument_bytes
             self._argument_values += made.argument_values
             if self._argument_bytes > MAX_ARGUMENT_BYTES or self._argument_values > MAX_ARGUMENT_VALUES:
-                raise CellFailed(arguments_error(MAX_ARGUMENT_BYTES, MAX_ARGUMENT_VALUES))
+                raise CellFailed(run_errors.arguments_error(MAX_ARGUMENT_BYTES, MAX_ARGUMENT_VALUES))
         if not made.stands:
             return stepper.proceed()
         self._at = self._made
@@ -411,7 +400,7 @@ class SteppedCell:
                 del self._ready[index]
                 return self._stepper.answer(call_id, answer)
         if not self._calls:
-            raise CellFailed(deadlock_error())
+            raise CellFailed(run_errors.deadlock_error())
         self._at, self._pending = None, pending
         return None
 
@@ -487,7 +476,7 @@ class SteppedCell:
             self._memory_peak = max(peak, self._memory_peak or 0)
 
     def _time_is_over(self) -> None:
-        error = wall_error(self._limits)
+        error = run_errors.wall_error(self._limits)
         if self._computing and self._stepper.wall_grace_s:
             self._engine.watchdog.watch(self, self._stepper.wall_grace_s, lambda: self.stop(error))
         else:
@@ -539,7 +528,7 @@ class SteppedCell:
     def _give_up(self) -> None:
         """End without a result: suspended, abandoned, or broken."""
         if self._result is None:
-            self._result = CellEnd(error=cancelled_error(), hard=True, calls_made=self._made)
+            self._result = CellEnd(error=run_errors.cancelled_error(), hard=True, calls_made=self._made)
             with self._stopping:
                 self._ended = True
             self._leave(warm=False)

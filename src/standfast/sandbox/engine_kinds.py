@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from standfast.errors import CodeExecutionUnavailable, InvalidArgument
-from standfast.model.language import USUAL_ENGINE, EngineName, Language
+from standfast.model.language import EngineName, Language
 from standfast.ports.code_engine import CodeEngine
 
 if TYPE_CHECKING:
@@ -169,11 +169,6 @@ def kind_of(name: str) -> EngineKind:
         names = sorted({*KINDS, *(entry.name for entry in metadata.entry_points(group=GROUP))})
         raise InvalidArgument(f"there is no engine {name!r}", hint=f"use one of {', '.join(names)}")
     return found
-
-
-def usual_engine(language: Language) -> str:
-    """Return the engine that runs a language unless another is asked for."""
-    return USUAL_ENGINE[language]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """A worker process that Standfast starts, and the channel to it.
 
-Theory of operation
--------------------
 A worker is a program that reads frames from its standard input and writes frames to the same socket, or to
 its standard output if the channel is a pair of pipes. Their content is up to the engine. To stop a run, the
 worker is killed; a thread that waits for its answer then finds the channel closed.

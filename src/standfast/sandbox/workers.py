@@ -1,7 +1,5 @@
 """What all engines share about worker processes: slots, a cell's slot, peak memory, and the watchdog.
 
-Theory of operation
--------------------
 A run needs a worker process with its session loaded. Loading costs more than a small run, so a session
 keeps its worker after a run until another session needs the slot; the longest idle worker is closed first.
 Everything that a worker holds is also in the session's last state, so a worker may be closed at any time. A

@@ -18,7 +18,7 @@ from standfast.model.capability import (
     ToolManifest,
     auto_approval,
 )
-from standfast.protocols.tool_docs.tool_search import MAX_RESULTS, ToolIndex, discovery, search
+from standfast.protocols.tool_docs.tool_guide import MAX_RESULTS, ToolIndex, discovery, search
 from standfast.tools.registry import CatalogTool, ToolCatalog
 
 

@@ -19,8 +19,7 @@ from standfast import RunContext, tool
 from standfast.model.capability import ToolAvailability, auto_approval
 from standfast.model.language import Language
 from standfast.protocols.tool_docs.stub_writer import TypeScriptWriter
-from standfast.protocols.tool_docs.tool_guide import guide, signature_of
-from standfast.protocols.tool_docs.tool_search import discovery
+from standfast.protocols.tool_docs.tool_guide import discovery, guide, signature_of
 from standfast.tools.typescript_stubs import declaration_of, declarations, overloads_of, type_of
 
 TYPESCRIPT = Language.TYPESCRIPT

@@ -55,10 +55,7 @@ _QUOTE: Final = re.compile(r"[ \t]*>")
 
 
 class FoundCell(msgspec.Struct, frozen=True):
-    """A cell of a reply. `closed` is whether its closing fence was there.
-
-    The language is "python" or "typescript" for every name of theirs, others are as written, in lower case.
-    """
+    """A cell of a reply, and whether its fence was closed. Another language is as written, in lower case."""
 
     language: str
     code: str

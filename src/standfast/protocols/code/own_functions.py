@@ -15,7 +15,7 @@ from standfast.model.cell import RUN_CODE
 from standfast.model.language import Language
 from standfast.model.limits import CapabilityLimits, SessionLimits
 from standfast.plugins.executor_defaults import CatalogFunctions
-from standfast.protocols.tool_docs.tool_search import discovery
+from standfast.protocols.tool_docs.tool_guide import discovery
 from standfast.tools.context import CompleteAfter, RunContext
 from standfast.tools.decorator import Tool, tool
 from standfast.tools.registered_tool import RegisteredTool

@@ -52,10 +52,7 @@ class CellEnding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suspended(msgspec.Struct, frozen=True, kw_only=True):
-    """A suspended cell: how many results it had, and the engine's bytes.
-
-    `calls_made` and `wall_used_ms` count the use of its limits where the engine does not.
-    """
+    """A suspended cell. `calls_made` and `wall_used_ms` are counted where the engine does not."""
 
     turn_id: str
     call_id: int
@@ -123,8 +120,7 @@ class ModelCell(RunningCell):
             )
             for one in found:
                 if one.severity is Severity.ERROR:
-                    error = ErrorObject(code=one.code, message=one.message, hint=one.hint, span=one.span)
-                    raise CellCheckFailed(error, found)
+                    raise CellCheckFailed(msgspec.convert(one, ErrorObject, from_attributes=True), found)
         return super()._begin(request)
 
     async def suspend(self) -> Suspended:

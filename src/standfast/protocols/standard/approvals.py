@@ -28,14 +28,8 @@ from standfast.model.wait import (
     WaitOutcome,
 )
 from standfast.plugins.turn_hooks import TurnContext
+from standfast.tools import settlement
 from standfast.tools.registered_tool import Admitted, RegisteredTool
-from standfast.tools.settlement import (
-    settle_denied,
-    settle_failure,
-    settle_interrupted,
-    settle_outcome,
-    settle_timed_out,
-)
 
 
 def request_approval(
@@ -83,24 +77,24 @@ def settle_wait(call: Admitted, command: RunTool, outcome: WaitOutcome) -> Settl
     kind, value = (None, None) if waited is None else (waited.kind, waited.value)
     match outcome:
         case Denied() | Expired() if isinstance(value, dict) and value.get("interrupted"):
-            return settle_interrupted(tool, call.request_digest)
+            return settlement.settle_interrupted(tool, call.request_digest)
         case Denied() | Expired() if command.timeouts and kind == "approval":
-            return settle_timed_out(call)
+            return settlement.settle_timed_out(call)
         case Denied(reason=reason):
             words = f": {reason}" if reason else ""
-            return settle_denied(call, f"a person refused the call of {tool.name}(){words}")
+            return settlement.settle_denied(call, f"a person refused the call of {tool.name}(){words}")
         case Expired() if kind == "completion":
             message = f"the result of {tool.name}() was not delivered in time"
             late = ErrorObject(code=Code.TIMEOUT_TOOL, message=message)
-            return settle_failure(tool, call.request_digest, late)
+            return settlement.settle_failure(tool, call.request_digest, late)
         case Expired():
-            return settle_denied(call, f"the approval of {tool.name}() expired without a decision")
+            return settlement.settle_denied(call, f"the approval of {tool.name}() expired without a decision")
         case Elapsed():
-            return settle_outcome(call, time.monotonic(), value, None)
+            return settlement.settle_outcome(call, time.monotonic(), value, None)
         case Completed(value=delivered):
-            return settle_outcome(call, time.monotonic(), delivered, None)
+            return settlement.settle_outcome(call, time.monotonic(), delivered, None)
         case Failed(error=error):
-            return settle_failure(tool, call.request_digest, error)
+            return settlement.settle_failure(tool, call.request_digest, error)
         case Approved():
             raise AssertionError("an approved call is executed")
         case _:

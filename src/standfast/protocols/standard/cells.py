@@ -1,7 +1,5 @@
 """The code cells of a turn, and one cell while an engine runs it.
 
-Theory of operation
--------------------
 A cell is a call of the executor's tool. It runs as a task. When its code needs results, the machine gets a
 `CellPaused`, dispatches the cell's calls like any others, and resumes it with one result at a time
 (`ContinueCell`). A cell that this process does not know is run again: it gets the recorded results in the
@@ -408,10 +406,7 @@ class RunningCell:
         self._compute(functools.partial(run.answer, number, answer))
 
     def _came_to(self, step: CellStep | None, error: BaseException | None) -> None:
-        """Take the step that the engine has computed, unless the turn was cancelled.
-
-        A future is cancelled before the task that awaits it, which then gives the cell up.
-        """
+        """Take the step that the engine has computed, unless the turn was cancelled."""
         self._computing = False
         if self._given_up:
             if isinstance(step, CellPause):

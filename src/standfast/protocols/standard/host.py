@@ -238,10 +238,8 @@ class StandardHost:
         return await self._turn.services.threads.run(admit)
 
     async def _check_values(self, tool: RegisteredTool, work: Callable[[], T]) -> T | SettledCall:
-        """Call *work*, which checks values of a call; on a thread if the tool's types run code for that.
-
-        Code that does not end within the tool's timeout is left behind, and the call fails.
-        """
+        """Call *work*, which checks values of a call; on a thread if the tool's types run code for that."""
+        # Code that does not end within the tool's timeout is left behind, and the call fails.
         if not tool.runs_code:
             return work()
         limit_ms = self._turn.dispatcher.timeout_ms(tool)

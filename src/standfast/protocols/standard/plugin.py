@@ -19,7 +19,7 @@ class StandardDriver:
     def build_preamble(self, given: ProtocolBuildInput) -> TurnDriverPreamble:
         catalog, own = given.tool_catalog, dict[str, RegisteredTool]()
         if catalog.has_more():
-            from standfast.protocols.tool_docs.tool_search import searching  # only such catalogs need it
+            from standfast.protocols.tool_docs.tool_guide import searching  # only such catalogs need it
 
             search = searching(catalog, given.resolve)
             if catalog.find(search.name) is not None:

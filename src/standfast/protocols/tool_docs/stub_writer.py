@@ -64,10 +64,7 @@ class Writer(ABC):
         """The prefix of types without a name of their own."""
 
     def write(self, tool: RegisteredTool, *, max_chars: int | None = None) -> str:
-        """Return the function, after the types that it needs and that are not written yet.
-
-        A text longer than *max_chars* is replaced by one without parameters.
-        """
+        """Return the function after its new types; if longer than *max_chars*, it has no parameters."""
         self._fresh, self._waiting, self.prefix = [], [], camel(tool.name)
         function = self.function(tool)
         types = [describe() for describe in self._waiting]  # describing one may add others

@@ -1,26 +1,47 @@
-"""Tools as functions in the prompt of a model that acts in code.
+"""Tools as functions in the prompt of a model that acts in code, and a search for those that are not there.
 
 Every showcased tool is written as a stub in the session's language if all stubs fit into the budget. If not,
 the first stubs (in the catalog's order) are kept until half of the budget is used, and the other tools are
 listed by name in groups. A group is the common part of names before their first `__` or `_`.
+
+A search looks for each word of a query in names and descriptions. A word counts more in a name than in a
+description; whole more than as a beginning, and that more than inside of a word; and the more the
+fewer tools have it.
 
 Rules
 -----
 1. The text never exceeds the budget, and is the same for the same catalog: prompts are cached.
 2. A stub that takes more than a quarter of the budget is shown without its parameters.
 3. Contracts are resolved only for stubs that are written: most of ten thousand never are.
+4. The same catalog and query find the same list; of equals, the first in the catalog comes first.
+5. A searchable tool that was found is callable for the rest of the session: by the next call or cell.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import math
+import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Annotated, Any, Final
 
+import msgspec
+
+from standfast.errors import GenerationMismatch, ServiceUnavailable, StandfastError, UnknownTool
+from standfast.model.capability import ToolAvailability
 from standfast.model.language import Language
 from standfast.protocols.tool_docs.stub_writer import StubWriter, TypeScriptWriter
+from standfast.tools.context import RunContext
+from standfast.tools.decorator import Tool, tool
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import CatalogTool, ToolCatalog
+from standfast.tools.stubs import stub_of
+from standfast.tools.typescript_stubs import brief_declaration_of
 
 DEFAULT_BUDGET_CHARS: Final = 16_000
 OTHER: Final = "other"
@@ -52,8 +73,8 @@ def guide(
     room = budget_chars - len(more) - len(frame) - len(_count(len(shown), len(shown)))
     stubs, left = list[str](), room
     writer = _WRITERS[language](taken=catalog.names)
-    for tool in shown:
-        stub = writer.write(resolve(tool.name), max_chars=max(0, room // 4))
+    for each in shown:
+        stub = writer.write(resolve(each.name), max_chars=max(0, room // 4))
         left -= len(stub) + 2
         if left < 0:
             parts = _by_group(shown, stubs, room, language)
@@ -154,3 +175,230 @@ def _cut_line(group: str, members: Sequence[str], room: int) -> str:
             break
         kept.append(f"{name}, ")
     return f"{line}{''.join(kept)}… and {len(members) - len(kept):,} more"
+
+
+OWNER: Final = "standfast built-in"
+MAX_RESULTS: Final = 50
+_MAX_DESCRIPTION_CHARS: Final = 2_000
+_MAX_TERMS: Final = 12
+_MANY: Final = 1_000
+_MOST_TRIES: Final = 20
+_WORD: Final = re.compile(r"[^\W_]+")
+_PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_STOP_WORDS: Final = frozenset({
+    "a", "an", "and", "are", "as", "at", "be", "by", "can", "for", "from", "has", "if", "in", "into", "is",
+    "it", "its", "of", "on", "or", "that", "the", "this", "to", "use", "used", "with",
+})  # fmt: skip
+_NAME_WEIGHTS: Final = (8.0, 5.0, 3.0)
+_DESCRIPTION_WEIGHTS: Final = (3.0, 2.0, 1.0)
+"""Weights of a whole word, of the beginning of one, and of a part inside."""
+
+_QUERY = msgspec.Meta(description="what the tool should do, in a few words")
+_LIMIT = msgspec.Meta(description=f"how many to list, up to {MAX_RESULTS}")
+_NAME = msgspec.Meta(description="the name of a tool, as search_tools() gives it")
+
+
+class _Field:
+    """The words of one field of all tools, and the tools that have them."""
+
+    def __init__(self, texts: Sequence[str], weights: tuple[float, float, float]) -> None:
+        self._weights = weights
+        self._having: dict[str, list[int]] = {}
+        for place, text in enumerate(texts):
+            for word in set(_words(text)):
+                self._having.setdefault(word, []).append(place)
+
+    @cached_property
+    def _vocabulary(self) -> tuple[str, list[str], list[int]]:
+        """Return all words as one text, for one fast scan, and the offset of each."""
+        words = list(self._having)
+        starts, at = [], 1
+        for word in words:
+            starts.append(at)
+            at += len(word) + 1
+        return "\n" + "\n".join(words) + "\n", words, starts
+
+    def find(self, term: str) -> dict[int, float]:
+        """Return the weight of the term in each tool that has it."""
+        found: dict[int, float] = {}
+        for word, weight in sorted(self._matches(term), key=lambda match: match[1]):  # better ones overwrite
+            found.update(dict.fromkeys(self._having[word], weight))
+        return found
+
+    def _matches(self, term: str) -> Iterator[tuple[str, float]]:
+        whole, beginning, inside = self._weights
+        if term in self._having:
+            yield term, whole
+        if len(term) < 2:
+            return
+        text, words, starts = self._vocabulary
+        # A term of two letters is inside of too much to tell anything.
+        for match in re.finditer(re.escape(term if len(term) > 2 else f"\n{term}"), text):
+            at = match.start() + (len(term) <= 2)
+            place = bisect_right(starts, at) - 1
+            if words[place] != term:
+                yield words[place], beginning if starts[place] == at else inside
+
+
+class ToolIndex:
+    """Searches a fixed list of tools."""
+
+    def __init__(self, tools: Sequence[CatalogTool]) -> None:
+        self._tools = tuple(tools)
+        self._names = _Field([tool.name for tool in tools], _NAME_WEIGHTS)
+        self._descriptions = _Field(
+            [tool.manifest.description[:_MAX_DESCRIPTION_CHARS] for tool in tools], _DESCRIPTION_WEIGHTS
+        )
+
+    def search(self, query: str, limit: int = 10) -> list[CatalogTool]:
+        """Return the tools that fit the query best; the first tools if the query is empty."""
+        words = list(dict.fromkeys(_words(query)))
+        terms = ([word for word in words if word not in _STOP_WORDS] or words)[:_MAX_TERMS]
+        if not terms:
+            return list(self._tools[: max(0, limit)])
+        fields = (self._names, self._descriptions)
+        scores: dict[int, float] = {}
+        for found in sorted((field.find(term) for term in terms for field in fields), key=len):
+            rarity = math.log(1 + len(self._tools) / (1 + len(found)))
+            # A word that very many tools have only adds to those that rarer words have found.
+            common = len(found) > _MANY and len(scores) >= limit
+            for place in list(scores) if common else found:
+                scores[place] = scores.get(place, 0.0) + found.get(place, 0.0) * rarity
+        best = sorted(sorted(scores), key=scores.__getitem__, reverse=True)
+        return [self._tools[place] for place in best[: max(0, limit)]]
+
+
+def search(tools: Sequence[CatalogTool], query: str, limit: int = 10) -> list[CatalogTool]:
+    """Search *tools* once. For several searches, keep a `ToolIndex`."""
+    return ToolIndex(tools).search(query, limit)
+
+
+def _words(text: str) -> Iterator[str]:
+    """Yield the words of a text in lower case and singular, `camelCase` whole and in parts."""
+    for word in _WORD.findall(text):
+        lowered = word.lower()
+        yield _singular(lowered)
+        if word != lowered or not word.isalpha():
+            yield from (_singular(part.lower()) for part in _PART.findall(word))
+
+
+def _singular(word: str) -> str:
+    if len(word) > 4 and word.endswith("ies"):
+        return f"{word[:-3]}y"
+    if len(word) > 4 and word.endswith(("sses", "xes", "ches", "shes")):
+        return word[:-2]
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def discovery(
+    catalog: ToolCatalog, resolve: Resolve, language: Language = Language.PYTHON
+) -> list[RegisteredTool]:
+    """Return `search_tools`, `describe_tool` and `list_tools` over one catalog."""
+
+    @tool(side_effect="none")
+    async def describe_tool(ctx: RunContext[Any], name: Annotated[str, _NAME]) -> dict[str, Any]:
+        """Describe one tool in full: its signature, description, schemas, side_effect and approval."""
+        found = catalog.find(name)
+        if found is None:
+            import difflib  # only mistakes need it
+
+            close = difflib.get_close_matches(name[:80], catalog.names, n=3, cutoff=0.6)
+            hint = (
+                f"did you mean {' or '.join(close)}?"
+                if close
+                else "search_tools(query) finds tools by what they do"
+            )
+            raise UnknownTool(f"there is no tool {name[:80]!r}", hint=hint)
+        may_call = name in await _found(ctx, [found])
+        return _description(await asyncio.to_thread(resolve, name), language, may_call)
+
+    @tool(side_effect="none")
+    def list_tools() -> list[dict[str, str]]:
+        """List every tool that can be found: its name, and the first line of its description."""
+        return [
+            {"name": each.name, "description": _first_line(each.manifest.description)}
+            for each in catalog.searchable()
+        ]
+
+    made: list[Tool[Any, Any]] = [_search_tools(catalog, resolve, language), describe_tool, list_tools]
+    return [replace(each.registered, owner=OWNER) for each in made]
+
+
+def searching(catalog: ToolCatalog, resolve: Resolve) -> RegisteredTool:
+    """Return `search_tools` alone, for models that call what it finds by native calls."""
+    return replace(_search_tools(catalog, resolve, Language.PYTHON).registered, owner=OWNER)
+
+
+def _search_tools(catalog: ToolCatalog, resolve: Resolve, language: Language) -> Tool[Any, Any]:
+    index = functools.cache(lambda: ToolIndex(catalog.searchable()))  # most sessions never search
+
+    def look_up(query: str, limit: int) -> list[tuple[CatalogTool, str]]:
+        hits = index().search(query, min(max(limit, 1), MAX_RESULTS))
+        return [(hit, _signature_line(hit.name, resolve, language)) for hit in hits]
+
+    @tool(side_effect="none")
+    async def search_tools(
+        ctx: RunContext[Any], query: Annotated[str, _QUERY], limit: Annotated[int, _LIMIT] = 10
+    ) -> list[dict[str, Any]]:
+        """Find tools by what they do: name, signature, description and may_call of each, the best first."""
+        hits = await asyncio.to_thread(look_up, query, limit)  # indexing many tools is slow
+        found = await _found(ctx, [hit for hit, _ in hits])
+        return [
+            {
+                "name": hit.name,
+                "signature": signature,
+                "description": _first_line(hit.manifest.description),
+                "may_call": hit.name in found,
+            }
+            for hit, signature in hits
+        ]
+
+    return search_tools
+
+
+async def _found(ctx: RunContext[Any], hits: Sequence[CatalogTool]) -> set[str]:
+    """Record for the session that the model found these tools; return the names of those it may call."""
+    far = [hit.name for hit in hits if hit.availability < ToolAvailability.CALLABLE]
+    callable_now = {hit.name for hit in hits} - set(far)
+    if not far:
+        return callable_now
+    for _ in range(_MOST_TRIES):
+        try:
+            state = await ctx.host.tool_state(ctx.session_id)
+            await ctx.host.apply_tool_state(ctx.session_id, state.with_found(far))
+        except ServiceUnavailable:  # there is no session to find them for
+            return callable_now
+        except GenerationMismatch:
+            continue  # another call has changed the tools in between
+        return callable_now | set(far)
+    return callable_now
+
+
+def _signature_line(name: str, resolve: Resolve, language: Language) -> str:
+    """Return a tool's declaration in one line, or why its source failed to give it."""
+    try:
+        found = resolve(name)
+    except StandfastError as error:
+        return f"{name}() is not available: {error}"
+    if language is Language.TYPESCRIPT:
+        return brief_declaration_of(found.capability)
+    return stub_of(found).removesuffix(": ...")
+
+
+def _description(registered: RegisteredTool, language: Language, may_call: bool) -> dict[str, Any]:
+    capability = registered.capability
+    policy = capability.approval_policy
+    return {
+        "name": capability.name,
+        "signature": signature_of(registered, language),
+        "description": capability.description,
+        "input_schema": capability.input_schema,
+        "output_schema": capability.output_schema,
+        "side_effect": str(capability.side_effect),
+        "approval": policy if isinstance(policy, str) else "auto",
+        "may_call": may_call,
+    }
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]

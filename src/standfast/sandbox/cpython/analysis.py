@@ -53,10 +53,8 @@ def awaited_sites(code: str) -> list[Site]:
 
 
 def leaves_unchanged(code: str, before: CPythonState | None) -> bool:
-    """Return whether the code can only compute a value from what the session binds.
-
-    Operators are harmless on plain data, and so are built-in functions that the session has not redefined.
-    """
+    """Return whether the code can only compute a value from what the session binds."""
+    # Operators are harmless on plain data, and so are built-in functions that the session has not redefined.
     if before is not None and not before.plain:
         return False
     tree = parse(code)

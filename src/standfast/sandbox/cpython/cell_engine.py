@@ -49,11 +49,7 @@ from standfast.sandbox.workers import SlotStepper, Watchdog
 
 
 class CPythonCells(SteppedCells):
-    """Runs the cells of many sessions, from many threads. The first cell starts processes.
-
-    `packages` are import names of installed packages that guest code may use, read-only. `kind` is the kind
-    of jail; by default the best one that the machine allows.
-    """
+    """Runs the cells of many sessions, with *packages* to import, in the best *kind* of jail that works."""
 
     language = Language.PYTHON
     former_cell = staticmethod(read_cell)
@@ -477,10 +473,8 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
         return new
 
     def _try_loading(self, payload: bytes) -> None:
-        """Load *payload* in a process of its own; raise `CellFailed` if a later run could not. Blocking.
-
-        A little memory and time must be left, so that what loads here loads everywhere, and code can run.
-        """
+        """Load *payload* in a process of its own; raise `CellFailed` if a later run could not. Blocking."""
+        # A little memory and time must be left, so that what loads here loads everywhere, and code can run.
         worker, limits = self._fresh(), self._limits
         try:
             with self._slot.beside(worker):

@@ -29,10 +29,7 @@ FILES_ERROR: Final = ErrorObject(
 
 @dataclass(frozen=True, slots=True)
 class ExceptionReader:
-    """Converts uncaught exceptions of one run to errors.
-
-    `call_errors` are the errors that calls of the run failed with, by the type and text of their exceptions.
-    """
+    """Converts uncaught exceptions of a run. `call_errors` has those of its calls, by type and text."""
 
     code: str
     limits: SessionLimits

@@ -42,16 +42,10 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from standfast.errors import CodeExecutionUnavailable, EngineFailed, InvalidArgument
+from standfast.sandbox.cpython import messages
 from standfast.sandbox.cpython.guest import seccomp
 from standfast.sandbox.cpython.guest.clearing import remove
 from standfast.sandbox.cpython.guest.confine import landlock_version
-from standfast.sandbox.cpython.messages import (
-    NO_RUN,
-    GuestReady,
-    GuestUnready,
-    UnreadableMessage,
-    read_message,
-)
 from standfast.sandbox.worker_process import WorkerDied, WorkerProcess, socket_line
 
 JailKind = Literal["bubblewrap", "landlock"]
@@ -168,11 +162,13 @@ class JailProcess(WorkerProcess):
             frame = self.receive()
             self._socket.settimeout(None)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-            message, _ = read_message(frame, NO_RUN)
-            problem = message.message if isinstance(message, GuestUnready) else "it sent no process id"
-        except (OSError, WorkerDied, UnreadableMessage) as error:
+            message, _ = messages.read_message(frame, messages.NO_RUN)
+            problem = (
+                message.message if isinstance(message, messages.GuestUnready) else "it sent no process id"
+            )
+        except (OSError, WorkerDied, messages.UnreadableMessage) as error:
             message, pids, problem = None, [], str(error) or "its process ended"
-        if not isinstance(message, GuestReady) or not pids or pids[0] <= 0:
+        if not isinstance(message, messages.GuestReady) or not pids or pids[0] <= 0:
             self.close()
             raise EngineFailed(f"a jail cannot be started: {problem}", hint="run `standfast doctor`")
         self.guest_pid = pids[0]
@@ -183,10 +179,7 @@ class JailProcess(WorkerProcess):
             self._inside.append(os.pidfd_open(supervisor))
 
     def _kill(self) -> None:
-        """Kill every process of the jail, also if the one that was started is gone, and close the socket.
-
-        A thread that reads from the guest is released, however long the processes take to end.
-        """
+        """Kill every process of the jail, also if the one that was started is gone."""
         super()._kill()
         for handle in self._inside:
             with contextlib.suppress(OSError):

@@ -33,10 +33,7 @@ class CPythonState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CPythonDump(msgspec.Struct, frozen=True, kw_only=True):
-    """What running a cell again needs besides the record of its calls.
-
-    `loaded` are the values that it read by name, None for a name without a value.
-    """
+    """What running a cell again needs besides its calls. In `loaded`, None is a name without a value."""
 
     code: str
     state: bytes

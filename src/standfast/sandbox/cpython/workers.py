@@ -161,10 +161,7 @@ _CLOSE_S: Final = 10.0
 
 
 class CPythonWorker:
-    """A session in a jailed process. `version` is the state that it holds, None if that is unknown.
-
-    `nonce` is that of the current run, which each frame from the process must carry.
-    """
+    """A session in a jailed process. Each frame from it must carry `nonce`, that of the current run."""
 
     def __init__(self, process: JailProcess) -> None:
         self.process = process
@@ -226,10 +223,7 @@ class CPythonWorkers(WorkerSlots[CPythonWorker]):
         self._changing = threading.Lock()
 
     def fresh(self, started: Callable[[JailProcess], None]) -> CPythonWorker:
-        """Return a process with an empty session: the spare one, or a new one. Blocking.
-
-        *started* is called with a new process before the wait for it, so that killing it can end the wait.
-        """
+        """Return a process with an empty session; *started* gets a new one, to kill it. Blocking."""
         with self._changing:
             worker, self._spare = self._spare, None
         if worker is not None and not worker.process.is_alive():

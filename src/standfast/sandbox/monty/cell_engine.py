@@ -129,10 +129,7 @@ class MontyStepper(SlotStepper[MontyWorker]):
 
     def begin(self) -> Step:
         if (refused := self._run.program.refused) is not None:
-            error = ErrorObject(
-                code=refused.code, message=refused.message, hint=refused.hint, span=refused.span
-            )
-            return StepEnded(error=error, refused=True)
+            return StepEnded(error=msgspec.convert(refused, ErrorObject, from_attributes=True), refused=True)
         return self._step(self._begin)
 
     def proceed(self) -> Step:
@@ -170,10 +167,8 @@ class MontyStepper(SlotStepper[MontyWorker]):
         return self._completed(self._ended, None, outcome.error)
 
     def _begin(self) -> RunStep:
-        """Begin; if the worker has died while it was idle, begin with another one.
-
-        Nothing has reached the outside before the first step ends, so the second attempt repeats nothing.
-        """
+        """Begin; if the worker has died while it was idle, begin with another one."""
+        # Nothing has reached the outside before the first step ends, so the second attempt repeats nothing.
         worker = self._with_session()
         try:
             return self._run.begin(worker)
@@ -229,15 +224,15 @@ class MontyStepper(SlotStepper[MontyWorker]):
         )
 
     def load(self) -> Step:
-        return self._step(self._reload)
+        def reload() -> RunStep:
+            self._slot.take()
+            self._slot.drop()
+            worker = self._slot.put(self._workers.attach_bare(self._limits, os_policy=OS_POLICY))
+            if self._measures:
+                worker.peak.reset()
+            return self._run.reload(worker)
 
-    def _reload(self) -> RunStep:
-        self._slot.take()
-        self._slot.drop()
-        worker = self._slot.put(self._workers.attach_bare(self._limits, os_policy=OS_POLICY))
-        if self._measures:
-            worker.peak.reset()
-        return self._run.reload(worker)
+        return self._step(reload)
 
     def memory_peak_bytes(self) -> int | None:
         worker = self._slot.worker
@@ -277,15 +272,13 @@ class MontyStepper(SlotStepper[MontyWorker]):
         return self._completed(self._state)
 
     def _state(self) -> bytes | None:
-        """Return the session's state, made smaller if it holds many sources; None if it did not change.
-
-        Raise as the engine does if the state could not be stored, or not be loaded again.
-        """
+        """Return the session's state, None if it did not change; raise if it could not be loaded again."""
         run, before = self._run, self._before
         worker, program = run.worker, run.program
         run.give_names_back(drop_value=self._drops_value)
         had_classes = before is not None and before.has_classes
-        if program.changes_nothing(run.names, had_classes):
+        # Operators are harmless on values of built-in classes, and so are functions that are still built in.
+        if program.reads_only is not None and not had_classes and not program.reads_only & run.names:
             worker.unsaved_feeds += 1
             if worker.unsaved_feeds > _MAX_UNSAVED_FEEDS:
                 worker.version = None

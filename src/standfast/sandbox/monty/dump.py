@@ -1,7 +1,5 @@
 """What the engine's dumps contain beyond its API.
 
-Theory of operation
--------------------
 A dump is `MONTY`, a version, and CBOR. It shows the arguments of the call that a run stands at before they
 become Python objects (`check_arguments`, `stand_ins`). Two things in it must change between runs:
 
@@ -109,10 +107,8 @@ def with_limits(dump: bytes, limits: SessionLimits) -> bytes:
 
 @_careful
 def without_sources(dump: bytes) -> tuple[bytes, int]:
-    """Return the same session without the sources of runs that defined nothing, and its next source's number.
-
-    Sources are numbered anew after the last one kept, because the engine remembers every name it gave.
-    """
+    """Return the session without sources that define nothing, and the number of its next source."""
+    # Sources are numbered anew after the last one kept, because the engine remembers every name it gave.
     idle = _value_of(dump, _value_of(dump, _HEADER_BYTES, "state"), "Idle")
     number = _value_of(dump, idle, "next_input_id")
     start = _value_of(dump, idle, "sources")
@@ -133,10 +129,7 @@ def without_sources(dump: bytes) -> tuple[bytes, int]:
 
 @_careful
 def stand_ins(dump: bytes) -> list[str]:
-    """Return the arguments of the call that a dumped run stands at which are only text for something else.
-
-    The engine passes a function, a range or a cycle as its text; its dump still tells them apart.
-    """
+    """Return the arguments that are only text for something else: a function, a range or a cycle."""
     count, at = _head(dump, _argument_nodes(dump))
     found: list[str] = []
     for _ in range(count):

@@ -29,6 +29,7 @@ from standfast.errors import Code, ErrorObject, InvalidArgument, ValueTooLarge
 from standfast.model.canonical import MAX_VALUE_BYTES, Json, check_bounds, to_json
 from standfast.ports.cell_stepper import EngineCall, StepBlocked, StepperHost
 from standfast.ports.code_engine import SLEEP, CallAnswer
+from standfast.sandbox import run_errors
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.dump import stand_ins
 from standfast.sandbox.monty.program import MARK_NAME, VALUE_NAME, last_expression, read_program
@@ -41,13 +42,6 @@ from standfast.sandbox.monty.workers import (
     Unreadable,
     read_value,
     stub,
-)
-from standfast.sandbox.run_errors import (
-    argument_not_json,
-    not_serializable,
-    request_too_large,
-    result_too_large,
-    unknown_function,
 )
 
 OS_POLICY: Final = {
@@ -199,10 +193,8 @@ class EngineRun:
             snapshot = step
 
     def _is_small(self) -> bool:
-        """Return whether what the engine sent can be made into Python objects at once.
-
-        What it made and sent in a very short time is small, unless tuples share their parts.
-        """
+        """Return whether what the engine sent is small enough to become Python objects at once."""
+        # What it made and sent in a very short time is small, unless tuples share their parts.
         if self.plain_keys and time.perf_counter() - self._asked_s < _BRIEF_S:
             return True
         return self.worker.sent_bytes() <= (SMALL_FRAME_BYTES if self.plain_keys else TINY_FRAME_BYTES)
@@ -224,7 +216,7 @@ class EngineRun:
         if snapshot.is_os_function:
             return self._on_system_call(snapshot, name)  # the engine has checked the types of its arguments
         if name not in self._functions:
-            error = unknown_function(name, self._functions)
+            error = run_errors.unknown_function(name, self._functions)
             return self._raise(snapshot, "NameError", f"name {name!r} is not defined", error)
         args: Any = []
         kwargs: Any = {}
@@ -241,9 +233,9 @@ class EngineRun:
         try:
             args, kwargs = self._arguments(snapshot, name)
         except ForeignArgument as foreign:
-            problem = argument_not_json(name, str(foreign))
+            problem = run_errors.argument_not_json(name, str(foreign))
         except ValueTooLarge as error:
-            problem = request_too_large(name, error.limit)
+            problem = run_errors.request_too_large(name, error.limit)
         return EngineCall(
             id=snapshot.call_id, name=name, args=args, kwargs=kwargs, problem=problem, stands=not awaited
         )
@@ -327,15 +319,19 @@ class EngineRun:
             return value, None
         if isinstance(value, Unreadable):
             limit = value.too_large
-            return None, not_serializable(str(value.foreign)) if limit is None else result_too_large(limit)
+            return None, run_errors.not_serializable(
+                str(value.foreign)
+            ) if limit is None else run_errors.result_too_large(limit)
         try:
             clean, size = to_json(value)
         except ValueTooLarge as error:
-            return None, result_too_large(error.limit)
+            return None, run_errors.result_too_large(error.limit)
         except InvalidArgument:
-            return None, not_serializable(_first_foreign(value))
+            return None, run_errors.not_serializable(_first_foreign(value))
         if size > MAX_VALUE_BYTES:
-            return None, result_too_large(f"it is {size} bytes as JSON, the limit is {MAX_VALUE_BYTES}")
+            return None, run_errors.result_too_large(
+                f"it is {size} bytes as JSON, the limit is {MAX_VALUE_BYTES}"
+            )
         if isinstance(clean, (int, float)):
             return clean, None
         functions = {*self._functions.names(), *self.names, *self.program.bound}
@@ -347,14 +343,12 @@ class EngineRun:
             except engine.MontyError:
                 return clean, None
             if found:
-                return None, not_serializable(_type_of_stand_in(found[0]))
+                return None, run_errors.not_serializable(_type_of_stand_in(found[0]))
         return clean, None
 
     def give_names_back(self, *, drop_value: bool) -> None:
-        """Give borrowed names the values they had before the run; with *drop_value*, unbind its value too.
-
-        The engine has neither `del` nor a way to list globals, but it unbinds the name of an `except` clause.
-        """
+        """Give borrowed names the values they had before the run; with *drop_value*, unbind its value too."""
+        # The engine has no `del` and no list of globals, but it unbinds the name of an `except` clause.
         lines = [_unbind(VALUE_NAME)] if drop_value else []
         for name in self.borrowed:
             if name != "result" or self.program.result_mode != "maybe":
@@ -377,10 +371,8 @@ class EngineRun:
         return VALUE_NAME if self.program.result_mode == "never" else "result"
 
     def _find_result(self) -> tuple[bool, object]:
-        """Return whether the run bound `result`, and its value.
-
-        A run that reads an earlier `result` bound it if a mark was left, or if it is another object now.
-        """
+        """Return whether the run bound `result`, and its value."""
+        # A run that reads an earlier `result` bound it if a mark was left, or if it is another object now.
         worker, existed, value = self.worker, "result" in self.kept, None
         try:
             bound = True

@@ -1,7 +1,5 @@
 """What is known about guest code before it runs.
 
-Theory of operation
--------------------
 The engine returns the value of the last expression and knows nothing of `result`, of inputs that end with
 their run, or of whether guest code will await a host call. Those are read off the syntax tree:
 
@@ -15,7 +13,7 @@ their run, or of whether guest code will await a host call. Those are read off t
   the driver of the run makes the call, which saves a round trip to the engine.
 * *changes*: code that only computes values leaves the session as it was, so nothing need be stored.
 
-Rules: nothing here runs guest code, and code that this Python cannot parse only costs precision.
+Rules: nothing here runs guest code, and code that this Python cannot syntax.parse only costs precision.
 """
 
 from __future__ import annotations
@@ -32,17 +30,7 @@ import msgspec
 
 from standfast.errors import Span
 from standfast.model.diagnostic import Diagnostic
-from standfast.sandbox.monty.syntax import (
-    Names,
-    Site,
-    SourceLines,
-    bound_directly,
-    children,
-    has_plain_keys,
-    misread,
-    names_in,
-    parse,
-)
+from standfast.sandbox.monty import syntax
 
 ResultMode = Literal["always", "maybe", "never"]
 
@@ -87,7 +75,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     result_mode: ResultMode = "never"
     reads_result: bool = False
     bound: frozenset[str] = frozenset()
-    awaited: frozenset[Site] | None = None
+    awaited: frozenset[syntax.Site] | None = None
     defines_functions: bool = True
     rebinds_result_later: bool = False
     inserted: tuple[tuple[int, int, int], ...] = ()
@@ -106,14 +94,6 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     plain_keys: bool = False
     """Whether the code can hash only values that have no parts (`syntax.has_plain_keys`)."""
 
-    def changes_nothing(self, names: frozenset[str], classes: bool) -> bool:
-        """Return whether the run leaves a session with these names, and perhaps *classes*, as it was.
-
-        Operators are harmless on values of built-in classes, and so are built-in functions that the session
-        has not redefined.
-        """
-        return self.reads_only is not None and not classes and not (self.reads_only & names)
-
     def column(self, line: int, column: int) -> int:
         """Convert a column of the fed text into a column of the user's code."""
         for at_line, at_column, length in self.inserted:
@@ -126,15 +106,13 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 def read_program(
     code: str, *, result_may_be_bound: bool = False, last: frozenset[str] = frozenset()
 ) -> Program:
-    """Read *code*. `result_may_be_bound` means that functions of earlier runs may bind `result`.
-
-    If the code ends with a call of one of *last*, only the argument of that call is fed.
-    """
-    tree = parse(code)
+    """Read *code*. With *result_may_be_bound*, functions of earlier runs may bind `result`."""
+    # If the code ends with a call of one of *last*, only the argument of that call is fed.
+    tree = syntax.parse(code)
     if tree is None:
         return _unread_program(code)
     called = called_if_pure(tree)
-    refused, plain_keys = next(misread(code, tree), None), has_plain_keys(tree)
+    refused, plain_keys = next(syntax.misread(code, tree), None), syntax.has_plain_keys(tree)
     if called is not None:
         return Program(
             code=code,
@@ -147,13 +125,13 @@ def read_program(
             plain_keys=plain_keys,
             refused=refused,
         )
-    names = names_in(code, tree)
+    names = syntax.names_in(code, tree)
     mode: ResultMode = "never"
     if names.always_result:
         mode = "always"
     elif names.maybe_result or names.global_result or (result_may_be_bound and names.calls):
         mode = "maybe"
-    lines = SourceLines(code)
+    lines = syntax.SourceLines(code)
     edits = _edits(lines, mode, names)
     data, last_call = lines.data, None
     ending = tree.body[-1] if tree.body else None
@@ -185,7 +163,7 @@ def read_program(
 
 
 def _unread_program(code: str) -> Program:
-    """Return the program of code that is too long to be parsed, or that this Python cannot parse.
+    """Return the program of code that is too long to be parsed, or that this Python cannot syntax.parse.
 
     A name is put around its last line; the engine refuses that if the line is no expression.
     """
@@ -201,7 +179,7 @@ def _unread_program(code: str) -> Program:
         result_mode="always" if always else "never",
         bound=frozenset(itertools.chain.from_iterable(bound)),
         ends_with_value=named is not None,
-        refused=next(misread(code, None), None),
+        refused=next(syntax.misread(code, None), None),
         unnamed=code if named is not None else None,
         inserted=((code.rstrip().count("\n") + 1, 1, len(_OPEN)),) if named is not None else (),
     )
@@ -238,19 +216,19 @@ def called_if_pure(tree: ast.Module) -> frozenset[str] | None:
             if not isinstance(node.func, ast.Name) or node.func.id not in _HARMLESS_FUNCTIONS:
                 return None
             called.add(node.func.id)
-        pending += children(node)
+        pending += syntax.children(node)
     return frozenset(called)
 
 
 def last_expression(code: str) -> str:
     """Return the text of the last statement, which is an expression."""
-    tree = parse(code)
+    tree = syntax.parse(code)
     if tree is None or not tree.body:
         return "None"
     return ast.get_source_segment(code, tree.body[-1]) or "None"
 
 
-def _edits(lines: SourceLines, mode: ResultMode, names: Names) -> Edits:
+def _edits(lines: syntax.SourceLines, mode: ResultMode, names: syntax.Names) -> Edits:
     """Put a name around the last expression of the code, or marks where it binds `result`."""
     found: list[tuple[int, str]] = []
     last = names.tree.body[-1] if names.tree.body else None
@@ -262,7 +240,7 @@ def _edits(lines: SourceLines, mode: ResultMode, names: Names) -> Edits:
             (lines.site(node)[1], f";{MARK}")
             for node in ast.walk(names.tree)
             if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign))
-            and "result" in bound_directly(node)
+            and "result" in syntax.bound_directly(node)
         ]
         found.sort()
     return Edits(found)
@@ -283,7 +261,7 @@ class Edits:
             at = offset
         return b"".join([*parts, data[at:]]).decode()
 
-    def shift(self, sites: Iterable[Site]) -> Iterator[Site]:
+    def shift(self, sites: Iterable[syntax.Site]) -> Iterator[syntax.Site]:
         """Convert places of the code into places of the fed text."""
         offsets = [offset for offset, _ in self._items]
         added = [0, *itertools.accumulate(len(text) for _, text in self._items)]

@@ -1,7 +1,5 @@
 """The variables of a Monty session as Python source that makes them again in another engine.
 
-Theory of operation
--------------------
 Values are read one by one and written as literals. A value without a literal form (a function, a class or an
 instance of it, a generator, a value that contains itself) is made by its definition instead: the text of
 every top-level `def`, `class` and `import` that the session has run, which the engine above keeps.
@@ -113,11 +111,7 @@ def _value_of(worker: MontyWorker, name: str) -> str | None:
 
 
 def literal(value: object) -> str | None:
-    """Return Python text that makes an equal value.
-
-    Return None if the value is made of anything but built-in types, or exceeds the bound on values: its text
-    would repeat each part that it shares.
-    """
+    """Return Python text that makes an equal value; None if it has other types, or exceeds the bounds."""
     try:
         check_bounds(value)
         return _literal(value, 0)

@@ -105,10 +105,7 @@ def _read(decoder: msgspec.msgpack.Decoder[Stored], data: bytes, what: str) -> S
 
 
 def read_former_cell(data: bytes) -> PausedCell:
-    """Read a cell of the former format, which had the fields of `MontyCellDump` beside the common ones.
-
-    There `at` was the engine's id of the call that the code stands at.
-    """
+    """Read a cell of the former format, in which `at` was the engine's id of a call."""
     cell = common_cell(data, encode_dump(decode_dump(data)))
     at = next((number for number, call_id in cell.calls.items() if call_id == cell.at), None)
     return msgspec.structs.replace(cell, at=at)

@@ -1,7 +1,5 @@
 """The syntax tree of guest code, and what can be read off it.
 
-Theory of operation
--------------------
 * *Names*: one walk tells what the code binds, calls and imports.
 * *Misread code*: the engine accepts some code and runs it differently from Python. It does not call some
   special methods: an object with `__len__` is true even when it is empty, `+=` makes a new object. It puts
@@ -131,10 +129,7 @@ class SourceLines:
 
 
 def parse(code: str) -> ast.Module | None:
-    """Return the syntax tree; None for code that is too long, or that this Python cannot parse.
-
-    The engine may accept such code.
-    """
+    """Return the syntax tree; None for code that is too long, or that only the engine may parse."""
     if len(code) > MAX_READ_CHARS:
         return None
     return _parse_short(code) if len(code) <= _SHORT_CHARS else _parse(code)
@@ -291,10 +286,7 @@ def _targets(target: ast.expr) -> Iterator[str]:
 
 
 def misread(code: str, tree: ast.Module | None) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each place where the engine would run *code* differently from Python.
-
-    For code without a *tree*, only lone surrogates are found, and reported once.
-    """
+    """Yield where the engine would run *code* differently from Python; without a *tree*, one at most."""
     methods, surrogates = tree is not None and "class " in code, _SURROGATE.search(code) is not None
     if not methods and not surrogates:
         return

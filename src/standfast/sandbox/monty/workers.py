@@ -1,7 +1,5 @@
 """Worker processes of the engine, each with a session loaded in it, and how values are taken over from them.
 
-Theory of operation
--------------------
 The engine makes Python objects of a value in one go, holding the GIL, and hashes keys and items of sets on
 the way. A large value, or a key that is a tuple of shared tuples, would block the host. So the size of the
 engine's answer is looked up first (`sent_bytes`), and unless it is small, a dump tells how many parts a value
@@ -101,10 +99,7 @@ class MontyWorker:
     def evaluate(
         self, code: str, inputs: dict[str, Json] | None = None, max_frame_bytes: int = TINY_FRAME_BYTES
     ) -> object:
-        """Run host code in the guest and return its value. It must call nothing.
-
-        A value that arrives in more than *max_frame_bytes* is not read: the result is `UNREAD`.
-        """
+        """Run host code, which calls nothing; return its value, `UNREAD` if it arrives in too many bytes."""
         self.next_input += 1
         snapshot: Any = self.feed(code, inputs=inputs, print_callback=ignore_output)
         while isinstance(snapshot, engine.NameLookupSnapshot):
@@ -130,10 +125,7 @@ class MontyWorker:
     def arguments(
         self, snapshot: engine.FunctionSnapshot, *, small: bool, max_bytes: int = MAX_VALUE_BYTES
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | Unreadable:
-        """Take the arguments of a call over from the engine, unless they are too large or not JSON.
-
-        Unless they are known to be *small*, a dump is checked first.
-        """
+        """Take the arguments of a call over; unless they are *small*, check a dump of them first."""
         if not small:
             try:
                 foreign = check_arguments(self.dump(snapshot), max_bytes)
@@ -145,10 +137,8 @@ class MontyWorker:
         return given  # type: ignore[no-any-return]
 
     def sent_bytes(self) -> int:
-        """Return how much the process has written since the last call; `sys.maxsize` if that is unknown.
-
-        The last thing it wrote is the engine's answer, so this is the most that a value in it can take.
-        """
+        """Return how much the process has written since the last call; `sys.maxsize` if that is unknown."""
+        # The last thing it wrote is the engine's answer, so this is the most that a value in it can take.
         before = self._sent
         try:
             self._sent = int(os.pread(self._io, 64, 0).split(None, 4)[3])
@@ -203,10 +193,7 @@ class MontyWorkers(WorkerSlots[MontyWorker]):
         return worker
 
     def check_loads(self, dump: bytes, limits: SessionLimits, *, paused: bool = False) -> None:
-        """Raise as the engine does if *dump*, made under *limits*, cannot be loaded under them. Blocking.
-
-        Loading takes more memory than the values had. Only a dump that may be too large is tried.
-        """
+        """Raise as the engine does if *dump* is large and cannot be loaded within *limits*. Blocking."""
         if len(dump) * _LOADING_FACTOR <= limits.memory_mb << 20:
             return
         worker = self.attach_bare(limits)

@@ -1,7 +1,5 @@
 """Makes the guest that all others begin as: the guarded module, with the prelude run in it.
 
-Theory of operation
--------------------
 QuickJS can stop code that recurses too deeply, survive a failed allocation, and report promises that were
 rejected and never looked at. The build for WebAssembly has the first switched off, hands the second to the
 code as an exception that it may catch, and offers no way to ask for the third. So functions are changed
@@ -161,10 +159,8 @@ def _with_prelude(guest: Guest) -> Boot:
 
 
 def _install_tracker(guest: Guest, tracker: int) -> None:
-    """Have the engine report rejected promises, and not ask whether it should stop: the epoch does that.
-
-    The fields lie before the engine's list of jobs, which is empty: a list that points to itself.
-    """
+    """Have the engine report rejected promises, and not ask whether it should stop: the epoch does that."""
+    # The fields lie before the engine's list of jobs, which is empty: a list that points to itself.
     start = guest.boot.heap
     data = guest.read(start, guest.size - start)
     words = struct.unpack(f"<{len(data) // 4}I", data[: len(data) // 4 * 4])

@@ -380,16 +380,15 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
         return self._known_code
 
     def _find_outside_names(self, script: Script) -> None:
-        """Find names that are read and nowhere bound: their values may be outside, and are loaded when read.
-
-        Only where code asks the type of a name must it be known before whether there is a value.
-        """
+        """Find names that are read and nowhere bound: values from outside, which are loaded when read."""
+        # Only where code asks the type of a name must it be known before whether there is a value.
         request = self._host.request
         known = {*self._before.names, *request.functions.names()}
         new = inputs.free_names(script, known.union(self._free))
         self._free = [name for name in [*self._free, *new] if name not in known]
-        new = inputs.asked_names(script, self._free)
-        self._asked = [name for name in dict.fromkeys([*self._asked, *new]) if name not in known]
+        types_asked = set(inputs.TYPEOF.findall(script.code))  # allowed where nothing binds the name
+        asked = [*self._asked, *(name for name in self._free if name in types_asked)]
+        self._asked = [name for name in dict.fromkeys(asked) if name not in known]
         if request.load is None:
             return
         self._lazy = [name for name in self._free if name not in {*self._given, *self._asked}]

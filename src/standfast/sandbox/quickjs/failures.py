@@ -12,24 +12,17 @@ import msgspec
 from standfast.errors import Code, ErrorObject, Span
 from standfast.model.limits import SessionLimits
 from standfast.ports.code_engine import CellFunctions
+from standfast.sandbox import run_errors
 from standfast.sandbox.quickjs.frames import GuestReply, Thrown
-from standfast.sandbox.run_errors import (
-    cpu_error,
-    memory_error,
-    stack_error,
-    stdout_error,
-    unknown_function,
-    wall_error,
-)
 from standfast.sandbox.typescript.script import Script
 
 _FRAME: Final = re.compile(r"\(?eval_script:(\d+):(\d+)\)?\s*$", re.M)
 _UNDEFINED: Final = re.compile(r"([A-Za-z_$][\w$]*) is not defined")
 _LIMITS: Final[dict[str, Callable[[SessionLimits], ErrorObject]]] = {
-    "cpu": cpu_error,
-    "wall": wall_error,
-    "flood": stdout_error,
-    "memory": memory_error,
+    "cpu": run_errors.cpu_error,
+    "wall": run_errors.wall_error,
+    "flood": run_errors.stdout_error,
+    "memory": run_errors.memory_error,
 }
 
 
@@ -76,9 +69,9 @@ def thrown_error(thrown: Thrown, code: RunCode) -> ErrorObject:
     message = f"{thrown.name}: {thrown.message}" if thrown.name else f"Uncaught {thrown.message}"
     name = _UNDEFINED.fullmatch(thrown.message) if thrown.name == "ReferenceError" else None
     if name is not None and re.search(rf"(?<![\w$.]){re.escape(name[1])}\s*\(", code.script.code):
-        return unknown_function(name[1], code.functions, span)
+        return run_errors.unknown_function(name[1], code.functions, span)
     if thrown.name == "RangeError" and thrown.message == "Maximum call stack size exceeded":
-        return stack_error(message, code.limits, span)
+        return run_errors.stack_error(message, code.limits, span)
     return ErrorObject(code=Code.RUNTIME_ERROR, message=message, span=span)
 
 

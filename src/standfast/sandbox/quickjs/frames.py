@@ -37,10 +37,7 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
-    """Make ready the guest that the worker holds, or one made of `image`: empty for a new session.
-
-    `functions` are names, as JSON. `now_ms` is the time that the code sees, `seed` that of its chance.
-    """
+    """Make ready the guest that the worker holds, or one made of `image`: empty for a new session."""
 
     image: Image | None
     functions: bytes
@@ -131,10 +128,7 @@ Call = tuple[int, str | None, msgspec.Raw, str | None]
 
 
 class Poll(msgspec.Struct, frozen=True, array_like=True):
-    """The report of the bridge after an entry: new calls, what was printed, and how the run stands.
-
-    `names` are those that are bound when it has ended.
-    """
+    """The bridge's report after an entry. `names` are those that are bound when the run has ended."""
 
     calls: list[Call]
     stdout: str

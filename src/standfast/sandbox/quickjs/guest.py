@@ -1,7 +1,5 @@
 """QuickJS as WebAssembly, driven directly.
 
-Theory of operation
--------------------
 A guest is one instance of the module. It is entered by calls of its exports; between two entries its linear
 memory is all there is of it, for its stack is empty and its globals never change. A new instance begins with
 the memory of a guest that has run the prelude (the *boot image*), and a snapshot is what has changed since.
@@ -74,11 +72,7 @@ class Broken(Exception):
 
 
 class Guest:
-    """One instance. Its methods enter it; each may raise `Trapped` or `Broken`.
-
-    `ask` answers what the code asks for in the middle of an entry; an exception that it raises stops the
-    guest.
-    """
+    """One instance. Methods that enter it may raise `Trapped` or `Broken`, or what `ask` raised inside."""
 
     def __init__(self, machine: Imports, boot: Boot, max_bytes: int) -> None:
         self._machine = machine

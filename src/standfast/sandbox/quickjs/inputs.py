@@ -16,7 +16,7 @@ from standfast.sandbox.typescript.script import Script
 
 MAX_FREE: Final = 200
 _IDENTIFIER: Final = re.compile(r"(?<![\w$])[A-Za-z_$][\w$]*")
-_TYPEOF: Final = re.compile(r"\btypeof\s*\(?\s*([A-Za-z_$][\w$]*)")
+TYPEOF: Final = re.compile(r"\btypeof\s*\(?\s*([A-Za-z_$][\w$]*)")
 _OBJECTS: Final = frozenset({
     "Array", "BigInt", "Boolean", "Date", "Error", "Infinity", "JSON", "Map", "Math", "NaN", "Number",
     "Object", "Promise", "Proxy", "RangeError", "ReferenceError", "Reflect", "RegExp", "Set", "String",
@@ -96,12 +96,6 @@ def loaded(load: Callable[[str], Any], name: str) -> str:
         raise EngineFailed(f"{name} could not be loaded: {error}") from error
 
 
-def asked_names(script: Script, names: Iterable[str]) -> list[str]:
-    """Return which of *names* the code asks the type of: that is allowed where nothing binds them."""
-    found = set(_TYPEOF.findall(script.code))
-    return [name for name in names if name in found]
-
-
 def free_names(script: Script, known: Iterable[str]) -> list[str]:
     """Return the names that the code reads and nothing is known to bind."""
     found = set(_IDENTIFIER.findall(script.code)) - STANDARD_FUNCTIONS - _OBJECTS - script.bound
@@ -110,10 +104,8 @@ def free_names(script: Script, known: Iterable[str]) -> list[str]:
 
 
 def named_arguments(args: list[Any], capability: Capability) -> dict[str, Any] | None:
-    """Return the arguments by name, if one object holds just these; None if they are positional.
-
-    An object that does not fit, where the first parameter takes none, has wrong names: the tool says which.
-    """
+    """Return the arguments by name, if one object holds just these; None if they are positional."""
+    # An object that does not fit, where the first parameter takes none, has wrong names: the tool says which.
     schema = capability.input_schema
     if len(args) != 1 or not isinstance(args[0], dict) or schema.get("type") == "array":
         return None

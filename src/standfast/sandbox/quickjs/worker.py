@@ -1,7 +1,5 @@
 """The program of a worker process: holds a guest, and does with it what the engine asks.
 
-Theory of operation
--------------------
 Standard input and output are pipes with frames on them (see `worker_process` and `frames`). The main thread
 reads a frame, enters the guest, and answers. A second thread looks at the clock every few milliseconds while
 the guest computes, and moves the epoch of wasmtime when its time is over: then the guest traps.

@@ -134,10 +134,7 @@ class QuickJsWorkers(WorkerSlots[QuickJsWorker]):
                 worker.close()
 
     def has_answered(self) -> None:
-        """Note that workers can be started here: from now on there is always one more than are in use.
-
-        Not before: the first has to make the guest that later ones find in the cache.
-        """
+        """Keep one more worker ready than are in use, now that the first has put the guest into the cache."""
         if not self._works:
             with self._lock:
                 self._works = True

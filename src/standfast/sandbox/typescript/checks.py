@@ -308,10 +308,7 @@ class _Reads:
         return []
 
     def _read_by_declarator(self, node: Node) -> list[Node]:
-        """Record the keys that `const { x } = data` reads, or return the parts to look into.
-
-        The names that a declaration binds are not read.
-        """
+        """Record the keys that `const { x } = data` reads, or return the parts that it reads."""
         name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         read = self._text(value) if value is not None and value.type == "identifier" else None
         if name is not None and read in self._names and (keys := self._pattern_keys(name)) is not None:

@@ -1,7 +1,5 @@
 """Rewrites the declarations that JavaScript lacks, or that end with a program, on the same lines.
 
-Theory of operation
--------------------
 An enum becomes a function that fills an object, a namespace one that returns its exports, and a parameter
 property an assignment at the beginning of its constructor.
 

@@ -1,7 +1,5 @@
 """Changes at byte offsets that turn TypeScript into JavaScript, and the way back.
 
-Theory of operation
--------------------
 A removed part leaves blanks of the same width, so most places stay where they are. Inserted text is on the
 same line and moves the places after it; `Moves` maps them back.
 

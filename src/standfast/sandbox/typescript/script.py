@@ -1,7 +1,5 @@
 """A TypeScript program as the JavaScript that the engine runs.
 
-Theory of operation
--------------------
 `read_script` parses the code once, refuses syntax that cannot be run, and writes JavaScript with the same
 lines: types become blanks, declarations of the top level become names of the session. The engine evaluates
 it as a global script in which `await` may be used at the top level; its value is that of its last expression.
@@ -82,10 +80,8 @@ class Script:
     source: Source = field(repr=False, compare=False)
 
     def position(self, line: int, column: int) -> tuple[int, int]:
-        """Return the place in the source of a place in `javascript`, as the engine reports it.
-
-        The engine's columns count bytes, from 1; in the first line from 0, but it never says 0.
-        """
+        """Return the place in the source of a place in `javascript`, as the engine reports it."""
+        # The engine's columns count bytes, from 1; in the first line from 0, but it never says 0.
         data = self.javascript.encode()
         starts = line_starts(data)
         line = max(1, min(line, len(starts)))
@@ -133,10 +129,7 @@ _read_short: Final = functools.lru_cache(maxsize=64)(_read)
 
 
 def syntax_errors(source: Source) -> list[Diagnostic]:
-    """Return the first mistake, as one diagnostic: after it the parser guesses.
-
-    Brackets and quotes that do not match explain most mistakes, and are looked for first.
-    """
+    """Return the first mistake, as one diagnostic; brackets and quotes that do not match explain most."""
     if source.gave_up_at is not None:
         at = source.between(source.gave_up_at, source.gave_up_at)
         return [diagnose(Code.SYNTAX_ERROR, "the code has too many mistakes to be read", at)]

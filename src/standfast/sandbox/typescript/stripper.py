@@ -1,7 +1,5 @@
 """Removes the types from TypeScript.
 
-Theory of operation
--------------------
 One walk over the tree, with a list of the nodes still to visit instead of recursion. A node that consists of
 types becomes blank and is not entered. Enums, namespaces and parameter properties, which do something when
 they run, are rewritten by `lowering`.

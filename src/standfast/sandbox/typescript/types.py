@@ -1,7 +1,5 @@
 """What the TypeScript compiler finds, where it is installed.
 
-Theory of operation
--------------------
 The compiler gets the code as it is written, with declarations of the functions that it may call, of the
 guest's own objects, and of the session's names, whose types are not known. The checks that need no compiler
 come first, and a place that they report is not reported again.
@@ -153,10 +151,7 @@ def find_tsc() -> str | None:
 
 
 def compile_messages(tsc: list[str], code: str, ambient: str) -> list[CompilerMessage]:
-    """Return the compiler's messages about `code`, given declarations of everything around it.
-
-    A message of several lines keeps its first and its last, which says why.
-    """
+    """Return the compiler's messages about `code`: of long ones the first line and the last."""
     with tempfile.TemporaryDirectory(prefix="standfast-tsc-") as name:
         directory = Path(name)
         project = {"compilerOptions": _OPTIONS, "files": [_CELL, "ambient.d.ts"]}

@@ -1,7 +1,5 @@
 """The program that runs in the jail: it knows nothing but the standard library and the socket to its host.
 
-Theory of operation
--------------------
 `boot` confines the process and splits it: a supervisor that watches the socket, and the guest proper, which
 reads a run from the socket, runs it in the session's namespace and answers with its end. For everything
 outside (a call, the time, chance, a value by name) the code asks the host, and waits.

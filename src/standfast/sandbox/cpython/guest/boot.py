@@ -1,7 +1,5 @@
 """Where the jailed process begins: confine, fork, serve.
 
-Theory of operation
--------------------
 The process that the host started stays as a supervisor and only waits: for the host to hang up, or for the
 guest to end. Either way it ends both, whatever the guest computes and whichever lock it holds. The guest is
 its child. In a process namespace the supervisor is the first process, so nothing outlives it.

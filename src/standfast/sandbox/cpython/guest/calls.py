@@ -1,7 +1,5 @@
 """Calls of what the host offers, and the event loop that waits for their answers and for nothing else.
 
-Theory of operation
--------------------
 A plain call is sent, and the code stands until its answer comes. A call that the code awaits returns a
 `Later` immediately; when every task waits, the event loop says so, and the host answers one call at a time.
 Its place decides which of the two a call is: code is compiled so that a call whose value ends up awaited asks

@@ -47,10 +47,8 @@ _loading: dict[str, Any] = {}
 
 
 def pack(names: Names, chance: object) -> tuple[bytes, list[str], bool, list[str]]:
-    """Return the session as bytes, its names, whether all of it is plain data, and what was dropped and why.
-
-    Modules remember what a session would miss: how decimals are rounded, and how *chance* continues.
-    """
+    """Return the session as bytes, its names, whether it is plain data, and what was dropped and why."""
+    # Modules remember what a session would miss: how decimals are rounded, and how *chance* continues.
     with _deep_recursion():
         for name in [name for name in names if type(name) is not str or not name.isidentifier()]:
             del names[name]

@@ -1,7 +1,5 @@
 """Guest code as it is compiled.
 
-Theory of operation
--------------------
 Code is changed in its tree, never in its text, so that every line and column stays what its author wrote:
 
 * the value of a last expression gets a name;

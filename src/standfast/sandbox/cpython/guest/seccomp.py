@@ -1,7 +1,5 @@
 """The filter of system calls, as a program for the kernel's packet filter, and how it is installed.
 
-Theory of operation
--------------------
 The kernel runs the program at every system call and obeys its answer. The program sees the number of the call
 and its arguments, but no memory: so `clone3`, whose flags are in memory, does not exist for the guest (the C
 library falls back to `clone`), and rules about arguments are rules about numbers.

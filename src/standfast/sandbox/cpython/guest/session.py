@@ -1,7 +1,5 @@
 """The session's namespace, and a run of code in it.
 
-Theory of operation
--------------------
 Names live in a module that calls itself `__main__`. What is not the session's own (functions of the host,
 values that were loaded, an earlier `result`) lies beside the built-in names, where code finds it and which
 are not stored. A run ends with two frames: `ran`, before the session is packed, and `end`.
