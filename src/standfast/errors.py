@@ -201,21 +201,9 @@ class TurnCode(enum.StrEnum):
 
 
 _STATUS_GROUPS: Final = {
-    "validation_error": (
-        "SYNTAX_ERROR TYPE_ERROR UNKNOWN_TOOL UNSUPPORTED_FEATURE RESULT_NOT_SERIALIZABLE "
-        "INVALID_ARGUMENT INVALID_SESSION_ID INVALID_TOOL_NAME SESSION_NOT_FOUND METHOD_NOT_FOUND "
-        "SNAPSHOT_CORRUPT SNAPSHOT_VERSION_MISMATCH SNAPSHOT_CAPABILITY_MISMATCH SESSION_EXISTS "
-        "SESSION_BUSY TURN_NOT_FOUND TURN_WAITS_FOR_ITSELF RUNTIME_REQUIRED IDEMPOTENCY_CONFLICT "
-        "INPUT_NOT_FOUND NODE_NOT_FOUND STALE_BRANCH TOKEN_NOT_FOUND TOKEN_ALREADY_USED "
-        "APPROVAL_NOT_FOUND APPROVAL_ALREADY_DECIDED TASK_EXISTS TASK_NOT_FOUND MONITOR_NOT_FOUND "
-        "TRIGGER_NOT_FOUND SERVICE_UNAVAILABLE INVALID_PLUGIN PLUGIN_CONFLICT PROTOCOL_ERROR "
-        "SESSION_REQUIRED SESSION_NOT_ACCEPTED TOOL_CONFLICT TOOL_ORPHANED GENERATION_MISMATCH "
-        "PROVIDER_UNAVAILABLE PROVIDER_MISMATCH ENGINE_UNAVAILABLE"
-    ),
     "runtime_error": (
         "RUNTIME_ERROR TOOL_ERROR IO_ERROR SERIALIZE_ERROR NOT_CONFIGURED PROVIDER_UNCONFIGURED "
-        "RECORD_CORRUPT SCHEMA_TOO_NEW "
-        "STORE_UNAVAILABLE BAD_TOOL_SOURCE INSTRUCTIONS_FAILED"
+        "RECORD_CORRUPT SCHEMA_TOO_NEW STORE_UNAVAILABLE BAD_TOOL_SOURCE INSTRUCTIONS_FAILED"
     ),
     "timeout": "TIMEOUT_WALL TIMEOUT_CPU TIMEOUT_TOOL",
     "resource_exhausted": (
@@ -228,10 +216,13 @@ _STATUS_GROUPS: Final = {
     "interrupted": "INTERRUPTED RUNTIME_CLOSED STALE_STATE LEASE_LOST",
 }
 
-STATUS_OF_CODE: Final[dict[str, str]] = {
+STATUS_OF_CODE: Final[dict[str, str]] = dict.fromkeys(Code, "validation_error") | {
     code: status for status, codes in _STATUS_GROUPS.items() for code in codes.split()
 }
-"""The run status that each code means. A tool author's own code is a runtime error."""
+"""The run status that each code means: `validation_error` unless it is in another group.
+
+A tool author's own code is a runtime error.
+"""
 
 
 class StandfastError(Exception):
@@ -239,12 +230,14 @@ class StandfastError(Exception):
 
     code: str = Code.RUNTIME_ERROR
     retryable: bool = False
+    hint: str | None = None
 
     def __init__(self, message: str, *, hint: str | None = None, span: Span | None = None) -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
         self.span = span
+        if hint is not None:
+            self.hint = hint
 
     def error_object(self) -> ErrorObject:
         """The same failure as data."""
@@ -268,9 +261,10 @@ class ValueTooLarge(InvalidArgument):
     """A value takes more bytes, or has more parts, than it may. `limit` says how many it may have."""
 
     code = Code.REQUEST_TOO_LARGE
+    hint = "pass less at once"
 
     def __init__(self, limit: str) -> None:
-        super().__init__(f"the value is too large: {limit}", hint="pass less at once")
+        super().__init__(f"the value is too large: {limit}")
         self.limit = limit
 
 
@@ -297,12 +291,10 @@ class ToolNameTaken(InvalidToolName):
     """Two owners want the same capability name."""
 
     code = Code.TOOL_CONFLICT
+    hint = "rename one of them with @tool(name=...)"
 
     def __init__(self, name: str, owner: str, other: str) -> None:
-        super().__init__(
-            f"capability {name!r} of {other} is already registered by {owner}",
-            hint="rename one of them with @tool(name=...)",
-        )
+        super().__init__(f"capability {name!r} of {other} is already registered by {owner}")
         self.name, self.owner, self.other = name, owner, other
 
 
@@ -316,11 +308,10 @@ class SessionNotFound(CallerError):
     """No session has this id."""
 
     code = Code.SESSION_NOT_FOUND
+    hint = "`standfast sessions list` shows those that exist"
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(
-            f"there is no session {session_id!r}", hint="`standfast sessions list` shows those that exist"
-        )
+        super().__init__(f"there is no session {session_id!r}")
 
 
 class SessionWaiting(CallerError):
@@ -341,22 +332,21 @@ class SessionExists(CallerError):
     """A new session was given the id of an existing one."""
 
     code = Code.SESSION_EXISTS
+    hint = "choose another id"
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"there is a session {session_id!r} already", hint="choose another id")
+        super().__init__(f"there is a session {session_id!r} already")
 
 
 class SessionBusy(CallerError):
     """Another worker is running a turn of this session."""
 
     code = Code.SESSION_BUSY
-
     retryable = True
+    hint = "wait until its turn has ended"
 
     def __init__(self, session_id: str, owner: str) -> None:
-        super().__init__(
-            f"session {session_id!r} is being worked on by {owner}", hint="wait until its turn has ended"
-        )
+        super().__init__(f"session {session_id!r} is being worked on by {owner}")
         self.session_id, self.owner = session_id, owner
 
 
@@ -364,11 +354,10 @@ class TurnNotFound(CallerError):
     """No turn has this id, or the turn has ended and cannot be resumed."""
 
     code = Code.TURN_NOT_FOUND
+    hint = "`standfast sessions show` lists the turns"
 
     def __init__(self, turn_id: str) -> None:
-        super().__init__(
-            f"there is no unfinished turn {turn_id!r}", hint="`standfast sessions show` lists the turns"
-        )
+        super().__init__(f"there is no unfinished turn {turn_id!r}")
         self.turn_id = turn_id
 
 
@@ -391,13 +380,11 @@ class TurnWaitsForItself(CallerError):
     """The turn would wait for a session that waits for this turn."""
 
     code = Code.TURN_WAITS_FOR_ITSELF
+    hint = "queue the input, or start the turn from a background task, and do not wait for it here"
 
     def __init__(self, session_id: str, awaited: str) -> None:
         what = "itself" if session_id == awaited else f"session {awaited!r}, which waits for it"
-        super().__init__(
-            f"the turn of session {session_id!r} would wait for {what}",
-            hint="queue the input, or start the turn from a background task, and do not wait for it here",
-        )
+        super().__init__(f"the turn of session {session_id!r} would wait for {what}")
         self.session_id, self.awaited = session_id, awaited
 
 
@@ -405,23 +392,20 @@ class RuntimeRequired(CallerError):
     """A turn without a runtime reached a call that must wait."""
 
     code = Code.RUNTIME_REQUIRED
+    hint = 'use a session: `async with Runtime("standfast.db") as runtime`'
 
     def __init__(self, kinds: str) -> None:
-        super().__init__(
-            f"the turn has to wait ({kinds}), and a run without a runtime is over when it does",
-            hint='use a session: `async with Runtime("standfast.db") as runtime`',
-        )
+        super().__init__(f"the turn has to wait ({kinds}), and a run without a runtime is over when it does")
 
 
 class IdempotencyConflict(CallerError):
     """The idempotency key was used before with other content."""
 
     code = Code.IDEMPOTENCY_CONFLICT
+    hint = "use a key per input"
 
     def __init__(self, key: str) -> None:
-        super().__init__(
-            f"idempotency key {key[:80]!r} was used before with other content", hint="use a key per input"
-        )
+        super().__init__(f"idempotency key {key[:80]!r} was used before with other content")
         self.key = key
 
 
@@ -439,11 +423,10 @@ class NodeNotFound(CallerError):
     """No node of this session has this id."""
 
     code = Code.NODE_NOT_FOUND
+    hint = "`standfast sessions show` lists them"
 
     def __init__(self, node_id: str) -> None:
-        super().__init__(
-            f"there is no node {node_id[:80]!r} in this session", hint="`standfast sessions show` lists them"
-        )
+        super().__init__(f"there is no node {node_id[:80]!r} in this session")
         self.node_id = node_id
 
 
@@ -451,11 +434,10 @@ class StaleBranch(CallerError):
     """A node that must be on the active path is not; nothing was written."""
 
     code = Code.STALE_BRANCH
+    hint = "read the path again, then append"
 
     def __init__(self, current_leaf_node_id: str | None) -> None:
-        super().__init__(
-            f"the active path has moved on to {current_leaf_node_id}", hint="read the path again, then append"
-        )
+        super().__init__(f"the active path has moved on to {current_leaf_node_id}")
         self.current_leaf_node_id = current_leaf_node_id
 
 
@@ -481,23 +463,20 @@ class ApprovalNotFound(CallerError):
     """No approval request has this id."""
 
     code = Code.APPROVAL_NOT_FOUND
+    hint = "`standfast approvals list` shows those that exist"
 
     def __init__(self, approval_id: str) -> None:
-        super().__init__(
-            f"there is no approval {approval_id!r}", hint="`standfast approvals list` shows those that exist"
-        )
+        super().__init__(f"there is no approval {approval_id!r}")
 
 
 class ApprovalAlreadyDecided(CallerError):
     """The approval was decided before; a decision is final."""
 
     code = Code.APPROVAL_ALREADY_DECIDED
+    hint = "a decision is used once; run the code again to ask anew"
 
     def __init__(self, approval_id: str, state: str) -> None:
-        super().__init__(
-            f"approval {approval_id} is already {state}",
-            hint="a decision is used once; run the code again to ask anew",
-        )
+        super().__init__(f"approval {approval_id} is already {state}")
         self.approval_id, self.state = approval_id, state
 
 
@@ -505,12 +484,10 @@ class TaskExists(CallerError):
     """The session has a running task with this id."""
 
     code = Code.TASK_EXISTS
+    hint = "cancel it first, or use another id"
 
     def __init__(self, session_id: str, task_id: str) -> None:
-        super().__init__(
-            f"session {session_id!r} has a task {task_id!r} that is not over",
-            hint="cancel it first, or use another id",
-        )
+        super().__init__(f"session {session_id!r} has a task {task_id!r} that is not over")
 
 
 class TaskNotFound(CallerError):
@@ -535,9 +512,10 @@ class TriggerNotFound(CallerError):
     """No trigger has this name."""
 
     code = Code.TRIGGER_NOT_FOUND
+    hint = "`standfast triggers list` shows them"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is no trigger {name[:128]!r}", hint="`standfast triggers list` shows them")
+        super().__init__(f"there is no trigger {name[:128]!r}")
 
 
 class ServiceUnavailable(CallerError):
@@ -606,12 +584,10 @@ class ProviderMismatch(OperatorError):
     """The session was opened with a model of another provider."""
 
     code = Code.PROVIDER_MISMATCH
+    hint = "open it with a model of the same provider, or fork it: a fork may change its provider"
 
     def __init__(self, session_id: str, *, expected: str, actual: str) -> None:
-        super().__init__(
-            f"session {session_id!r} was talking to {expected}, not to {actual}",
-            hint="open it with a model of the same provider, or fork it: a fork may change its provider",
-        )
+        super().__init__(f"session {session_id!r} was talking to {expected}, not to {actual}")
         self.session_id, self.expected, self.actual = session_id, expected, actual
 
 
@@ -637,12 +613,10 @@ class RuntimeClosed(OperatorError):
     """The runtime was closed while a turn ran."""
 
     code = Code.RUNTIME_CLOSED
+    hint = "the turn is unfinished, not lost: continue it with `session.resume()`"
 
     def __init__(self, turn_id: str) -> None:
-        super().__init__(
-            f"the runtime was closed while turn {turn_id} ran",
-            hint="the turn is unfinished, not lost: continue it with `session.resume()`",
-        )
+        super().__init__(f"the runtime was closed while turn {turn_id} ran")
         self.turn_id = turn_id
 
 
@@ -706,12 +680,10 @@ class RecordCorrupt(StoreError):
     """A stored record does not match its digest."""
 
     code = Code.RECORD_CORRUPT
+    hint = "the file was changed or damaged; restore it from a backup, or destroy that record"
 
     def __init__(self, what: str) -> None:
-        super().__init__(
-            f"stored record {what} does not match its digest",
-            hint="the file was changed or damaged; restore it from a backup, or destroy that record",
-        )
+        super().__init__(f"stored record {what} does not match its digest")
 
 
 class SchemaTooNew(StoreError):
@@ -731,12 +703,10 @@ class LeaseLost(StoreError):
     """Another worker took the session over; this write was refused."""
 
     code = Code.LEASE_LOST
+    hint = "another process continues the turn"
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(
-            f"the lease on session {session_id!r} was lost, nothing was written",
-            hint="another process continues the turn",
-        )
+        super().__init__(f"the lease on session {session_id!r} was lost, nothing was written")
         self.session_id = session_id
 
 
@@ -744,7 +714,6 @@ class StoreUnavailable(StoreError):
     """The store could not be written: disk full, locked or unreadable."""
 
     code = Code.STORE_UNAVAILABLE
-
     retryable = True
 
 
@@ -831,11 +800,11 @@ class ToolConflict(InvalidToolName):
     """Two sources want the same tool id or tool name; nothing was changed."""
 
     code = Code.TOOL_CONFLICT
+    hint = "rename one of the tools, or remove one of the sources"
 
     def __init__(self, kind: str, value: str, *, owner: str, other: str, tools: tuple[str, str]) -> None:
         super().__init__(
-            f"{tools[0]!r} of {owner} and {tools[1]!r} of {other} both want the tool {kind} {value[:80]!r}",
-            hint="rename one of the tools, or remove one of the sources",
+            f"{tools[0]!r} of {owner} and {tools[1]!r} of {other} both want the tool {kind} {value[:80]!r}"
         )
         self.kind, self.value, self.owner, self.other = kind, value, owner, other
 
@@ -857,12 +826,10 @@ class GenerationMismatch(CallerError):
     """The registry has changed since this state was read; nothing was applied."""
 
     code = Code.GENERATION_MISMATCH
+    hint = "read the state again, change it, and apply that"
 
     def __init__(self, *, expected: int, actual: int) -> None:
-        super().__init__(
-            f"the tool state is of generation {expected}, the registry is at {actual}",
-            hint="read the state again, change it, and apply that",
-        )
+        super().__init__(f"the tool state is of generation {expected}, the registry is at {actual}")
         self.expected, self.actual = expected, actual
 
 
@@ -870,7 +837,8 @@ class BadToolSource(OutsideError):
     """A tool source raised, or returned an invalid manifest or tool; nothing was changed."""
 
     code = Code.BAD_TOOL_SOURCE
+    hint = "the source is at fault, or it is down"
 
     def __init__(self, source: str, what: str) -> None:
-        super().__init__(f"tool source {source!r} {what}", hint="the source is at fault, or it is down")
+        super().__init__(f"tool source {source!r} {what}")
         self.source = source

@@ -198,3 +198,11 @@ class UsageLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def max_cost_nano_usd(self) -> int | None:
         return None if self.max_cost_usd is None else round(self.max_cost_usd * NANO)
+
+    def left(self, used: Usage, wall_ms: int) -> dict[str, float]:
+        """Return what is left of the limits on tokens, calls, time and money, as far as they are set."""
+        spent = {"max_tokens": used.total, "max_calls": used.calls, "max_wall_ms": wall_ms}
+        left = {name: getattr(self, name) - spent[name] for name in spent if getattr(self, name) is not None}
+        if self.max_cost_nano_usd is not None:
+            left["max_cost_usd"] = (self.max_cost_nano_usd - used.cost_nano_usd) / NANO
+        return left

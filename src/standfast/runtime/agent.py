@@ -33,6 +33,14 @@ class _Options(TypedDict, Generic[Deps], total=False):
     settings: dict[str, Any] | None
 
 
+class _RunOptions(TypedDict, Generic[Deps], total=False):
+    """The settings of one run: values that code can read by name, the deps, and the limits."""
+
+    inputs: Mapping[str, Any] | None
+    deps: Deps | None
+    limits: UsageLimits | None
+
+
 class Agent(AgentDefinition[Deps, Output]):
     """A model with instructions and tools.
 
@@ -90,30 +98,16 @@ class Agent(AgentDefinition[Deps, Output]):
         ) -> None: ...
         def __init__(self, model: Model, **options: Any) -> None: ...
 
-    async def run(
-        self,
-        prompt: Prompt,
-        *,
-        inputs: Mapping[str, Any] | None = None,
-        deps: Deps | None = None,
-        limits: UsageLimits | None = None,
-    ) -> FinishedTurn[Output]:
+    async def run(self, prompt: Prompt, **options: Unpack[_RunOptions[Deps]]) -> FinishedTurn[Output]:
         """Run one turn in a session of its own, in memory, to its answer.
 
         Raise `TurnStopped` if it ends without an answer, and `RuntimeRequired` if it has to wait.
         """
-        result = await self.run_stream(prompt, inputs=inputs, deps=deps, limits=limits)
+        result = await self.run_stream(prompt, **options)
         assert isinstance(result, FinishedTurn)  # every other end of such a turn is raised
         return result
 
-    def run_sync(
-        self,
-        prompt: Prompt,
-        *,
-        inputs: Mapping[str, Any] | None = None,
-        deps: Deps | None = None,
-        limits: UsageLimits | None = None,
-    ) -> FinishedTurn[Output]:
+    def run_sync(self, prompt: Prompt, **options: Unpack[_RunOptions[Deps]]) -> FinishedTurn[Output]:
         """`run` without an event loop."""
         import asyncio
 
@@ -121,17 +115,10 @@ class Agent(AgentDefinition[Deps, Output]):
             raise InvalidArgument(
                 "run_sync() cannot wait inside a running event loop", hint="use `await agent.run(...)` there"
             )
-        return asyncio.run(self.run(prompt, inputs=inputs, deps=deps, limits=limits))
+        return asyncio.run(self.run(prompt, **options))
 
-    def run_stream(
-        self,
-        prompt: Prompt,
-        *,
-        inputs: Mapping[str, Any] | None = None,
-        deps: Deps | None = None,
-        limits: UsageLimits | None = None,
-    ) -> Turn[Output]:
+    def run_stream(self, prompt: Prompt, **options: Unpack[_RunOptions[Deps]]) -> Turn[Output]:
         """`run` as a turn to iterate over: its events as they happen; awaiting it gives the result."""
         from standfast.runtime.one_off import one_off_turn
 
-        return one_off_turn(self, prompt, inputs=inputs, deps=deps, limits=limits)
+        return one_off_turn(self, prompt, **options)

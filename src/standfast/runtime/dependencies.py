@@ -22,7 +22,7 @@ import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -257,13 +257,6 @@ async def _opened(made: Any) -> tuple[Any, AbstractAsyncContextManager[Any] | No
     return made, None
 
 
-class HasDepsType(Protocol):
-    """An agent, as far as its deps are concerned."""
-
-    name: Any
-    deps_type: Any
-
-
 def checked_factory(factory: object) -> Any:
     """Refuse what cannot be a deps factory."""
     if factory is None or (callable(factory) and not inspect.isgeneratorfunction(factory)):
@@ -304,7 +297,7 @@ def fits(deps_type: Any, deps: Any) -> bool:
         return True
 
 
-def deps_missing(agent: HasDepsType, turn_id: str, *, returned_none: str = "") -> DepsMissing:
+def deps_missing(agent: Any, turn_id: str, *, returned_none: str = "") -> DepsMissing:
     """Return the error of a turn without the deps that its agent declares."""
     wanted = getattr(agent.deps_type, "__name__", None) or str(agent.deps_type)
     why = f"the deps factory of {returned_none} returned None" if returned_none else "no deps are known here"

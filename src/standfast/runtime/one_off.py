@@ -15,7 +15,7 @@ import msgspec
 
 from standfast.durable.journal import task_input_id
 from standfast.errors import ErrorObject, InvalidArgument, RuntimeRequired, TurnCode
-from standfast.model.limits import NANO, Usage, UsageLimits
+from standfast.model.limits import UsageLimits
 from standfast.model.message import UserMessage
 from standfast.model.outcome import Stopped, StopReason
 from standfast.runtime.agent_definition import AgentDefinition, checked_limits
@@ -73,8 +73,10 @@ async def _run_frames(live: LiveSession, turn: Turn[Any], limits: UsageLimits) -
     try:
         result = await live.run(turn)
         while isinstance(result, FrameSwitchedTurn) and result.outcome.switch.task is not None:
-            left = _left(limits, result.usage, round((loop.time() - began) * 1000))
-            if left is None:
+            used = result.usage
+            left = limits.left(used, round((loop.time() - began) * 1000))
+            left["max_iterations"] = limits.max_iterations - used.calls
+            if min(left.values()) <= 0:
                 error = ErrorObject(
                     code=TurnCode.TURN_BUDGET,
                     message="the run used up its limits before it could continue in a new frame",
@@ -92,7 +94,7 @@ async def _run_frames(live: LiveSession, turn: Turn[Any], limits: UsageLimits) -
             request = TurnRequest(
                 message=UserMessage(content=result.outcome.switch.task),
                 deps=turn.request.deps,
-                limits=left,
+                limits=msgspec.structs.replace(limits, **left),
                 consumes=task_input_id(turn.turn_id),
             )
             turn.continue_as(new_turn_id(), request)
@@ -106,19 +108,3 @@ async def _run_frames(live: LiveSession, turn: Turn[Any], limits: UsageLimits) -
         return result
     finally:
         live.queue.draining = None
-
-
-def _left(limits: UsageLimits, used: Usage, wall_ms: int) -> UsageLimits | None:
-    """Return what is left of *limits* for another turn; None if one of them is used up."""
-    left: dict[str, int | float] = {"max_iterations": limits.max_iterations - used.calls}
-    if limits.max_tokens is not None:
-        left["max_tokens"] = limits.max_tokens - used.total
-    if limits.max_calls is not None:
-        left["max_calls"] = limits.max_calls - used.calls
-    if limits.max_wall_ms is not None:
-        left["max_wall_ms"] = limits.max_wall_ms - wall_ms
-    if limits.max_cost_nano_usd is not None:
-        left["max_cost_usd"] = (limits.max_cost_nano_usd - used.cost_nano_usd) / NANO
-    if min(left.values()) <= 0:
-        return None
-    return msgspec.structs.replace(limits, **left)

@@ -29,7 +29,7 @@ import msgspec
 
 from standfast.errors import ErrorObject, ToolError, TurnCode
 from standfast.model.canonical import Json
-from standfast.model.limits import NANO, Usage, UsageLimits, dollars
+from standfast.model.limits import Usage, UsageLimits, dollars
 from standfast.plugins.contexts import Shelf
 from standfast.plugins.shipped.subagent_children import Children, KnownChild
 
@@ -76,27 +76,16 @@ def used_up(limits: UsageLimits, spent: SharedSpending, *, kept_calls: int) -> E
 
 def allowance(shared: UsageLimits, spent: SharedSpending, own: UsageLimits) -> UsageLimits:
     """Return the limits of a subagent that begins now; something must be left (`used_up`)."""
-    usage, most_cost = spent.usage, shared.max_cost_nano_usd
-    left: dict[str, float | None] = {
-        "max_tokens": _left(shared.max_tokens, usage.total),
-        "max_calls": _left(shared.max_calls, usage.calls + KEPT_CALLS),
-        "max_cost_usd": None if most_cost is None else (most_cost - usage.cost_nano_usd) / NANO,
-        "max_wall_ms": _left(shared.max_wall_ms, spent.wall_ms),
-    }
-    for name, value in left.items():
-        known = [one for one in (getattr(own, name), value) if one is not None]
-        left[name] = min(known, default=None)
-    return msgspec.structs.replace(own, **left)
+    used = msgspec.structs.replace(spent.usage, calls=spent.usage.calls + KEPT_CALLS)
+    left = shared.left(used, spent.wall_ms)
+    lower = {name: value for name, value in left.items() if (getattr(own, name) or value) >= value}
+    return msgspec.structs.replace(own, **lower)
 
 
 def less(usage: Usage, before: Usage) -> Usage:
     """Return *usage* minus the usage *before*."""
     names = Usage.__struct_fields__
     return Usage(**{name: max(0, getattr(usage, name) - getattr(before, name)) for name in names})
-
-
-def _left(limit: int | None, used: int) -> int | None:
-    return None if limit is None else limit - used
 
 
 def _over(problem: str) -> ErrorObject:
