@@ -22,7 +22,9 @@ import msgspec
 
 from standfast.model.capability import Capability
 from standfast.model.limits import Usage
-from standfast.model.message import Message, Reasoning, RequestedCall
+from standfast.model.message import Message
+from standfast.model.message import Reasoning as Reasoning
+from standfast.model.message import RequestedCall as RequestedCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +76,6 @@ class ReplyEnded(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: tuple[Reasoning, ...] = ()
     response_id: str = ""
 
-
-__all__ = [
-    "ModelDelta",
-    "ModelProvider",
-    "ModelRequest",
-    "Reasoning",
-    "ReasoningArrived",
-    "ReplyEnded",
-    "RequestedCall",
-    "TextArrived",
-]
 
 ModelDelta = TextArrived | ReasoningArrived | ReplyEnded
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NotRequired, Protocol, TypedDict, Unpack
 
 import msgspec
 
@@ -240,6 +240,16 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: frozenset[str]
 
 
+class Description(TypedDict):
+    """The agent that works on a session. Without `metadata` or `code`, or with None, those stay."""
+
+    agent: str
+    model: str
+    host: dict[str, Json]
+    metadata: NotRequired[dict[str, Json] | None]
+    code: NotRequired[CodeSettings | None]
+
+
 class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session to make, with all that it begins with.
 
@@ -303,20 +313,8 @@ class SessionStore(Protocol):
     async def heads(self) -> list[SessionHead]:
         """Return all sessions, the latest used first."""
 
-    async def describe(
-        self,
-        session_id: str,
-        *,
-        agent: str,
-        model: str,
-        host: dict[str, Json],
-        metadata: dict[str, Json] | None = None,
-        code: CodeSettings | None = None,
-    ) -> None:
-        """Record the agent that works on the session now; `SessionNotFound` if there is none.
-
-        *metadata* and *code* replace what the session was opened with, unless they are None.
-        """
+    async def describe(self, session_id: str, **description: Unpack[Description]) -> None:
+        """Record the agent that works on the session now; `SessionNotFound` if there is none."""
 
     async def note_blocked(self, session_id: str, blocked: Blocked | None) -> None:
         """Record why the session's next turn cannot run; None clears the note. A missing session is fine."""

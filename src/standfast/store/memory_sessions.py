@@ -12,18 +12,17 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Callable
+from typing import Unpack
 
 import msgspec
 
 from standfast import errors
 from standfast.graph.history import Branch, frame_path, path
 from standfast.model.approval import Approval, Decision
-from standfast.model.canonical import Json
 from standfast.model.limits import UsageEntry
 from standfast.model.outcome import Waiting
 from standfast.model.session import (
     Blocked,
-    CodeSettings,
     Entry,
     Segment,
     SessionCharter,
@@ -75,21 +74,10 @@ class MemorySessionStore:
             found = [row.head for row in self._tables.sessions.values()]
         return sorted(found, key=rules.head_order)
 
-    async def describe(
-        self,
-        session_id: str,
-        *,
-        agent: str,
-        model: str,
-        host: dict[str, Json],
-        metadata: dict[str, Json] | None = None,
-        code: CodeSettings | None = None,
-    ) -> None:
+    async def describe(self, session_id: str, **description: Unpack[port.Description]) -> None:
         with self._lock:
             row = self._tables.row(session_id)
-            row.head = rules.described(
-                row.head, agent=agent, model=model, host=host, metadata=metadata, code=code
-            )
+            row.head = rules.described(row.head, **description)
 
     async def note_blocked(self, session_id: str, blocked: Blocked | None) -> None:
         with self._lock:

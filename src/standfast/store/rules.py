@@ -17,18 +17,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Unpack
 
 import msgspec
 
 from standfast import errors
 from standfast.graph.history import Branch
 from standfast.model.approval import Approval, ApprovalState, Decision
-from standfast.model.canonical import Json
 from standfast.model.limits import UsageEntry, add_to_ledger
 from standfast.model.outcome import Finished, Waiting
 from standfast.model.session import (
-    CodeSettings,
     SessionCharter,
     SessionHead,
     TurnRecord,
@@ -104,24 +102,10 @@ def forked(
     )
 
 
-def described(
-    head: SessionHead,
-    *,
-    agent: str,
-    model: str,
-    host: dict[str, Json],
-    metadata: dict[str, Json] | None = None,
-    code: CodeSettings | None = None,
-) -> SessionHead:
-    """Return *head* with another description; *metadata* and *code* stay if they are None."""
-    return _replace(
-        head,
-        agent=agent,
-        model=model,
-        host=dict(host),
-        metadata=head.metadata if metadata is None else metadata,
-        code=code or head.code,
-    )
+def described(head: SessionHead, **description: Unpack[port.Description]) -> SessionHead:
+    """Return *head* with another description."""
+    changes = {name: value for name, value in description.items() if value is not None}
+    return _replace(head, **changes | {"host": dict(description["host"])})
 
 
 def described_as(head: SessionHead, like: SessionHead) -> SessionHead:

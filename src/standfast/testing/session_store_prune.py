@@ -15,17 +15,15 @@ from standfast.testing.session_values import (
     a_commit,
     a_head,
     a_save,
-    a_wait,
-    an_approval,
     an_entry,
     an_input,
+    ask,
     attached,
     begin,
     claimant,
     finished,
     new_turn,
     opened,
-    park,
     replied,
     said,
     showing,
@@ -65,7 +63,7 @@ class PruneContract(StoreContract):
 
     async def test_a_session_with_something_to_do_never_goes_by_age(self, store: SessionStore) -> None:
         """Ours: an approval may wait for weeks."""
-        await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
+        await ask(store, "a1")
         await begin(store, "t2", "s2", claimant("dead"))
         await store.open_session(a_head("s3"))
         await store.put_input(an_input(session_id="s3"))
@@ -79,7 +77,7 @@ class PruneContract(StoreContract):
 
     async def test_old_records_go_and_the_conversation_stays(self, store: SessionStore) -> None:
         """Ours: ended turns and decided approvals are an audit trail with an end."""
-        await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
+        await ask(store, "a1")
         await store.decide("a1", Decision(approved=True), now_ms=NOW, edited_digest=None)
         taken = await store.take_over("t1", claimant())
         await store.commit(taken.lease, a_commit())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import msgspec
 import pytest
@@ -53,6 +54,12 @@ async def text_of(store: SessionStore, head: SessionHead) -> str | None:
         return None
     body = there(await store.state(head.state))
     return body.decode()
+
+
+async def check_rewinds(store: SessionStore, held: Mapping[str, str | None]) -> None:
+    """Rewind `s1` to every node of *held*, there and back; the state that held there must come back."""
+    for node, state in (*held.items(), *reversed([*held.items()])):
+        assert await text_of(store, await store.rewind("s1", node, NOW)) == state, node
 
 
 class StateContract(StoreContract):
@@ -170,8 +177,7 @@ class StateContract(StoreContract):
         await take_turn(store, "t2")
         await take_turn(store, "t3", state=a_state("three"))
         held = {"t1.0": None, "t1.1": "one", "t2.0": "one", "t2.1": "one", "t3.0": "one", "t3.1": "three"}
-        for node, state in (*held.items(), *reversed(held.items())):
-            assert await text_of(store, await store.rewind("s1", node, NOW)) == state, node
+        await check_rewinds(store, held)
 
     async def test_a_state_between_turns_belongs_to_the_leaf_of_then(self, store: SessionStore) -> None:
         """Ours: the newest of a leaf wins; what came before the first node holds from the root on."""
@@ -183,8 +189,7 @@ class StateContract(StoreContract):
         await take_turn(store, "t2", state=a_state("two"))
         await change(store, "c")
         held = {"t1.0": "root", "t1.1": "b", "t2.0": "b", "t2.1": "c"}
-        for node, state in (*held.items(), *reversed(held.items())):
-            assert await text_of(store, await store.rewind("s1", node, NOW)) == state, node
+        await check_rewinds(store, held)
 
     async def test_a_branch_continues_from_the_state_at_its_root(self, store: SessionStore) -> None:
         """Ours: branches have states of their own."""
@@ -196,8 +201,7 @@ class StateContract(StoreContract):
         await take_turn(store, "t4", state=a_state("four"))
         held = {"t1.0": "branch", "t3.1": "branch", "t4.0": "branch", "t4.1": "four", "t1.1": "one"}
         held |= {"t2.0": "one", "t2.1": "two"}
-        for node, state in (*held.items(), *reversed(held.items())):
-            assert await text_of(store, await store.rewind("s1", node, NOW)) == state, node
+        await check_rewinds(store, held)
 
     async def test_a_node_that_is_not_there_changes_nothing(self, store: SessionStore) -> None:
         """Ours: refused is refused."""
@@ -341,8 +345,7 @@ class StateRetentionContract(StoreContract):
         await take_turn(store, "t3", state=a_state("three"))
         assert (await store.prune(PruneRequest(frames=True))).states == 1
         held = {"t2.0": "one", "t2.1": "one", "t3.0": "one", "t3.1": "three"}
-        for node, state in (*held.items(), *reversed(held.items())):
-            assert await text_of(store, await store.rewind("s1", node, NOW)) == state, node
+        await check_rewinds(store, held)
 
     async def test_a_state_that_a_head_names_outlives_its_segment(self, store: SessionStore) -> None:
         """Ours: forgetting old frames does not make plugins forget, nor a turn that waits."""

@@ -24,6 +24,7 @@ from standfast.testing.session_values import (
     an_approval,
     an_entry,
     an_input,
+    ask,
     begin,
     claimant,
     new_turn,
@@ -334,8 +335,7 @@ class WaitContract(StoreContract):
 
     async def test_a_yes_and_a_no_end_the_wait(self, store: SessionStore) -> None:
         """Ours: decisions reach the turn that asked."""
-        approvals = (an_approval("a1"), an_approval("a2"), an_approval("a3"))
-        await park(store, *(a_wait(it.approval_id, "approval") for it in approvals), approvals=approvals)
+        await ask(store, "a1", "a2", "a3")
         assert await store.unfinished(NOW) == []
         yes = await store.decide("a1", YES, now_ms=NOW, edited_digest=None)
         assert (yes.state, yes.decided_at) == (ApprovalState.APPROVED, NOW)
@@ -396,7 +396,7 @@ class WaitContract(StoreContract):
 
     async def test_an_approval_is_decided_once(self, store: SessionStore) -> None:
         """Ours: the rules of approvals; later callers learn who decided."""
-        await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
+        await ask(store, "a1")
         tries = (store.decide("a1", YES, now_ms=NOW, edited_digest=None) for _ in range(5))
         results = await asyncio.gather(*tries, return_exceptions=True)
         assert sum(isinstance(it, errors.ApprovalAlreadyDecided) for it in results) == 4
@@ -407,12 +407,7 @@ class WaitContract(StoreContract):
 
     async def test_an_approval_cannot_be_given_after_its_time(self, store: SessionStore) -> None:
         """Ours: the first process that notices the expiry records it."""
-        await park(
-            store,
-            a_wait("a1", "approval"),
-            a_wait("a2", "approval"),
-            approvals=(an_approval("a1"), an_approval("a2")),
-        )
+        await ask(store, "a1", "a2")
         late = await store.decide("a1", YES, now_ms=NOW + 1_000, edited_digest=None)
         assert late.state is ApprovalState.EXPIRED
         assert len(await store.unfinished(NOW + 1_000)) == 1
@@ -422,12 +417,7 @@ class WaitContract(StoreContract):
 
     async def test_open_approvals_end_with_their_turn(self, store: SessionStore) -> None:
         """Ours: an approval without a waiting turn is not asked for."""
-        await park(
-            store,
-            a_wait("a1", "approval"),
-            a_wait("a2", "approval"),
-            approvals=(an_approval("a1"), an_approval("a2")),
-        )
+        await ask(store, "a1", "a2")
         await store.decide("a1", YES, now_ms=NOW, edited_digest=None)
         taken = await store.take_over("t1", claimant())
         await store.commit(taken.lease, a_commit(summary=stopped()))
@@ -438,13 +428,13 @@ class WaitContract(StoreContract):
 
     async def test_open_approvals_end_with_their_session(self, store: SessionStore) -> None:
         """Ours: an approval without a waiting turn is not asked for."""
-        await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
+        await ask(store, "a1")
         await store.delete_session("s1")
         assert [it.state for it in await store.approvals()] == [ApprovalState.CANCELLED]
 
     async def test_what_comes_out_of_a_store_can_be_changed_without_harm(self, store: SessionStore) -> None:
         """Ours: a caller edits arguments before it decides."""
-        await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
+        await ask(store, "a1")
         found = there(await store.approval("a1"))
         found.kwargs["cents"] = 0
         assert await store.approval("a1") == an_approval()

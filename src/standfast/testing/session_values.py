@@ -245,6 +245,12 @@ async def park(
     return begun.lease
 
 
+async def ask(store: port.SessionStore, *approval_ids: str) -> None:
+    """Begin a turn and let it wait for these approvals."""
+    waits = (a_wait(approval_id, "approval") for approval_id in approval_ids)
+    await park(store, *waits, approvals=tuple(map(an_approval, approval_ids)))
+
+
 def there(value: T | None) -> T:
     """Return a value that must not be None."""
     assert value is not None

@@ -18,7 +18,7 @@ Rules
 3. A job may be run twice, so it touches nothing but the connection it is given.
 4. A group wakes each event loop once. A cancelled awaiter, or a closed loop, changes nothing.
 5. A connection never crosses a fork; the child has to open the file anew.
-6. A file that this process cannot write to is opened for reading only (see `read_only`).
+6. A file that this process cannot write to is opened for reading only (see `connection`).
 7. Every page of the file carries a checksum (see `connection`). A file without checksums is upgraded before
    anything else uses it.
 
@@ -43,19 +43,15 @@ from standfast.errors import StandfastError, StoreUnavailable
 from standfast.store.sqlite.connection import (
     Patience,
     bytes_on_disk,
+    can_write,
     connect,
+    connect_read_only,
+    copy_to_private_directory,
     create_file,
     ensure_checksums,
     translated,
 )
-from standfast.store.sqlite.read_only import can_write, connect_read_only, copy_to_private_directory
-from standfast.store.sqlite.schema import (
-    Components,
-    has_old_tables,
-    is_behind,
-    migrate_all,
-    refuse_newer,
-)
+from standfast.store.sqlite.schema import Components, has_old_tables, is_behind, migrate_all, refuse_newer
 
 if TYPE_CHECKING:
     import asyncio

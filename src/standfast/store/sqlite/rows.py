@@ -17,19 +17,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
 import apsw
 import msgspec
 
 from standfast.errors import IdempotencyConflict, InvalidSessionId, RecordCorrupt, SessionNotFound
-from standfast.model.canonical import Json, digest_bytes
+from standfast.model.canonical import digest_bytes
 from standfast.model.capability import ExternalCallRecord
 from standfast.model.message import AssistantMessage, ToolMessage
 from standfast.model.outcome import Finished
 from standfast.model.session import (
     Blocked,
-    CodeSettings,
     Entry,
     FrameOpened,
     Segment,
@@ -38,7 +37,7 @@ from standfast.model.session import (
     TurnState,
     TurnSummary,
 )
-from standfast.ports.session_store import Blob, JournalEntry, TurnInProgress
+from standfast.ports.session_store import Blob, Description, JournalEntry, TurnInProgress
 from standfast.store import rules
 
 T = TypeVar("T")
@@ -217,19 +216,9 @@ def write_head(db: apsw.Connection, session: StoredSession, head: SessionHead) -
     update_session(db, _replace(session, head=head, body=encode(head)))
 
 
-def describe(
-    db: apsw.Connection,
-    session_id: str,
-    *,
-    agent: str,
-    model: str,
-    host: dict[str, Json],
-    metadata: dict[str, Json] | None = None,
-    code: CodeSettings | None = None,
-) -> None:
+def describe(db: apsw.Connection, session_id: str, **description: Unpack[Description]) -> None:
     session = require_session(db, session_id)
-    head = rules.described(session.head, agent=agent, model=model, host=host, metadata=metadata, code=code)
-    write_head(db, session, head)
+    write_head(db, session, rules.described(session.head, **description))
 
 
 def note_blocked(db: apsw.Connection, session_id: str, blocked: Blocked | None) -> None:

@@ -24,12 +24,7 @@ import msgspec
 
 from standfast.errors import RecordCorrupt, StoreError
 from standfast.model.canonical import digest_bytes
-from standfast.model.plugin_state import (
-    PluginSnapshotEntry,
-    PluginSnapshotMeta,
-    SessionState,
-    encode_state,
-)
+from standfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta, SessionState, encode_state
 from standfast.model.session import CodeSettings, SessionHead, SessionMeta
 from standfast.ports.session_store import Blob, StateRecord
 from standfast.store.sqlite import history, inputs, records, rows, schema, waits
