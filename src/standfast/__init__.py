@@ -28,7 +28,9 @@ __all__, __getattr__, __dir__ = lazy_exports(
         "standfast.runtime.sandbox": "Sandbox",
         "standfast.tools.builtin.mounts": "Mount",
         "standfast.model.message": "AssistantMessage InjectedTurnInput Message ToolMessage UserMessage",
-        "standfast.model.session": "CurrentTurn Node SessionHead SessionId SessionInfo SessionMeta session_id_from",
+        "standfast.model.session": (
+            "CurrentTurn Node SessionHead SessionId SessionInfo SessionMeta session_id_from"
+        ),
         "standfast.model.host_requests": "DirectRequest SessionCreateRequest TurnInput",
         "standfast.model.monitor": "MonitorSpec MonitorState",
         "standfast.model.outcome": "StopReason",

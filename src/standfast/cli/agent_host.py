@@ -23,6 +23,7 @@ from standfast.runtime.agent import Agent
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.agent_session import Session
 from standfast.runtime.data_dir import DataDir
+from standfast.runtime.result import TurnResult
 from standfast.tools.decorator import AnyTool
 
 
@@ -48,6 +49,11 @@ class AgentHost:
     async def session(self, session_id: str) -> Session[str]:
         """Open or make a session, and record this agent with it."""
         return await self.runtime.session(session_id, agent=self.agent)
+
+    async def settle(self, session_id: str, turn_id: str) -> TurnResult[Any]:
+        """Drive a turn of a session to its end or its next wait."""
+        await self.session(session_id)
+        return await self.runtime.live(session_id).turn_of(turn_id).settled()
 
     async def __aenter__(self) -> AgentHost:
         await self.runtime.__aenter__()

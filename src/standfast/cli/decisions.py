@@ -83,7 +83,7 @@ def _continue_agent(
         nonlocal decided
         await host.session(approval.session_id)
         decided = await decide(host.runtime, approval, decision)
-        await host.runtime.live(approval.session_id).turn_of(approval.run_id).settled()
+        await host.settle(approval.session_id, approval.run_id)
 
     screen = ChatScreen(quiet=invocation.as_json)
     follower = Follower(host, approval.session_id, screen.show)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 if TYPE_CHECKING:
     from standfast.runtime.blocking import BlockingSandbox
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from standfast.tools.registered_tool import RegisteredTool
 
 
-@dataclass(frozen=True, slots=True)
-class Grants:
+class Grants(msgspec.Struct, frozen=True):
     """Tool files, mounts (virtual path → directory, writable), hosts and packages."""
 
     tools: tuple[str, ...] = ()
-    mounts: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
+    mounts: dict[str, tuple[str, bool]] = {}
     allow_hosts: tuple[str, ...] = ()
     allow_private_hosts: bool = False
     packages: tuple[str, ...] = ()
@@ -35,27 +34,10 @@ class Grants:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Grants:
         """Read the grants of a waiting run."""
-        mounts = record.get("mounts", {})
-        return cls(
-            tools=tuple(record.get("tools", ())),
-            mounts={virtual: (path, writable) for virtual, (path, writable) in mounts.items()},
-            allow_hosts=tuple(record.get("allow_hosts", ())),
-            allow_private_hosts=bool(record.get("allow_private_hosts", False)),
-            packages=tuple(record.get("packages", ())),
-            mount_max_bytes=record.get("mount_max_bytes"),
-            mount_max_files=record.get("mount_max_files"),
-        )
+        return msgspec.convert(record, cls)
 
     def record(self) -> dict[str, Any]:
-        return {
-            "tools": list(self.tools),
-            "mounts": {virtual: [path, writable] for virtual, (path, writable) in self.mounts.items()},
-            "allow_hosts": list(self.allow_hosts),
-            "allow_private_hosts": self.allow_private_hosts,
-            "packages": list(self.packages),
-            **({} if self.mount_max_bytes is None else {"mount_max_bytes": self.mount_max_bytes}),
-            **({} if self.mount_max_files is None else {"mount_max_files": self.mount_max_files}),
-        }
+        return {name: value for name, value in msgspec.to_builtins(self).items() if value is not None}
 
     def over(self, recorded: Grants) -> Grants:
         """Merge these over *recorded* grants: tool files replace, everything else adds."""

@@ -190,9 +190,7 @@ class Recovery:
         messages: list[Message] = []
 
         async def settle() -> None:
-            await host.session(record.session_id)
-            result = await host.runtime.live(record.session_id).turn_of(record.turn_id).settled()
-            messages.extend(result.messages)
+            messages.extend((await host.settle(record.session_id, record.turn_id)).messages)
 
         try:
             async with self._gate:

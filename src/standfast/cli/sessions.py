@@ -181,13 +181,9 @@ def _cancel_turn(invocation: Invocation, session_id: str) -> bool:
         host = AgentHost(invocation.data_dir, recorded_settings(head.host))
     except StandfastError:
         return False
-
-    async def settle() -> None:
-        await host.session(session_id)
-        await host.runtime.live(session_id).turn_of(record.turn_id).settled()
-
+    work = host.settle(session_id, record.turn_id)
     with sigterm_raises():
-        carry_out(Follower(host, session_id, lambda _: None), settle(), lambda: None)
+        carry_out(Follower(host, session_id, lambda _: None), work, lambda: None)
     return True
 
 

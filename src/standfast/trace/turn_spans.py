@@ -41,16 +41,7 @@ from standfast.model.limits import Usage, UsageEntry
 from standfast.model.message import AssistantMessage, ToolCall, text_of
 from standfast.model.outcome import Ended, Finished, Stopped, StopReason, Waiting
 from standfast.model.trace_record import TraceKind, TraceRecord, TraceStatus, span_id_of
-from standfast.model.wait import (
-    Approved,
-    Completed,
-    Denied,
-    Elapsed,
-    Expired,
-    Failed,
-    Wait,
-    WaitOutcome,
-)
+from standfast.model.wait import Approved, Denied, Wait
 from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
 from standfast.ports.session_store import JournalEntry
 from standfast.ports.trace import Under
@@ -63,14 +54,9 @@ _CALL_STATUS: Final[dict[CallStatus, TraceStatus]] = {
     CallStatus.TIMEOUT: "timeout",
     CallStatus.DENIED: "denied",
 }
-_WAIT_STATUS: Final[dict[type[WaitOutcome], TraceStatus]] = {
-    Approved: "ok",
-    Elapsed: "ok",
-    Completed: "ok",
-    Denied: "denied",
-    Expired: "expired",
-    Failed: "error",
-}
+_WAIT_STATUS: Final[dict[str, TraceStatus]] = {
+    "denied": "denied", "expired": "expired", "failed": "error",
+}  # fmt: skip
 
 
 class TurnAbout(msgspec.Struct, frozen=True):
@@ -186,10 +172,11 @@ class TurnSpans:
             case WaitOpened(wait=wait):
                 self._waits[wait.wait_id] = (wait, given.at_ms)
             case WaitEnded(wait_id=wait_id, outcome=outcome):
-                facts: dict[str, Json] = {"outcome": str(type(outcome).__struct_config__.tag)}
+                tag = str(type(outcome).__struct_config__.tag)
+                facts: dict[str, Json] = {"outcome": tag}
                 if isinstance(outcome, Approved | Denied) and outcome.by is not None:
                     facts["decided_by"] = outcome.by
-                self._end_wait(wait_id, given.at_ms, _WAIT_STATUS[type(outcome)], facts)
+                self._end_wait(wait_id, given.at_ms, _WAIT_STATUS.get(tag, "ok"), facts)
             case _:
                 pass
         for command in following:

@@ -23,12 +23,10 @@ class AnthropicDialect:
     def call(self, prepared: PreparedRequest, /) -> HttpCall:
         return HttpCall("/v1/messages", request_body(prepared), {"anthropic-version": API_VERSION})
 
-    def reader(self, prepared: PreparedRequest, /) -> AnthropicReplyReader:
-        return AnthropicReplyReader(prepared)
-
     def authorize(self, key: str, /) -> Mapping[str, str]:
         return {"x-api-key": key}
 
+    reader = AnthropicReplyReader
     read_error = staticmethod(read_error)
 
 

@@ -24,12 +24,10 @@ class GoogleDialect:
         name = quote(prepared.model if "/" in prepared.model else f"models/{prepared.model}")
         return HttpCall(f"/v1beta/{name}:streamGenerateContent?alt=sse", request_body(prepared))
 
-    def reader(self, prepared: PreparedRequest, /) -> GoogleReplyReader:
-        return GoogleReplyReader(prepared)
-
     def authorize(self, key: str, /) -> Mapping[str, str]:
         return {"x-goog-api-key": key}
 
+    reader = GoogleReplyReader
     read_error = staticmethod(read_error)
 
 

@@ -19,12 +19,10 @@ class OpenAIDialect:
     def call(self, prepared: PreparedRequest, /) -> HttpCall:
         return HttpCall("/responses", request_body(prepared))
 
-    def reader(self, prepared: PreparedRequest, /) -> OpenAIReplyReader:
-        return OpenAIReplyReader(prepared)
-
     def authorize(self, key: str, /) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {key}"}
 
+    reader = OpenAIReplyReader
     read_error = staticmethod(read_error)
 
 

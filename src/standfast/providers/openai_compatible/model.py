@@ -43,12 +43,10 @@ class OpenAICompatibleDialect:
     def call(self, prepared: PreparedRequest, /) -> HttpCall:
         return HttpCall(_PATH, request_body(prepared, self.host))
 
-    def reader(self, prepared: PreparedRequest, /) -> OpenAICompatibleReplyReader:
-        return OpenAICompatibleReplyReader(prepared)
-
     def authorize(self, key: str, /) -> Mapping[str, str]:
         return {"authorization": f"Bearer {key}"}
 
+    reader = OpenAICompatibleReplyReader
     read_error = staticmethod(read_error)
 
 
