@@ -35,10 +35,7 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_stack_depth: Positive16 = 256
 
     def __post_init__(self) -> None:
-        require_unsigned(self)
-        for name in ("memory_mb", "cpu_ms", "wall_ms", "max_stack_depth"):
-            if getattr(self, name) == 0:
-                raise InvalidArgument(f"{name} must be at least 1")
+        require_unsigned(self, "memory_mb", "cpu_ms", "wall_ms", "max_stack_depth")
         if self.max_stack_depth >= 2**16:
             raise InvalidArgument(f"max_stack_depth must be at most {2**16 - 1}")
 
@@ -56,10 +53,7 @@ class CapabilityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     rate_per_min: U32 | None = None
 
     def __post_init__(self) -> None:
-        require_unsigned(self)
-        for name in ("timeout_ms", "concurrency"):
-            if getattr(self, name) == 0:
-                raise InvalidArgument(f"{name} must be at least 1")
+        require_unsigned(self, "timeout_ms", "concurrency")
 
 
 def none_means_defaults(struct: msgspec.Struct, defaults: msgspec.Struct) -> None:
@@ -68,14 +62,17 @@ def none_means_defaults(struct: msgspec.Struct, defaults: msgspec.Struct) -> Non
         msgspec.structs.force_setattr(struct, "limits", defaults)
 
 
-def require_unsigned(struct: msgspec.Struct) -> None:
-    """Refuse limits that are not whole numbers from 0; construction checks what decoding checks."""
+def require_unsigned(struct: msgspec.Struct, *positive: str) -> None:
+    """Refuse limits that are not whole numbers from 0, from 1 if *positive*, as decoding does."""
     for name in struct.__struct_fields__:
         value = getattr(struct, name)
         if value is None:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**32:
             raise InvalidArgument(f"{name} must be a whole number from 0 to 4294967295, not {value!r}")
+    for name in positive:
+        if getattr(struct, name) == 0:
+            raise InvalidArgument(f"{name} must be at least 1")
 
 
 NANO: Final = 10**9

@@ -39,7 +39,7 @@ from standfast.model.canonical import Json
 from standfast.model.capability import Capability, ToolCallContext
 from standfast.model.limits import SANDBOX_TIMEOUT_MS
 from standfast.tools.registered_tool import RegisteredTool
-from standfast.tools.tracebacks import with_traceback
+from standfast.tools.tracebacks import PASSED_ON, with_traceback
 
 HEADER: Final = struct.Struct(">I")
 """A frame is its length and then that many bytes of JSON."""
@@ -47,16 +47,6 @@ MAX_IDLE: Final = 2
 _SLACK_BYTES: Final = 65_536
 _CHUNK_BYTES: Final = 1 << 16
 _LAST_WORDS_S: Final = 1.0
-
-_REBUILT: Final = {
-    cls.__name__: cls
-    for cls in (
-        ArithmeticError, AssertionError, AttributeError, FileExistsError, FileNotFoundError, IndexError,
-        IsADirectoryError, KeyError, LookupError, NotADirectoryError, NotImplementedError, OSError,
-        OverflowError, PermissionError, RuntimeError, TimeoutError, TypeError, ValueError, ZeroDivisionError,
-    )
-}  # fmt: skip
-"""The exceptions that keep their type on the way out of a worker; the others become RuntimeError."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,8 +156,8 @@ class _Workers:
         raised: Exception = RuntimeError(f"{kind}: {message}" if message else kind)
         if failure.code is not None:
             raised = ToolError(failure.code, message, hint=failure.hint)
-        elif kind in _REBUILT:
-            raised = _REBUILT[kind](message)
+        elif kind in PASSED_ON:
+            raised = PASSED_ON[kind](message)
         raise with_traceback(raised, failure.traceback)
 
     def _explain(self, error: BaseException, status: str, timeout_ms: int) -> NoReturn:

@@ -36,15 +36,10 @@ _BY_SERVICE: Final = {
 SERVICES: Final = {name: service for service, names in _BY_SERVICE.items() for name in names.split()}
 """The service that each method of the host belongs to, for error messages."""
 
-HARMLESS: Final = frozenset(
-    {
-        "await_hidden_tasks",
-        "unregister_background_task",
-        "complete_background_task",
-        "transition_background_task_live_state",
-        "emit_trace_event",
-    }
-)
+HARMLESS: Final = frozenset((
+    "await_hidden_tasks", "unregister_background_task", "complete_background_task",
+    "transition_background_task_live_state", "emit_trace_event",
+))  # fmt: skip
 """Methods that do nothing instead of failing where there is no service."""
 
 

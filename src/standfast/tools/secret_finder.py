@@ -73,12 +73,12 @@ class SecretFinder:
                 if found[0]:
                     yield found.span()
 
-    def clean(self, value: Json) -> Json:
-        """JSON without secrets, in keys as well."""
+    def clean(self, value: Json, secret_names: re.Pattern[str] | None = None) -> Json:
+        """Return JSON without secrets, in keys as well; a value whose key is one of *secret_names* is one."""
         if isinstance(value, str):
             return self.clean_text(value)
         if isinstance(value, list):
-            return [self.clean(one) for one in value]
+            return [self.clean(one, secret_names) for one in value]
         if not isinstance(value, dict):
             return value
         made: dict[str, Json] = {}
@@ -88,7 +88,8 @@ class SecretFinder:
             while free in made:  # two keys that are the same once cleaned
                 number += 1
                 free = f"{name} {number}"
-            made[free] = self.clean(one)
+            is_secret = secret_names is not None and one not in (None, "") and secret_names.match(key)
+            made[free] = self._replacement if is_secret else self.clean(one, secret_names)
         return made
 
     def safe_length(self, text: str) -> int:

@@ -16,7 +16,7 @@ from standfast.model.capability import CallStatus, ExternalCallRecord, GuestExce
 from standfast.tools.context import Later
 from standfast.tools.registered_tool import Admitted, RegisteredTool
 from standfast.tools.schema import output_json
-from standfast.tools.tracebacks import log_raised, message_of
+from standfast.tools.tracebacks import PASSED_ON, log_raised, message_of
 
 GUEST_EXCEPTION: dict[str, str] = {
     Code.PERMISSION_DENIED: "PermissionError",
@@ -30,11 +30,6 @@ GUEST_EXCEPTION: dict[str, str] = {
 _MAX_DEPTH = 128
 """Results are written and read again with other call stacks above them; this depth fits into any."""
 
-_PASSED_ON = (
-    ArithmeticError, AssertionError, AttributeError, FileExistsError, FileNotFoundError, IndexError,
-    IsADirectoryError, KeyError, LookupError, NotADirectoryError, NotImplementedError, OSError, OverflowError,
-    PermissionError, RuntimeError, TimeoutError, TypeError, ValueError, ZeroDivisionError,
-)  # fmt: skip
 _OTHER_LOOP = ("attached to a different loop", "different event loop", "Event loop is closed")
 """Parts of the messages with which asyncio and others refuse an object of another event loop."""
 
@@ -42,8 +37,6 @@ _OTHER_LOOP_HINT = (
     "the tool uses an object that belongs to another event loop: make it inside the tool, or declare the "
     'tool with @tool(loop="runtime")'
 )
-
-_PASSED_ON_NAMES = {cls.__name__ for cls in _PASSED_ON}
 
 
 def request_digest(name: str, args: list[Json], kwargs: dict[str, Json]) -> str:
@@ -151,7 +144,7 @@ def _settle_raised(call: Admitted, started: float, error: BaseException) -> Sett
         own_loop = tool.async_mode and tool.loop == "own"
         hint = _OTHER_LOOP_HINT if own_loop and any(words in message for words in _OTHER_LOOP) else None
         failure = ErrorObject(code=Code.TOOL_ERROR, message=f"{name}() raised {raised}", hint=hint)
-        passed = kind in _PASSED_ON_NAMES
+        passed = kind in PASSED_ON
         seen = GuestException(type=kind if passed else "RuntimeError", message=message if passed else raised)
     traceback = log_raised(call, error)
     settled = settle_failure(tool, call.request_digest, failure, _since(started), seen, traceback)

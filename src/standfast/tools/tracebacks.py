@@ -26,6 +26,15 @@ log: Final = logging.getLogger("standfast.tools")
 
 MAX_CHARS: Final = 8_192
 _MAX_MESSAGE_CHARS: Final = 4_096
+PASSED_ON: Final = {
+    cls.__name__: cls
+    for cls in (
+        ArithmeticError, AssertionError, AttributeError, FileExistsError, FileNotFoundError, IndexError,
+        IsADirectoryError, KeyError, LookupError, NotADirectoryError, NotImplementedError, OSError,
+        OverflowError, PermissionError, RuntimeError, TimeoutError, TypeError, ValueError, ZeroDivisionError,
+    )
+}  # fmt: skip
+"""The exceptions that keep their type on the way to guest code; the others become RuntimeError."""
 _MOST_CHARS: Final = MAX_CHARS * 4
 """What is searched for secrets; a longer text, or line of one, is cut before it is copied."""
 _HEAD_CHARS: Final = 2_000

@@ -17,7 +17,6 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from standfast.errors import InvalidArgument
@@ -78,9 +77,7 @@ class JsonlTrace:
     def __enter__(self) -> JsonlTrace:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def _write(self, line: bytes) -> None:

@@ -14,7 +14,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from standfast.errors import NotConfigured
@@ -111,9 +110,7 @@ class OtelTrace:
     def __enter__(self) -> OtelTrace:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def _parent(self, record: TraceRecord) -> Any:

@@ -89,7 +89,7 @@ class Redaction:
             texts = (record.name, record.session_id, record.plugin_id, record.body)
             if not self._always and all(map(self._has_none, texts)):
                 return line
-            return _encode(self._cleaned(msgspec.json.decode(line)))
+            return _encode(self._finder.clean(msgspec.json.decode(line), _SECRET_KEY))
         except Exception as error:
             body = {"left_out": f"the record could not be redacted: {type(error).__name__}"}
             return _encode(msgspec.structs.replace(record, name=record.kind, plugin_id="", body=body))
@@ -119,17 +119,3 @@ class Redaction:
         if len(text) <= _SHORT and len(self._harmless) < _REMEMBERED:
             self._harmless.add(text)
         return True
-
-    def _cleaned(self, value: Json) -> Json:
-        if isinstance(value, str):
-            return self._finder.clean_text(value)
-        if isinstance(value, list):
-            return [self._cleaned(one) for one in value]
-        if not isinstance(value, dict):
-            return value
-        return {
-            self._finder.clean_text(key): REPLACEMENT
-            if one not in (None, "") and _SECRET_KEY.match(key) is not None
-            else self._cleaned(one)
-            for key, one in value.items()
-        }

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, fields
-from types import TracebackType
 from typing import Final
 
 from standfast.errors import InvalidArgument
@@ -111,9 +110,7 @@ class WaitTimer:
     def __enter__(self) -> None:
         self.begin()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         passed = self.interrupted()
         if passed is not None and isinstance(error, asyncio.CancelledError):
             raise passed from None

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
 
 from standfast.model.limits import SANDBOX_TIMEOUT_MS
+from standfast.tools.builtin.access import built_in
 from standfast.tools.context import RunContext
-from standfast.tools.decorator import Tool, tool
+from standfast.tools.decorator import tool
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import ToolRegistry
 
-OWNER = "standfast built-in"
 # Said in the annotation: an `Args:` section would load the docstring parser in every process.
 _NAME = msgspec.Meta(description="the name of a tool, as list_tools() gives it")
 
@@ -50,5 +49,4 @@ def discovery_tools(registry: ToolRegistry, policy: Policy) -> list[RegisteredTo
         """Show the limits of this run and of its session, and the grants that the code runs under."""
         return policy(ctx)
 
-    made: list[Tool[Any, Any]] = [list_tools, describe_tool, current_policy]
-    return [replace(each.registered, owner=OWNER) for each in made]
+    return built_in(list_tools, describe_tool, current_policy)

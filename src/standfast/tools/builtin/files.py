@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from typing import Any
 
 from standfast.errors import Code, ToolError
 from standfast.model.limits import CapabilityLimits
+from standfast.tools.builtin.access import built_in
 from standfast.tools.builtin.mounts import MountTable
-from standfast.tools.decorator import Tool, tool
+from standfast.tools.decorator import tool
 from standfast.tools.registered_tool import RegisteredTool
 
-OWNER = "standfast built-in"
 _CHUNK_BYTES = 1 << 16
 
 
@@ -73,8 +71,7 @@ def file_tools(table: MountTable, *, limits: CapabilityLimits | None = None) -> 
             stream.write(data)
         return len(data)
 
-    made: list[Tool[Any, Any]] = [read_text, list_dir, *([write_text] if table.writable else [])]
-    return [replace(each.registered, owner=OWNER) for each in made]
+    return built_in(read_text, list_dir, *([write_text] if table.writable else []))
 
 
 def _too_large(path: str, why: str) -> ToolError:

@@ -29,14 +29,13 @@ import msgspec
 
 from standfast.errors import Code, InvalidArgument, ToolError
 from standfast.model.limits import CapabilityLimits
-from standfast.tools.builtin.access import AccessDenied
-from standfast.tools.decorator import Tool, tool
+from standfast.tools.builtin.access import AccessDenied, built_in
+from standfast.tools.decorator import tool
 from standfast.tools.registered_tool import RegisteredTool
 
 if TYPE_CHECKING:
     import httpx2
 
-OWNER: Final = "standfast built-in"
 MAX_REDIRECTS: Final = 5
 MAX_URL_CHARS: Final = 8192
 _TIMEOUT_MS: Final = 10_000
@@ -108,8 +107,7 @@ def http_tools(
         except (msgspec.DecodeError, RecursionError) as error:
             raise ToolError("HTTP_ERROR", f"{body.host} did not answer with JSON: {error}") from None
 
-    made: list[Tool[Any, Any]] = [fetch_text, fetch_json]
-    return [replace(each.registered, owner=OWNER) for each in made]
+    return built_in(fetch_text, fetch_json)
 
 
 @dataclass(frozen=True, slots=True)
