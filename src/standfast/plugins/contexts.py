@@ -271,9 +271,6 @@ class SubagentContext(msgspec.Struct, frozen=True, kw_only=True):
     task: str = ""
 
 
-# Lifecycle
-
-
 class TurnFinalized(msgspec.Struct, frozen=True, kw_only=True):
     """A turn is about to be committed."""
 

@@ -29,11 +29,17 @@ import msgspec
 
 from standfast.errors import PluginStateLost
 from standfast.model.canonical import to_json
-from standfast.model.plugin_state import PluginSessionSnapshot, PluginSnapshotEntry, PluginSnapshotMeta
+from standfast.model.plugin_state import (
+    PluginSessionSnapshot,
+    PluginSnapshotEntry,
+    PluginSnapshotMeta,
+    SessionState,
+    encode_state,
+)
 from standfast.plugins.protocol import CodeExecutorPlugin
 from standfast.plugins.running import BuildStep, NoAnswer, PluginPlace, at_once, described, within
 from standfast.plugins.snapshot import NO_ARTIFACTS, SnapshotReader, SnapshotWriter
-from standfast.ports.session_store import Blob
+from standfast.ports.session_store import Blob, StateRecord
 
 _MAX_STATE_BYTES: Final = 16 << 20
 """The largest state of a plugin, not counting its blobs."""
@@ -159,6 +165,17 @@ class PluginMemory:
         return TakenState(self.order, version, revision, entry, tuple(blobs))
 
 
+def blobs_of(state: SessionState) -> tuple[str, ...]:
+    """Return the digests of the blobs that a state names."""
+    entries = [*state.plugins.plugins.values(), *([state.execution] if state.execution else [])]
+    return tuple(digest for entry in entries for digest in entry.artifacts.values())
+
+
+def state_record(state: SessionState) -> StateRecord:
+    """Return a session's state as the store takes it."""
+    return StateRecord(body=encode_state(state), blobs=blobs_of(state))
+
+
 def snapshot_of(plugin: StatefulPlugin) -> tuple[PluginSnapshotEntry, list[Blob]]:
     """Copy and check the plugin's current state; `PluginStateLost` if it cannot be stored."""
     writer = SnapshotWriter()
@@ -206,8 +223,6 @@ class PluginStates:
         memory = self._places[plugin.id].memory
         assert isinstance(memory, PluginMemory)
         return memory
-
-    # Taking and writing
 
     def snapshot(self, *, tolerant: bool = False) -> tuple[PluginSessionSnapshot, tuple[Blob, ...]]:
         """Return the states of all plugins, and the blobs of them that are new.
@@ -334,8 +349,6 @@ class PluginStates:
             except NoAnswer as problem:
                 memory.problem = PluginStateLost(plugin.id, "snapshot", str(problem))
 
-    # Comparing
-
     def snapshot_is_current(self, previous: PluginSessionSnapshot | None) -> bool:
         """Return whether *previous* has exactly these plugins, with their versions and revisions."""
         if previous is None or len(previous.plugins) != len(self.plugins) + len(self._absent):
@@ -372,8 +385,6 @@ class PluginStates:
             self._fingerprint = int.from_bytes(hasher.digest()[:8], "little")
             self._fingerprinted = revisions
         return self._fingerprint
-
-    # Restoring
 
     def restore(self, snapshot: PluginSessionSnapshot, fetched: Mapping[str, bytes] | None = None) -> None:
         """Give each plugin its stored state, or none if it has never had one."""

@@ -30,12 +30,11 @@ from standfast.model.plugin_state import (
     PluginSnapshotEntry,
     ProtocolTurnOptions,
     SessionState,
-    encode_state,
 )
 from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot, layered, rendered
 from standfast.model.session import SessionPolicy
 from standfast.plugins.contexts import ToolCatalogContext
-from standfast.plugins.plugin_states import ExecutionMemory
+from standfast.plugins.plugin_states import ExecutionMemory, state_record
 from standfast.plugins.protocol import (
     CodeFunctions,
     ProtocolBuildInput,
@@ -43,7 +42,6 @@ from standfast.plugins.protocol import (
     TurnDriverPreamble,
 )
 from standfast.plugins.session import PluginSession
-from standfast.ports.session_store import StateRecord
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import ToolCatalog, ToolCatalogContribution, ToolRegistry
 from standfast.tools.tool_table import StaticTools, ToolProvider
@@ -120,8 +118,6 @@ class SessionContext:
         self._asks_plugins = any(place.stalls is not None for place in asked)
         """Whether building the catalog calls functions of third-party plugins."""
 
-    # The overlay
-
     async def set_context_overlay(self, overlay: Overlay) -> bool:
         """Lay *overlay* over the session; return False if it is already there."""
         if self.overlay.is_same(overlay):
@@ -162,8 +158,6 @@ class SessionContext:
         """Drop the cached catalogs and prompts."""
         self._catalogs.clear()
         self._prompts.clear()
-
-    # The catalog
 
     def catalog_key(self) -> CatalogKey:
         return (
@@ -266,8 +260,6 @@ class SessionContext:
         own = None if self._executor is None else self.code_functions().own(name)
         return own or self.tool_registry.require(name)
 
-    # The prompt
-
     def renderer(self, turn: PromptLayer | None) -> Callable[[Sequence[PromptContribution]], str]:
         """Return a function that renders the prompt of one turn with the contributions of plugins."""
         policy, overlay, own = self._words
@@ -291,21 +283,16 @@ class SessionContext:
 
         return render
 
-    # The stored state
-
     def adopt(self, state: SessionState, frame: str) -> None:
         """Continue from the stored state."""
         options = self.options
         options.session, options.frames = state.protocol_options, dict(state.frame_options)
         options.frame = frame
-        tools = self.plugins.tool_registry.settings
-        self._stored = _StoredState(
-            self.plugins.filled_up(state.plugins),
-            tools,
-            tools,
-            (options.session, options.frames),
-            state.execution,
-        )
+        self._note_stored(state.plugins, state.execution)
+
+    def _note_stored(self, plugins: PluginSessionSnapshot, execution: PluginSnapshotEntry | None) -> None:
+        tools, options = self.plugins.tool_registry.settings, (self.options.session, self.options.frames)
+        self._stored = _StoredState(self.plugins.filled_up(plugins), tools, tools, options, execution)
 
     def changed_tools(self) -> ToolState | None:
         """Return the tools' state if it is not journaled yet."""
@@ -322,10 +309,7 @@ class SessionContext:
         await self.plugins.take_states()
         snapshot, blobs = self.plugins.snapshot(tolerant=tolerant)
         execution = self.execution.changed()
-        state = self._state(snapshot)
-        entries = [*state.plugins.plugins.values(), *([state.execution] if state.execution else [])]
-        digests = tuple(digest for entry in entries for digest in entry.artifacts.values())
-        record = StateRecord(body=encode_state(state), blobs=digests)
+        record = state_record(self._state(snapshot))
         return Kept(record, blobs if execution is None else (*blobs, *execution[1]))
 
     def state(self) -> SessionState:
@@ -352,14 +336,7 @@ class SessionContext:
     def stored(self, state_id: str | None) -> None:
         """Note that the current state is in the store, under this id."""
         self.state_id = state_id
-        settings = self.plugins.tool_registry.settings
-        self._stored = _StoredState(
-            self.plugins.filled_up(self.plugins.written()),
-            settings,
-            settings,
-            (self.options.session, self.options.frames),
-            self.execution.entry,
-        )
+        self._note_stored(self.plugins.written(), self.execution.entry)
 
     def is_stored(self) -> bool:
         """Return whether the store has the current state."""

@@ -191,11 +191,9 @@ class ModelAccount:
             read_blob=request.read_blob or turn.services.store.blob,
         )
         try:
-            reply = await whole_reply(model, numbered)
+            reply, entry = await charged_reply(model, numbered, source, self._cost)
         finally:
             self._calls += 1
-        usage = msgspec.structs.replace(priced(self._cost, model.model_id, reply), calls=1)
-        entry = UsageEntry(source=source, model=reply.model or model.model_id, usage=usage)
         if not self.is_over:
             self._spent.append(entry)
         return reply, entry
@@ -349,8 +347,6 @@ class TurnHooks:
         """Return the `Triggers` of a call with the idempotency *key*."""
         return _CallTriggers(self._turn, self._home, key)
 
-    # Stages that the machine asks for
-
     async def run_hooks(self, command: RunHooks) -> HooksRan:
         plugins, machine, hosts = self._plugins, self._machine, self._plugins.hosts
         common = {**self._common, "complete": self.complete}
@@ -421,8 +417,6 @@ class TurnHooks:
     def _trace(self, plugin_id: str, name: str, body: Json) -> None:
         turn = self._turn
         turn.services.record(turn.session_id, turn.turn_id, plugin_id, name, body)
-
-    # A model call
 
     async def prepare_call(self, command: PrepareCall, make_request: MakeRequest) -> CallPrepared:
         """Let plugins prepare the prompt and the messages of the next model call."""
@@ -549,8 +543,6 @@ class TurnHooks:
         made = await self._plugins.transform_assistant_response(context)
         return made[-1].value.response
 
-    # Tool calls
-
     async def rule(self, call: ToolCall, side_effect: SideEffect | None) -> CallRuled:
         """Let plugins rule on a call before it is prepared."""
         context = ToolCallHookContext(
@@ -639,8 +631,6 @@ class TurnHooks:
             shown=shown,
             ruling=ruling,
         )
-
-    # States and blobs
 
     @property
     def has_unknown_states(self) -> bool:
@@ -738,6 +728,15 @@ def priced(cost_of: Cost, model_id: str, reply: ReplyEnded) -> Usage:
         return usage
     cost = cost_of(model_id, reply.model, usage)
     return usage if cost is None else msgspec.structs.replace(usage, cost_nano_usd=cost, priced=1)
+
+
+async def charged_reply(
+    model: ModelProvider, request: ModelRequest, source: str, cost_of: Cost
+) -> tuple[ReplyEnded, UsageEntry]:
+    """Return the whole reply of a model, and its ledger entry."""
+    reply = await whole_reply(model, request)
+    usage = msgspec.structs.replace(priced(cost_of, model.model_id, reply), calls=1)
+    return reply, UsageEntry(source=source, model=reply.model or model.model_id, usage=usage)
 
 
 async def whole_reply(model: ModelProvider, request: ModelRequest) -> ReplyEnded:

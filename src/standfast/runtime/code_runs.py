@@ -137,8 +137,6 @@ class CodeRuns:
                 session.lock.release()
         self.services.close()
 
-    # Running
-
     def run(self, request: RunRequest, control: RunControl | None = None) -> RunResult:
         """Run code, or only check it, on the calling thread. Failures of any kind are in the result."""
         try:
@@ -354,8 +352,6 @@ class CodeRuns:
         report = executor.parked_report(_waiting_error(pending))
         return _result(session_id, code.limits, report, records, await self.snapshots.save(session))
 
-    # Unfinished runs
-
     async def resume(self, session_id: SessionId, control: RunControl) -> RunResult:
         """Continue the session's waiting run as far as decisions allow."""
         session = await self.sessions.get(session_id)
@@ -419,8 +415,6 @@ class CodeRuns:
             await session.replace_variables(b"")
             self.sessions.forget(session_id)  # its executor may have no engine
 
-    # Approvals
-
     async def decide(self, approval_id: str, decision: Decision, control: RunControl) -> RunResult:
         """Decide a request, once, and continue its run."""
         now = self._clock.now_ms()
@@ -460,8 +454,6 @@ class CodeRuns:
 
     async def _pending(self, turn_id: str) -> list[Approval]:
         return await list_approvals(self._store, self._clock.now_ms(), turn=turn_id, pending=True)
-
-    # Snapshots
 
     async def snapshot(self, session_id: SessionId) -> str:
         """Store a snapshot of a session and return its id."""
@@ -517,8 +509,6 @@ class CodeRuns:
         return Takeover(
             lease=begun.lease, head=begun.head, record=begun.record, input=begun.input, journal=journal
         )
-
-    # Checking
 
     async def _validate(self, request: RunRequest) -> RunResult:
         """Check code without running any of it."""

@@ -24,7 +24,7 @@ from standfast.machine.inputs import WaitOpened, decode_input
 from standfast.model.canonical import Json
 from standfast.model.language import Language
 from standfast.model.limits import SessionLimits
-from standfast.model.plugin_state import SessionState, encode_state
+from standfast.model.plugin_state import SessionState
 from standfast.model.session import (
     SANDBOX_AGENT,
     CodeSettings,
@@ -34,8 +34,8 @@ from standfast.model.session import (
     SessionMeta,
     TurnState,
 )
-from standfast.plugins.plugin_states import ExecutionMemory, read_execution
-from standfast.ports.session_store import JournalEntry, SessionStore, StateRecord
+from standfast.plugins.plugin_states import ExecutionMemory, read_execution, state_record
+from standfast.ports.session_store import JournalEntry, SessionStore
 from standfast.protocols.code.executor import read_memory
 from standfast.runtime.code_executor import SandboxExecutor
 from standfast.runtime.code_turns import CodeTurn, SandboxServices
@@ -105,9 +105,7 @@ class CodeSession:
         changed = self.memory.changed()
         assert changed is not None
         entry, blobs = changed
-        record = StateRecord(
-            body=encode_state(SessionState(execution=entry)), blobs=tuple(entry.artifacts.values())
-        )
+        record = state_record(SessionState(execution=entry))
         now = self._services.clock.now_ms()
         self.head = await self._services.store.set_state(self.head.session_id, record, blobs, now)
         self.state_id = self.head.state
@@ -134,8 +132,6 @@ class CodeSessions:
         self._clock = services.clock
         self._cached: OrderedDict[str, CodeSession] = OrderedDict()
         self._caching = threading.Lock()
-
-    # Finding
 
     async def find(self, session_id: SessionId) -> CodeSession | None:
         """Return a session; None if there is none, or if it has expired and is deleted with that."""
@@ -202,8 +198,6 @@ class CodeSessions:
     def _has_expired(self, settings: CodeSettings) -> bool:
         return settings.expires_at is not None and settings.expires_at <= self._clock.now_ms()
 
-    # Making and ending
-
     async def open(self, session_id: SessionId, settings: CodeSettings) -> CodeSession:
         """Return a session, made with *settings* if there is none."""
         found = await self.find(session_id)
@@ -262,8 +256,6 @@ class CodeSessions:
                 _require_code(head)
             self.forget(session_id)
             return await self._store.delete_session(session_id)
-
-    # Listing
 
     async def infos(self) -> list[SessionInfo]:
         """Return all sessions that have not expired, oldest first; delete the others."""

@@ -29,13 +29,13 @@ from standfast.model.language import USUAL_ENGINE, Language
 from standfast.model.limits import CapabilityLimits
 from standfast.model.message import Message
 from standfast.model.outcome import Ended, Waiting
-from standfast.model.plugin_state import SessionState, encode_entry, encode_state
+from standfast.model.plugin_state import SessionState, encode_entry
 from standfast.model.session import SANDBOX_AGENT, SessionHead
-from standfast.plugins.plugin_states import ExecutionMemory
+from standfast.plugins.plugin_states import ExecutionMemory, state_record
 from standfast.plugins.protocol import TurnDriverPreamble
 from standfast.plugins.runtime_services import RuntimeSettings
 from standfast.ports.code_engine import SLEEP
-from standfast.ports.session_store import Begun, Blob, JournalEntry, SessionStore, StateRecord, Takeover
+from standfast.ports.session_store import Begun, Blob, JournalEntry, SessionStore, Takeover
 from standfast.ports.trace import UNDER
 from standfast.protocols.code.own_functions import run_code
 from standfast.protocols.standard.host import StandardHost
@@ -175,10 +175,7 @@ class _NoPlugins:
             return Kept()
         entry = self._memory.entry
         assert entry is not None
-        record = StateRecord(
-            body=encode_state(SessionState(execution=entry)), blobs=tuple(entry.artifacts.values())
-        )
-        return Kept(record, () if changed is None else changed[1])
+        return Kept(state_record(SessionState(execution=entry)), () if changed is None else changed[1])
 
 
 class _TraceObserver:

@@ -226,7 +226,10 @@ class SandboxFacade:
     """The options and the tools of a sandbox."""
 
     def __init__(self, options: SandboxOptions | None, settings: SandboxSettings) -> None:
-        self.options = options or options_from(settings)
+        try:
+            self.options = options or SandboxOptions(**settings)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise InvalidArgument(f"Sandbox: {error}") from None
         self.registry = make_registry(self.options)
 
     def capabilities(self) -> list[Capability]:
@@ -423,13 +426,6 @@ class Sandbox(SandboxFacade):
     @property
     def _services(self) -> SandboxServices:
         return self._open.runs.services
-
-
-def options_from(settings: SandboxSettings) -> SandboxOptions:
-    try:
-        return SandboxOptions(**settings)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise InvalidArgument(f"Sandbox: {error}") from None
 
 
 def make_registry(options: SandboxOptions) -> ToolRegistry:

@@ -33,7 +33,7 @@ from standfast.model.monitor import MonitorSnapshot, MonitorSpec, MonitorUpdateB
 from standfast.model.plugin_state import PluginSessionSnapshot, decode_state, encode_state
 from standfast.model.session import SessionHead, SessionPolicy, node_id, split_node_id
 from standfast.model.task import TaskRecord, TaskSpec, TaskState
-from standfast.plugins.turn_hooks import priced, whole_reply
+from standfast.plugins.turn_hooks import charged_reply
 from standfast.ports.host import DirectLlmCompletion, SessionTask, TaskCancel
 from standfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded
 from standfast.ports.session_store import SessionStore
@@ -117,31 +117,22 @@ class CompletionService(HostService):
             if turn.account.is_over:
                 await self._charge(entry)
         else:
-            reply, entry = await self._ask_alone(head, request, source, model)
+            self._require_open("direct_completion")
+            numbered = dataclasses.replace(
+                request,
+                session_id=self.session_id,
+                turn_id="",
+                call_number=head.model_calls + 1,
+                idempotency_key=f"{self.session_id}.direct.{secrets.token_hex(8)}",
+                read_blob=request.read_blob or self.services.store.blob,
+            )
+            cost_of = self.services.cost_of(model.model_id)
+            reply, entry = await charged_reply(model, numbered, source, cost_of)
+            await self._charge(entry)
         if self.is_open:
             body = {"source": entry.source, "model": entry.model, "tokens": entry.usage.total}
             turn_id = "" if turn is None else turn.turn_id
             self.services.record(self.session_id, turn_id, "", "direct_completion", body)
-        return reply, entry
-
-    async def _ask_alone(
-        self, head: SessionHead, request: ModelRequest, source: str, model: ModelProvider
-    ) -> tuple[ReplyEnded, UsageEntry]:
-        self._require_open("direct_completion")
-        numbered = dataclasses.replace(
-            request,
-            session_id=self.session_id,
-            turn_id="",
-            call_number=head.model_calls + 1,
-            idempotency_key=f"{self.session_id}.direct.{secrets.token_hex(8)}",
-            read_blob=request.read_blob or self.services.store.blob,
-        )
-        reply = await whole_reply(model, numbered)
-        usage = priced(self.services.cost_of(model.model_id), model.model_id, reply)
-        entry = UsageEntry(
-            source=source, model=reply.model or model.model_id, usage=msgspec.structs.replace(usage, calls=1)
-        )
-        await self._charge(entry)
         return reply, entry
 
     async def _charge(self, entry: UsageEntry) -> None:

@@ -37,8 +37,9 @@ from standfast.model.host_requests import (
     SessionHandle,
 )
 from standfast.model.message import UserMessage
-from standfast.model.plugin_state import PluginSessionSnapshot, SessionState, decode_state, encode_state
+from standfast.model.plugin_state import PluginSessionSnapshot, SessionState, decode_state
 from standfast.model.session import Entry, FrameOpened, SessionCharter, SessionHead, SessionId
+from standfast.plugins.plugin_states import blobs_of, state_record
 from standfast.plugins.running import BuildStep
 from standfast.plugins.session import PluginSession
 from standfast.ports.session_store import Blob, NewSession, QueuedInput, StateRecord
@@ -141,9 +142,7 @@ def new_session(
         if request.plugins == "inherited":
             tools = inherited.state.tools if isinstance(start, FromNothing) else after.tools
             after = msgspec.structs.replace(after, plugins=inherited.state.plugins, tools=tools)
-        if after == before:
-            return None
-        return StateRecord(body=encode_state(after), blobs=blobs_of(after))
+        return None if after == before else state_record(after)
 
     return NewSession(
         head=SessionHead(
@@ -194,12 +193,6 @@ def charter_of(request: SessionCreateRequest, maker: SessionMaker) -> SessionCha
         policy=request.policy,
         request=digest_bytes(msgspec.json.encode([maker.head.session_id, request])),
     )
-
-
-def blobs_of(state: SessionState) -> tuple[str, ...]:
-    """Return the digests of the blobs that a state names."""
-    entries = [*state.plugins.plugins.values(), *([state.execution] if state.execution else [])]
-    return tuple(digest for entry in entries for digest in entry.artifacts.values())
 
 
 _CREATE = "create_session"

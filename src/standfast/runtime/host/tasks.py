@@ -194,8 +194,6 @@ class Tasks:
     def _now(self) -> int:
         return self._services.clock.now_ms()
 
-    # Registering
-
     async def register(self, session_id: str, spec: TaskSpec, cancel: TaskCancel | None = None) -> TaskRecord:
         """Record a task that the caller runs."""
         return await self._add(spec, TaskHandle(session_id, spec, cancel))
@@ -236,8 +234,6 @@ class Tasks:
         if handle is not None and handle.task is not None:
             self.ends.keep(handle.task)
 
-    # Changing
-
     async def complete(self, session_id: str, task_id: str, state: TaskState) -> None:
         """Record that a task has ended. Harmless if it had ended before, or does not exist."""
         if not state.is_terminal:
@@ -275,8 +271,6 @@ class Tasks:
         if self._services.tracer is not None and record.state.is_terminal:
             self._services.tracer.task(record)
 
-    # Running
-
     async def _run(self, handle: TaskHandle, work: SessionTask) -> None:
         _MINE.set(handle)
         _HIDDEN.set(None)
@@ -307,8 +301,6 @@ class Tasks:
             )
         if self._handles.get(handle.key) is handle:
             del self._handles[handle.key]
-
-    # Cancelling
 
     async def cancel(self, session_id: str, task_id: str) -> TaskRecord:
         """End a task as its kind requires, and return its record. One that is over stays as it is."""
@@ -389,8 +381,6 @@ class Tasks:
             ending = self._cancelling[key] = _start(cancel())
             ending.add_done_callback(lambda _: self._cancelling.pop(key, None))
 
-    # Handing over
-
     async def transfer(self, from_id: str, to_id: str, task_ids: Sequence[str]) -> None:
         """Give tasks to another session: all of them or none."""
         if not task_ids or from_id == to_id:
@@ -444,8 +434,6 @@ class Tasks:
         """Return whether this process looks after the task, or is about to."""
         key = (session_id, task_id)
         return key in self._handles or any(handle.key == key for handle in self._coming)
-
-    # Ending sessions
 
     async def end_session(self, session_id: str) -> None:
         """End all background work of a session, except the calling task."""

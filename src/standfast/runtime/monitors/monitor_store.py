@@ -57,8 +57,6 @@ class MonitorStore:
         self._owner = owner
         self._queue_turn = queue_turn
 
-    # Records
-
     async def add(self, watch: RunningMonitor, created_at: int) -> None:
         """`TaskExists`, `SessionNotFound`."""
         now = self._clock.now_ms()
@@ -133,8 +131,6 @@ class MonitorStore:
         if task.state is TaskState.CANCEL_REQUESTED:
             watch.end_by(MonitorEnding.STOPPED)
 
-    # Wakes
-
     async def wake(self, watch: RunningMonitor) -> None:
         """Queue a turn for what was not told yet, unless one is under way."""
         if watch.wake is None or not await self.is_waiting(watch.session_id, watch.wake):
@@ -158,8 +154,6 @@ class MonitorStore:
         with suppress(IdempotencyConflict):  # one that was not written down waits under this id
             await self._queue_turn(watch.session_id, wake.input_id, text)
         watch.queued(wake, told)
-
-    # Taking
 
     async def take(self, watch: RunningMonitor) -> Taken:
         """Take the updates of a monitor of this process, once that is stored."""

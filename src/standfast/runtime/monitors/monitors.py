@@ -86,8 +86,6 @@ class Monitors:
         self._recovering = asyncio.Lock()
         self._is_closed = False
 
-    # What a session may ask for
-
     async def start(self, session_id: str, spec: MonitorSpec) -> MonitorSnapshot:
         """Start a monitor. If its command cannot be run, the snapshot says that it has `FAILED`.
 
@@ -162,8 +160,6 @@ class Monitors:
         updates.sort(key=lambda update: update.at_ms)
         return MonitorUpdateBatch(updates=tuple(updates), lost=lost)
 
-    # What the runtime does
-
     async def session_opened(self, session_id: str, specs: Sequence[MonitorSpec] = ()) -> None:
         """Start what is armed for the start of a session: *specs*, and those that were started before.
 
@@ -219,8 +215,6 @@ class Monitors:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._watches.clear()
 
-    # Starting
-
     def _require_open(self) -> None:
         if self._is_closed:
             raise runtime_not_open()
@@ -269,8 +263,6 @@ class Monitors:
         task.add_done_callback(among.discard)
         return task
 
-    # Following
-
     async def _follow(self, watch: RunningMonitor) -> None:
         """Queue wakes as updates come, and close the record at the end."""
         while not watch.has_ended:
@@ -299,8 +291,6 @@ class Monitors:
         watch.concluded.set()
         return watch.failure is None
 
-    # Stopping
-
     async def _stop_left(self, task: TaskRecord) -> bool:
         """Close a monitor whose owner is gone; return False if a process has it."""
         async with self._recovering:
@@ -321,8 +311,6 @@ class Monitors:
         await watch.concluded.wait()
         if watch.failure is not None:
             raise watch.failure
-
-    # What others have left or want
 
     async def _look_after(self, task: TaskRecord) -> None:
         record = monitor_of(task)

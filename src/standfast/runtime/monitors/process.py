@@ -284,8 +284,6 @@ class MonitorProcess:
         await asyncio.to_thread(self._reap)
         self._finish()
 
-    # The supervisor
-
     def _spawn(self, command: Command, token: str) -> int:
         """Start a supervisor that waits for its first word; its pid."""
         given: list[int] = []
@@ -358,8 +356,6 @@ class MonitorProcess:
         """Reap the supervisor. Its socket closes as it ends, so this takes no time."""
         with suppress(ChildProcessError):
             os.waitpid(self.mark.pid, 0)
-
-    # What the command says
 
     def _on_stream(self, handle: int) -> None:
         data = _read(handle, CHUNK)

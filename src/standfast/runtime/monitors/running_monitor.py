@@ -112,8 +112,6 @@ class RunningMonitor:
         self._notify = notify
         self._timer: asyncio.TimerHandle | None = None
 
-    # What its process says
-
     def heard(self, kind: Literal["update", "notice"], lines: Lines) -> None:
         self.ring.skip(lines.skipped)
         for text in lines.texts:
@@ -138,8 +136,6 @@ class RunningMonitor:
         if self._notify is not None:
             with suppress(Exception):  # a listener cannot stop it
                 self._notify(self.session_id, update)
-
-    # Its course
 
     def held_by(self, process: MonitorProcess) -> None:
         self.process, self._mark = process, process.mark
@@ -194,8 +190,6 @@ class RunningMonitor:
     def _conclude(self, state: MonitorState, text: str, error: ErrorObject | None = None) -> None:
         self._state, self._error, self._mark = state, error, None
         self._add("end", text)
-
-    # Wakes and records
 
     @property
     def is_armed(self) -> bool:

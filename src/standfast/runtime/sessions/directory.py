@@ -156,8 +156,6 @@ class SessionDirectory:
             raise runtime_not_open()
         return self._runner(live, self, live.require_agent())
 
-    # Opening, forking, deleting
-
     async def open(
         self,
         session_id: str,
@@ -307,8 +305,6 @@ class SessionDirectory:
                 live.queue.drain()
         return len(woken)
 
-    # Agents
-
     def prepared(self, agent: AnyAgent) -> PreparedAgent:
         """Return the agent ready to work; it is prepared once."""
         found = self._prepared.get(id(agent))
@@ -427,8 +423,6 @@ class SessionDirectory:
         await self.store.describe(
             session_id, agent=agent.name, model=agent.model_id, host=dict(self.description), metadata=metadata
         )
-
-    # What is kept in memory
 
     def used(self, live: LiveSession, parked: bool) -> None:
         """Keep the sessions used last as they are, and evict the others."""

@@ -265,8 +265,6 @@ class LiveSession:
         self._turns: dict[str, Turn[Any]] | None = None
         self._running: set[asyncio.Task[Any]] = set()
 
-    # Turns
-
     @property
     def lock(self) -> asyncio.Lock:
         if self._lock is None:
@@ -363,8 +361,6 @@ class LiveSession:
         if here is None or here.session_id != self.session_id:
             return self.deps
         return self.deps_of(here.turn_id)
-
-    # Plugins, tools and prompt
 
     async def context(
         self,
@@ -467,8 +463,6 @@ class LiveSession:
         if head is None:
             raise SessionNotFound(self.session_id)
         return head
-
-    # Memory and events
 
     def forget(self) -> None:
         """Drop what can be read again."""

@@ -153,8 +153,6 @@ class SessionTools(_SessionChanges):
             await context.refresh_tool_catalog()
         return generation
 
-    # The overlay
-
     async def set_context_overlay(self, overlay: Overlay) -> bool:
         context = await self._live.current()
         changed = await context.set_context_overlay(overlay)

@@ -138,8 +138,6 @@ class TurnRunner:
         if given is None and runner._factory() is None and runner._agent.needs_deps:
             raise deps_missing(runner._agent, record.turn_id)
 
-    # What a turn needs in order to run
-
     async def _dependencies(self, turn_id: str, given: Any) -> HeldDeps:
         """Return the deps of a turn: *given*, or made by a factory; `DepsMissing` if the agent needs some."""
         agent = self._agent
@@ -248,8 +246,6 @@ class TurnRunner:
                 await asyncio.shield(self._services.leases.give_back(lease, error))
             raise
 
-    # Beginning
-
     async def _begin(
         self, turn: Turn[Any], request: TurnRequest, owner: str, deps: Any
     ) -> tuple[Begun | Repeated | None, list[TurnStarted]]:
@@ -340,8 +336,6 @@ class TurnRunner:
         if turn.withdrawn:
             commands = driver.feed(CancelRequested(at_ms=self._services.clock.now_ms()))
         return await self._drive(driver, commands)
-
-    # Resuming
 
     async def _take_up(self, turn: Turn[Any], backoff: Backoff) -> TurnResult[Any]:
         """Resume a turn; return its result if another process has ended it."""
@@ -502,8 +496,6 @@ class TurnRunner:
         if calls:  # asked of models beside the turn, too late for its account
             await self._services.store.add_usage(live.session_id, spent, calls, self._services.clock.now_ms())
         return driven
-
-    # Ending
 
     async def _conclude(self, turn: Turn[Any], driven: Driven) -> TurnResult[Any]:
         assert self._context is not None
