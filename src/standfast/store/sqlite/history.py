@@ -34,32 +34,28 @@ from standfast.store.sqlite.rows import Row, StoredSession, encode, seal
 _replace = msgspec.structs.replace
 
 # ?1 the segment of the leaf, ?2 the leaf's place in it, ?3 a segment to stop at
-_FRAME: Final = """
+_FRAME: Final = f"""
 WITH RECURSIVE steps (step, place) AS (
     SELECT key, ?2 FROM segments WHERE segment_id = ?1
     UNION ALL
     SELECT up, up_at FROM steps JOIN segments ON key = step
     WHERE up IS NOT NULL AND (opens_at IS NULL OR opens_at > place) AND segment_id IS NOT ?3
 )
-SELECT segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, parent, frame, caused_by,
-    state, digest, body FROM steps JOIN segments ON key = step
-"""
+{rows.SEGMENTS} JOIN steps ON key = step
+"""  # noqa: S608 (a constant)
 
 # ?1 the segment of the leaf, ?2 the number of nodes to leave out
-_PATH: Final = """
+_PATH: Final = f"""
 WITH RECURSIVE steps (step) AS (
     SELECT key FROM segments WHERE segment_id = ?1
     UNION ALL
     SELECT up FROM steps JOIN segments ON key = step WHERE up IS NOT NULL AND depth > ?2
 )
-SELECT segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, parent, frame, caused_by,
-    state, digest, body FROM steps JOIN segments ON key = step
-"""
+{rows.SEGMENTS} JOIN steps ON key = step
+"""  # noqa: S608 (a constant)
 
-STATES: Final = "SELECT key, family, session, previous, node, depth, digest, sum, blobs, body FROM states"
-_STATE_PLACE: Final = (
-    "SELECT key, family, session, previous, node, depth, digest, sum, blobs FROM states WHERE key = ?"
-)
+_PLACE: Final = "SELECT key, family, session, previous, node, depth, digest, sum, blobs"
+STATES: Final = f"{_PLACE}, body FROM states"
 _LAST_STATE: Final = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'states'"
 
 
@@ -269,11 +265,6 @@ def state_body(db: apsw.Connection, state_id: str) -> bytes | None:
     return None if row is None else state_body_of(row)
 
 
-def state_families(db: apsw.Connection) -> list[int]:
-    """Return the families that have states."""
-    return [int(str(family)) for (family,) in db.execute("SELECT DISTINCT family FROM states").fetchall()]
-
-
 def count_states(db: apsw.Connection) -> int:
     found: int = db.execute("SELECT count(*) FROM states").get
     return found
@@ -306,7 +297,7 @@ def state_body_of(row: Row) -> bytes:
 
 
 def _state_place(db: apsw.Connection, key: int) -> StatePlace | None:
-    row = db.execute(_STATE_PLACE, (key,)).fetchone()
+    row = db.execute(f"{_PLACE} FROM states WHERE key = ?", (key,)).fetchone()
     return None if row is None else _place_of(row)
 
 

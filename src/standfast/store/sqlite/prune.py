@@ -21,7 +21,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import apsw
 
@@ -48,6 +48,10 @@ _TEXTS: Final = (
     "SELECT blobs FROM states",
 )
 
+_FAMILIES: Final = """
+SELECT DISTINCT family FROM segments WHERE ?1 IS NULL
+UNION SELECT family FROM sessions WHERE id = ?1
+"""
 _DECIDED: Final = f"""
 {waits.APPROVALS} WHERE state <> 'pending' AND (?1 IS NULL OR session_id = ?1)
 AND run_id NOT IN (SELECT turn_id FROM turns WHERE state <> 'ended')
@@ -62,13 +66,6 @@ class _Link(NamedTuple):
     up: int | None
     up_at: int | None
     opens_at: int | None
-
-
-class _Step(NamedTuple):
-    """A segment on a path: whether the path's current frame begins with it or before it."""
-
-    key: int
-    in_frame: bool
 
 
 # One session
@@ -139,10 +136,10 @@ def prune(db: apsw.Connection, request: PruneRequest) -> Pruned:
     if request.sessions_before_ms is not None:
         old_records = _old_records(db, request.sessions_before_ms, request.session_id)
     if request.frames or request.branches:
-        for family in _families(db, request.session_id):
-            segments += _prune_family(db, family, request)
-    for family in history.state_families(db):
-        history.sweep_states(db, family, _members(db, family))
+        for (family,) in db.execute(_FAMILIES, (request.session_id,)).fetchall():
+            segments += _prune_family(db, int(str(family)), request)
+    for (family,) in db.execute("SELECT DISTINCT family FROM states").fetchall():
+        history.sweep_states(db, int(str(family)), _members(db, int(str(family))))
     return Pruned(
         sessions=len(old),
         segments=segments,
@@ -192,9 +189,9 @@ def _prune_family(db: apsw.Connection, family: int, request: PruneRequest) -> in
     victims: set[int] = set()
     for member in _members(db, family):
         by_frame = request.frames and chosen in (None, member.id)
-        for step in _active_path(links, member):
-            active.add(step.key)
-            (needed if step.in_frame or not by_frame else victims).add(step.key)
+        for key, in_frame in _active_path(links, member):
+            active.add(key)
+            (needed if in_frame or not by_frame else victims).add(key)
     if request.branches:
         victims |= {
             key for key, link in links.items() if key not in active and chosen in (None, link.session_id)
@@ -202,24 +199,16 @@ def _prune_family(db: apsw.Connection, family: int, request: PruneRequest) -> in
     return _delete_segments(db, links, victims - needed)
 
 
-def _active_path(links: dict[int, _Link], session: StoredSession) -> Iterable[_Step]:
-    """The segments from the session's leaf to the root."""
+def _active_path(links: dict[int, _Link], session: StoredSession) -> Iterable[tuple[int, bool]]:
+    """Yield the segments from the session's leaf to the root, and whether each is in the current frame."""
     if session.head.leaf is None:
         return
     key, place, in_frame = session.leaf_key, split_node_id(session.head.leaf)[1], True
     while key is not None and (link := links.get(key)) is not None:
-        yield _Step(key, in_frame)
+        yield key, in_frame
         if link.opens_at is not None and link.opens_at <= place:
             in_frame = False
         key, place = link.up, link.up_at or 0
-
-
-def _families(db: apsw.Connection, session_id: str | None) -> list[int]:
-    if session_id is None:
-        found = db.execute("SELECT DISTINCT family FROM segments").fetchall()
-    else:
-        found = db.execute("SELECT family FROM sessions WHERE id = ?", (session_id,)).fetchall()
-    return [row[0] for row in cast("list[Row]", found)]
 
 
 def _members(db: apsw.Connection, family: int) -> list[StoredSession]:
