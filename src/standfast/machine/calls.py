@@ -26,6 +26,8 @@ from standfast.model.cell import RUN_CODE
 from standfast.model.message import RequestedCall, ToolCall, ToolMessage
 from standfast.model.wait import Approved, Wait, WaitOutcome
 
+_replace = msgspec.structs.replace
+
 _MAX_DEPTH: Final = 128
 """How deep arguments may nest. Otherwise the size of the stack would decide, differently each time."""
 
@@ -43,17 +45,13 @@ class _Cell:
 
 @dataclass(slots=True)
 class _Call:
+    """A call, the command that executes it, and how far it is."""
+
     asked: ToolCall
-    attempt: int = 1
-    waited: Wait | None = None
-    granted: WaitOutcome | None = None
+    command: RunTool
     wait: Wait | None = None
     result: ToolMessage | None = None
-    ruled: bool = True
-    arguments: dict[str, Json] | None = None
     cell: _Cell | None = None
-    timeouts: int = 0
-    timed_out: bool = False
 
     @property
     def runs(self) -> bool:
@@ -80,23 +78,22 @@ class CallTable:
         for request in requested:
             self._count += 1
             call, result = _read(request, self._count)
-            self._round[self._count] = _Call(call, result=result, ruled=not self.asks_plugins)
+            self._round[self._count] = _Call(call, RunTool(call, ruled=not self.asks_plugins), result=result)
         return tuple(entry.asked for entry in self._round.values())
 
     def add_cell(self, code: str) -> ToolCall:
         """Begin a round with the cell that is a turn's own input."""
         self._count += 1
         call = ToolCall(call_id=self._count, name=RUN_CODE, arguments={"code": code})
-        self._round[self._count] = _Call(call, ruled=not self.asks_plugins)
+        self._round[self._count] = _Call(call, RunTool(call, ruled=not self.asks_plugins))
         return call
 
     def rule(self, given: CallRuled) -> bool:
         """Take in what plugins decided about a call, once."""
         call = self._round.get(given.call_id)
-        if call is None or call.ruled or call.result is not None:
+        if call is None or call.command.ruled or call.result is not None:
             return False
-        call.ruled = True
-        call.arguments = given.ruling.arguments
+        call.command = _replace(call.command, ruled=True, arguments=given.ruling.arguments)
         return True
 
     def settle(self, given: ToolSettled) -> bool:
@@ -140,7 +137,7 @@ class CallTable:
             return None
         call.cell, cell.pauses, cell.paused = cell, given.number, True
         made = [self._add_nested(call, cell, one, given.at_ms) for one in given.calls]
-        return [_command(one) for one in made if one.result is None]
+        return [one.command for one in made if one.result is None]
 
     def continued(self) -> list[ContinueCell]:
         """Continue the cells that can, each with one more result."""
@@ -167,29 +164,29 @@ class CallTable:
         """Continue the call whose wait has ended with *outcome*."""
         for call in self._round.values():
             if call.wait is not None and call.wait.wait_id == wait_id:
-                call.waited, call.wait = call.wait, None
-                call.granted = outcome
-                call.timed_out = False
-                call.attempt += 1
-                return _command(call)
+                attempt = call.command.attempt + 1
+                call.command = _replace(
+                    call.command, waited=call.wait, granted=outcome, timed_out=False, attempt=attempt
+                )
+                call.wait = None
+                return call.command
         return None
 
     def time_out(self, given: CallTimedOut) -> RunTool | None:
         """Prepare a call anew after an execution that timed out; its tool decides whether it is repeated."""
         call = self._round.get(given.call_id)
-        if call is None or not call.runs or call.cell is not None or given.attempt != call.attempt:
+        if call is None or not call.runs or call.cell is not None or given.attempt != call.command.attempt:
             return None
         if given.record is not None:
             self._records.append((given.call_id, given.record))
-        call.timed_out = True
-        call.timeouts += 1
-        call.attempt += 1
-        return _command(call)
+        timeouts = call.command.timeouts + 1
+        call.command = _replace(call.command, timed_out=True, timeouts=timeouts, attempt=given.attempt + 1)
+        return call.command
 
     def running(self) -> list[RunTool | ContinueCell]:
         """Return the commands for the calls that run."""
         return [
-            _command(call) if call.cell is None else _continue(call, call.cell)
+            call.command if call.cell is None else _continue(call, call.cell)
             for call in self._round.values()
             if call.runs
         ]
@@ -227,9 +224,9 @@ class CallTable:
             for call in self._round.values()
             if call.result is None
             and (
-                isinstance(call.granted, Approved)
+                isinstance(call.command.granted, Approved)
                 or (call.wait is not None and call.wait.wait_id in approved)
-                or _command(call).key in begun
+                or call.command.key in begun
             )
         }
 
@@ -286,7 +283,7 @@ class CallTable:
             parent=parent.asked.call_id,
         )
         cell.made.append(asked)
-        call = self._round[self._count] = _Call(asked, ruled=not self.asks_plugins)
+        call = self._round[self._count] = _Call(asked, RunTool(asked, ruled=not self.asks_plugins))
         if made.error is not None:
             self.settle(ToolSettled(at_ms=at_ms, call_id=self._count, error=made.error))
         return call
@@ -298,20 +295,7 @@ class CallTable:
         nested = (self._round[made.call_id] for made in call.cell.made)
         whole = (self._whole(one, one.result) for one in nested if one.result is not None)
         attached = (part for one in whole for part in one.attachments)
-        return msgspec.structs.replace(result, attachments=(*result.attachments, *attached))
-
-
-def _command(call: _Call) -> RunTool:
-    return RunTool(
-        call.asked,
-        call.attempt,
-        call.waited,
-        call.granted,
-        call.ruled,
-        call.arguments,
-        call.timeouts,
-        call.timed_out,
-    )
+        return _replace(result, attachments=(*result.attachments, *attached))
 
 
 def _continue(call: _Call, cell: _Cell) -> ContinueCell:
@@ -333,7 +317,7 @@ def _may_have_run(call: _Call) -> bool:
     if wait is None or wait.kind != "approval":
         return True
     terms = wait.value if isinstance(wait.value, dict) else {}
-    return call.timeouts > 0 or "interrupted" in terms
+    return call.command.timeouts > 0 or "interrupted" in terms
 
 
 def _outcome_unknown(message: str) -> ErrorObject:
@@ -346,8 +330,9 @@ def _outcome_unknown(message: str) -> ErrorObject:
 
 def _executed_with(call: _Call) -> dict[str, Json] | None:
     """Return the arguments that replace the model's, if any do."""
-    edited = call.granted.arguments if isinstance(call.granted, Approved) else None
-    return call.arguments if edited is None else edited
+    granted = call.command.granted
+    edited = granted.arguments if isinstance(granted, Approved) else None
+    return call.command.arguments if edited is None else edited
 
 
 def _read(request: RequestedCall, call_id: int) -> tuple[ToolCall, ToolMessage | None]:
