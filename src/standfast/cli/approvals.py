@@ -117,10 +117,7 @@ Examples:
     help="Call with these arguments instead: an array by position, an object by name.",
 )
 @click.option(
-    "--arguments",
-    type=JsonParameter(dict),
-    metavar="JSON",
-    help="The same by name, for code and for agents.",
+    "--arguments", type=JsonParameter(dict), metavar="JSON", help="The same by name, for code and for agents."
 )
 @click.option("--reason", metavar="TEXT", help="Stored with the decision.")
 @decided_by_option

@@ -37,12 +37,7 @@ Examples:
 @agent_options
 @answers
 def command(
-    invocation: Invocation,
-    *,
-    prompt: str | None,
-    session_id: str,
-    trace: str | None,
-    given: AgentSettings,
+    invocation: Invocation, *, prompt: str | None, session_id: str, trace: str | None, given: AgentSettings
 ) -> CommandOutput:
     """Talk to an agent; with PROMPT, or from a pipe, for one turn.
 

@@ -85,10 +85,7 @@ def command(
 
 
 def continue_run(
-    invocation: Invocation,
-    session: str,
-    box: BlockingSandbox,
-    work: Callable[[BlockingSandbox], RunResult],
+    invocation: Invocation, session: str, box: BlockingSandbox, work: Callable[[BlockingSandbox], RunResult]
 ) -> CommandOutput:
     """Resume a session's waiting run by calling *work*, and answer as `standfast run` does."""
     with box:

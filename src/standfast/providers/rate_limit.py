@@ -167,11 +167,7 @@ class SharedLimits:
     """The limits of a runtime, by a provider's name or a model's id."""
 
     def __init__(
-        self,
-        limits: Mapping[str, RateLimit],
-        *,
-        clock: Clock | None = None,
-        sleep: Sleep = asyncio.sleep,
+        self, limits: Mapping[str, RateLimit], *, clock: Clock | None = None, sleep: Sleep = asyncio.sleep
     ) -> None:
         self._limiters = {
             key: Limiter(_checked(limit), clock=clock, sleep=sleep) for key, limit in limits.items()

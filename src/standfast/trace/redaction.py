@@ -57,11 +57,7 @@ class Redaction:
     """
 
     def __init__(
-        self,
-        function: Redactor | None = None,
-        *,
-        patterns: Sequence[str] = (),
-        secrets: Sequence[str] = (),
+        self, function: Redactor | None = None, *, patterns: Sequence[str] = (), secrets: Sequence[str] = ()
     ) -> None:
         if any(len(one) < _SHORTEST for one in secrets):
             raise InvalidArgument(

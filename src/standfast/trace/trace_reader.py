@@ -72,8 +72,7 @@ def span_trees(
     known = {one.record.span_id: one for one in nodes if one.record.span_id}
     roots = [one for one in nodes if not _hang(one, known)]
     found = _topmost(
-        roots,
-        lambda record: session_id in (None, record.session_id) and turn_id in (None, record.turn_id),
+        roots, lambda record: session_id in (None, record.session_id) and turn_id in (None, record.turn_id)
     )
     pending = [found]
     while pending:
