@@ -67,7 +67,7 @@ def command(
 
 def _one_turn(invocation: Invocation, host: AgentHost, session_id: str, prompt: str) -> CommandOutput:
     from standfast.cli.chat_screen import ChatScreen
-    from standfast.cli.follower import Follower, Leave, Terminated, carry_out, sigterm_raises
+    from standfast.cli.follower import Follower, Leave, Terminated, carry_out
     from standfast.cli.turn_report import left_unfinished, report_turn
     from standfast.errors import TurnUnfinished
 
@@ -80,8 +80,7 @@ def _one_turn(invocation: Invocation, host: AgentHost, session_id: str, prompt: 
     screen = ChatScreen(quiet=invocation.as_json)
     follower = Follower(host, session_id, screen.show)
     try:
-        with sigterm_raises():
-            report = carry_out(follower, work(), lambda: screen.note("cancelling"))
+        report = carry_out(follower, work(), lambda: screen.note("cancelling"))
     except (Terminated, Leave):
         return left_unfinished(invocation)
     except TurnUnfinished as error:

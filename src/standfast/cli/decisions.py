@@ -11,7 +11,7 @@ import click
 from standfast.cli.agent_host import AgentHost, check_given, recorded_settings
 from standfast.cli.agent_options import AgentSettings
 from standfast.cli.chat_screen import ChatScreen
-from standfast.cli.follower import Follower, Leave, Terminated, carry_out, sigterm_raises
+from standfast.cli.follower import Follower, Leave, Terminated, carry_out
 from standfast.cli.host import Grants, make_recorded_sandbox
 from standfast.cli.options import Invocation
 from standfast.cli.output import CommandOutput, error_console
@@ -88,8 +88,7 @@ def _continue_agent(
     screen = ChatScreen(quiet=invocation.as_json)
     follower = Follower(host, approval.session_id, screen.show)
     try:
-        with sigterm_raises():
-            report = carry_out(follower, work(), lambda: screen.note("cancelling"))
+        report = carry_out(follower, work(), lambda: screen.note("cancelling"))
     except (Terminated, Leave):
         return left_unfinished(invocation)
     except TurnNotRunnable as error:

@@ -160,15 +160,19 @@ class Follower:
 def carry_out(
     follower: Follower, work: Coroutine[Any, Any, Any], on_cancel: Callable[[], None]
 ) -> TurnReport | None:
-    """Open the follower's host, follow *work* on its session, and close the host. Ctrl-C cancels the turn."""
+    """Open the follower's host, follow *work* on its session, and close the host.
+
+    Ctrl-C cancels the turn; SIGTERM raises `Terminated`, a second Ctrl-C `Leave`.
+    """
     background = Background()
 
     async def cancel() -> None:
         on_cancel()
         await follower.cancel()
 
-    background.run(follower.host.__aenter__())
-    try:
-        return background.attend(follower.follow(work), cancel)
-    finally:
-        background.leave(follower.host.__aexit__(None, None, None))
+    with sigterm_raises():
+        background.run(follower.host.__aenter__())
+        try:
+            return background.attend(follower.follow(work), cancel)
+        finally:
+            background.leave(follower.host.__aexit__(None, None, None))

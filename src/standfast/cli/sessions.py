@@ -159,7 +159,7 @@ def _cancel_turn(invocation: Invocation, session_id: str) -> bool:
     Return false if only the process that runs the turn can end it, or one that can make its agent.
     """
     from standfast.cli.agent_host import AgentHost, known_session, recorded_settings
-    from standfast.cli.follower import Follower, carry_out, sigterm_raises
+    from standfast.cli.follower import Follower, carry_out
     from standfast.errors import InvalidArgument, SessionBusy, StandfastError
 
     async def request(runtime: Runtime) -> tuple[SessionHead, TurnRecord]:
@@ -182,8 +182,7 @@ def _cancel_turn(invocation: Invocation, session_id: str) -> bool:
     except StandfastError:
         return False
     work = host.settle(session_id, record.turn_id)
-    with sigterm_raises():
-        carry_out(Follower(host, session_id, lambda _: None), work, lambda: None)
+    carry_out(Follower(host, session_id, lambda _: None), work, lambda: None)
     return True
 
 

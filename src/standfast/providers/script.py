@@ -130,13 +130,10 @@ class ModelScript:
     strict: bool = True
 
 
-def checked(
-    entries: Entries, kind: type[R], *, source: str, first: int = 1, unit: str = "reply"
-) -> tuple[R, ...]:
+def checked(entries: Entries, kind: type[R], *, source: str, unit: str = "reply") -> tuple[R, ...]:
     """Convert the entries of a script; a plain string is a reply of that text."""
-    return tuple(
-        _entry(entry, kind, f"{source}, {unit} {number}") for number, entry in enumerate(entries, first)
-    )
+    numbered = enumerate(entries, 1)
+    return tuple(_entry(entry, kind, f"{source}, {unit} {number}") for number, entry in numbered)
 
 
 def read_script(path: Path) -> ModelScript:

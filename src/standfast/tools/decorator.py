@@ -204,10 +204,8 @@ def _make(
     idempotent: bool | None = None,
     limits: CapabilityLimits | None = None,
     isolate: bool = False,
-    on_interrupted: OnInterrupted = "report",
-    on_timeout: OnTimeout = "report",
     loop: ToolLoop = "own",
-    expose_errors: bool = True,
+    **others: Any,
 ) -> Tool[Any, Any]:
     if not callable(function) or not hasattr(function, "__name__"):
         raise InvalidArgument(f"@tool needs a function, not {function!r}")
@@ -245,10 +243,8 @@ def _make(
         owner=owner_of(function),
         signature=signature,
         isolate=isolate,
-        on_interrupted=on_interrupted,
-        on_timeout=on_timeout,
         loop=loop,
-        expose_errors=expose_errors,
+        **others,
     )
     if isolate and signature.takes_context:
         raise InvalidArgument(f"tool {called}() is isolated and cannot take a RunContext")

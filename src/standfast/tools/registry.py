@@ -246,6 +246,8 @@ class ToolRegistry:
             return None
         return self._resolved.get(entry.binding) or self._tool_of(entry.binding)
 
+    resolve = get  # as providers call it
+
     def asks_source(self, name: str | None = None) -> bool:
         """Whether `get(name)`, or for some name `get`, asks a source that may block."""
         if not self._table.asks_sources or name is None:
@@ -253,10 +255,6 @@ class ToolRegistry:
         entry = self._table.visible.get(name)
         binding = None if entry is None else entry.binding
         return binding is not None and binding not in self._resolved
-
-    def resolve(self, name: str) -> RegisteredTool | None:
-        """The same, as providers call it."""
-        return self.get(name)
 
     def require(self, name: str) -> RegisteredTool:
         """Return the tool of this name, or raise an error that says why there is none."""

@@ -181,7 +181,10 @@ class GoogleReplyReader:
             elif part.text is not None:
                 deltas += self._words(part, part.text)
             elif part.thought_signature is not None and part.is_bare():
-                self._layout.text(self._length, self._length, part.thought_signature)
+                place = PartPlace(
+                    of="text", start=self._length, end=self._length, signature=part.thought_signature
+                )
+                self._layout.add(self._length, place)
         reason, message = candidate.finish_reason, candidate.finish_message
         if reason is None or reason in _UNFINISHED:
             return deltas
@@ -196,20 +199,21 @@ class GoogleReplyReader:
 
     def _words(self, part: _Part, text: str) -> Sequence[ModelDelta]:
         """Add a piece of text or of thought."""
-        signature = part.thought_signature
+        signature, before = part.thought_signature, self._length
         if part.thought:
             start = self._thought_length
             self._thoughts.append(text)
-            self._thought_length = start + len(text)
-            if signature is not None:
-                self._layout.thought(start, self._thought_length, self._length, signature)
-            return (ReasoningArrived(text),) if text else ()
-        start = self._length
-        self._text.append(text)
-        self._length = start + len(text)
+            end = self._thought_length = start + len(text)
+        else:
+            start = before
+            self._text.append(text)
+            end = self._length = start + len(text)
         if signature is not None:
-            self._layout.text(start, self._length, signature)
-        return (TextArrived(text),) if text else ()
+            of: Literal["thought", "text"] = "thought" if part.thought else "text"
+            self._layout.add(before, PartPlace(of=of, start=start, end=end, signature=signature))
+        if not text:
+            return ()
+        return (ReasoningArrived(text) if part.thought else TextArrived(text),)
 
     def _call(self, call: _FunctionCall, signature: str | None) -> None:
         if call.will_continue:
@@ -221,7 +225,7 @@ class GoogleReplyReader:
             raise _broken(f"two calls have the id {call_id[:80]!r}")
         arguments = bytes(call.args).decode() if _is_there(call.args) else "{}"
         self._calls[call_id] = RequestedCall(name=call.name, arguments=arguments, provider_id=call_id)
-        self._layout.call(call_id, self._length, signature)
+        self._layout.add(self._length, PartPlace(of="call", call=call_id, signature=signature))
 
     def _blocked(self, message: str, stop_reason: str) -> list[ModelDelta]:
         """End the reply without its calls; *message* stands in for an empty text."""
@@ -277,16 +281,13 @@ class PartLayoutWriter:
         self._recorded = 0
         self._signed = False
 
-    def call(self, call: str, text_end: int, signature: str | None) -> None:
-        self._add(text_end, PartPlace(of="call", call=call, signature=signature))
-
-    def text(self, start: int, end: int, signature: str) -> None:
-        """Record a signed piece of text, separate from the text around it."""
-        self._add(start, PartPlace(of="text", start=start, end=end, signature=signature))
-        self._recorded = end
-
-    def thought(self, start: int, end: int, text_end: int, signature: str) -> None:
-        self._add(text_end, PartPlace(of="thought", start=start, end=end, signature=signature))
+    def add(self, text_end: int, place: PartPlace) -> None:
+        """Record the unsigned text up to *text_end*, and then *place*."""
+        self._record_text(text_end)
+        self._signed = self._signed or place.signature is not None
+        self._places.append(place)
+        if place.of == "text":
+            self._recorded = place.end
 
     def reasoning(self, origin: str, text: str, thoughts: str) -> tuple[Reasoning, ...]:
         """Return the reasoning to store: none if the reply has neither thoughts nor signatures."""
@@ -300,12 +301,6 @@ class PartLayoutWriter:
         if end > self._recorded:
             self._places.append(PartPlace(of="text", start=self._recorded, end=end))
             self._recorded = end
-
-    def _add(self, text_end: int, place: PartPlace) -> None:
-        """Record the unsigned text up to *text_end*, and then *place*."""
-        self._record_text(text_end)
-        self._signed = self._signed or place.signature is not None
-        self._places.append(place)
 
 
 def text_digest(text: str, thoughts: str) -> str:
