@@ -25,13 +25,14 @@ import builtins
 import re
 import sys
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from standfast.errors import Code, ErrorObject, StandfastError
 from standfast.model.diagnostic import Diagnostic
 from standfast.model.language import Language
+from standfast.plugins.executor_defaults import CatalogFunctions
 from standfast.ports.code_engine import (
     CallAnswer,
     CellCall,
@@ -47,6 +48,8 @@ from standfast.ports.code_engine import (
 )
 from standfast.sandbox.monty.cell_engine import MontyCells
 from standfast.sandbox.monty.session_source import definitions_in
+from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.registry import ToolCatalog
 
 _MISSING: Final = (
     (re.compile(r"ModuleNotFoundError: No module named '(\w+)"), sys.stdlib_module_names),
@@ -81,6 +84,7 @@ class _Suspended(msgspec.Struct, frozen=True):
 
 
 _Place = _OnMonty | _OnCPython
+_NO_FUNCTIONS: Final = CatalogFunctions(ToolCatalog(), dict[str, RegisteredTool]().__getitem__, "")
 _places: Final = msgspec.msgpack.Decoder(_Place)
 _suspended: Final = msgspec.msgpack.Decoder(_Suspended)
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -141,7 +145,7 @@ class AutoPython:
                 key=request.key,
                 code=source.code(),
                 limits=request.limits,
-                functions=_NoFunctions(),
+                functions=_NO_FUNCTIONS,
                 now_ms=request.now_ms,
                 seed=request.seed,
             )
@@ -284,22 +288,3 @@ def _place_of(state: bytes) -> _Place:
     except msgspec.ValidationError:
         return _OnMonty(state, {})  # Monty's own state, or one that Monty will refuse
     return place
-
-
-class _NoFunctions:
-    """Nothing can be called."""
-
-    def __contains__(self, name: object, /) -> bool:
-        return False
-
-    def names(self) -> list[str]:
-        return []
-
-    def capability(self, name: str) -> Any:
-        raise LookupError(name)
-
-    def is_async(self, name: str) -> bool:
-        return False
-
-    def suggest(self, name: str) -> str | None:
-        return None

@@ -18,7 +18,7 @@ from standfast.model.capability import (
     ToolManifest,
     auto_approval,
 )
-from standfast.protocols.tool_docs.tool_guide import MAX_RESULTS, ToolIndex, discovery, search
+from standfast.protocols.tool_docs.tool_guide import MAX_RESULTS, ToolIndex, discovery
 from standfast.tools.registry import CatalogTool, ToolCatalog
 
 
@@ -38,7 +38,7 @@ SHOP = [
 
 
 def names(query: str, limit: int = 10, tools: list[CatalogTool] = SHOP) -> list[str]:
-    return [found.name for found in search(tools, query, limit)]
+    return [found.name for found in ToolIndex(tools).search(query, limit)]
 
 
 # Search
@@ -102,7 +102,7 @@ def test_nothing_is_found_by_words_that_no_tool_has() -> None:
 @pytest.mark.parametrize("query", ["\ud800", "é", "a" * 100_000, "the", ".*", "\n", "日本"])
 def test_any_text_can_be_searched(query: str) -> None:
     """Ours: what a model writes is not always a query."""
-    search(SHOP, query)
+    ToolIndex(SHOP).search(query)
 
 
 def test_ten_thousand_tools_are_searched_quickly() -> None:

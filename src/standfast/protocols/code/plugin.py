@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -151,41 +152,25 @@ CellForm = Literal["fences", "tool_call"]
 """How a model sends its cells: as Markdown fences in its text, or as calls of a tool."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _ActsInCode(Plugin):
     """What both have in common: the options of cells, and the executor."""
 
-    def __init__(
-        self,
-        *,
-        language: Literal["python", "typescript"] | Language = Language.PYTHON,
-        engine: str | None = None,
-        check: Check = "calls",
-        limits: SessionLimits | None = None,
-        observation_chars: int = 8_000,
-        finish: bool = True,
-    ) -> None:
-        self.language = language
-        self.engine = engine
-        self.check = check
-        self.limits = limits
-        self.observation_chars = observation_chars
-        self.finish = finish
+    language: Literal["python", "typescript"] | Language = Language.PYTHON
+    engine: str | None = None
+    check: Check = "calls"
+    limits: SessionLimits | None = None
+    observation_chars: int = 8_000
+    finish: bool = True
 
     def options(self) -> CellOptions:
         """The options, checked."""
         try:
             language = msgspec.convert(self.language, Language)
-            options = msgspec.convert(
-                {
-                    "engine": self.engine or USUAL_ENGINE[language],
-                    "language": language,
-                    "check": self.check,
-                    "limits": msgspec.to_builtins(CELL_LIMITS if self.limits is None else self.limits),
-                    "observation_chars": self.observation_chars,
-                    "finish": self.finish,
-                },
-                CellOptions,
-            )
+            given = {name: getattr(self, name) for name in CellOptions.__struct_fields__}
+            given |= {"language": language, "engine": self.engine or USUAL_ENGINE[language]}
+            given["limits"] = msgspec.to_builtins(CELL_LIMITS if self.limits is None else self.limits)
+            options = msgspec.convert(given, CellOptions)
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"the options of plugin {self.id!r} do not fit: {error}") from None
         runs = language_of(options.engine)
@@ -214,6 +199,7 @@ class _ActsInCode(Plugin):
         self._executor.reset()
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CodeProtocol(_ActsInCode):
     """The model acts by writing cells: one a step, their variables stay, tools are functions.
 
@@ -235,31 +221,13 @@ class CodeProtocol(_ActsInCode):
         "Protocol: the model writes cells of Python or TypeScript; tools are functions, variables persist."
     )
 
-    def __init__(
-        self,
-        *,
-        cells: CellForm = "fences",
-        language: Literal["python", "typescript"] | Language = Language.PYTHON,
-        engine: str | None = None,
-        check: Check = "calls",
-        limits: SessionLimits | None = None,
-        observation_chars: int = 8_000,
-        guide_chars: int = 16_000,
-        finish: bool = True,
-    ) -> None:
-        super().__init__(
-            language=language,
-            engine=engine,
-            check=check,
-            limits=limits,
-            observation_chars=observation_chars,
-            finish=finish,
-        )
-        self.cells = cells
-        self.guide_chars = guide_chars
+    cells: CellForm = "fences"
+    guide_chars: int = 16_000
+
+    def __post_init__(self) -> None:
         self.options()
-        if cells not in ("fences", "tool_call"):
-            raise InvalidArgument(f"cells= is 'fences' or 'tool_call', not {cells!r}")
+        if self.cells not in ("fences", "tool_call"):
+            raise InvalidArgument(f"cells= is 'fences' or 'tool_call', not {self.cells!r}")
         self._shared = True
 
     def configure(self, options: Json) -> None:

@@ -21,11 +21,12 @@ Not here: stubs for type checkers (`standfast.tools.stubs`, `typescript_stubs`),
 from __future__ import annotations
 
 import builtins
+import functools
 import keyword
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.stub_words import (
@@ -41,6 +42,7 @@ from standfast.tools.stubs import PythonTypes
 from standfast.tools.typescript_stubs import (
     MAX_DEFAULT_CHARS,
     RESERVED_WORDS,
+    SchemaTypes,
     TypeScriptTypes,
     comment,
     function_text,
@@ -55,8 +57,10 @@ LINE_CHARS: Final = 100
 class Writer(ABC):
     """Writes tools one after the other. No type gets a name of *taken*, such as another tool's."""
 
-    def __init__(self, taken: Iterable[str]) -> None:
-        self._taken = set(taken)
+    reserved: ClassVar[frozenset[str]]
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = {*self.reserved, *taken}
         self._names: dict[Hashable, str] = {}
         self._fresh: list[Hashable] = []
         self._waiting: list[Callable[[], str]] = []
@@ -75,10 +79,10 @@ class Writer(ABC):
             self._taken.discard(self._names.pop(identity))
         return self.unsigned(tool)
 
-    def name_of(self, identity: Hashable, wanted: str) -> tuple[str, bool]:
-        """Return the name of a type and whether it is new. A taken name gets the tool's as a prefix."""
+    def name_of(self, identity: Hashable, wanted: str, describe: Callable[[str], str]) -> str:
+        """Return the name of a type, with the tool's as a prefix if it is taken; have a new one described."""
         if (known := self._names.get(identity)) is not None:
-            return known, False
+            return known
         plain = wanted if self.is_name(wanted) else f"{self.prefix}Object"
         number = 2
         name = plain if plain not in self._taken else f"{self.prefix}{plain}"
@@ -87,11 +91,8 @@ class Writer(ABC):
         self._names[identity] = name
         self._taken.add(name)
         self._fresh.append(identity)
-        return name, True
-
-    def add(self, describe: Callable[[], str]) -> None:
-        """Put a type before the function that is being written."""
-        self._waiting.append(describe)
+        self._waiting.append(functools.partial(describe, name))
+        return name
 
     @abstractmethod
     def function(self, tool: RegisteredTool) -> str:
@@ -101,9 +102,10 @@ class Writer(ABC):
     def unsigned(self, tool: RegisteredTool) -> str:
         """Return the function without its signature, which is too long."""
 
+    @staticmethod
     @abstractmethod
-    def is_name(self, text: str) -> bool:
-        """Return whether *text* can name a type in this language."""
+    def is_name(name: str) -> bool:
+        """Return whether *name* can name a type in this language."""
 
 
 class Definitions:
@@ -114,7 +116,7 @@ class Definitions:
         self._references: dict[str, set[str]] = {}
         self._written: dict[str, tuple[str, str]] = {}
 
-    def identity(self, schema: dict[str, Any], name: str = "") -> Hashable:
+    def identity(self, schema: dict[str, Any], name: str) -> Hashable:
         """Return what identifies a type: its own name, its text, and every definition it refers to."""
         found: set[str] = set()
         waiting = _references(schema)
@@ -127,6 +129,23 @@ class Definitions:
                     self._written[one] = (one, repr(self._definitions[one]))
                 waiting |= self._references[one] - found
         return (name, repr(schema), frozenset(self._written[one] for one in found))
+
+
+class _NamedObjects(SchemaTypes):
+    """The types of one schema, whose objects get names from *writer*."""
+
+    def __init__(self, writer: Writer, root: dict[str, Any]) -> None:
+        super().__init__(root)
+        self._writer = writer
+        self._known = Definitions(self.definitions)
+
+    def object_type(self, schema: dict[str, Any], wanted: str, definition: str | None) -> str:
+        identity = self._known.identity(schema, definition or "")
+        return self._writer.name_of(identity, wanted, functools.partial(self.described, schema))
+
+    @abstractmethod
+    def described(self, schema: dict[str, Any], name: str) -> str:
+        """Return the declaration of an object type."""
 
 
 def _references(schema: Any) -> set[str]:
@@ -149,11 +168,15 @@ _PYTHON_RESERVED: Final = frozenset(
 )
 
 
+def _is_parameter(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
 class StubWriter(Writer):
     """Writes capabilities as Python, one after the other."""
 
-    def __init__(self, taken: Iterable[str] = ()) -> None:
-        super().__init__({*_PYTHON_RESERVED, *taken})
+    reserved = _PYTHON_RESERVED
+    is_name = staticmethod(_is_parameter)
 
     def function(self, tool: RegisteredTool) -> str:
         capability = tool.capability
@@ -172,9 +195,6 @@ class StubWriter(Writer):
     def unsigned(self, tool: RegisteredTool) -> str:
         lines = [summary(tool.capability), f'describe_tool("{tool.name}") shows its parameters.']
         return f"def {tool.name}(*args: Any, **kwargs: Any) -> Any:{_docstring(lines)}"
-
-    def is_name(self, text: str) -> bool:
-        return _is_parameter(text)
 
     def _arguments(self, tool: RegisteredTool, types: _PythonClasses) -> list[str]:
         schema = tool.capability.input_schema
@@ -201,21 +221,10 @@ class StubWriter(Writer):
         return parts
 
 
-class _PythonClasses(PythonTypes):
+class _PythonClasses(_NamedObjects, PythonTypes):
     """The Python types of one schema. One that contains itself is a class, or `Any` if it cannot be."""
 
-    def __init__(self, writer: StubWriter, root: dict[str, Any]) -> None:
-        super().__init__(root)
-        self._writer = writer
-        self._known = Definitions(self.definitions)
-
-    def object_type(self, schema: dict[str, Any], wanted: str, definition: str | None) -> str:
-        name, new = self._writer.name_of(self._known.identity(schema, definition or ""), wanted)
-        if new:
-            self._writer.add(lambda: self._described(name, schema))
-        return name
-
-    def _described(self, name: str, schema: dict[str, Any]) -> str:
+    def described(self, schema: dict[str, Any], name: str) -> str:
         required = set(schema.get("required", ()))
         fields: dict[str, tuple[str, Any]] = {}
         for key, part in schema["properties"].items():
@@ -248,10 +257,6 @@ def _quoted(text: str) -> str:
     return f"{escaped} " if escaped.endswith('"') else escaped
 
 
-def _is_parameter(name: str) -> bool:
-    return name.isidentifier() and not keyword.iskeyword(name)
-
-
 _TYPESCRIPT_RESERVED: Final = RESERVED_WORDS | frozenset({
     "any", "unknown", "never", "string", "number", "boolean", "object", "symbol", "bigint", "Array",
     "ArrayBuffer", "BigInt", "Boolean", "Date", "Error", "Function", "Iterator", "JSON", "Map", "Math",
@@ -263,8 +268,8 @@ _TYPESCRIPT_RESERVED: Final = RESERVED_WORDS | frozenset({
 class TypeScriptWriter(Writer):
     """Writes capabilities as TypeScript, one after the other."""
 
-    def __init__(self, taken: Iterable[str] = ()) -> None:
-        super().__init__({*_TYPESCRIPT_RESERVED, *taken})
+    reserved = _TYPESCRIPT_RESERVED
+    is_name = staticmethod(is_identifier)
 
     def function(self, tool: RegisteredTool) -> str:
         inputs, outputs = tool.capability.input_schema, tool.capability.output_schema
@@ -280,25 +285,11 @@ class TypeScriptWriter(Writer):
         line = function_text(tool.name, "args: Record<string, any>", "any")
         return f"{comment([summary(tool.capability), look_up])}{line}"
 
-    def is_name(self, text: str) -> bool:
-        return is_identifier(text)
 
-
-class _Interfaces(TypeScriptTypes):
+class _Interfaces(_NamedObjects, TypeScriptTypes):
     """The types of one schema, its objects as interfaces."""
 
-    def __init__(self, writer: TypeScriptWriter, root: dict[str, Any]) -> None:
-        super().__init__(root)
-        self._writer = writer
-        self._known = Definitions(self.definitions)
-
-    def object_type(self, schema: dict[str, Any], wanted: str, definition: str | None) -> str:
-        name, new = self._writer.name_of(self._known.identity(schema, definition or ""), wanted)
-        if new:
-            self._writer.add(lambda: self._interface(name, schema))
-        return name
-
-    def _interface(self, name: str, schema: dict[str, Any]) -> str:
+    def described(self, schema: dict[str, Any], name: str) -> str:
         lines = [f"{comment([type_words(schema)])}interface {name} {{"]
         parts = schema["properties"].values()
         for member, part in zip_longest(self.members(schema, name), parts):  # others may be members too

@@ -268,11 +268,6 @@ class ToolIndex:
         return [self._tools[place] for place in best[: max(0, limit)]]
 
 
-def search(tools: Sequence[CatalogTool], query: str, limit: int = 10) -> list[CatalogTool]:
-    """Search *tools* once. For several searches, keep a `ToolIndex`."""
-    return ToolIndex(tools).search(query, limit)
-
-
 def _words(text: str) -> Iterator[str]:
     """Yield the words of a text in lower case and singular, `camelCase` whole and in parts."""
     for word in _WORD.findall(text):

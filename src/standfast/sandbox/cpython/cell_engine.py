@@ -33,7 +33,7 @@ from standfast.ports.cell_stepper import (
     StepEnded,
     StepperHost,
 )
-from standfast.ports.code_engine import SLEEP, CallAnswer, CellFunctions, CellRequest, Check, Touched
+from standfast.ports.code_engine import SLEEP, CallAnswer, CellFunctions, CellRequest, Check
 from standfast.sandbox import run_errors
 from standfast.sandbox.cell_lifecycle import SteppedCell, SteppedCells, text_problem
 from standfast.sandbox.cpython import failures, messages, state
@@ -52,6 +52,7 @@ class CPythonCells(SteppedCells):
     """Runs the cells of many sessions, with *packages* to import, in the best *kind* of jail that works."""
 
     language = Language.PYTHON
+    touched = staticmethod(names_touched)
     former_cell = staticmethod(read_cell)
 
     def __init__(
@@ -75,9 +76,6 @@ class CPythonCells(SteppedCells):
     def names(self, state: bytes) -> list[str]:
         known = decode_state(state)
         return list(known.names) if known else []
-
-    def touched(self, code: str, names: Collection[str]) -> Touched:
-        return names_touched(code, names)
 
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
@@ -135,17 +133,17 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
         dump: bytes,
     ) -> None:
         request = host.request
-        paused = state.decode_dump(dump) if dump else None
         super().__init__(host, workers)
         self._workers = workers
         self._watchdog = watchdog
-        self._code = paused.code if paused else request.code
-        self._state = paused.state if paused else request.state
-        self._before = state.decode_state(self._state)
-        self._inputs: dict[str, bytes] | None = paused.inputs if paused else None
-        self._loaded_values: dict[str, bytes | None] = dict(paused.loaded) if paused else {}
-        self._seed = paused.seed if paused else request.seed
-        self._exceptions = ExceptionReader(self._code, self._limits, request.functions, packages)
+        new = state.CPythonDump(
+            code=request.code, state=request.state, inputs={}, loaded={}, seed=request.seed
+        )
+        self._cell = state.decode_dump(dump) if dump else new
+        self._before = state.decode_state(self._cell.state)
+        self._inputs = self._cell.inputs if dump else None
+        self._loaded_values = dict(self._cell.loaded)
+        self._exceptions = ExceptionReader(self._cell.code, self._limits, request.functions, packages)
         self._called = False
         self._loading = self._packing = False
         self._waiting_since = 0.0
@@ -167,12 +165,12 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
         if self._host.stopped is not None:
             raise CellStopped
         worker = self._slot.worker
-        if worker is None or not worker.holds(self._state) or not self._taken(worker):
+        if worker is None or not worker.holds(self._cell.state) or not self._taken(worker):
             self._slot.drop()
             worker = self._fresh()
             if not self._taken(worker):
                 raise self._death(worker)
-        self._loading, self._packing = worker.version != self._state, False
+        self._loading, self._packing = worker.version != self._cell.state, False
         self._watchdog.watch(self._watch_key, _LOOK_S, self._look)
         try:
             self._send(self._run_message(worker, self._inputs))
@@ -186,19 +184,19 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
 
     def _run_message(self, worker: CPythonWorker, inputs: dict[str, bytes]) -> bytes:
         request, before = self._host.request, self._before
-        loaded = before if worker.version != self._state else None
+        loaded = before if worker.version != self._cell.state else None
         message = {
             "nonce": worker.begin(),
-            "code": self._code,
+            "code": self._cell.code,
             "inputs": {name: msgspec.Raw(data) for name, data in inputs.items()},
             "functions": list(request.functions.names()),
-            "later": awaited_sites(self._code),
+            "later": awaited_sites(self._cell.code),
             "loads": request.load is not None or bool(self._loaded_values),
             "now": self._host.now_ms,
-            "seed": self._seed,
+            "seed": self._cell.seed,
             "depth": self._limits.max_stack_depth,
             "stdout_cap": self._limits.max_stdout_bytes,
-            "pure": leaves_unchanged(self._code, before),
+            "pure": leaves_unchanged(self._cell.code, before),
         }
         text = encode_json(message)
         return text if loaded is None else messages.with_bytes(text, loaded.payload)
@@ -398,14 +396,8 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
         """Do nothing: the record of the calls is all that a replayed cell needs."""
 
     def dump(self) -> bytes:
-        dump = state.CPythonDump(
-            code=self._code,
-            state=self._state,
-            inputs=self._inputs or {},
-            loaded=self._loaded_values,
-            seed=self._seed,
-        )
-        return state.encode_dump(dump)
+        cell = msgspec.structs.replace(self._cell, inputs=self._inputs or {}, loaded=self._loaded_values)
+        return state.encode_dump(cell)
 
     def load(self) -> Step:
         raise EngineFailed("a cell of CPython is replayed, and not loaded")
@@ -469,7 +461,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
             if untried or most > self._limits.memory_mb << 20:
                 self._try_loading(payload)
         busy = ended.threads or worker.process.has_unread()
-        worker.version = None if busy else self._state if new is None else new
+        worker.version = None if busy else self._cell.state if new is None else new
         return new
 
     def _try_loading(self, payload: bytes) -> None:

@@ -18,7 +18,7 @@ from standfast.model.canonical import Json
 from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.model.language import Language
 from standfast.ports.cell_stepper import CellFailed, CellStopped, Step, StepEnded, StepperHost
-from standfast.ports.code_engine import CallAnswer, CellCall, CellFunctions, Check, LastCall, Touched
+from standfast.ports.code_engine import CallAnswer, CellCall, CellFunctions, Check, LastCall
 from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.cell_check import DeclaredFunctions, check_calls, names_touched
@@ -59,6 +59,7 @@ class MontyCells(SteppedCells):
     """Runs the cells of many sessions, from many threads. The first cell starts the engine's processes."""
 
     language = Language.PYTHON
+    touched = staticmethod(names_touched)
     former_cell = staticmethod(read_former_cell)
 
     def __init__(self, workers: MontyWorkers | None = None, *, capacity: int = 8) -> None:
@@ -75,9 +76,6 @@ class MontyCells(SteppedCells):
     def session_source(self, state: bytes, definitions: dict[str, str]) -> SessionSource:
         """Return the variables of a session as Python source, for another engine."""
         return session_source(decode_state(state), definitions, self._workers)
-
-    def touched(self, code: str, names: Collection[str]) -> Touched:
-        return names_touched(code, names)
 
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
@@ -153,7 +151,7 @@ class MontyStepper(SlotStepper[MontyWorker]):
         except Exception as error:
             if self._host.stopped is not None:
                 raise CellStopped from None
-            outcome = describe_failure(error, self._run.program, self._limits, self._run.call_errors)
+            outcome = describe_failure(error, self._run, self._limits)
         if isinstance(outcome, CodeFinished):
             return self._completed(self._ended, outcome, None)
         if not isinstance(outcome, MontyFailure):

@@ -9,6 +9,7 @@ from typing import Final
 from standfast.errors import Code, ErrorObject, Span
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.monty import engine
+from standfast.sandbox.monty.engine_run import EngineRun
 from standfast.sandbox.monty.program import Program
 from standfast.sandbox.run_errors import AWAIT_HINT, cpu_error, memory_error, stack_error
 
@@ -31,16 +32,11 @@ class MontyFailure:
     hard: bool = False
 
 
-def describe_failure(
-    error: Exception,
-    program: Program,
-    limits: SessionLimits,
-    call_errors: dict[tuple[str, str], ErrorObject],
-) -> MontyFailure:
+def describe_failure(error: Exception, run: EngineRun, limits: SessionLimits) -> MontyFailure:
     """Return what *error*, which the engine raised, means for the run."""
     match error:
         case engine.MontySyntaxError():
-            span = span_of(error.traceback(), program)
+            span = span_of(error.traceback(), run.program)
             return MontyFailure(ErrorObject(code=Code.SYNTAX_ERROR, message=error.display("msg"), span=span))
         case engine.MontyCrashedError(timed_out=True):
             return MontyFailure(cpu_error(limits), hard=True)
@@ -50,7 +46,7 @@ def describe_failure(
                 hard=True,
             )
         case engine.MontyRuntimeError():
-            return _describe_raised(error, program, limits, call_errors)
+            return _describe_raised(error, run, limits)
         case engine.MontyConversionError():
             return MontyFailure(
                 ErrorObject(code=Code.INVALID_ARGUMENT, message=f"an input cannot be passed: {error}")
@@ -58,17 +54,12 @@ def describe_failure(
     return MontyFailure(ErrorObject(code=Code.INTERRUPTED, message=f"the engine failed: {error}"), hard=True)
 
 
-def _describe_raised(
-    error: engine.MontyRuntimeError,
-    program: Program,
-    limits: SessionLimits,
-    call_errors: dict[tuple[str, str], ErrorObject],
-) -> MontyFailure:
+def _describe_raised(error: engine.MontyRuntimeError, run: EngineRun, limits: SessionLimits) -> MontyFailure:
     frames = error.traceback()
     kind = type(error.exception()).__name__
     text = error.display("msg")
     message = error.display("type-msg")
-    span = span_of(frames, program)
+    span = span_of(frames, run.program)
     if kind == "TimeoutError" and not frames and "time limit exceeded" in text:
         return MontyFailure(cpu_error(limits), hard=True)
     if kind == "MemoryError":  # guest code can raise one too
@@ -86,7 +77,7 @@ def _describe_raised(
             return MontyFailure(
                 ErrorObject(code=Code.UNSUPPORTED_FEATURE, message=refused, hint=hint, span=span)
             )
-    if (known := call_errors.get((kind, text))) is not None:
+    if (known := run.call_errors.get((kind, text))) is not None:
         return MontyFailure(known if known.span else known.with_span(span) if span else known)
     if kind == "RecursionError":
         return MontyFailure(stack_error(message, limits, span))
