@@ -82,10 +82,7 @@ class EffectHost(Protocol):
         """Return the attachments that were not returned before."""
 
     async def kept(self, *, tolerant: bool) -> Kept:
-        """Return what is kept at the end of the turn.
-
-        Raise if a plugin cannot snapshot; with *tolerant*, keep its previous state.
-        """
+        """Return what is kept. Raise if a plugin cannot snapshot; if *tolerant*, keep its previous state."""
 
     async def call_model(self, command: CallModel) -> inputs.ModelReplied | inputs.ModelFailed:
         """Call the model and show what it streams. Cancelling ends the call."""
@@ -100,10 +97,7 @@ class EffectHost(Protocol):
         """Continue a cell, or run it again up to there. Its outcome is delivered as with `start`."""
 
     async def parking(self) -> inputs.ToolSettled | None:
-        """Suspend the turn's cell, because the turn is about to wait.
-
-        Return the failed result of a cell that cannot be suspended; then the turn does not wait.
-        """
+        """Suspend the turn's cell before the turn waits; return its result if that fails: do not wait then."""
 
     async def check_output(self, text: str) -> inputs.OutputCheck:
         """Check the model's answer against the agent's output type. Cancelling gives the check up."""

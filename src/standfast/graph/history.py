@@ -151,10 +151,7 @@ def opens_frame(entries: Sequence[Entry]) -> bool:
 
 
 def cut(segment: Segment, index: int, before: str = INITIAL) -> Segment:
-    """Return the segment up to the node at *index*, as if what follows had never been added.
-
-    *before* is the frame that the segment begins in.
-    """
+    """Return the segment up to the node at *index*, as if nothing followed. It begins in frame *before*."""
     if index + 1 >= len(segment.entries):
         return segment
     entries = segment.entries[: index + 1]

@@ -60,10 +60,7 @@ class _Call:
 
 
 class CallTable:
-    """The calls of the current round, under ids that count over the whole turn.
-
-    With `asks_plugins`, plugins rule on each call before it is executed.
-    """
+    """The calls of the current round, with ids of the whole turn. `asks_plugins`: they rule on each first."""
 
     def __init__(self) -> None:
         self.asks_plugins = False

@@ -528,10 +528,7 @@ class TurnMachine:
         return self.outstanding()
 
     def _abort(self, reason: StopReason, error: ErrorObject | str, message: str = "") -> list[Command]:
-        """End in the middle: effects under way are stopped, and their calls get a result that says so.
-
-        *error* is the error, or its code.
-        """
+        """End in the middle with *error*, or its code: effects stop, and their calls get a result."""
         if isinstance(error, str):
             error = ErrorObject(code=error, message=message)
         if self.calls.open():

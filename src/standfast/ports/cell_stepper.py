@@ -84,8 +84,7 @@ class StepBlocked(msgspec.Struct, frozen=True):
 
 
 class StepEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """The code has ended: with `result`, with an exception (`error`), or with a call that is left to the
-    host.
+    """The code has ended: with `result`, with an exception (`error`), or with a call left to the host.
 
     Code that was `refused` before any of it ran leaves no state: `keep` is not called.
     """
@@ -156,15 +155,13 @@ class CellStepper(Protocol):
         """Continue with the answer of the call that the code stands at, or of one that it is blocked on."""
 
     def raises_at_call(self, answer: CallAnswer) -> bool:
-        """Whether an immediate answer to a call that the code does not stand at is to be given there all the
-        same."""
+        """Whether an immediate answer to a call that the code does not stand at is still given there."""
 
     def keep(self) -> bytes | None:
         """Return the session's state after the code has ended, None if it did not change."""
 
     def put_aside(self) -> None:
-        """Take a waiting cell out of its worker, into the stepper. Raise `EngineFailed` if `load` would
-        fail."""
+        """Take a waiting cell out of its worker, into the stepper; `EngineFailed` if `load` would fail."""
 
     def dump(self) -> bytes:
         """Return a cell that was put aside as bytes, from which the engine can make another stepper."""
@@ -179,8 +176,7 @@ class CellStepper(Protocol):
         """Return the largest amount of memory seen in the current worker, None if that is unknown."""
 
     def release(self, *, warm: bool) -> None:
-        """Free the worker. If *warm* and it holds the session's state, keep it for the session's next
-        cell."""
+        """Free the worker. If *warm* and it holds the session's state, keep it for the next cell."""
 
     def kill(self) -> None:
         """End whatever computes for the cell. Called from any thread."""

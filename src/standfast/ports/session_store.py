@@ -65,10 +65,7 @@ class Lease:
 
 
 class Claimant(msgspec.Struct, frozen=True, kw_only=True):
-    """The process that claims a lease, when, and for how long.
-
-    `lease_now_ms` is the time that leases go by (`SessionStore.see_clock`); None: they go by `now_ms`.
-    """
+    """Who claims a lease, when, for how long. Leases go by `lease_now_ms` (`see_clock`), else `now_ms`."""
 
     owner: str
     now_ms: int
@@ -127,10 +124,7 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a session's plugins and tools at one point of its history.
-
-    `body` is opaque to the store; `blobs` are the digests of the blobs it needs.
-    """
+    """The state of plugins and tools: `body` is opaque to the store, `blobs` are digests of what it needs."""
 
     body: bytes
     blobs: tuple[str, ...] = ()
@@ -348,16 +342,13 @@ class SessionStore(Protocol):
     ) -> SessionHead:
         """Make a session whose leaf is *at*, or this one's, at the same cost for any length of history.
 
-        It has no parent unless its *charter* names one.
-
-        Errors: `SessionNotFound`, `SessionExists`, `NodeNotFound`.
+        It has no parent unless *charter* names one. `SessionNotFound`, `SessionExists`, `NodeNotFound`.
         """
 
     async def make_session(self, new: NewSession) -> SessionHead:
         """Make a session with a charter, or return the one that was made with the same charter.
 
-        Errors: `SessionExists` if it has another one; `SessionNotFound` and `NodeNotFound` for the fork's
-        source.
+        `SessionExists` if it has another one; `SessionNotFound`, `NodeNotFound` for the fork's source.
         """
 
     async def add_usage(
@@ -371,10 +362,7 @@ class SessionStore(Protocol):
     async def set_state(
         self, session_id: str, state: StateRecord, blobs: tuple[Blob, ...], now_ms: int
     ) -> SessionHead:
-        """Give the session another state between turns. The leaf and the head's revision stay.
-
-        Errors: `SessionNotFound`; `SessionBusy` while a turn is unfinished.
-        """
+        """Give the session another state; its leaf stays. `SessionBusy` while a turn is unfinished."""
 
     async def state(self, state_id: str) -> bytes | None:
         """Return the body of the state that a head names; None if it was pruned."""
@@ -394,10 +382,7 @@ class SessionStore(Protocol):
         """
 
     async def take_over(self, turn_id: str, claimant: Claimant) -> Takeover:
-        """Take the lease of a turn that waits or whose owner is gone; it is `running` again.
-
-        Errors: `SessionBusy`; `TurnNotFound` if it does not exist or has ended.
-        """
+        """Take the lease of a turn that waits or has no live owner. `SessionBusy`, `TurnNotFound`."""
 
     async def save(self, lease: Lease, save: Save) -> Saved:
         """Add to the turn's journal."""

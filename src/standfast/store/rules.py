@@ -158,10 +158,7 @@ def lease_for(session_id: str, claimant: port.Claimant, fence: int) -> port.Leas
 
 
 def seen_clock(known: tuple[int, int] | None, offset_ms: int) -> port.SeenClock:
-    """Return what a clock offset means, given the lease offset and the last offset of this boot.
-
-    A shift within `CLOCK_TOLERANCE_MS` is none.
-    """
+    """Return what an offset means, given the lease offset and the last one; small shifts count as none."""
     lease_offset_ms, seen_ms = known or (offset_ms, offset_ms)
     shift_ms = offset_ms - seen_ms
     return port.SeenClock(

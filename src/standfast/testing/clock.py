@@ -4,8 +4,7 @@ from __future__ import annotations
 
 
 class FakeClock:
-    """Pass it as `clock=` to `Sandbox` or `Runtime`: approvals, timers and sessions then expire when the test
-    says so.
+    """Pass it as `clock=` to `Sandbox` or `Runtime`: approvals, timers, sessions expire when a test says so.
 
     Limits on real work, such as `timeout_ms` and `wall_ms`, are kept in real time all the same.
     """

@@ -57,10 +57,7 @@ _metas = msgspec.json.Decoder(_Meta)
 
 
 def convert(db: apsw.Connection) -> None:
-    """Make every session of the sandbox's former tables an ordinary one, and drop the tables.
-
-    Raises `StoreError` if a run of one of them waits for an approval.
-    """
+    """Make every former session an ordinary one and drop the tables; `StoreError` if a run of one waits."""
     waiting = db.execute("SELECT session_id FROM sandbox_runs ORDER BY session_id").fetchall()
     if waiting:
         names = ", ".join(str(session_id) for (session_id,) in waiting)
