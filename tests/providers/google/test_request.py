@@ -21,7 +21,7 @@ from standfast.model.message import (
 )
 from standfast.ports.model_provider import ModelRequest
 from standfast.providers.google.model import GoogleDialect
-from standfast.providers.google.reply_reader import PartLayoutWriter
+from standfast.providers.google.reply_reader import PartLayoutWriter, PartPlace
 from standfast.providers.http.dialect import HttpCall, PreparedRequest
 from standfast.providers.http.schemas import google_schema
 from standfast.providers.settings import read_settings
@@ -187,10 +187,10 @@ def test_arguments_that_were_no_object_are_shown_as_text() -> None:
 
 def signed_reply(text: str = "I look.") -> AssistantMessage:
     layout = PartLayoutWriter()
-    layout.thought(0, 5, 0, "dDE=")
-    layout.call("a", 2, "YzE=")
-    layout.call("b", len(text), None)
-    layout.text(len(text), len(text), "ZW5k")
+    layout.add(0, PartPlace(of="thought", start=0, end=5, signature="dDE="))
+    layout.add(2, PartPlace(of="call", call="a", signature="YzE="))
+    layout.add(len(text), PartPlace(of="call", call="b"))
+    layout.add(len(text), PartPlace(of="text", start=len(text), end=len(text), signature="ZW5k"))
     return asking(
         ToolCall(call_id=1, name="order", arguments={"id": 1}, provider_id="a"),
         ToolCall(call_id=2, name="order", arguments={"id": 2}, provider_id="b"),
