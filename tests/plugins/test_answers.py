@@ -35,11 +35,11 @@ from standfast.plugins.contexts import (
     AssistantStreamTransform,
     ContextCompaction,
     SwitchAgentFrame,
+    TriggerEvent,
 )
 from standfast.plugins.hook import hook
 from standfast.plugins.plugin import Plugin
 from standfast.plugins.running import RegisteredHook
-from standfast.plugins.triggers import TriggerEvent
 from standfast.ports.model_provider import ReplyEnded
 from standfast.tools.registry import ToolCatalogContribution
 

@@ -30,12 +30,11 @@ from standfast.model.outcome import Finished, Stopped, StopReason
 from standfast.model.plugin_state import PluginSnapshotMeta
 from standfast.model.session import SessionPolicy
 from standfast.plugins.actions import action
-from standfast.plugins.contexts import ContextCompaction, SwitchAgentFrame
+from standfast.plugins.contexts import ContextCompaction, SwitchAgentFrame, TriggerEvent
 from standfast.plugins.hook import HOOKS, hook
 from standfast.plugins.plugin import Plugin, PluginSessionContext
 from standfast.plugins.protocol import ProtocolSessionPlugin
 from standfast.plugins.registrar import PluginRegistrar
-from standfast.plugins.triggers import TriggerEvent
 from standfast.ports.model_provider import ReplyEnded
 from standfast.protocols.standard.plugin import StandardDriver
 from standfast.runtime.agent_runtime import Runtime

@@ -11,11 +11,11 @@ from plugin_bench import label, session_of
 from standfast import tool
 from standfast.errors import InvalidPlugin, PluginConflict, StandfastError
 from standfast.plugins.actions import action
+from standfast.plugins.contexts import TriggerEvent
 from standfast.plugins.hook import HOOKS, SLOTS, hook
 from standfast.plugins.plugin import Plugin
 from standfast.plugins.protocol import ProtocolSessionPlugin
 from standfast.plugins.registrar import Contributions, PluginRegistrar, collect_triggers
-from standfast.plugins.triggers import TriggerEvent
 from standfast.protocols.standard.plugin import StandardDriver
 from standfast.tools.decorator import as_registered
 from standfast.tools.tool_table import StaticTools

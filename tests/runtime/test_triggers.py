@@ -20,8 +20,8 @@ from standfast import Agent, Plugin, Runtime, Session
 from standfast.errors import InvalidArgument, InvalidSessionId, SessionNotFound
 from standfast.model.session import TurnState
 from standfast.model.trigger import Schedule, Trigger
+from standfast.plugins.contexts import TriggerEvent
 from standfast.plugins.registrar import PluginRegistrar
-from standfast.plugins.triggers import TriggerEvent
 from standfast.providers.scripted import ScriptedModel
 from standfast.runtime.triggers import GRACE_MS, MAX_MISSED, MAX_PAYLOAD_BYTES, SignatureRefused
 from standfast.testing.clock import FakeClock

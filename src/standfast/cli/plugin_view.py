@@ -18,13 +18,12 @@ from standfast.cli.tools import approval_text
 from standfast.errors import ErrorObject, InvalidPlugin, PluginFailed, StandfastError
 from standfast.model.capability import Capability
 from standfast.plugins.actions import PluginActionDef
-from standfast.plugins.contexts import PluginExtensions
+from standfast.plugins.contexts import PluginExtensions, TriggerEvent
 from standfast.plugins.discovery import FoundPlugin, require_plugin
 from standfast.plugins.hook import HOOKS, HookKind
 from standfast.plugins.plugin import Plugin, PluginFactory, PluginSessionContext, SessionPlugin, as_factory
 from standfast.plugins.registrar import Contributions, PluginRegistrar, collect_triggers
 from standfast.plugins.running import described
-from standfast.plugins.triggers import TriggerEvent
 from standfast.tools.docstrings import read_docstring
 from standfast.tools.stubs import stub_of
 

@@ -26,14 +26,14 @@ __all__, __getattr__, __dir__ = lazy_exports(
             "AssistantStreamTransform CheckpointHookContext CompactionContext ContextCompaction "
             "PluginExtensions PromptHookContext SessionConfigChanged SessionRestored SwitchAgentFrame "
             "ToolCallHookContext ToolCatalogContext ToolResultHookContext ToolResultProjectionContext "
-            "TurnFinalized TurnHookContext TurnPersisted TurnResultHookContext TurnTransformContext"
+            "TriggerEvent TurnFinalized TurnHookContext TurnPersisted TurnResultHookContext "
+            "TurnTransformContext"
         ),
         "standfast.plugins.hook": "HOOKS HookKind hook",
         "standfast.plugins.plugin": "Plugin PluginFactory PluginSessionContext SessionPlugin",
         "standfast.plugins.protocol": "ProtocolDriverPlugin ProtocolSessionPlugin TurnDriverPreamble",
         "standfast.plugins.registrar": "PluginRegistrar",
         "standfast.plugins.session": "PluginHost PluginSession SessionAuthority SessionBuild",
-        "standfast.plugins.triggers": "TriggerEvent",
         "standfast.plugins.turn_hooks": "TurnContext",
         "standfast.tools.registry": "ToolCatalogContribution",
     },
@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from standfast.plugins.contexts import ToolCatalogContext as ToolCatalogContext
     from standfast.plugins.contexts import ToolResultHookContext as ToolResultHookContext
     from standfast.plugins.contexts import ToolResultProjectionContext as ToolResultProjectionContext
+    from standfast.plugins.contexts import TriggerEvent as TriggerEvent
     from standfast.plugins.contexts import TurnFinalized as TurnFinalized
     from standfast.plugins.contexts import TurnHookContext as TurnHookContext
     from standfast.plugins.contexts import TurnPersisted as TurnPersisted
@@ -96,6 +97,5 @@ if TYPE_CHECKING:
     from standfast.plugins.session import PluginSession as PluginSession
     from standfast.plugins.session import SessionAuthority as SessionAuthority
     from standfast.plugins.session import SessionBuild as SessionBuild
-    from standfast.plugins.triggers import TriggerEvent as TriggerEvent
     from standfast.plugins.turn_hooks import TurnContext as TurnContext
     from standfast.tools.registry import ToolCatalogContribution as ToolCatalogContribution

@@ -32,10 +32,10 @@ from standfast.plugins.contexts import (
     AssistantStreamTransform,
     ContextCompaction,
     SwitchAgentFrame,
+    TriggerEvent,
 )
 from standfast.plugins.directives import OwnedDirective, PluginOwned
 from standfast.plugins.running import RegisteredHook
-from standfast.plugins.triggers import TriggerEvent
 from standfast.ports.model_provider import ReplyEnded
 from standfast.tools.registry import ToolCatalogContribution
 

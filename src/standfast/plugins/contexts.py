@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from standfast.errors import ErrorObject
+from standfast.errors import ErrorObject, InvalidArgument, PluginConflict
 from standfast.machine.inputs import CheckpointKind
 from standfast.model.canonical import Json
 from standfast.model.capability import ExternalCallRecord, SessionToolAccess, SideEffect, ToolManifest
@@ -304,3 +304,40 @@ class SessionConfigChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LifecycleEvent = TurnFinalized | TurnPersisted | SessionRestored | SessionConfigChanged
+
+
+class TriggerEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of occurrence. `name` is that of its source; payloads must fit `payload_schema`."""
+
+    name: str
+    description: str = ""
+    payload_schema: dict[str, Any] = {}
+
+
+class TriggerEventCatalog(msgspec.Struct):
+    """The trigger events of a session, under unique names, with their owners."""
+
+    events: dict[str, TriggerEvent] = msgspec.field(default_factory=dict)
+    owners: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def add(self, plugin_id: str, event: TriggerEvent) -> None:
+        if event.name in self.events:
+            raise PluginConflict(f"trigger {event.name!r}", self.owners[event.name], plugin_id)
+        self.events[event.name] = event
+        self.owners[event.name] = plugin_id
+
+    def check(self, source: str, payload: Json) -> None:
+        """Raise `InvalidArgument` if a payload does not fit the schema announced for its source."""
+        event = self.events.get(source)
+        if event is None or not event.payload_schema:
+            return
+        import jsonschema_rs  # imported where a plugin brings a schema, and only there
+
+        try:
+            jsonschema_rs.validator_for(event.payload_schema).validate(payload)
+        except jsonschema_rs.ValidationError as error:
+            where = "".join(f"[{part!r}]" for part in error.instance_path)
+            raise InvalidArgument(
+                f"the payload of {source!r} does not fit: {error.message}{' at ' + where if where else ''}",
+                hint=f"plugin {self.owners[source]!r} announces the schema of its payload",
+            ) from None

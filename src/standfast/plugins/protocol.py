@@ -26,8 +26,7 @@ from standfast.model.plugin_state import ProtocolTurnOptions, SessionState
 from standfast.model.prompt import PromptContribution
 from standfast.model.session import Payload, SessionPolicy
 from standfast.model.task import TaskKind, TaskRecord, TaskSpec
-from standfast.plugins.contexts import Completer, PluginExtensions, SwitchAgentFrame
-from standfast.plugins.triggers import TriggerEventCatalog
+from standfast.plugins.contexts import Completer, PluginExtensions, SwitchAgentFrame, TriggerEventCatalog
 from standfast.ports.code_engine import CallAnswer, CellCall, CellFunctions, CodeEngine
 from standfast.ports.host import (
     DirectCompletionHost,

@@ -15,11 +15,11 @@ import msgspec
 from standfast.errors import InvalidPlugin, PluginConflict
 from standfast.plugins.actions import ActionMark, RegisteredAction, make_action
 from standfast.plugins.answers import read_triggers
+from standfast.plugins.contexts import TriggerEvent, TriggerEventCatalog
 from standfast.plugins.directives import PluginOwned
 from standfast.plugins.executor_defaults import ExecutesCode, completed, lacking_member
 from standfast.plugins.hook import HOOKS, LIFECYCLE, HookKind, require_kind
 from standfast.plugins.running import AT_HOME, BuildStep, HookRunner, PluginPlace, RegisteredHook
-from standfast.plugins.triggers import TriggerEvent, TriggerEventCatalog
 from standfast.tools.decorator import as_registered
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.tool_table import ToolProvider

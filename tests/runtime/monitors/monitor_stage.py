@@ -22,7 +22,7 @@ from standfast.ports.session_store import QueuedInput, SessionStore
 from standfast.runtime.agent_runtime import open_store
 from standfast.runtime.monitors import Monitors
 from standfast.runtime.monitors.process import marked
-from standfast.runtime.monitors.record import MonitorRecord
+from standfast.runtime.monitors.running_monitor import MonitorRecord
 
 SESSION = "s"
 LONG_S = 20.0

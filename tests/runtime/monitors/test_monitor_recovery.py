@@ -18,7 +18,7 @@ from monitor_stage import RUNNING, SESSION, Stage, gone, is_running, pids_in, un
 from standfast.model.monitor import MonitorState
 from standfast.model.task import TaskRecord, TaskState
 from standfast.runtime.monitors.process import ProcessMark, is_alive
-from standfast.runtime.monitors.record import SILENT_MS, monitor_of
+from standfast.runtime.monitors.running_monitor import SILENT_MS, monitor_of
 from standfast.testing.clock import FakeClock
 
 pytestmark = pytest.mark.slow

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from standfast.model.monitor import RING, MonitorUpdate
-from standfast.runtime.monitors.record import KEPT_CHARS, kept
-from standfast.runtime.monitors.running_monitor import UpdateRing
+from standfast.runtime.monitors.running_monitor import KEPT_CHARS, UpdateRing, kept
 
 
 def _fill(ring: UpdateRing, count: int, text: str = "x") -> UpdateRing:

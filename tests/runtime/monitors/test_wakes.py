@@ -17,7 +17,7 @@ from standfast.model.message import ToolMessage, UserMessage
 from standfast.model.monitor import MonitorSpec, MonitorState
 from standfast.model.task import TaskState
 from standfast.providers.scripted import ScriptedModel
-from standfast.runtime.monitors.record import monitor_of
+from standfast.runtime.monitors.running_monitor import monitor_of
 
 pytestmark = pytest.mark.slow
 

@@ -27,8 +27,10 @@ from standfast.model.monitor import MonitorSpec, MonitorUpdate
 from standfast.model.task import TaskKind, TaskRecord, TaskState
 from standfast.ports.clock import Clock
 from standfast.ports.session_store import SessionStore
-from standfast.runtime.monitors.record import (
+from standfast.runtime.monitors.running_monitor import (
+    MonitorEnding,
     MonitorRecord,
+    RunningMonitor,
     Wake,
     body_of,
     interrupted,
@@ -37,7 +39,6 @@ from standfast.runtime.monitors.record import (
     without_taken,
     written,
 )
-from standfast.runtime.monitors.running_monitor import MonitorEnding, RunningMonitor
 
 QueueTurn = Callable[[str, str, str], Awaitable[None]]
 """Queues an input (session id, input id, text) and has its turn started. Does not wait for that."""

@@ -41,14 +41,17 @@ from standfast.ports.clock import Clock
 from standfast.ports.session_store import SessionStore
 from standfast.runtime.monitors.monitor_store import MonitorStore, QueueTurn
 from standfast.runtime.monitors.process import Command, CommandNotStarted, MonitorProcess, end_orphans
-from standfast.runtime.monitors.record import (
+from standfast.runtime.monitors.running_monitor import (
     HEARTBEAT_MS,
+    MonitorEnding,
     MonitorRecord,
+    Notify,
+    RunningMonitor,
+    begun_anew,
     interrupted,
     monitor_of,
     owner_is_gone,
 )
-from standfast.runtime.monitors.running_monitor import MonitorEnding, Notify, RunningMonitor, begun_anew
 
 _GONE = "the process that ran the monitor is gone"
 
