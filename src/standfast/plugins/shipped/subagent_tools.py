@@ -10,17 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from standfast.errors import InvalidArgument, SessionExists, StandfastError, TaskExists, ToolError
+from standfast.errors import (
+    ErrorObject,
+    InvalidArgument,
+    SessionExists,
+    StandfastError,
+    TaskExists,
+    ToolError,
+)
 from standfast.model.canonical import digest_bytes
 from standfast.model.capability import SessionToolAccess, ToolAvailability
+from standfast.model.events import ReplyReceived
 from standfast.model.host_requests import AssembledTurn, SessionCreateRequest, TurnInput
 from standfast.model.limits import CapabilityLimits
 from standfast.model.message import InjectedTurnInput, UserMessage
+from standfast.model.outcome import Waiting
+from standfast.plugins.plugin import PluginSessionContext
 from standfast.plugins.shipped.subagent_children import (
     Child,
     Children,
@@ -87,27 +98,19 @@ class SentInput(msgspec.Struct, frozen=True, kw_only=True):
     began: bool
 
 
-class SubagentOwner(Protocol):
-    """The part of the plugin `Subagents` that its tools use."""
-
-    pool: Pool
-    max_children: int
-
-    def require_agent(self, name: str | None) -> None: ...
-
-    def look_after(self, child: Child, started: SessionTurnHandle | None) -> None: ...
-
-    async def report(
-        self, children: Children, child: Child, turn: AssembledTurn | None
-    ) -> SubagentReport: ...
-
-
 class SubagentTools:
-    """The four tools, for the session of one `Subagents` plugin."""
+    """The four tools, for the session of one `Subagents` plugin, and the tasks that follow its subagents."""
 
-    def __init__(self, plugin: SubagentOwner) -> None:
-        self._plugin = plugin
+    def __init__(
+        self, session: PluginSessionContext, pool: Pool, agents: Sequence[str], max_children: int
+    ) -> None:
+        self._session = session
+        self._pool = pool
+        self._agents = agents
+        self._max_children = max_children
         self._one_at_a_time = asyncio.Lock()
+        self._watchers: set[asyncio.Task[None]] = set()
+        self._ran_out: dict[str, ErrorObject] = {}
 
     @tool(side_effect="external_system", idempotent=True, limits=_A_MINUTE, loop="runtime")
     async def spawn_agent(
@@ -175,7 +178,6 @@ class SubagentTools:
             timeout_s: how long to wait at most; with 0 it only looks.
             for_people: keep waiting for those that wait for a person.
         """
-        report = self._plugin.report
         async with _while_open(ctx):
             children = Children(ctx.host, ctx.session_id)
             known = await children.all()
@@ -185,8 +187,8 @@ class SubagentTools:
                 found = [require_child(known, agent_id) for agent_id in dict.fromkeys(agent_ids)]
             chosen = [one.child for one in found]
             turns = await rests_of_all(children, chosen, timeout_s, for_people)
-            told = [await report(children, child, turns.get(child.session_id)) for child in chosen]
-            await self._plugin.pool.look(children)
+            told = [await self.report(children, child, turns.get(child.session_id)) for child in chosen]
+            await self._pool.look(children)
         return told
 
     @tool(side_effect="external_system", idempotent=True, limits=_A_MINUTE, loop="runtime")
@@ -203,14 +205,18 @@ class SubagentTools:
                 await ctx.host.cancel_background_task(ctx.session_id, agent_id)
             await ctx.host.close_session(agent_id)
             turns = await rests_of_all(children, [found.child], _ENDING_S, for_people=True)
-            return await self._plugin.report(children, found.child, turns.get(agent_id))
+            return await self.report(children, found.child, turns.get(agent_id))
 
     async def _spawn(
         self, ctx: RunContext[Any], children: Children, known: dict[str, KnownChild], asked: SpawnRequest
     ) -> None:
         """Check everything, then create the session and start its turn."""
         self._require_place(known)
-        self._plugin.require_agent(asked.agent)
+        if asked.agent is not None and asked.agent not in self._agents:
+            known_agents = ", ".join(self._agents) or "none: leave `agent` out"
+            raise InvalidArgument(
+                f"there is no agent {asked.agent[:80]!r} to be a subagent", hint=f"there are {known_agents}"
+            )
         schema = asked.output_schema
         if schema is not None and len(msgspec.json.encode(schema)) > _MAX_SCHEMA_BYTES:
             raise InvalidArgument(f"output_schema is larger than {_MAX_SCHEMA_BYTES:,} bytes")
@@ -220,7 +226,7 @@ class SubagentTools:
             access = await tools_for_child(ctx.host, ctx.session_id, asked.tools)
         else:  # a declared agent has its own tools
             access = SessionToolAccess() if asked.tools is None else _exactly(asked.tools)
-        limits = await self._plugin.pool.allowance(children, known, asked.agent_id, asked.agent)
+        limits = await self._pool.allowance(children, known, asked.agent_id, asked.agent)
         with contextlib.suppress(SessionExists):  # made by this very call, before a crash
             await ctx.host.create_session(asked.session(access))
         child = Child(
@@ -244,14 +250,14 @@ class SubagentTools:
             child = msgspec.structs.replace(child, turn_id=started.turn_id)
         with contextlib.suppress(TaskExists):
             await children.host.register_background_task(children.session_id, child.spec())
-        self._plugin.look_after(child, started)
+        self._look_after(child, started)
 
     async def _begin_again(
         self, ctx: RunContext[Any], children: Children, known: dict[str, KnownChild], child: Child, text: str
     ) -> None:
         """Start another turn of a subagent that has ended."""
         self._require_place({name: one for name, one in known.items() if name != child.session_id})
-        limits = await self._plugin.pool.allowance(children, known, child.session_id, child.agent)
+        limits = await self._pool.allowance(children, known, child.session_id, child.agent)
         if known[child.session_id].live:
             await children.settle(child, await children.rests(child))
         again = msgspec.structs.replace(
@@ -271,12 +277,50 @@ class SubagentTools:
 
     def _require_place(self, known: dict[str, KnownChild]) -> None:
         at_work = [agent_id for agent_id, one in known.items() if one.live]
-        if len(at_work) >= self._plugin.max_children:
+        if len(at_work) >= self._max_children:
             raise ToolError(
                 "TOO_MANY_SUBAGENTS",
-                f"{len(at_work)} subagents are at work, and there may be {self._plugin.max_children}; "
+                f"{len(at_work)} subagents are at work, and there may be {self._max_children}; "
                 "wait() for some of them, or close() one",
             )
+
+    def _look_after(self, child: Child, started: SessionTurnHandle | None) -> None:
+        """Follow a subagent to its end, in a task of its own."""
+        self._pool.began(child.session_id)
+        context = contextvars.Context()  # the task is not part of the turn that started it
+        task = asyncio.get_running_loop().create_task(self._follow(child, started), context=context)
+        self._watchers.add(task)
+        task.add_done_callback(self._watchers.discard)
+
+    async def _follow(self, child: Child, started: SessionTurnHandle | None) -> None:
+        children = Children(self._session.host, self._session.session_id)
+        with contextlib.suppress(StandfastError):  # the runtime was closed: another one continues
+            if started is not None:
+                await self._count(child, started)
+            turn = await children.rests(child, for_people=True)
+            await self._pool.ended(child.session_id, children)
+            await children.settle(child, turn)
+
+    async def _count(self, child: Child, started: SessionTurnHandle) -> None:
+        """Count the usage of a subagent, and end it when the budget is used up."""
+        async for event in started.events:
+            if not isinstance(event, ReplyReceived) or not self._pool.enabled:
+                continue
+            self._pool.heard(child.session_id, event.usage)
+            problem = await self._pool.used_up() if child.parent_turn == self._pool.tally.turn_id else None
+            if problem is not None and event.calls:
+                self._ran_out[child.session_id] = problem
+                await self._session.host.cancel_turn(child.turn_id)
+
+    async def report(self, children: Children, child: Child, turn: AssembledTurn | None) -> SubagentReport:
+        """Report on a subagent."""
+        agent_id = child.session_id
+        if turn is not None and not isinstance(turn.outcome, Waiting):
+            await self._pool.ended(agent_id, children)
+        report = await children.report(child, turn, self._pool.running(agent_id))
+        if report.status == "cancelled" and agent_id in self._ran_out:
+            return msgspec.structs.replace(report, status="failed", error=self._ran_out[agent_id])
+        return report
 
 
 @contextlib.asynccontextmanager

@@ -18,21 +18,17 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import contextvars
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from standfast.errors import ErrorObject, InvalidArgument, StandfastError
+from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json
 from standfast.model.directive import AbortTurn, EnqueueMessages
-from standfast.model.events import ReplyReceived
-from standfast.model.host_requests import AssembledTurn
 from standfast.model.limits import Usage, UsageLimits
 from standfast.model.message import UserMessage
-from standfast.model.outcome import Stopped, Waiting
+from standfast.model.outcome import Stopped
 from standfast.model.prompt import PromptContribution, PromptSlot
 from standfast.model.session import SessionPolicy
 from standfast.plugins.actions import PluginActionContext, action
@@ -50,7 +46,6 @@ from standfast.plugins.plugin import Plugin
 from standfast.plugins.shipped.subagent_children import (
     MAX_FIXES,
     PLUGIN_ID,
-    Child,
     Children,
     SubagentReport,
     read_value,
@@ -60,7 +55,6 @@ from standfast.plugins.shipped.subagent_children import (
 from standfast.plugins.shipped.subagent_pool import Pool, less
 from standfast.plugins.shipped.subagent_tools import SubagentTools, rests_of_all
 from standfast.plugins.snapshot import SnapshotReader
-from standfast.ports.host import SessionTurnHandle
 from standfast.ports.model_provider import ReplyEnded
 
 if TYPE_CHECKING:
@@ -140,11 +134,9 @@ class Subagents(Plugin):
         self.pool.enabled = self.share_budget
         self.pool.is_subagent = session.subagent is not None
         self.pool.own_limits = self._agent_limits
-        self._watchers: set[asyncio.Task[None]] = set()
-        self._ran_out: dict[str, ErrorObject] = {}
+        tools = self._tools = SubagentTools(session, self.pool, self.agents, self.max_children)
         super().register(registrar)
         if self.depth < self.max_depth:
-            tools = SubagentTools(self)
             registrar.tools.add(tools.spawn_agent, tools.send_input, tools.wait, tools.close)
             registrar.prompt.contributor(self.tell_how)
         if self.share_budget:
@@ -166,14 +158,6 @@ class Subagents(Plugin):
 
     def _keep(self, name: str, value: Json) -> None:
         self.state = {**self._kept(), name: value}
-
-    def require_agent(self, name: str | None) -> None:
-        """Raise `InvalidArgument` unless *name* is a declared subagent or None."""
-        if name is not None and name not in self.agents:
-            known = ", ".join(self.agents) or "none: leave `agent` out"
-            raise InvalidArgument(
-                f"there is no agent {name[:80]!r} to be a subagent", hint=f"there are {known}"
-            )
 
     @hook
     async def session_config_mutator(
@@ -237,51 +221,14 @@ class Subagents(Plugin):
         words = f"Your answer was not accepted: {problem}. Give the whole answer again."
         return EnqueueMessages(messages=(UserMessage(content=words),))
 
-    def look_after(self, child: Child, started: SessionTurnHandle | None) -> None:
-        """Follow a subagent to its end, in a task of its own."""
-        self.pool.began(child.session_id)
-        context = contextvars.Context()  # the task is not part of the turn that started it
-        task = asyncio.get_running_loop().create_task(self._follow(child, started), context=context)
-        self._watchers.add(task)
-        task.add_done_callback(self._watchers.discard)
-
-    async def _follow(self, child: Child, started: SessionTurnHandle | None) -> None:
-        children = Children(self.session.host, self.session.session_id)
-        with contextlib.suppress(StandfastError):  # the runtime was closed: another one continues
-            if started is not None:
-                await self._count(child, started)
-            turn = await children.rests(child, for_people=True)
-            await self.pool.ended(child.session_id, children)
-            await children.settle(child, turn)
-
-    async def _count(self, child: Child, started: SessionTurnHandle) -> None:
-        """Count the usage of a subagent, and end it when the budget is used up."""
-        async for event in started.events:
-            if not isinstance(event, ReplyReceived) or not self.share_budget:
-                continue
-            self.pool.heard(child.session_id, event.usage)
-            problem = await self.pool.used_up() if child.parent_turn == self.pool.tally.turn_id else None
-            if problem is not None and event.calls:
-                self._ran_out[child.session_id] = problem
-                await self.session.host.cancel_turn(child.turn_id)
-
-    async def report(self, children: Children, child: Child, turn: AssembledTurn | None) -> SubagentReport:
-        """Report on a subagent."""
-        agent_id = child.session_id
-        if turn is not None and not isinstance(turn.outcome, Waiting):
-            await self.pool.ended(agent_id, children)
-        report = await children.report(child, turn, self.pool.running(agent_id))
-        if report.status == "cancelled" and agent_id in self._ran_out:
-            return msgspec.structs.replace(report, status="failed", error=self._ran_out[agent_id])
-        return report
-
     @action
     async def show(self, ctx: PluginActionContext) -> list[SubagentReport]:
         """Report on the subagents of the session, the oldest first."""
         children = Children(ctx.host, self.session.session_id)
         chosen = [one.child for one in (await children.all()).values()]
         turns = await rests_of_all(children, chosen, 0, for_people=False)
-        return [await self.report(children, child, turns.get(child.session_id)) for child in chosen]
+        report = self._tools.report
+        return [await report(children, child, turns.get(child.session_id)) for child in chosen]
 
     @action
     async def usage(self, ctx: PluginActionContext) -> TreeUsage:
