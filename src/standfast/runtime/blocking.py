@@ -24,7 +24,7 @@ from standfast.runtime.sandbox import (
     SandboxSettings,
     open_runs,
 )
-from standfast.runtime.sessions.approvals import approving, get_approval, list_approvals
+from standfast.runtime.sessions.approvals import approving
 from standfast.sandbox.run_errors import cancelled_error
 from standfast.tools.threads import interruptible_result, run_blocking
 
@@ -94,19 +94,15 @@ class BlockingSandbox(SandboxFacade):
 
     def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
         """Approval requests, oldest first; with *pending* only those that can still be decided."""
-        store, now = self._runs.services.store, self.options.clock.now_ms()
-        return run_blocking(list_approvals(store, now, session=session, pending=pending))
+        return run_blocking(self._runs.approvals(session=session, pending=pending))
 
     def approval(self, approval_id: str) -> Approval:
         """Return one approval request."""
-        store, now = self._runs.services.store, self.options.clock.now_ms()
-        return run_blocking(get_approval(store, now, approval_id))
+        return run_blocking(self._runs.approval(approval_id))
 
     def approval_host(self, approval_id: str) -> dict[str, Json]:
         """Return how the process that asked described its tools (`BlockingSandbox(host=...)`)."""
-        session_id = self.approval(approval_id).session_id
-        head = run_blocking(self._runs.services.store.head(session_id))
-        return {} if head is None else head.host
+        return run_blocking(self._runs.approval_host(approval_id))
 
     def approve(
         self,

@@ -44,7 +44,7 @@ from standfast.errors import (
 )
 from standfast.machine.inputs import TurnStarted, decode_input, encode_input
 from standfast.model.approval import Approval, ApprovalState, Decision, bind_approval
-from standfast.model.canonical import digest_bytes, to_json
+from standfast.model.canonical import Json, digest_bytes, to_json
 from standfast.model.capability import CallStatus, ExternalCallRecord
 from standfast.model.cell import CellReport, CodeInput
 from standfast.model.diagnostic import Diagnostic, Severity
@@ -415,10 +415,21 @@ class CodeRuns:
             await session.replace_variables(b"")
             self.sessions.forget(session_id)  # its executor may have no engine
 
+    async def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
+        """Return the requests, oldest first; with *pending*, those that can still be decided."""
+        return await list_approvals(self._store, self._clock.now_ms(), session=session, pending=pending)
+
+    async def approval(self, approval_id: str) -> Approval:
+        return await get_approval(self._store, self._clock.now_ms(), approval_id)
+
+    async def approval_host(self, approval_id: str) -> dict[str, Json]:
+        """Return how the process that asked described its tools."""
+        head = await self._store.head((await self.approval(approval_id)).session_id)
+        return {} if head is None else head.host
+
     async def decide(self, approval_id: str, decision: Decision, control: RunControl) -> RunResult:
         """Decide a request, once, and continue its run."""
-        now = self._clock.now_ms()
-        approval = await get_approval(self._store, now, approval_id)
+        now, approval = self._clock.now_ms(), await self.approval(approval_id)
         session = await self.sessions.get(approval.session_id)
         with session.lock:
             if decision.approved and approval.state is ApprovalState.PENDING:

@@ -29,7 +29,7 @@ from standfast.ports.language_runtime import LanguageRuntime
 from standfast.ports.session_store import SessionStore
 from standfast.ports.trace import TraceSink
 from standfast.runtime.data_dir import KEY_VARIABLE, DataDir, key_from_text
-from standfast.runtime.sessions.approvals import approving, get_approval, list_approvals
+from standfast.runtime.sessions.approvals import approving
 from standfast.sandbox.config import SandboxConfig
 from standfast.sandbox.engine_kinds import kind_of
 from standfast.tools.builtin.discovery import discovery_tools
@@ -41,7 +41,6 @@ from standfast.tools.registry import ToolRegistry
 if TYPE_CHECKING:
     from standfast.runtime.code_runs import CodeRuns, CodeRuntime
     from standfast.runtime.code_sessions import CodeSessions
-    from standfast.runtime.code_turns import SandboxServices
 
 Mounts = Mapping[str, Mount | str | os.PathLike[str]]
 
@@ -317,19 +316,15 @@ class Sandbox(SandboxFacade):
 
     async def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
         """Approval requests, oldest first; with *pending* only those that can still be decided."""
-        store, now = self._services.store, self.options.clock.now_ms()
-        return await self._open.do(list_approvals(store, now, session=session, pending=pending))
+        return await self._open.do(self._open.runs.approvals(session=session, pending=pending))
 
     async def approval(self, approval_id: str) -> Approval:
         """Return one approval request."""
-        store, now = self._services.store, self.options.clock.now_ms()
-        return await self._open.do(get_approval(store, now, approval_id))
+        return await self._open.do(self._open.runs.approval(approval_id))
 
     async def approval_host(self, approval_id: str) -> dict[str, Json]:
         """Return how the process that asked described its tools (`Sandbox(host=...)`)."""
-        approval = await self.approval(approval_id)
-        head = await self._open.do(self._services.store.head(approval.session_id))
-        return {} if head is None else head.host
+        return await self._open.do(self._open.runs.approval_host(approval_id))
 
     async def approve(
         self,
@@ -422,10 +417,6 @@ class Sandbox(SandboxFacade):
         if self._runtime is None:
             raise InvalidArgument("this sandbox is not open", hint="use `async with Sandbox(...) as box:`")
         return self._runtime
-
-    @property
-    def _services(self) -> SandboxServices:
-        return self._open.runs.services
 
 
 def make_registry(options: SandboxOptions) -> ToolRegistry:
