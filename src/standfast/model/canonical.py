@@ -36,9 +36,9 @@ from standfast.errors import InvalidArgument, ValueTooLarge
 MAX_VALUE_BYTES: Final = 16 << 20
 """The most that a result, an input or a message may take as JSON, unless a smaller limit holds."""
 MAX_VALUE_NODES: Final = 250_000
+"""The most values and keys that one value may consist of, shared parts counted each time."""
 MAX_VALUE_CONTAINERS: Final = 150_000
 """Lists and dicts in one value: an engine converts them one by one, in a call that holds the GIL."""
-"""The most values and keys that one value may consist of, shared parts counted each time."""
 
 _FEW_NODES: Final = 1_000
 _FEW_BYTES: Final = 1 << 16
@@ -101,9 +101,8 @@ def check_bounds(value: object, max_bytes: int = MAX_VALUE_BYTES, max_nodes: int
             if nodes >= 0:
                 pending += parts
         if size < 0 or nodes < 0 or containers < 0:
+            _refuse_cycle(value, max_nodes)
             break
-    if size < 0 or nodes < 0 or containers < 0:
-        _refuse_cycle(value, max_nodes)
     if containers < 0:
         raise ValueTooLarge(
             f"the limit is {MAX_VALUE_CONTAINERS} lists and dicts, counting shared ones each time"

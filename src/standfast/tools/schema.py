@@ -48,7 +48,7 @@ def type_without_json(type_: Any) -> str | None:
         info = msgspec.inspect.type_info(type_)
     except TypeError:
         return None
-    for node in _nodes(info, set()):
+    for node in _nodes(info):
         if isinstance(node, _BINARY):
             return type(node).__name__.removesuffix("Type").lower()
         if isinstance(node, msgspec.inspect.CustomType) and not hasattr(node.cls, "model_dump"):
@@ -58,17 +58,18 @@ def type_without_json(type_: Any) -> str | None:
     return None
 
 
-def _nodes(value: Any, seen: set[int]) -> Iterator[msgspec.inspect.Type]:
-    """Walk a type and everything in it, fields of classes included; classes may refer to themselves."""
-    if isinstance(value, tuple):
-        for one in value:
-            yield from _nodes(one, seen)
-    elif isinstance(value, (msgspec.inspect.Type, msgspec.inspect.Field)) and id(value) not in seen:
-        seen.add(id(value))
-        if isinstance(value, msgspec.inspect.Type):
-            yield value
-        for name in value.__struct_fields__:
-            yield from _nodes(getattr(value, name), seen)
+def _nodes(*types_: msgspec.inspect.Type) -> Iterator[msgspec.inspect.Type | msgspec.inspect.Field]:
+    """Walk types and everything in them, fields of classes included; classes may refer to themselves."""
+    waiting: list[Any] = [*types_]
+    seen: set[int] = set()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, tuple):
+            waiting.extend(node)
+        elif isinstance(node, (msgspec.inspect.Type, msgspec.inspect.Field)) and id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            waiting.extend(getattr(node, name) for name in node.__struct_fields__)
 
 
 _NOT_CONVERTED = (bytes, bytearray, memoryview)
@@ -191,26 +192,18 @@ def runs_code(*types_: Any) -> bool:
 
     That is code of pydantic validators, `__post_init__`, `_missing_` of an enum, and factories of defaults.
     """
-    waiting: list[Any] = list(msgspec.inspect.multi_type_info(types_))
-    seen: set[int] = set()
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, (tuple, list)):
-            waiting.extend(node)
-        elif isinstance(node, msgspec.Struct) and id(node) not in seen:
-            seen.add(id(node))
-            if isinstance(node, msgspec.inspect.CustomType):
-                runs = not is_pydantic(node.cls) or _validates_in_python(node.cls)
-            elif isinstance(node, msgspec.inspect.EnumType):
-                runs = _looks_up_by_itself(node.cls)
-            elif isinstance(node, msgspec.inspect.Field):  # a factory that is neither built in nor made here
-                factory = node.default_factory
-                runs = callable(factory) and getattr(factory, "__module__", "") not in ("builtins", __name__)
-            else:
-                runs = hasattr(getattr(node, "cls", None), "__post_init__")
-            if runs:
-                return True
-            waiting.extend(getattr(node, name) for name in node.__struct_fields__)
+    for node in _nodes(*msgspec.inspect.multi_type_info(types_)):
+        if isinstance(node, msgspec.inspect.CustomType):
+            runs = not is_pydantic(node.cls) or _validates_in_python(node.cls)
+        elif isinstance(node, msgspec.inspect.EnumType):
+            runs = _looks_up_by_itself(node.cls)
+        elif isinstance(node, msgspec.inspect.Field):  # a factory that is neither built in nor made here
+            factory = node.default_factory
+            runs = callable(factory) and getattr(factory, "__module__", "") not in ("builtins", __name__)
+        else:
+            runs = hasattr(getattr(node, "cls", None), "__post_init__")
+        if runs:
+            return True
     return False
 
 
