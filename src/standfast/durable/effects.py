@@ -97,7 +97,7 @@ class EffectHost(Protocol):
         """Continue a cell, or run it again up to there. Its outcome is delivered as with `start`."""
 
     async def parking(self) -> inputs.ToolSettled | None:
-        """Suspend the turn's cell before the turn waits; return its result if that fails: do not wait then."""
+        """Suspend the turn's cell before the turn waits; if it returns a result, the turn does not wait."""
 
     async def check_output(self, text: str) -> inputs.OutputCheck:
         """Check the model's answer against the agent's output type. Cancelling gives the check up."""

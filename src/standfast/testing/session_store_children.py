@@ -147,12 +147,11 @@ def a_line(source: str, tokens: int) -> UsageEntry:
     return UsageEntry(source=source, model="m", usage=Usage(input=tokens, calls=1))
 
 
-class CreationContract(StoreContract):
+class CreationContract(StoreContract, sessions=("s1",)):
     """Sessions that are made with all that they begin with, in one transaction."""
 
     async def test_a_session_is_made_with_all_that_it_begins_with(self, store: SessionStore) -> None:
         """Ours: history, state, blobs and first input are there together."""
-        await store.open_session(a_head())
         blob, first = a_blob(), an_input("first", "first", session_id="made")
         new = a_new_session(
             entries=(opened("f"), said("hello")),
@@ -170,7 +169,6 @@ class CreationContract(StoreContract):
 
     async def test_a_session_made_again_is_the_same_if_its_charter_is(self, store: SessionStore) -> None:
         """Ours: what was taken or added in between stays so; another charter is another session."""
-        await store.open_session(a_head())
         new = a_new_session(entries=(said("hello"),), first=an_input("first", "first", session_id="made"))
         await store.make_session(new)
         assert await store.withdraw_input("first")
@@ -184,14 +182,12 @@ class CreationContract(StoreContract):
 
     async def test_of_many_who_make_a_session_one_does(self, store: SessionStore) -> None:
         """Ours: all of them are given the same."""
-        await store.open_session(a_head())
         made = await asyncio.gather(*(store.make_session(a_new_session()) for _ in range(10)))
         assert len({head.created_at for head in made}) == 1
         assert len(await store.children("s1")) == 1
 
     async def test_a_session_is_made_over_the_history_of_another(self, store: SessionStore) -> None:
         """Ours: up to a node, with the state that holds there or what is made of it."""
-        await store.open_session(a_head())
         first = await take_turn(store, "t1", state=a_state(b"first"))
         await take_turn(store, "t2", state=a_state(b"second"))
         at = first.leaf
@@ -214,7 +210,6 @@ class CreationContract(StoreContract):
 
     async def test_a_session_that_cannot_be_made_is_not_there(self, store: SessionStore) -> None:
         """Ours: a wrong source, a wrong node, a state that cannot be made."""
-        await store.open_session(a_head())
         await take_turn(store, "t1")
 
         def broken(held: bytes | None) -> StateRecord | None:
@@ -234,7 +229,6 @@ class CreationContract(StoreContract):
 
     async def test_what_is_used_outside_of_turns_is_in_the_ledger(self, store: SessionStore) -> None:
         """Ours: the leaf and the revision stay; calls count on."""
-        await store.open_session(a_head())
         before = await take_turn(store, "t1")
         await store.add_usage("s1", (a_line("a", 2), a_line("b", 3)), 2, NOW + 5)
         head = await store.add_usage("s1", (a_line("a", 4),), 1, NOW + 6)
@@ -250,7 +244,6 @@ class CreationContract(StoreContract):
         self, store: SessionStore
     ) -> None:
         """Ours: no line is lost, in any order of writes."""
-        await store.open_session(a_head())
         begun = await begin(store)
         await store.add_usage("s1", (a_line("beside", 2),), 1, NOW)
         commit = msgspec.structs.replace(a_commit(), usage=(a_line("turn", 5),), model_calls=2)

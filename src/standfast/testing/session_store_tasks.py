@@ -57,17 +57,11 @@ def ids(tasks: list[TaskRecord]) -> list[tuple[str, str]]:
     return [(task.session_id, task.id) for task in tasks]
 
 
-async def open_two(store: SessionStore) -> None:
-    await store.open_session(a_head("s1"))
-    await store.open_session(a_head("s2"))
-
-
-class TaskContract(StoreContract):
+class TaskContract(StoreContract, sessions=("s1", "s2")):
     """Tasks: kept, changed, listed, moved, forgotten."""
 
     async def test_a_task_is_kept_as_it_was_added(self, store: SessionStore) -> None:
         """Seed: registered tasks are records that any caller may list."""
-        await open_two(store)
         error = errors.ErrorObject(code=errors.Code.INTERRUPTED, message="its process is gone")
         whole = _replace(a_task("all"), state=TaskState.FAILED, result=[1, None], error=error)
         for task in (a_task(), whole):
@@ -80,14 +74,13 @@ class TaskContract(StoreContract):
 
     async def test_a_task_is_of_a_session_that_is_there(self, store: SessionStore) -> None:
         """Ours: nothing is kept for a session that does not exist."""
-        with pytest.raises(errors.SessionNotFound, match="s1"):
-            await store.add_task(a_task())
+        with pytest.raises(errors.SessionNotFound, match="s9"):
+            await store.add_task(a_task(session_id="s9"))
         assert await store.tasks() == []
-        assert await store.tasks(session_id="s1") == []
+        assert await store.tasks(session_id="s9") == []
 
     async def test_an_id_is_taken_as_long_as_its_task_is_live(self, store: SessionStore) -> None:
         """Seed: an id is unique among the live tasks of a session, and free again when its task is over."""
-        await open_two(store)
         for state in LIVE:
             await store.add_task(a_task(state.value, state=state))
             with pytest.raises(errors.TaskExists, match=state.value):
@@ -103,7 +96,6 @@ class TaskContract(StoreContract):
 
     async def test_of_many_that_add_one_id_at_once_one_does(self, store: SessionStore) -> None:
         """Ours: every method is atomic."""
-        await store.open_session(a_head())
         tasks = [_replace(a_task(), owner=f"w{number}") for number in range(10)]
         results = await asyncio.gather(*map(store.add_task, tasks), return_exceptions=True)
         assert [type(it) for it in results].count(errors.TaskExists) == 9
@@ -113,7 +105,6 @@ class TaskContract(StoreContract):
 
     async def test_a_change_is_what_the_function_makes_of_the_record(self, store: SessionStore) -> None:
         """Ours: compare and set; the function sees the record as it is."""
-        await store.open_session(a_head())
         await store.add_task(a_task())
         idle = await store.change_task("s1", "watch", becomes(TaskState.IDLE))
         assert idle == _replace(a_task(), state=TaskState.IDLE, updated_at=NOW + 5)
@@ -126,7 +117,6 @@ class TaskContract(StoreContract):
 
     async def test_what_is_over_stays_as_it_ended(self, store: SessionStore) -> None:
         """Seed: a final state never changes again; a late caller gets the final record."""
-        await store.open_session(a_head())
         for state in ENDED:
             await store.add_task(a_task(state.value, state=state))
             for late in (TaskState.RUNNING, TaskState.CANCELLED):
@@ -137,7 +127,6 @@ class TaskContract(StoreContract):
 
     async def test_of_many_ends_at_once_one_holds(self, store: SessionStore) -> None:
         """Ours: completion and cancellation race, and all callers see the same winner."""
-        await store.open_session(a_head())
         await store.add_task(a_task())
         ends = [becomes(ENDED[number % 3], NOW + number) for number in range(9)]
         results = await asyncio.gather(*(store.change_task("s1", "watch", end) for end in ends))
@@ -145,7 +134,6 @@ class TaskContract(StoreContract):
 
     async def test_a_change_that_fails_changes_nothing(self, store: SessionStore) -> None:
         """Ours: the error of the function reaches the caller alone."""
-        await open_two(store)
         await store.add_task(a_task())
 
         def refuse(record: TaskRecord) -> TaskRecord:
@@ -168,7 +156,6 @@ class TaskContract(StoreContract):
 
     async def test_tasks_are_listed_by_age(self, store: SessionStore) -> None:
         """Ours: by when they were made, then in the order they came; a new one of an old id is new."""
-        await open_two(store)
         await store.add_task(a_task("b", at_ms=NOW + 1))
         await store.add_task(a_task("a", "s2", at_ms=NOW + 1))
         await store.add_task(a_task("z"))
@@ -181,7 +168,6 @@ class TaskContract(StoreContract):
 
     async def test_live_tasks_are_those_that_are_not_over(self, store: SessionStore) -> None:
         """Ours: recovery reads only these."""
-        await open_two(store)
         for session_id in ("s1", "s2"):
             for state in TaskState:
                 await store.add_task(a_task(state.value, session_id, state))
@@ -197,7 +183,6 @@ class TaskContract(StoreContract):
 
     async def test_tasks_move_to_another_session(self, store: SessionStore) -> None:
         """Seed: handles are transferred; the task continues unchanged."""
-        await open_two(store)
         for name in ("a", "b", "c"):
             await store.add_task(a_task(name))
         await store.move_tasks("s1", "s2", ("c", "a", "c"), NOW + 7)
@@ -212,7 +197,6 @@ class TaskContract(StoreContract):
 
     async def test_a_move_takes_all_or_none(self, store: SessionStore) -> None:
         """Seed: a transfer is refused as a whole."""
-        await open_two(store)
         for task in (a_task("a"), a_task("b"), a_task("b", "s2")):
             await store.add_task(task)
         before = await store.tasks()
@@ -233,7 +217,6 @@ class TaskContract(StoreContract):
 
     async def test_a_task_moves_over_one_that_is_over(self, store: SessionStore) -> None:
         """Ours: what is over gives its id free, in the other session as well."""
-        await open_two(store)
         await store.add_task(a_task("a"))
         await store.add_task(a_task("a", "s2", TaskState.FAILED))
         await store.move_tasks("s1", "s2", ("a",), NOW)
@@ -243,7 +226,6 @@ class TaskContract(StoreContract):
 
     async def test_a_task_is_forgotten_once(self, store: SessionStore) -> None:
         """Seed: unregistering is harmless if there is nothing."""
-        await open_two(store)
         await store.add_task(a_task())
         assert await store.remove_task("s2", "watch") is False
         assert await store.remove_task("s9", "watch") is False
@@ -254,7 +236,6 @@ class TaskContract(StoreContract):
 
     async def test_tasks_go_with_their_session(self, store: SessionStore) -> None:
         """Ours: a new session of the same name has nothing of the old one."""
-        await open_two(store)
         for session_id in ("s1", "s2"):
             await store.add_task(a_task(session_id=session_id))
         await store.delete_session("s1")
@@ -267,7 +248,7 @@ class TaskContract(StoreContract):
         await take_turn(store)
         await store.add_task(a_task("live"))
         await store.add_task(a_task("over", state=TaskState.COMPLETED))
-        old = PruneRequest(sessions_before_ms=NOW + 100)
+        old = PruneRequest(sessions_before_ms=NOW + 100, session_id="s1")
         assert (await store.prune(old)).sessions == 0
         assert len(await store.tasks()) == 2
         await store.change_task("s1", "live", becomes(TaskState.CANCELLED))
@@ -297,13 +278,11 @@ def delivery(key: str = "k1", session_id: str = "s1") -> QueuedInput:
     return an_input(f"occ_{session_id}_{key}", session_id=session_id)
 
 
-class TriggerContract(StoreContract):
+class TriggerContract(StoreContract, sessions=("s1", "s2")):
     """Triggers, and occurrences that are delivered once."""
 
     async def test_a_trigger_is_kept_under_its_name(self, store: SessionStore) -> None:
         """Ours: a later one of its name takes its place."""
-        await store.open_session(a_head("s1"))
-        await store.open_session(a_head("s2"))
         assert await store.trigger("nightly") is None
         for name in ("b", "a/z", "B", "a"):
             await store.put_trigger(a_trigger(name))
@@ -316,13 +295,12 @@ class TriggerContract(StoreContract):
 
     async def test_a_trigger_needs_its_session(self, store: SessionStore) -> None:
         """Ours: nothing is kept for a session that does not exist."""
-        with pytest.raises(errors.SessionNotFound, match="s1"):
-            await store.put_trigger(a_trigger())
+        with pytest.raises(errors.SessionNotFound, match="s9"):
+            await store.put_trigger(a_trigger(session_id="s9"))
         assert await store.triggers() == []
 
     async def test_a_trigger_is_removed_once(self, store: SessionStore) -> None:
         """Ours: removing what is not there is no error."""
-        await store.open_session(a_head())
         await store.put_trigger(a_trigger())
         assert await store.remove_trigger("nightly") is True
         assert await store.remove_trigger("nightly") is False
@@ -330,8 +308,6 @@ class TriggerContract(StoreContract):
 
     async def test_triggers_go_with_their_session(self, store: SessionStore) -> None:
         """Ours: a deleted session is not woken, also if its name is used again."""
-        await store.open_session(a_head("s1"))
-        await store.open_session(a_head("s2"))
         for name, session_id in (("a", "s1"), ("b", "s2"), ("c", "s1")):
             await store.put_trigger(a_trigger(name, session_id))
         await store.delete_session("s1")
@@ -343,7 +319,7 @@ class TriggerContract(StoreContract):
         await take_turn(store)
         await store.put_trigger(a_trigger("timer", next_at=NOW + 2**40))
         await store.put_trigger(a_trigger("hook", next_at=None))
-        old = PruneRequest(sessions_before_ms=NOW + 100)
+        old = PruneRequest(sessions_before_ms=NOW + 100, session_id="s1")
         assert (await store.prune(old)).sessions == 0
         await store.put_trigger(_replace(a_trigger("timer"), enabled=False))
         assert (await store.prune(old)).sessions == 1
@@ -353,7 +329,6 @@ class TriggerContract(StoreContract):
 
     async def test_what_occurs_becomes_input_once(self, store: SessionStore) -> None:
         """Ours: an idempotency key; however often a source tells of it, it is delivered once."""
-        await store.open_session(a_head())
         assert await store.occur(an_occurrence(), (delivery(),)) is True
         assert await store.occur(an_occurrence(), (delivery(),)) is False
         late = _replace(an_occurrence(at_ms=NOW + 9), payload="other")
@@ -363,7 +338,6 @@ class TriggerContract(StoreContract):
 
     async def test_a_delivery_that_was_claimed_does_not_come_again(self, store: SessionStore) -> None:
         """Ours: a source that repeats itself after the turn began."""
-        await store.open_session(a_head())
         await store.occur(an_occurrence(), (delivery(),))
         await store.begin(new_turn(consumes=delivery().input_id), claimant())
         assert await store.occur(an_occurrence(), (delivery(),)) is False
@@ -371,7 +345,6 @@ class TriggerContract(StoreContract):
 
     async def test_sources_and_keys_do_not_run_together(self, store: SessionStore) -> None:
         """Ours: the same key of another source is something else."""
-        await store.open_session(a_head())
         places = [("a", "b"), ("ab", "c"), ("a", "bc"), ("a", "B"), ("a", "b "), ("a", "é")]
         for source, key in places:
             assert await store.occur(an_occurrence(key, source), ()) is True
@@ -380,8 +353,6 @@ class TriggerContract(StoreContract):
 
     async def test_an_occurrence_wakes_every_session_that_is_there(self, store: SessionStore) -> None:
         """Ours: a session that is gone does not keep the others from hearing."""
-        await store.open_session(a_head("s1"))
-        await store.open_session(a_head("s2"))
         inputs = tuple(delivery(session_id=session_id) for session_id in ("s9", "s2", "s1"))
         assert await store.occur(an_occurrence(), inputs) is True
         assert await store.with_queued() == ["s2", "s1"]
@@ -391,7 +362,6 @@ class TriggerContract(StoreContract):
 
     async def test_an_occurrence_that_is_refused_is_not_known(self, store: SessionStore) -> None:
         """Ours: occurrence, inputs and trigger are one transaction."""
-        await store.open_session(a_head())
         await store.put_trigger(a_trigger())
         await store.put_input(an_input("taken"))
         inputs = (delivery(), an_input("taken", text="other"))
@@ -404,7 +374,6 @@ class TriggerContract(StoreContract):
 
     async def test_many_told_twice_at_once_are_delivered_once_each(self, store: SessionStore) -> None:
         """Ours: a faulty source; one delivery for each occurrence."""
-        await store.open_session(a_head())
         keys = [f"k{number}" for number in range(50)] * 2
         fired = await asyncio.gather(*(store.occur(an_occurrence(key), (delivery(key),)) for key in keys))
         assert sum(fired) == 50
@@ -412,7 +381,6 @@ class TriggerContract(StoreContract):
 
     async def test_what_occurred_is_forgotten_by_age_and_by_nothing_else(self, store: SessionStore) -> None:
         """Ours: a repeated event is recognised for as long as records are kept."""
-        await store.open_session(a_head())
         await store.put_trigger(a_trigger())
         for key, at_ms in (("old", NOW + 99), ("new", NOW + 100)):
             await store.occur(an_occurrence(key, at_ms=at_ms), (delivery(key),))
@@ -430,7 +398,6 @@ class TriggerContract(StoreContract):
 
     async def test_a_trigger_moves_on_with_its_occurrence(self, store: SessionStore) -> None:
         """Ours: a crash in between leaves both or neither, and a second process does no harm."""
-        await store.open_session(a_head())
         await store.put_trigger(a_trigger())
         later = a_trigger(next_at=NOW + 10)
         assert await store.occur(an_occurrence("1"), (delivery("1"),), later) is True
@@ -440,7 +407,6 @@ class TriggerContract(StoreContract):
 
     async def test_a_trigger_moves_on_though_its_occurrence_is_known(self, store: SessionStore) -> None:
         """Ours: otherwise it would be due for ever."""
-        await store.open_session(a_head())
         await store.put_trigger(a_trigger())
         await store.occur(an_occurrence(), ())
         done = _replace(a_trigger(next_at=None), schedule=a_trigger().schedule, enabled=False)
@@ -449,14 +415,12 @@ class TriggerContract(StoreContract):
 
     async def test_a_trigger_never_goes_back(self, store: SessionStore) -> None:
         """Ours: a process that was slow must not have the same time come twice."""
-        await store.open_session(a_head())
         await store.put_trigger(a_trigger(next_at=NOW + 20))
         assert await store.occur(an_occurrence("1"), (), a_trigger(next_at=NOW + 10)) is True
         assert await store.trigger("nightly") == a_trigger(next_at=NOW + 20)
 
     async def test_a_change_of_a_trigger_stays(self, store: SessionStore) -> None:
         """Ours: who moves a trigger on has perhaps read it before it was changed, disabled or removed."""
-        await store.open_session(a_head())
         advance = a_trigger(next_at=NOW + 10)
         assert await store.occur(an_occurrence("0"), (), advance) is True
         assert await store.triggers() == []

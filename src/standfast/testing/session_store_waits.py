@@ -18,7 +18,6 @@ from standfast.testing.session_values import (
     a_blob,
     a_checkpoint,
     a_commit,
-    a_head,
     a_save,
     a_wait,
     an_approval,
@@ -36,12 +35,11 @@ from standfast.testing.session_values import (
 )
 
 
-class InputContract(StoreContract):
+class InputContract(StoreContract, sessions=("s1", "s2")):
     """Messages for a session, while a turn runs and between turns."""
 
     async def test_inputs_wait_in_the_order_they_came(self, store: SessionStore) -> None:
         """Ours: both kinds are durable until they are claimed."""
-        await store.open_session(a_head())
         items = [an_input("i3"), an_input("i1", "inject"), an_input("i2")]
         for item in items:
             await store.put_input(item)
@@ -52,7 +50,6 @@ class InputContract(StoreContract):
 
     async def test_the_same_input_twice_is_one(self, store: SessionStore) -> None:
         """Ours: a sender that got no answer repeats itself, perhaps later."""
-        await store.open_session(a_head())
         await store.put_input(an_input())
         await store.put_input(msgspec.structs.replace(an_input(), created_at=NOW + 9))
         assert await store.inputs("s1") == [an_input()]
@@ -62,7 +59,6 @@ class InputContract(StoreContract):
 
     async def test_an_input_that_was_claimed_is_not_queued_again(self, store: SessionStore) -> None:
         """Ours: a sender that repeats itself after the claim must not start a second turn."""
-        await store.open_session(a_head())
         await store.put_input(an_input())
         await store.begin(new_turn(consumes="i1"), claimant())
         await store.put_input(an_input())
@@ -72,7 +68,6 @@ class InputContract(StoreContract):
 
     async def test_an_input_can_be_withdrawn_until_it_is_claimed(self, store: SessionStore) -> None:
         """Ours: cancellable until claimed."""
-        await store.open_session(a_head())
         await store.put_input(an_input("i1"))
         await store.put_input(an_input("i2"))
         assert await store.withdraw_input("i1") is True
@@ -84,7 +79,6 @@ class InputContract(StoreContract):
 
     async def test_a_queued_input_starts_one_turn(self, store: SessionStore) -> None:
         """Ours: claiming it and beginning its turn are one transaction."""
-        await store.open_session(a_head())
         await store.put_input(an_input())
         begun = await store.begin(new_turn(consumes="i1"), claimant("dead"))
         assert isinstance(begun, Begun)
@@ -97,8 +91,6 @@ class InputContract(StoreContract):
 
     async def test_an_input_of_another_session_is_not_consumed(self, store: SessionStore) -> None:
         """Ours: ids are not a way into other sessions."""
-        await store.open_session(a_head("s1"))
-        await store.open_session(a_head("s2"))
         await store.put_input(an_input(session_id="s2"))
         with pytest.raises(errors.InputNotFound):
             await store.begin(new_turn(consumes="i1"), claimant())
@@ -118,7 +110,6 @@ class InputContract(StoreContract):
 
     async def test_a_beginning_turn_takes_along_what_was_injected(self, store: SessionStore) -> None:
         """Ours: what came between turns reaches the next one."""
-        await store.open_session(a_head())
         await store.put_input(an_input("i1", "inject"))
         await store.put_input(an_input("i2"))
         await store.put_input(an_input("i3", "inject"))
@@ -179,7 +170,6 @@ class InputContract(StoreContract):
 
     async def test_a_first_input_waits_until_a_turn_claims_it(self, store: SessionStore) -> None:
         """Seed: the first turn's input is popped once; turns that begin, save and end leave it alone."""
-        await store.open_session(a_head())
         first = an_input("i0", "first")
         await store.put_input(first)
         await store.put_input(first)
@@ -198,14 +188,12 @@ class InputContract(StoreContract):
 
     async def test_a_first_input_starts_the_turn_that_names_it(self, store: SessionStore) -> None:
         """Ours: taking it and beginning its turn can be one transaction, as for any input."""
-        await store.open_session(a_head())
         await store.put_input(an_input("i0", "first"))
         assert isinstance(await store.begin(new_turn(consumes="i0"), claimant()), Begun)
         assert await store.withdraw_input("i0") is False
 
     async def test_blobs_are_kept_by_content(self, store: SessionStore) -> None:
         """Ours: media is never inside a message, and stored once."""
-        await store.open_session(a_head())
         one, two = a_blob(b"one" * 10_000), a_blob(b"")
         item = QueuedInput(input_id="i1", session_id="s1", kind="queue", message=showing(one), created_at=NOW)
         await store.put_input(item, (one, one))

@@ -33,11 +33,19 @@ USAGE: Final = (UsageEntry(source="turn", model="m1", usage=Usage(input=10, outp
 
 
 class StoreContract:
-    """The base of suites of store tests: runs each `async def test_…` of a subclass on an event loop."""
+    """The base of suites of store tests: runs each `async def test_…` of a subclass on an event loop.
 
-    def __init_subclass__(cls) -> None:
+    The *sessions* of a suite are open when each of its tests begins.
+    """
+
+    def __init_subclass__(cls, sessions: tuple[str, ...] = ()) -> None:
         def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-            return functools.wraps(test)(lambda *args, **kwargs: asyncio.run(test(*args, **kwargs)))
+            async def run(*args: Any, **fixtures: Any) -> None:
+                for session_id in sessions:
+                    await fixtures["store"].open_session(a_head(session_id))
+                await test(*args, **fixtures)
+
+            return functools.wraps(test)(lambda *args, **fixtures: asyncio.run(run(*args, **fixtures)))
 
         super().__init_subclass__()
         for name, test in list(vars(cls).items()):

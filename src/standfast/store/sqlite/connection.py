@@ -100,7 +100,7 @@ def translated(error: BaseException, path: Path) -> BaseException:
         case apsw.Error():
             found: BaseException = _store_error(error, path)
         case UnicodeDecodeError():
-            found = _damaged(f"{path} holds text that is not UTF-8")
+            found = damaged(f"{path} holds text that is not UTF-8")
         case UnicodeEncodeError():
             found = InvalidArgument("a string holds a lone surrogate")
         case _:
@@ -160,7 +160,10 @@ def _store_error(error: apsw.Error, path: Path) -> StoreError:
                 f"{path} cannot be opened", hint="check the path, its mode and free space"
             )
         case apsw.IOError() if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
-            return page_damaged(path, _damaged_page(path))
+            page = None
+            with contextlib.suppress(apsw.Error, OSError):
+                page = find_damaged_page(path)
+            return page_damaged(path, page)
         case apsw.IOError():
             return StoreUnavailable(
                 f"the disk failed on {path}: {error}", hint="check the disk and its free space"
@@ -168,7 +171,7 @@ def _store_error(error: apsw.Error, path: Path) -> StoreError:
         case apsw.NotADBError():
             return StoreError(f"{path} is not a SQLite database", hint="name another file, or move it away")
         case apsw.CorruptError():
-            return _damaged(f"{path} is damaged: {error}")
+            return damaged(f"{path} is damaged: {error}")
         case _:
             return StoreError(f"SQLite refused on {path}: {error}")
 
@@ -184,13 +187,7 @@ def _locked(path: Path) -> StoreUnavailable:
     return StoreUnavailable(f"{path} is locked by {holder}", hint=hint)
 
 
-def _damaged_page(path: Path) -> int | None:
-    with contextlib.suppress(apsw.Error, OSError):
-        return find_damaged_page(path)
-    return None
-
-
-def _damaged(message: str) -> RecordCorrupt:
+def damaged(message: str) -> RecordCorrupt:
     """A record so broken that SQLite could not hand it over, hence without its name."""
     error = RecordCorrupt("")
     error.message = message
@@ -268,7 +265,9 @@ class _State(Enum):
 def open_checked(path: str, flags: int | None = None) -> apsw.Connection:
     """Open *path*, a file name or a URI, through the checksum VFS."""
     _load()
-    return _open(path, _CHECKSUM_VFS, flags)
+    if flags is None:
+        return apsw.Connection(path, vfs=_CHECKSUM_VFS)
+    return apsw.Connection(path, flags=flags, vfs=_CHECKSUM_VFS)
 
 
 def open_unwritten(path: Path, *, immutable: bool) -> apsw.Connection:
@@ -432,8 +431,7 @@ def _state_of(db: apsw.Connection, path: Path) -> _State:
 def page_damaged(path: Path, page: int | None) -> RecordCorrupt:
     """Name the page that does not match its checksum; None: it is in the write-ahead log."""
     where = "a page in its write-ahead log" if page is None else f"page {page}"
-    error = RecordCorrupt("")
-    error.message = f"{path} is damaged: {where} does not match its checksum"
+    error = damaged(f"{path} is damaged: {where} does not match its checksum")
     error.hint = (
         "restore the file from a backup and check the disk; "
         "or, if another SQLite program has opened the file, "
@@ -450,13 +448,7 @@ def _header(db: apsw.Connection) -> bytes | None:
 
 def _open_below(path: Path | str) -> apsw.Connection:
     """Open a file without the checksum VFS."""
-    return _open(str(path), _vfs_below, None)
-
-
-def _open(path: str, vfs: str | None, flags: int | None) -> apsw.Connection:
-    if flags is None:
-        return apsw.Connection(path, vfs=vfs)
-    return apsw.Connection(path, flags=flags, vfs=vfs)
+    return apsw.Connection(str(path), vfs=_vfs_below)
 
 
 def _load() -> None:

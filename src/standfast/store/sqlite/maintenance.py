@@ -29,6 +29,7 @@ from standfast.errors import InvalidArgument, RecordCorrupt, StoreUnavailable
 from standfast.store.sqlite import history, inputs, records, rows, waits
 from standfast.store.sqlite.connection import (
     create_file,
+    damaged,
     ensure_checksums,
     find_damaged_page,
     open_checked,
@@ -145,7 +146,7 @@ def _check(db: apsw.Connection, path: Path) -> int:
     """Check all that can be checked without page checksums, and rebuild the indexes; count the records."""
     problem = db.execute("PRAGMA integrity_check(1)").get
     if problem != "ok":
-        raise _damaged(path, str(problem))
+        raise damaged(f"{path} is damaged: {problem}")
     migrate_all(db, COMPONENTS, path)
     _check_definitions(db, path)
     records = 0
@@ -165,10 +166,4 @@ def _check_definitions(db: apsw.Connection, path: Path) -> None:
     found = set(db.execute(_DEFINITIONS))
     for name, sql in expected:
         if (name, sql) not in found:
-            raise _damaged(path, f"the definition of {name} is not the one that Standfast made")
-
-
-def _damaged(path: Path, problem: str) -> RecordCorrupt:
-    error = RecordCorrupt("")
-    error.message = f"{path} is damaged: {problem}"
-    return error
+            raise damaged(f"{path} is damaged: the definition of {name} is not the one that Standfast made")
