@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from standfast.errors import Code, EngineFailed, ErrorObject, PluginStateLost
-from standfast.model.cell import CellReport, CodeInput
+from standfast.model.cell import RUN_CODE, CellReport, CodeInput
 from standfast.model.language import Language
 from standfast.model.limits import SessionLimits
 from standfast.model.message import AssistantMessage, Message
@@ -38,7 +38,7 @@ from standfast.ports.code_engine import (
     CellStep,
     CodeEngine,
 )
-from standfast.protocols.code.executor import STATE_VERSION, VariableKeeper, read_memory
+from standfast.protocols.code.executor import STATE_VERSION, CodeMemory, read_memory
 from standfast.protocols.code.running_cell import Suspended
 from standfast.protocols.standard.cells import RunningCell, kept_report
 from standfast.sandbox.run_errors import calls_error, wall_error
@@ -47,14 +47,16 @@ MAX_SLEEPS: Final = 10_000
 _NOTHING_PRINTED: Final = CellOutput("", "", False)
 
 
-class SandboxExecutor(VariableKeeper):
+class SandboxExecutor:
     """The `CodeExecutorPlugin` of one session without a model. One turn at a time uses it."""
 
+    cell_tool = RUN_CODE
     accepts_finish = False
 
     def __init__(self, engine: CodeEngine, settings: CodeSettings) -> None:
-        super().__init__(settings.language, settings.engine)
         self._engine = engine
+        self._memory = CodeMemory(language=settings.language, engine=settings.engine)
+        self._dirty = False
         self._input: CodeInput | None = None
         self._cancelled: ErrorObject | None = None
         self.running: SandboxCell | None = None
@@ -67,11 +69,6 @@ class SandboxExecutor(VariableKeeper):
     @property
     def language(self) -> Language:
         return self._memory.language
-
-    @property
-    def state(self) -> bytes:
-        """The variables of the session, as the engine's bytes."""
-        return self._memory.state
 
     def replace_state(self, state: bytes) -> None:
         self._memory = msgspec.structs.replace(self._memory, state=state, suspended=None)
@@ -108,7 +105,9 @@ class SandboxExecutor(VariableKeeper):
         if self._cancelled is not None:
             cell.stop(self._cancelled)
         try:
-            end = await cell.run(self._memory.state, self.suspended_of(ctx))
+            memory = self._memory  # most runs have no suspended cell
+            suspended = memory.suspended and memory.suspended_in(ctx.turn_id, ctx.call_id)
+            end = await cell.run(memory.state, suspended)
         finally:
             self.running = None
             cell.forget_deadline()
@@ -148,7 +147,7 @@ class SandboxExecutor(VariableKeeper):
                 self.report = self.parked_report(error.error_object(), hard=True)
                 return self.report.error
             suspended = None
-        self.change_memory(msgspec.structs.replace(self._memory, suspended=suspended))
+        self._memory, self._dirty = msgspec.structs.replace(self._memory, suspended=suspended), True
         return None
 
     def parked_report(self, error: ErrorObject, *, hard: bool = False) -> CellReport:
@@ -168,6 +167,16 @@ class SandboxExecutor(VariableKeeper):
     def turn_over(self, messages: Sequence[Message]) -> None:
         if self._memory.suspended is not None:
             self.replace_state(self._memory.state)
+
+    def execution_state_dirty(self) -> bool:
+        return self._dirty
+
+    def snapshot_execution_state(self) -> bytes:
+        self._dirty = False
+        return msgspec.msgpack.encode(self._memory)
+
+    def referenced_blobs(self) -> dict[str, str]:
+        return {}
 
     def restore_execution_state(self, data: bytes) -> None:
         memory = read_memory(data)

@@ -81,34 +81,10 @@ class CodeMemory(msgspec.Struct, frozen=True, kw_only=True):
     inputs: dict[str, InputPart] = msgspec.field(default_factory=dict)
     suspended: Suspended | None = None
 
-
-class VariableKeeper:
-    """The part of a code executor that keeps the variables, and a suspended cell."""
-
-    cell_tool = RUN_CODE
-
-    def __init__(self, language: Language, engine: str) -> None:
-        self._memory = CodeMemory(language=language, engine=engine)
-        self._dirty = False
-
-    def change_memory(self, memory: CodeMemory) -> None:
-        if memory != self._memory:
-            self._memory, self._dirty = memory, True
-
-    def suspended_of(self, ctx: CodeExecutionContext) -> Suspended | None:
-        """Return the suspended cell if it is the one that is about to run."""
-        one = self._memory.suspended
-        return one if one is not None and (one.turn_id, one.call_id) == (ctx.turn_id, ctx.call_id) else None
-
-    def execution_state_dirty(self) -> bool:
-        return self._dirty
-
-    def snapshot_execution_state(self) -> bytes:
-        self._dirty = False
-        return msgspec.msgpack.encode(self._memory)
-
-    def referenced_blobs(self) -> dict[str, str]:
-        return {f"input.{name}": part.digest for name, part in self._memory.inputs.items()}
+    def suspended_in(self, turn_id: str, call_id: int) -> Suspended | None:
+        """Return the suspended cell if it is that of this call."""
+        one = self.suspended
+        return one if one is not None and (one.turn_id, one.call_id) == (turn_id, call_id) else None
 
 
 def read_memory(data: bytes) -> CodeMemory:
@@ -120,12 +96,15 @@ def read_memory(data: bytes) -> CodeMemory:
         raise PluginStateLost("code", "restore", problem) from None
 
 
-class CodeExecutor(VariableKeeper):
+class CodeExecutor:
     """The `CodeExecutorPlugin` of one session. Used on the turn's loop, one cell at a time."""
 
+    cell_tool = RUN_CODE
+
     def __init__(self, options: CellOptions) -> None:
-        super().__init__(options.language, options.engine)
         self._options = options
+        self._memory = CodeMemory(language=options.language, engine=options.engine)
+        self._dirty = False
         self._functions: SessionFunctions | None = None
         self._reading = SessionReading()
         self.written = WrittenMessages(options.language)
@@ -170,7 +149,7 @@ class CodeExecutor(VariableKeeper):
         refused = self._refused(ctx, request, cells)
         if refused is not None:
             return self._response(request, _failed(report, refused))
-        suspended = self.suspended_of(ctx)
+        suspended = memory.suspended_in(ctx.turn_id, ctx.call_id)
         cell = self._running = ModelCell(ctx, request, values, ctx.engine(self._options.engine))
         try:
             through = await cell.run(memory.state, suspended, self._options.limits, self._options.check)
@@ -191,9 +170,7 @@ class CodeExecutor(VariableKeeper):
         def adopt() -> None:
             memory = self._memory
             state = memory.state if (left := cell.left()) is None else left
-            self.change_memory(
-                msgspec.structs.replace(memory, state=state, inputs=values.inputs, suspended=None)
-            )
+            self._change(msgspec.structs.replace(memory, state=state, inputs=values.inputs, suspended=None))
 
         def responded(ended: CellEnd) -> ExecResponse:
             response = self._ended(ctx, request, report, cell, ended)
@@ -210,18 +187,18 @@ class CodeExecutor(VariableKeeper):
             suspended = await cell.suspend()
         except EngineFailed:
             suspended = None
-        self.change_memory(msgspec.structs.replace(self._memory, suspended=suspended))
+        self._change(msgspec.structs.replace(self._memory, suspended=suspended))
 
     def turn_over(self, messages: Sequence[Message]) -> None:
         self._reading.follow(messages)
         memory = self._memory
         inputs = {**memory.inputs, **self._reading.inputs}
         if memory.suspended is not None or inputs != memory.inputs:
-            self.change_memory(msgspec.structs.replace(memory, inputs=inputs, suspended=None))
+            self._change(msgspec.structs.replace(memory, inputs=inputs, suspended=None))
 
     def reset(self) -> None:
         """Forget every variable."""
-        self.change_memory(msgspec.structs.replace(self._memory, state=b""))
+        self._change(msgspec.structs.replace(self._memory, state=b""))
 
     def _refused(
         self, ctx: CodeExecutionContext, request: ExecRequest, cells: tuple[FoundCell, ...]
@@ -288,6 +265,20 @@ class CodeExecutor(VariableKeeper):
             render=lambda kept: observation(kept, request.code, budget_chars=budget),
             ending=ending,
         )
+
+    def _change(self, memory: CodeMemory) -> None:
+        if memory != self._memory:
+            self._memory, self._dirty = memory, True
+
+    def execution_state_dirty(self) -> bool:
+        return self._dirty
+
+    def snapshot_execution_state(self) -> bytes:
+        self._dirty = False
+        return msgspec.msgpack.encode(self._memory)
+
+    def referenced_blobs(self) -> dict[str, str]:
+        return {f"input.{name}": part.digest for name, part in self._memory.inputs.items()}
 
     def restore_execution_state(self, data: bytes) -> None:
         if not data:
