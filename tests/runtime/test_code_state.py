@@ -31,7 +31,7 @@ from standfast.model.session import TurnState
 from standfast.plugins.contexts import TurnHookContext
 from standfast.protocols.code.executor import CodeExecutor
 from standfast.protocols.code.plugin import CodeMode, CodeProtocol
-from standfast.sandbox.monty import state as engine_state
+from standfast.sandbox.monty import workers as engine_state
 
 pytestmark = pytest.mark.slow
 

@@ -26,7 +26,7 @@ from standfast.ports.code_engine import (
 )
 from standfast.sandbox.cell_lifecycle import SteppedCell
 from standfast.sandbox.monty.cell_engine import MontyCells
-from standfast.sandbox.monty.state import decode_dump, encode_dump
+from standfast.sandbox.monty.workers import decode_dump, encode_dump
 from standfast.sandbox.paused_cell import decode_cell, encode_cell
 from standfast.sandbox.run_errors import argument_not_json
 

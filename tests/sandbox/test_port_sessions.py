@@ -27,7 +27,7 @@ from standfast.model.language import Language
 from standfast.ports.code_engine import CodeEngine
 from standfast.sandbox.cpython import state as cpython_state
 from standfast.sandbox.engine_kinds import KINDS, EngineKind, EngineSettings
-from standfast.sandbox.monty import state as monty_state
+from standfast.sandbox.monty import workers as monty_state
 from standfast.sandbox.quickjs import state as quickjs_state
 from standfast.sandbox.snapshots import SnapshotCodec
 

@@ -11,7 +11,7 @@ import pytest
 
 from standfast import BlockingSandbox, Sandbox, SessionLimits, tool
 from standfast.errors import InvalidArgument, InvalidSessionId, SessionNotFound
-from standfast.sandbox.monty import state
+from standfast.sandbox.monty import workers as state
 
 
 @tool(approval="manual")

@@ -183,7 +183,7 @@ def _key(home: DataDir) -> Finding:
 
 
 def _monty() -> Finding:
-    from standfast.sandbox.monty.state import ENGINE, ENGINE_VERSION
+    from standfast.sandbox.monty.workers import ENGINE, ENGINE_VERSION
 
     said, error = _one_and_one("monty", "python")
     hint = "reinstall pydantic-monty; is its binary allowed to run here?"

@@ -63,7 +63,7 @@ class EngineKind:
 
 
 def monty_version() -> str:
-    from standfast.sandbox.monty.state import ENGINE_VERSION
+    from standfast.sandbox.monty.workers import ENGINE_VERSION
 
     return ENGINE_VERSION
 

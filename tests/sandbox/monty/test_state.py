@@ -7,8 +7,8 @@ import pytest
 
 from standfast.errors import Code, SnapshotRefused
 from standfast.model.limits import SessionLimits
-from standfast.sandbox.monty import state
-from standfast.sandbox.monty.state import EngineState, decode_state, encode_state
+from standfast.sandbox.monty import workers as state
+from standfast.sandbox.monty.workers import EngineState, decode_state, encode_state
 
 
 def made(number: int, size: int = 10, version: str = state.ENGINE_VERSION) -> EngineState:

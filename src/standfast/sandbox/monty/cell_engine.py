@@ -26,19 +26,20 @@ from standfast.sandbox.monty.dump import without_sources
 from standfast.sandbox.monty.engine_run import OS_POLICY, CodeFinished, EngineRun, RunStep
 from standfast.sandbox.monty.failures import MontyFailure, describe_failure
 from standfast.sandbox.monty.session_source import SessionSource, session_source
-from standfast.sandbox.monty.state import (
+from standfast.sandbox.monty.syntax import MAX_READ_CHARS, misread, parse
+from standfast.sandbox.monty.validate import Declared, TypeCheckFailed, Validator
+from standfast.sandbox.monty.workers import (
     EngineState,
     KnownError,
     MontyCellDump,
+    MontyWorker,
+    MontyWorkers,
     decode_dump,
     decode_state,
     encode_dump,
     encode_state,
     read_former_cell,
 )
-from standfast.sandbox.monty.syntax import MAX_READ_CHARS, misread, parse
-from standfast.sandbox.monty.validate import Declared, TypeCheckFailed, Validator
-from standfast.sandbox.monty.workers import MontyWorker, MontyWorkers
 from standfast.sandbox.run_errors import argument_not_json, by_line, request_too_large
 from standfast.sandbox.workers import SlotStepper
 

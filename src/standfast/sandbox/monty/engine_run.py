@@ -33,11 +33,12 @@ from standfast.sandbox import run_errors
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.dump import stand_ins
 from standfast.sandbox.monty.program import MARK_NAME, VALUE_NAME, last_expression, read_program
-from standfast.sandbox.monty.state import EngineState, MontyCellDump
 from standfast.sandbox.monty.workers import (
     SMALL_FRAME_BYTES,
     TINY_FRAME_BYTES,
     UNREAD,
+    EngineState,
+    MontyCellDump,
     MontyWorker,
     Unreadable,
     read_value,

@@ -22,9 +22,8 @@ from standfast.errors import InvalidArgument, ValueTooLarge
 from standfast.model.canonical import MAX_VALUE_BYTES, check_bounds
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.dump import check_arguments, stand_ins
-from standfast.sandbox.monty.state import EngineState
 from standfast.sandbox.monty.syntax import bound_by, parse
-from standfast.sandbox.monty.workers import MontyWorker, MontyWorkers
+from standfast.sandbox.monty.workers import EngineState, MontyWorker, MontyWorkers
 
 _MAX_DEPTH: Final = 200
 _DEFINES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
