@@ -74,7 +74,7 @@ class Claimant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CLOCK_TOLERANCE_MS: Final = 1_000
-"""By so much the time of day may differ from what was seen last without having been set."""
+"""How far the time of day may drift since it was last seen without counting as set."""
 
 
 class SeenClock(msgspec.Struct, frozen=True, kw_only=True):

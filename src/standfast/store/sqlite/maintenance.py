@@ -26,17 +26,7 @@ from typing import Final
 import apsw
 
 from standfast.errors import InvalidArgument, RecordCorrupt, StoreUnavailable
-from standfast.store.sqlite import history, inputs, records, rows, waits
-from standfast.store.sqlite.connection import (
-    create_file,
-    damaged,
-    ensure_checksums,
-    find_damaged_page,
-    open_checked,
-    page_damaged,
-    start_rewrite,
-    translated,
-)
+from standfast.store.sqlite import connection, history, inputs, records, rows, waits
 from standfast.store.sqlite.database import Database
 from standfast.store.sqlite.rows import Row
 from standfast.store.sqlite.sandbox_migration import COMPONENTS
@@ -52,16 +42,16 @@ def back_up(database: Database, to: str | Path) -> Path:
     if target.exists():
         raise InvalidArgument(f"{target} exists already", hint="name a file that does not exist")
     try:
-        create_file(target)
-        ensure_checksums(target, lambda attempt: False, lambda db: None)
-        with contextlib.closing(open_checked(str(target))) as copy:
+        connection.create_file(target)
+        connection.ensure_checksums(target, lambda attempt: False, lambda db: None)
+        with contextlib.closing(connection.open_checked(str(target))) as copy:
             database.read(lambda source: _copy(source, copy))
-        if (page := find_damaged_page(target)) is not None:
-            raise page_damaged(target, page)
+        if (page := connection.find_damaged_page(target)) is not None:
+            raise connection.page_damaged(target, page)
     except BaseException as error:
         target.unlink(missing_ok=True)
         if isinstance(error, apsw.Error):
-            raise translated(error, target) from error
+            raise connection.translated(error, target) from error
         raise
     return target
 
@@ -80,12 +70,12 @@ def rename_database(path: Path, new: Path) -> None:
     if new.exists():
         raise StoreUnavailable(f"{new} exists already", hint=f"move it away, or keep it and delete {path}")
     try:
-        with contextlib.closing(open_checked(str(path))) as db:
+        with contextlib.closing(connection.open_checked(str(path))) as db:
             db.execute("PRAGMA locking_mode = EXCLUSIVE")
             db.execute("PRAGMA journal_mode = DELETE").fetchall()
             os.replace(path, new)
     except apsw.Error as error:
-        raise translated(error, path) from error
+        raise connection.translated(error, path) from error
 
 
 # Checksums
@@ -129,16 +119,16 @@ def rewrite_checksums(path: Path) -> int | None:
         records = _check(db, path)
 
     try:
-        if find_damaged_page(path) is not None:
-            start_rewrite(path, check)
+        if connection.find_damaged_page(path) is not None:
+            connection.start_rewrite(path, check)
     except RecordCorrupt as error:
         error.hint = "restore the file from a backup; nothing was changed"
         raise
     except (apsw.Error, UnicodeError) as error:
-        raise translated(error, path) from error
+        raise connection.translated(error, path) from error
     Database(path, COMPONENTS).close()  # continues from the mark that `start_rewrite` has made
-    if (page := find_damaged_page(path)) is not None:
-        raise page_damaged(path, page)
+    if (page := connection.find_damaged_page(path)) is not None:
+        raise connection.page_damaged(path, page)
     return records
 
 
@@ -146,7 +136,7 @@ def _check(db: apsw.Connection, path: Path) -> int:
     """Check all that can be checked without page checksums, and rebuild the indexes; count the records."""
     problem = db.execute("PRAGMA integrity_check(1)").get
     if problem != "ok":
-        raise damaged(f"{path} is damaged: {problem}")
+        raise connection.damaged(f"{path} is damaged: {problem}")
     migrate_all(db, COMPONENTS, path)
     _check_definitions(db, path)
     records = 0
@@ -166,4 +156,6 @@ def _check_definitions(db: apsw.Connection, path: Path) -> None:
     found = set(db.execute(_DEFINITIONS))
     for name, sql in expected:
         if (name, sql) not in found:
-            raise damaged(f"{path} is damaged: the definition of {name} is not the one that Standfast made")
+            raise connection.damaged(
+                f"{path} is damaged: the definition of {name} is not the one that Standfast made"
+            )
