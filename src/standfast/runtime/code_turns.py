@@ -40,8 +40,7 @@ from standfast.ports.trace import UNDER
 from standfast.protocols.code.own_functions import run_code
 from standfast.protocols.standard.host import StandardHost
 from standfast.runtime.code_executor import SandboxExecutor
-from standfast.sandbox.config import SandboxConfig
-from standfast.sandbox.engine_kinds import CodeEngines, kind_of
+from standfast.sandbox.engine_kinds import CodeEngines, SandboxConfig, kind_of
 from standfast.sandbox.monty.workers import MontyRules, MontyWorkers
 from standfast.sandbox.run_errors import cancelled_error
 from standfast.tools.context import NO_TURN, Attachments, Triggers

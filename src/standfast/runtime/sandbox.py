@@ -30,8 +30,7 @@ from standfast.ports.session_store import SessionStore
 from standfast.ports.trace import TraceSink
 from standfast.runtime.data_dir import KEY_VARIABLE, DataDir, key_from_text
 from standfast.runtime.sessions.approvals import approving
-from standfast.sandbox.config import SandboxConfig
-from standfast.sandbox.engine_kinds import kind_of
+from standfast.sandbox.engine_kinds import SandboxConfig, kind_of
 from standfast.tools.builtin.discovery import discovery_tools
 from standfast.tools.builtin.mounts import Mount, MountTable
 from standfast.tools.context import RunContext

@@ -1,4 +1,4 @@
-"""Engines by name: those that ship with Standfast, and those of other packages.
+"""Engines by name, those that ship with Standfast and those of other packages, and a sandbox's configuration.
 
 A package offers an engine as an entry point of the group `standfast.engines`: its name is what users ask
 for, and its object is an `EngineKind`. To add an engine, derive a class from `cell_lifecycle.SteppedCells`
@@ -21,13 +21,17 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from standfast.errors import CodeExecutionUnavailable, InvalidArgument
+from standfast.model.canonical import Json
 from standfast.model.language import EngineName, Language
+from standfast.model.limits import SessionLimits
+from standfast.ports.clock import Clock, SystemClock
 from standfast.ports.code_engine import CodeEngine
+from standfast.ports.trace import TraceSink
 
 if TYPE_CHECKING:
     from standfast.sandbox.monty.workers import MontyWorkers
@@ -224,3 +228,24 @@ class CodeEngines:
         """End the processes of all engines."""
         for engine in list(self._opened.values()):
             engine.cells.close()
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxConfig:
+    """`host` describes this process's tools to a process that resumes its waiting runs.
+
+    `engine` runs the sessions of its language; by default an existing session runs on its own engine, and a
+    new one on the usual engine of its language. Guest code may import `packages` if its engine can.
+    """
+
+    snapshot_key: bytes
+    limits: SessionLimits = field(default_factory=SessionLimits)
+    approval_ttl_ms: int = 24 * 3600 * 1000
+    workers: int = 8
+    engine: str | None = None
+    packages: tuple[str, ...] = ()
+    max_code_bytes: int = 256 << 10
+    max_input_bytes: int = 16 << 20
+    clock: Clock = field(default_factory=SystemClock)
+    host: dict[str, Json] = field(default_factory=dict)
+    trace: TraceSink | Sequence[TraceSink] | None = None

@@ -22,7 +22,7 @@ from standfast.model.run import RunRequest
 from standfast.runtime.code_runs import CodeRuns, RunControl
 from standfast.runtime.code_turns import SandboxServices
 from standfast.runtime.sessions.approvals import list_approvals
-from standfast.sandbox.config import SandboxConfig
+from standfast.sandbox.engine_kinds import SandboxConfig
 from standfast.store.sqlite.sessions import SqliteSessionStore
 from standfast.testing.crash_points import CrashPoints
 from standfast.tools.registry import ToolRegistry

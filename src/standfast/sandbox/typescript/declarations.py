@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Final
 from standfast.errors import Code
 from standfast.model.diagnostic import Diagnostic
 from standfast.sandbox.run_errors import diagnose
-from standfast.sandbox.typescript.edits import SourceEdits
-from standfast.sandbox.typescript.source import Source, names_in_declaration, names_in_pattern
+from standfast.sandbox.typescript.source import Source, SourceEdits, names_in_declaration, names_in_pattern
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -25,9 +25,10 @@ from standfast.errors import CallerError, Code
 from standfast.model.diagnostic import Diagnostic
 from standfast.sandbox.run_errors import by_line, diagnose
 from standfast.sandbox.typescript.declarations import RESULT, TopLevel, assigns_result
-from standfast.sandbox.typescript.edits import Moves, SourceEdits
 from standfast.sandbox.typescript.source import (
+    Moves,
     Source,
+    SourceEdits,
     UnreadableSource,
     line_starts,
     parse,

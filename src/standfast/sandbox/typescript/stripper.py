@@ -2,7 +2,7 @@
 
 One walk over the tree, with a list of the nodes still to visit instead of recursion. A node that consists of
 types becomes blank and is not entered. Enums, namespaces and parameter properties, which do something when
-they run, are rewritten by `lowering`.
+they run, are rewritten by `declarations`.
 
 Rules
 -----
@@ -20,8 +20,7 @@ from standfast.errors import Code
 from standfast.model.diagnostic import Diagnostic
 from standfast.sandbox.run_errors import diagnose
 from standfast.sandbox.typescript.declarations import Lowering, NotSupported, TopLevel
-from standfast.sandbox.typescript.edits import SourceEdits
-from standfast.sandbox.typescript.source import CASTS, Source, first_row, last_row
+from standfast.sandbox.typescript.source import CASTS, Source, SourceEdits, first_row, last_row
 
 if TYPE_CHECKING:
     from tree_sitter import Node
