@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from standfast.cli.host import Grants, parse_mount
 from standfast.cli.output import CommandOutput, stdout_reserved
 
 if TYPE_CHECKING:
@@ -196,6 +195,8 @@ def grants_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def collect(*args: Any, tools: tuple[str, ...], mounts: tuple[str, ...], **given: Any) -> Any:
+        from standfast.cli.host import Grants, parse_mount
+
         names = ("allow_hosts", "allow_private_hosts", "packages", "mount_max_bytes", "mount_max_files")
         grants = Grants(
             tools=tuple(str(Path(file).absolute()) for file in tools),

@@ -35,7 +35,8 @@ from standfast.tools.decorator import Tool
 from standfast.tools.isolation import HEADER, ProcessAnswer, ProcessFailure, Request, Target
 from standfast.tools.module_file import load_file
 from standfast.tools.registered_tool import Signature
-from standfast.tools.schema import output_json, read_signature
+from standfast.tools.schema import read_signature
+from standfast.tools.settlement import output_json
 from standfast.tools.tracebacks import message_of, traceback_of
 
 _MAX_MESSAGE_CHARS: Final = 4096
@@ -63,7 +64,7 @@ def main() -> None:
             answer = ProcessAnswer(nonce=request.nonce, value=plain)
         except BaseException as error:
             failure = ProcessFailure(
-                type=type(error).__name__, message=message_of(error), traceback=traceback_of(error)
+                type=type(error).__name__, message=message_of(error, "replace"), traceback=traceback_of(error)
             )
             if isinstance(error, StandfastError):
                 code, message = str(error.code), _text(error.message)
@@ -91,7 +92,7 @@ def _find(target: Target) -> tuple[Callable[..., Any], Signature]:
         for name in target.qualname.split("."):
             found = getattr(found, name)
     except (Exception, SystemExit) as error:
-        what = f"{type(error).__name__}: {message_of(error)}"
+        what = f"{type(error).__name__}: {message_of(error, 'replace')}"
         raise ToolError(
             Code.TOOL_ERROR, f"{target.file} cannot be loaded to run {target.name}(): {what}"
         ) from None

@@ -25,8 +25,8 @@ from typing import Annotated, Any, Final
 import msgspec
 import msgspec.inspect
 
-from standfast.errors import InvalidArgument, ValueTooLarge
-from standfast.model.canonical import MAX_VALUE_BYTES, Json, to_json
+from standfast.errors import InvalidArgument
+from standfast.model.canonical import Json
 from standfast.tools.constraints import checked_type, checked_types, field_default
 from standfast.tools.context import is_run_context, without_later
 from standfast.tools.docstrings import Docs, read_docstring
@@ -236,21 +236,6 @@ def _validates_in_python(model: Any) -> bool:
 def _looks_up_by_itself(kind: Any) -> bool:
     """Whether an enum has code of its own for values that are none of its members."""
     return kind._missing_.__func__ is not Enum._missing_.__func__  # type: ignore[attr-defined]
-
-
-def output_json(value: object, max_bytes: int = MAX_VALUE_BYTES) -> tuple[Json, int]:
-    """Return a tool's result as JSON data, and its size; raise as `to_json` does."""
-    try:
-        return to_json(value, max_bytes)
-    except ValueTooLarge:
-        raise
-    except InvalidArgument as refused:
-        plain, failure = value, refused
-    with contextlib.suppress(Exception):  # a conversion that a user's own class brings may raise anything
-        plain = encode_output(value)
-    if plain is value:
-        raise failure
-    return to_json(plain, max_bytes)
 
 
 def encode_output(value: object) -> object:

@@ -5,17 +5,25 @@ Rule: nothing a tool returns or raises escapes as it is. It becomes a `SettledCa
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from standfast.errors import Code, ErrorObject, InvalidArgument, StandfastError, ToolError, ValueTooLarge
-from standfast.model.canonical import Json, digest_bytes, encode_sorted, nested_deeper_than
+from standfast.model.canonical import (
+    MAX_VALUE_BYTES,
+    Json,
+    digest_bytes,
+    encode_sorted,
+    nested_deeper_than,
+    to_json,
+)
 from standfast.model.capability import CallStatus, ExternalCallRecord, GuestException, SettledCall
 from standfast.tools.context import Later
 from standfast.tools.registered_tool import Admitted, RegisteredTool
-from standfast.tools.schema import output_json
+from standfast.tools.schema import encode_output
 from standfast.tools.tracebacks import PASSED_ON, log_raised, message_of
 
 GUEST_EXCEPTION: dict[str, str] = {
@@ -185,6 +193,21 @@ def _checked_output(tool: RegisteredTool, raw: object) -> Json:
     except InvalidArgument as error:
         raise CallRefused(Code.TOOL_ERROR, error.message) from None
     return value
+
+
+def output_json(value: object, max_bytes: int = MAX_VALUE_BYTES) -> tuple[Json, int]:
+    """Return a tool's result as JSON data, and its size; raise as `to_json` does."""
+    try:
+        return to_json(value, max_bytes)
+    except ValueTooLarge:
+        raise
+    except InvalidArgument as refused:
+        plain, failure = value, refused
+    with contextlib.suppress(Exception):  # a conversion that a user's own class brings may raise anything
+        plain = encode_output(value)
+    if plain is value:
+        raise failure
+    return to_json(plain, max_bytes)
 
 
 class CallRefused(StandfastError):

@@ -73,14 +73,14 @@ def traceback_of(error: BaseException) -> str:
     return _bounded(_finder().clean_text(text), MAX_CHARS)
 
 
-def message_of(error: BaseException) -> str:
-    """Return the message of an exception, shortened and made fit for JSON."""
+def message_of(error: BaseException, unencodable: str = "backslashreplace") -> str:
+    """Return the message of an exception, shortened and made fit for JSON; *unencodable* as for `encode`."""
     try:
         check_bounds(error.args)
         text = str(error.args[0]) if isinstance(error, KeyError) and len(error.args) == 1 else str(error)
     except BaseException:
         return "(its message cannot be shown)"
-    return text.encode("utf-8", "backslashreplace").decode()[:_MAX_MESSAGE_CHARS]
+    return text.encode("utf-8", unencodable).decode()[:_MAX_MESSAGE_CHARS]
 
 
 def with_traceback(error: BaseException, text: str | None) -> BaseException:
