@@ -115,7 +115,7 @@ def test_a_cell_that_is_taken_over_costs_no_write_of_its_own_either(bench: Bench
     """Ours: code that is run again touches nothing, as before."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
-        driver, _, commands = await begin(one, (paused(1, 1, "a"),))
+        driver, _host, commands = await begin(one, (paused(1, 1, "a"),))
         task = driving(driver, commands)
         await one.log.until("cell.1 hears 2")
         await settle_down()
@@ -134,7 +134,7 @@ def test_a_result_that_was_not_written_is_brought_again(bench: Benches) -> None:
     """Ours: a result that a cell got but the journal lacks had no effect; an intent records the call."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
-        driver, _, commands = await begin(one, (paused(1, 1, "a"),))
+        driver, _host, commands = await begin(one, (paused(1, 1, "a"),))
         task = driving(driver, commands)
         await one.log.until("cell.1 hears 2")
         await dies(one, task)

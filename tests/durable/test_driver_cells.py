@@ -43,7 +43,7 @@ def test_a_cell_begins_and_ends_without_a_write_of_its_own(bench: Benches) -> No
     """Ours: running a cell touches nothing outside; its reply and its result go with the checkpoint."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
-        driver, _, commands = await begin(one, (settled(1, "4"),))
+        driver, _host, commands = await begin(one, (settled(1, "4"),))
         assert finished(await driver.drive(commands)) == "answer"
         assert one.log.lines == [
             "model.1",
@@ -61,7 +61,7 @@ def test_a_cell_that_finishes_the_turn_costs_no_write_but_the_commit(bench: Benc
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         answer = FinishRequested(at_ms=1, call_id=1, text="42")
-        driver, _, commands = await begin(one, (answer, settled(1)))
+        driver, _host, commands = await begin(one, (answer, settled(1)))
         assert finished(await driver.drive(commands)) == "42"
         assert one.log.lines == ["model.1", "run tool.1.1", "commit"]
         assert results(driver) == [(1, "ok")]
@@ -149,7 +149,7 @@ def test_a_call_of_a_cell_begins_once_its_pause_and_its_intent_are_on_disk(bench
     """Seed: issue 5, each host call is an effect in the journal of the durable turn."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
-        driver, _, commands = await begin(one, (paused(1, 1, "look"),), (settled(1),))
+        driver, _host, commands = await begin(one, (paused(1, 1, "look"),), (settled(1),))
         assert finished(await driver.drive(commands)) == "answer"
         assert one.log.lines == [
             "model.1",
@@ -170,7 +170,7 @@ def test_a_result_the_next_pause_and_its_intents_are_one_write(bench: Benches) -
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         cell = (paused(1, 1, "a"), paused(1, 2, "b"), paused(1, 3, "c", "d"), paused(1, 4), settled(1))
-        driver, _, commands = await begin(one, *((step,) for step in cell))
+        driver, _host, commands = await begin(one, *((step,) for step in cell))
         assert finished(await driver.drive(commands)) == "answer"
         assert saves(one) == [
             "save model.1 cell.1.1 tool.2.1",
@@ -250,7 +250,7 @@ def test_plugins_rule_on_the_calls_of_a_cell(bench: Benches) -> None:
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         one.stages = ("before_tool_call",)
-        driver, _, commands = await begin(one, (paused(1, 1, "a", "b"),), (paused(1, 2),), (settled(1),))
+        driver, _host, commands = await begin(one, (paused(1, 1, "a", "b"),), (paused(1, 2),), (settled(1),))
         await driver.drive(commands)
         assert saves(one) == [
             "save model.1 ruled.1 cell.1.1 ruled.2 ruled.3 tool.2.1 tool.3.1",
@@ -497,7 +497,7 @@ def test_a_cancellation_from_another_process_is_seen_while_a_cell_computes(bench
     """Ours: the write that is due within a moment tells of it."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
-        driver, _, commands = await begin(one)
+        driver, _host, commands = await begin(one)
         task = driving(driver, commands)
         await one.log.until("run tool.1.1")
         await one.log.cancel("t_1")
@@ -575,7 +575,7 @@ def test_a_cell_that_hands_over_opens_the_frame_in_the_commit(bench: Benches) ->
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         switch = FrameSwitchRequested(at_ms=1, switch=FrameSwitch(frame_id="f_2"))
-        driver, _, commands = await begin(one, (switch, settled(1)))
+        driver, _host, commands = await begin(one, (switch, settled(1)))
         driven = await driver.drive(commands)
         assert isinstance(driven.summary.outcome, FrameSwitched)
         assert one.log.lines == ["model.1", "run tool.1.1", "commit"]
@@ -588,7 +588,7 @@ def test_a_message_before_the_commit_puts_the_answer_of_a_cell_off(bench: Benche
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         answer = FinishRequested(at_ms=1, call_id=1, text="42")
-        driver, _, commands = await begin(one, (answer, settled(1)), then="43")
+        driver, _host, commands = await begin(one, (answer, settled(1)), then="43")
         one.log.before_commit = lambda: one.inject("wait")
         assert finished(await driver.drive(commands)) == "43"
         assert one.log.lines == [
@@ -608,7 +608,7 @@ def test_what_plugins_said_about_a_cell_is_durable_before_the_model_is_asked(ben
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         result = ToolSettled(at_ms=1, call_id=1, value=1, ruling=saying("psst"))
-        driver, _, commands = await begin(one, (result,))
+        driver, _host, commands = await begin(one, (result,))
         await driver.drive(commands)
         assert one.log.lines[2:4] == ["save model.1 tool.1 checkpoint.1", "model.2"]
 
@@ -620,7 +620,7 @@ def test_a_frame_that_is_to_open_at_the_last_moment_opens(bench: Benches) -> Non
 
     async def test(one: Bench) -> None:
         switch = FrameSwitchRequested(at_ms=1, switch=FrameSwitch(frame_id="f_2"))
-        driver, _, commands = await begin(one, (settled(1), switch))
+        driver, _host, commands = await begin(one, (settled(1), switch))
         driven = await driver.drive(commands)
         assert isinstance(driven.summary.outcome, FrameSwitched)
         assert one.log.lines == ["model.1", "run tool.1.1", "commit"]

@@ -192,7 +192,7 @@ def test_what_plugins_said_is_said_after_a_turn_that_passes_no_checkpoint_any_mo
     """Ours: a frame that opens after the calls leaves it to the next turn."""
     turn = Turn(started(), calls("a"), switched())
     turn.feed(settled(1, "r", messages=(said("later"),)))
-    assert turn.commands[-1].outcome.switch == SWITCH  # type: ignore[union-attr]
+    assert turn.commands[-1].outcome.switch == SWITCH
     assert turn.machine.next_messages() == (said("later"),)
 
 

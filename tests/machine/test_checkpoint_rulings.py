@@ -163,7 +163,7 @@ def test_usage_of_rulings_on_calls_and_results_counts_too() -> None:
     assert turn.machine.account.ledger("turn")[-1].usage == Usage(input=14, calls=2)
     assert turn.machine.account.model_calls == 4
     (command,) = turn.feed(passed("after_work"))
-    assert command.key == "model.5"  # type: ignore[union-attr]
+    assert command.key == "model.5"
 
 
 def test_calls_that_used_nothing_are_counted_all_the_same() -> None:

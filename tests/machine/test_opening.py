@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from machine_turns import (
     BROKEN,
@@ -24,7 +26,7 @@ from standfast.model.outcome import StopReason
 from standfast.model.prompt import PromptContribution, PromptLayer
 
 
-def opening(**limits: int | None) -> Turn:
+def opening(**limits: Any) -> Turn:
     return Turn(started(stages=("before_turn",), **limits))
 
 

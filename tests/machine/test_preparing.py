@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from machine_turns import (
     BROKEN,
@@ -30,7 +32,7 @@ from standfast.model.outcome import FrameSwitched, StopReason
 from standfast.model.ruling import Ruling
 
 
-def preparing(**limits: int | None) -> Turn:
+def preparing(**limits: Any) -> Turn:
     return Turn(started(stages=("prepare",), **limits))
 
 

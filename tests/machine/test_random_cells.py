@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -181,7 +183,13 @@ def _happen(shell: Shell, data: st.DataObject) -> None:
             shell.wake(data.draw(st.sampled_from(waiting)))
         case _:
             over = data.draw(st.sampled_from([99, *sorted(shell.done)]))
-            late = [settled(over), waits(over, "late"), ended("late"), paused(over, 1, "look"), finish(over)]
+            late: list[Any] = [
+                settled(over),
+                waits(over, "late"),
+                ended("late"),
+                paused(over, 1, "look"),
+                finish(over),
+            ]
             assert shell.feed(data.draw(st.sampled_from(late))) == []
 
 

@@ -30,7 +30,7 @@ def _decided(
         _failed(retry_after_ms, retryable=retryable),
         attempt=attempt,
         waited_ms=waited_ms,
-        limits=UsageLimits(**{"max_attempts": 100, **limits}),  # type: ignore[arg-type]
+        limits=UsageLimits(**{"max_attempts": 100, **limits}),
         seed=seed,
     )
 

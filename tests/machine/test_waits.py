@@ -163,5 +163,5 @@ def test_the_waits_of_a_turn_are_listed_in_the_order_of_the_calls() -> None:
 def test_rounds_after_a_wait_begin_afresh() -> None:
     """Ours: nothing of a wait is left when its round is over."""
     turn = Turn(started(), calls("a"), waits(1), ended("w1"), settled(1), passed("after_work"))
-    assert turn.feed(calls("a"))[0].key == "tool.2.1"  # type: ignore[union-attr]
+    assert turn.feed(calls("a"))[0].key == "tool.2.1"
     assert turn.tell(settled(2, "x")) == ["after_work.2"]

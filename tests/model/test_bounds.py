@@ -162,7 +162,8 @@ def test_the_bound_is_on_both_sides_of_the_limit() -> None:
 def test_a_value_holds_at_most_150000_lists_and_dicts() -> None:
     """Ours: Monty converts a value's containers one by one in a call that holds the GIL."""
     assert check_bounds([[] for _ in range(MAX_VALUE_CONTAINERS - 1)])
-    for part in ([], {}):
+    parts: tuple[Any, ...] = ([], {})
+    for part in parts:
         with pytest.raises(ValueTooLarge, match="150000 lists and dicts"):
             check_bounds([part] * MAX_VALUE_CONTAINERS)
 

@@ -151,7 +151,7 @@ def errors_of(messages: Iterable[object]) -> list[ErrorObject]:
 # Contexts for hooks that are called outside of a turn
 
 
-async def no_model(messages: Any, *, instructions: str = "", source: str = "") -> str:
+async def no_model(messages: Any, **options: Any) -> str:
     raise AssertionError("no model is asked here")
 
 

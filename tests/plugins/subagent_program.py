@@ -100,7 +100,7 @@ async def run(home: Path, decide: bool) -> dict[str, Any]:
         result = await session.turn("Lead this.", idempotency_key="once")
         await _tasks_over(runtime)
         person.cancel()
-        reports = json.loads(result.output)
+        reports = json.loads(result.output or "")
         usage = await session.plugins.invoke("subagents.usage")
         return {"reports": reports, "usage": usage, "points": len(points.passed), **await _record(runtime)}
 

@@ -22,7 +22,7 @@ Move = str | list[Call] | Callable[[ModelRequest], Any]
 class Cast:
     """A model with a script for each role: its moves, one for each reply, the last one again and again."""
 
-    def __init__(self, name: str = "one", **roles: list[Move]) -> None:
+    def __init__(self, name: str = "one", /, **roles: Any) -> None:
         self.model_id = f"cast:{name}"
         self.requests: dict[str, list[ModelRequest]] = {}
         self._roles = roles

@@ -301,7 +301,7 @@ def test_an_action_of_kind_task_runs_as_a_task_on_record(place: Place) -> None:
             session = await runtime.session("s", agent=agent)
             begun = await session.plugins.invoke("indexer.index", ["a", "b"])
             assert (begun["session_id"], begun["state"]) == ("s", "running")
-            record = await session.plugins.call("indexer.index", [], TaskRecord)
+            record: TaskRecord = await session.plugins.call("indexer.index", [], TaskRecord)
             assert record.label == "indexer.index"
             assert record.body == {"action": "indexer.index", "arguments": []}
             assert (await session.turn("beside it")).output == "re: beside it"

@@ -127,7 +127,7 @@ def test_the_failure_of_an_executor_names_its_plugin(memory: Place, how: str, pr
             agent: Agent[Any, Any] = Agent(ObedientModel(), plugins=[Runs(Trips(how))])
             session = await runtime.session("s", agent=agent)
             result = await session.turn('call run_code:{"code":"pen"}')
-            error = result.messages[2].error  # type: ignore[union-attr]
+            error = result.messages[2].error
             assert error is not None
             assert "plugin 'runs' failed in execute_code" in error.message
             assert problem in error.message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def asks(arguments: Any) -> dict[str, Any]:
     return {"tool_calls": [{"name": "add", "arguments": arguments}]}
 
 
-def result_of(messages: list[Any]) -> ToolMessage:
+def result_of(messages: Sequence[Any]) -> ToolMessage:
     (found,) = (one for one in messages if isinstance(one, ToolMessage))
     return found
 

@@ -200,7 +200,7 @@ def order(order_id: str) -> int:
     return 6
 
 
-SCRIPT = [
+SCRIPT: list[Any] = [
     {"failure": {"message": "busy", "retryable": True, "retry_after_ms": 0}},
     {"tool_calls": [{"name": "order", "arguments": {"order_id": "A1"}}]},
     {"text": "Six days.", "chunk_size": 3},

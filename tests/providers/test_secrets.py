@@ -349,7 +349,7 @@ def test_a_header_that_cannot_be_sent_is_not_repeated() -> None:
     (planting, *_) = PLANTINGS
 
     async def play() -> None:
-        async with planting.server() as server:
+        async with planting.server([]) as server:
             model = planting.by_parameter(server.base_url)
             with pytest.raises(TurnStopped) as caught:
                 await Agent(model, settings={"extra_headers": {"x-own": f"{own}\n"}}).run("Hi")

@@ -125,7 +125,7 @@ def test_instructions_that_never_return_end_at_their_limit(memory: Place, block:
 # Deps
 
 
-def factories_that(block: Block) -> dict[str, Callable[[Any], Any]]:
+def factories_that(block: Block) -> dict[str, Any]:
     async def later(ctx: Any) -> str:
         block()
         return "deps"
@@ -154,7 +154,7 @@ def test_a_deps_factory_that_blocks_delays_no_other_session(memory: Place, block
 
     async def main() -> None:
         async with memory.runtime() as runtime:
-            agent = Agent(EchoModel(), deps=factories_that(block)[kind], instructions=noting(seen))
+            agent = Agent(EchoModel(), deps=factories_that(block)[kind], instructions=noting(seen))  # type: ignore[call-overload]
             turn = (await runtime.session("s", agent=agent)).turn("go")
             doing = await others_go_on(runtime, block, turn.settled())
             block.released.set()
@@ -178,7 +178,7 @@ def test_a_deps_factory_that_never_returns_ends_at_its_limit(memory: Place, bloc
 
     async def main() -> None:
         async with memory.runtime(hook_timeout_s=TIMEOUT_S) as runtime:
-            agent = Agent(EchoModel(), deps=factories_that(block)[kind])
+            agent = Agent(EchoModel(), deps=factories_that(block)[kind])  # type: ignore[call-overload]
             session = await runtime.session("s", agent=agent)
             with pytest.raises(DepsMissing, match=r"did not return within 0\.4 s"):
                 await session.turn("go")
@@ -196,7 +196,7 @@ def test_deps_that_block_while_they_are_released_delay_no_other_session(memory: 
 
     async def main() -> None:
         async with memory.runtime() as runtime:
-            agent = Agent(EchoModel(), deps=factory)
+            agent = Agent(EchoModel(), deps=factory)  # type: ignore[call-overload]
             turn = (await runtime.session("s", agent=agent)).turn("go")
             doing = await others_go_on(runtime, block, turn.settled())
             block.released.set()
@@ -219,7 +219,7 @@ def test_what_a_generator_holds_open_lives_on_one_loop_until_the_turn_is_over(me
 
     async def main() -> None:
         async with memory.runtime() as runtime:
-            agent = Agent(EchoModel(), deps=factory, instructions=lambda ctx: time.sleep(0.1) or "")
+            agent = Agent(EchoModel(), deps=factory, instructions=lambda ctx: time.sleep(0.1) or "")  # type: ignore[call-overload]
             await (await runtime.session("s", agent=agent)).turn("go")
             assert asyncio.get_running_loop() is not seen[0][1]
 
@@ -317,7 +317,7 @@ class Coded:
 @dataclasses.dataclass
 class Made:
     n: int
-    at: float = dataclasses.field(default_factory=lambda: [blocked(), 1.0][1])
+    at: float = dataclasses.field(default_factory=lambda: blocked() or 1.0)
 
 
 @dataclasses.dataclass

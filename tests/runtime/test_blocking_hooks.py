@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -96,7 +97,7 @@ FATAL = ("before_turn", "prompt_contributor", "context_transform", "checkpoint",
          "assistant_stream", "assistant_response")  # fmt: skip
 CALLS = ("before_tool_call", "after_tool_call")
 HARMLESS = ("turn_finalized", "turn_persisted", "session_config_mutator")
-SCRIPT = [{"tool_calls": [{"name": "look", "arguments": {}}]}, "end"]
+SCRIPT: list[Any] = [{"tool_calls": [{"name": "look", "arguments": {}}]}, "end"]
 
 
 @pytest.fixture(params=[*FATAL, *CALLS, *HARMLESS])
@@ -279,7 +280,7 @@ class Counting(Plugin):
         self.most = max(self.most, self._now)
         await asyncio.sleep(0.05)
         self._now -= 1
-        self.state = {"calls": (self.state or {}).get("calls", 0) + 1}  # type: ignore[union-attr]
+        self.state = {"calls": (self.state or {}).get("calls", 0) + 1}
 
 
 def test_hooks_of_a_session_share_one_thread_and_interleave_where_they_await(memory: Place) -> None:
@@ -288,7 +289,7 @@ def test_hooks_of_a_session_share_one_thread_and_interleave_where_they_await(mem
 
     async def main() -> None:
         async with memory.runtime() as runtime:
-            script = [{"tool_calls": [{"name": "look", "arguments": {}}] * 8}, "end"]
+            script: list[Any] = [{"tool_calls": [{"name": "look", "arguments": {}}] * 8}, "end"]
             agent = Agent(ScriptedModel(script), plugins=[counting], tools=[look])
             session = await runtime.session("a", agent=agent)
             assert (await session.turn("go")).output == "end"
@@ -410,7 +411,7 @@ def test_a_plugin_that_blocks_while_it_says_what_it_remembers_stalls_no_other_se
     async def main() -> None:
         async with memory.runtime() as runtime:
             call = {"tool_calls": [{"name": "remember", "arguments": {}}]}
-            script = [call, "end"] if where == "in a tool" else ["end"] * 2
+            script: list[Any] = [call, "end"] if where == "in a tool" else ["end"] * 2
             agent = Agent(ScriptedModel(script), plugins=[BlockingSnapshot()])
             session = await runtime.session("a", agent=agent)
             other = await runtime.session("b", agent=Agent(ScriptedModel(["fine"])))
@@ -418,7 +419,7 @@ def test_a_plugin_that_blocks_while_it_says_what_it_remembers_stalls_no_other_se
                 snapshots.armed = False
                 await session.turn("in a hook")
                 snapshots.armed = True
-            work: Any = {
+            works: dict[str, Callable[[], Any]] = {
                 "in a hook": lambda: session.turn("in a hook").settled(),
                 "in a tool": lambda: session.turn("go").settled(),
                 "in an action": lambda: session.plugins.invoke("blocking-snapshot.note"),
@@ -426,8 +427,8 @@ def test_a_plugin_that_blocks_while_it_says_what_it_remembers_stalls_no_other_se
                 "for a child": lambda: runtime.host("a").create_session(
                     SessionCreateRequest(session_id="c", plugins="inherited")
                 ),
-            }[where]()
-            doing = asyncio.ensure_future(work)
+            }
+            doing = asyncio.ensure_future(works[where]())
             assert await asyncio.to_thread(snapshots.entered.wait, 10)
             assert (await other.turn("hi")).output == "fine"
             assert not snapshots.released.is_set()

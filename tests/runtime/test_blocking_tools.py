@@ -197,7 +197,7 @@ def test_what_a_tool_leaves_on_its_loop_ends_with_the_call(
         kept.append(numbers())
         async for number in kept[0]:
             await asyncio.sleep(0)
-            return number
+            return int(number)
         return 0
 
     left: list[Any] = []
@@ -394,7 +394,7 @@ def test_the_error_tells_a_tool_that_uses_the_runtime_to_run_on_its_loop(memory:
                 """Start a turn."""
                 return str(await session.turn("again"))
 
-            script = [calls("count", "start", "count_here"), "end"]
+            script: list[Any] = [calls("count", "start", "count_here"), "end"]
             agent = Agent(ScriptedModel(script), tools=[count, count_here, start])
             session = await runtime.session("s", agent=agent)
             first, second, third = results((await session.turn("go")).messages)

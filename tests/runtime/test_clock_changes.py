@@ -49,7 +49,7 @@ def test_a_clock_that_is_set_takes_no_turn_from_a_living_owner(place: Place, set
             await go.wait()
             return "held"
 
-        script = [{"tool_calls": [{"name": "hold"}]}, "finished"]
+        script: list[Any] = [{"tool_calls": [{"name": "hold"}]}, "finished"]
         agent = Agent(ScriptedModel(script, strict=False), name="clerk", tools=[hold])
         store = _store(place)
         async with Runtime(store, clock=place.clock) as runtime:
@@ -86,7 +86,7 @@ def test_another_runtime_leaves_a_running_turn_alone_when_the_clock_is_set(place
             return "paid"
 
         def clerk() -> Agent[Any, str]:
-            script = [{"tool_calls": [{"name": "pay"}]}, "finished"]
+            script: list[Any] = [{"tool_calls": [{"name": "pay"}]}, "finished"]
             return Agent(ScriptedModel(script, strict=False), name="clerk", tools=[pay])
 
         async with Runtime(_store(place), clock=place.clock) as owner:
@@ -153,7 +153,7 @@ def test_a_timer_lasts_as_long_as_it_was_meant_to(place: Place, set_s: float) ->
             assert await runtime.store.ended_waits(waiting.turn_id, place.clock.now_ms()) == ()
             (record,) = await session.turns()
             assert record.summary is not None
-            (wait,) = record.summary.outcome.waits  # type: ignore[union-attr]
+            (wait,) = record.summary.outcome.waits
             assert wait.due_at - place.clock.now_ms() == 5_000
             place.clock.advance(6)
             resumed = await session.resume()

@@ -538,8 +538,8 @@ def test_the_state_of_another_engine_is_refused_cell_by_cell_and_stays(place: Pl
             session = await runtime.session("s", agent=typing())
             result = await session.turn("x = 2")
             (told,) = [one for one in result.messages if getattr(one, "name", "") == "run_code"]
-            assert told.error is not None  # type: ignore[union-attr]
-            assert told.error.code == Code.SNAPSHOT_VERSION_MISMATCH  # type: ignore[union-attr]
+            assert told.error is not None
+            assert told.error.code == Code.SNAPSHOT_VERSION_MISMATCH
             assert "monty 99" in str(result.output)
             assert (await session.head()).state == before
 

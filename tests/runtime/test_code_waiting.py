@@ -77,7 +77,9 @@ def filed(tmp_path: Path, clock: FakeClock) -> Place:
 
 def engine_of(runtime: Runtime) -> MontyCells:
     """The engine that runs the cells of a runtime."""
-    (engine,) = runtime._open.services.engines._opened.values()
+    engines: Any = runtime._open.services.engines
+    (opened,) = engines._opened.values()
+    engine = opened.cells
     assert isinstance(engine, MontyCells)
     return engine
 
@@ -228,7 +230,7 @@ def test_an_approval_that_expires_is_an_exception_in_the_cell(place: Place, shop
             result = await go_on(session)
             (report,) = reports(result.messages)
             assert report.result == "continued"
-            assert "in time" in report.stdout
+            assert "without a decision" in report.stdout
             assert shop.did == []
 
     asyncio.run(main())
@@ -724,7 +726,7 @@ async def main():
             turn = await session.resume()
             result = await (turn or session.follow((await session.turns())[-1].turn_id)).settled()
         engines = runtime._open.services.engines._opened
-        busy = {name: len(engine.live) for name, engine in engines.items()}
+        busy = {name: len(engine.cells.live) for name, engine in engines.items()}
         print(json.dumps({
             "status": result.status,
             "waits": [[one.kind, one.wait_id] for one in result.waits],

@@ -90,7 +90,7 @@ def test_what_a_turn_says_in_place_of_instructions_replaces_the_function_too(mem
 
     async def main() -> None:
         async with memory.runtime() as runtime:
-            session = await runtime.session("s", agent=Agent(model, instructions=greet))
+            session = await runtime.session("s", agent=Agent(model, instructions=greet))  # type: ignore[arg-type]
             await session.turn("hi", system=own)
             await session.turn("hi", system=["and this"])
 

@@ -76,7 +76,7 @@ def test_an_observer_from_the_beginning_sees_every_node_and_then_what_happens(pl
             watch = Watch(session)
             await watch.until(NodeCommitted, 4)
             assert prompt_nodes(watch.events) == ["one", "two"]
-            assert [one.event.depth for one in watch.seen] == [1, 2, 3, 4]  # type: ignore[union-attr]
+            assert [one.event.depth for one in watch.seen] == [1, 2, 3, 4]
             await session.turn("three")
             await watch.until(TurnCommitted)
             assert type(watch.events[4]) is TurnBegan

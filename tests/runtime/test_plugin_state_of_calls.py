@@ -46,7 +46,7 @@ class Counter(Plugin):
     """How long the first call's hook waits after it has counted."""
 
     def count(self, key: str) -> None:
-        self.state = [*(self.state or []), key]  # type: ignore[misc]
+        self.state = [*(self.state or []), key]
 
     @hook
     async def before_tool_call(self, ctx: Any) -> None:

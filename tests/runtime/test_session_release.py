@@ -113,6 +113,6 @@ def test_agents_of_one_name_are_not_mixed_up(tmp_path: Path) -> None:
                 await (await runtime.session(f"s{number}", agent=agent)).turn("hello")
             assert len(runtime._open.sessions) <= 5
             for number, agent in enumerate(agents):
-                assert (await runtime.session(f"s{number}"))._live.prepared.agent is agent  # type: ignore[union-attr]
+                assert (await runtime.session(f"s{number}"))._live.prepared.agent is agent
 
     asyncio.run(scenario())

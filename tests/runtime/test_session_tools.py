@@ -23,7 +23,7 @@ from standfast.model.capability import ToolAvailability
 from standfast.plugins.contexts import ToolCatalogContext
 
 
-def clerk(*tools: object, heard: list[ToolCatalogContext] | None = None) -> Agent[Any, Any]:
+def clerk(*tools: Any, heard: list[ToolCatalogContext] | None = None) -> Agent[Any, Any]:
     given = tools or (named_tool("one"), named_tool("two"))
     return Agent(ObedientModel(), name="clerk", tools=given, plugins=[Builds([] if heard is None else heard)])
 

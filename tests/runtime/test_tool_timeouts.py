@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -84,7 +85,7 @@ def test_a_timed_out_call_that_is_not_idempotent_has_an_unknown_outcome(memory: 
     asyncio.run(main())
 
 
-def _hint(messages: list[Message]) -> str:
+def _hint(messages: Sequence[Message]) -> str:
     (error,) = (one.error for one in messages if isinstance(one, ToolMessage))
     return "" if error is None else error.hint or ""
 

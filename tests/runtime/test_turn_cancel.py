@@ -124,7 +124,7 @@ def test_calls_that_had_their_results_keep_them(place: Place) -> None:
             await quick_done.wait()
             await until(
                 lambda: any(one.name == "quick" for one in session._live.driver.machine.calls.records)
-            )  # type: ignore[union-attr]
+            )
             await turn.cancel()
             with pytest.raises(TurnStopped) as caught:
                 await turn

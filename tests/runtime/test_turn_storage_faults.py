@@ -133,7 +133,7 @@ def full_of_records(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fac
             waiting = await session.turn("go")
             input_id = await session.inject("and then")
             approval, completion = (wait.wait_id for wait in waiting.waits)
-            (digest,) = (part.digest for part in first.messages[0].content if hasattr(part, "digest"))  # type: ignore[union-attr]
+            (digest,) = (part.digest for part in first.messages[0].content if hasattr(part, "digest"))
             return {
                 "segment": first.turn_id,
                 "turn": waiting.turn_id,

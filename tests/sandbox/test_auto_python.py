@@ -275,7 +275,21 @@ def test_definitions_are_whole() -> None:
 
 def test_literals_are_read_back_as_equal_values() -> None:
     """Ours: whatever Monty hands over by value."""
-    values = [None, True, 10**30, -1.5, "a'\n\"", b"\x00", (), (1,), [], {}, {(1, 2): {"a": [1]}}, set(), {1}]
+    values: list[Any] = [
+        None,
+        True,
+        10**30,
+        -1.5,
+        "a'\n\"",
+        b"\x00",
+        (),
+        (1,),
+        [],
+        {},
+        {(1, 2): {"a": [1]}},
+        set(),
+        {1},
+    ]
     for value in [*values, frozenset({2}), float("inf")]:
         text = literal(value)
         assert text is not None
@@ -294,7 +308,7 @@ def test_a_move_that_stands_still_frees_its_worker(auto: AutoPython) -> None:
     place = msgspec.msgpack.decode(state, type=_OnMonty)
     waits = msgspec.structs.replace(place, definitions={"f": "import time\ntime.sleep(9)\ndef f(): return 1"})
     request = CellRequest(key="waits", code=INHERITS, limits=LIMITS, functions=Functions())
-    before = set(auto.cpython.live)
+    before = set(auto.cpython.live)  # type: ignore[attr-defined]
     with pytest.raises(StandfastError, match="did not end"):
         auto.moved(waits, request)
-    assert auto.cpython.live == before
+    assert auto.cpython.live == before  # type: ignore[attr-defined]

@@ -441,7 +441,7 @@ def journey(engine: MontyCells, *, suspend: bool = False, **options: Any) -> lis
 
 def test_the_same_cell_makes_the_same_calls_in_another_process(engine: MontyCells, other: MontyCells) -> None:
     """Seed: a cell that is run again after a crash repeats nothing and changes nothing."""
-    options = {"now_ms": 1_700_000_000_000, "seed": "turn-7"}
+    options: dict[str, Any] = {"now_ms": 1_700_000_000_000, "seed": "turn-7"}
     calls = journey(engine, **options)
     assert len(calls) == 4
     assert journey(other, **options) == calls

@@ -26,7 +26,7 @@ def test_code_reads_the_limits_of_its_session_and_of_this_run(engine: str, langu
     options: Any = {"engine": engine, "language": language, "limits": {"max_external_calls": 9}}
     with BlockingSandbox(**options) as box:
         usual = asked(box, language)
-        box.create("own", language=language, limits={"max_external_calls": 7})  # type: ignore[arg-type]
+        box.create("own", language=language, limits={"max_external_calls": 7})
         own = asked(box, language, session="own")
         once = asked(
             box, language, session="own", limits=SessionLimits(max_external_calls=5), timeout_ms=4_321

@@ -189,7 +189,7 @@ def test_nothing_of_ours_is_left_in_the_guests_names(run: Run) -> None:
     run("range(3)")
     for name in ("__standfast_kept_x", "__standfast_kept_result", "__standfast_probe", "validate_gate__"):
         assert run(name).status == "runtime_error"
-        assert run(f"{name}()").error.code == "UNKNOWN_TOOL"  # type: ignore[union-attr]
+        assert run(f"{name}()").error.code == "UNKNOWN_TOOL"
 
 
 def test_tools_are_values_that_hold_only_their_name(run: Run) -> None:

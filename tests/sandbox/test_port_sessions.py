@@ -680,7 +680,7 @@ def test_language_and_engine_of_a_session_are_fixed(stored: Desk, guest: Guest, 
 def test_a_snapshot_of_another_build_is_refused(stored: Desk) -> None:
     """Ours: SNAPSHOT_VERSION_MISMATCH, before the engine sees anything of it."""
     stored.value(stored.texts.bind)
-    codec = SnapshotCodec((Path(stored.options["data_dir"]) / "snapshot.key").read_bytes())  # type: ignore[arg-type]
+    codec = SnapshotCodec((Path(stored.options["data_dir"]) / "snapshot.key").read_bytes())
     header, state = codec.open(stored.box.export_snapshot("s"))
     for change in ({"engine_version": "another"}, {"engine": "unheard-of"}):
         forged = codec.seal(msgspec.structs.replace(header, **change), state)

@@ -207,9 +207,9 @@ def test_a_sandbox_that_is_not_open_says_so() -> None:
 def test_an_option_that_does_not_exist_is_refused() -> None:
     """Ours: a misspelt option must not be ignored."""
     with pytest.raises(InvalidArgument):
-        BlockingSandbox(toolz=[])
+        BlockingSandbox(toolz=[])  # type: ignore[call-arg]
     with pytest.raises(InvalidArgument):
-        Sandbox(toolz=[])
+        Sandbox(toolz=[])  # type: ignore[call-arg]
 
 
 def test_a_sandbox_can_be_opened_again_on_the_same_directory(tmp_path: Path) -> None:

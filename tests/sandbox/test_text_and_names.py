@@ -146,4 +146,4 @@ def test_a_tool_can_be_called_directly_with_a_parameter_named_self() -> None:
     """Bug: the same where Python code of the host calls the tool."""
     assert odd(self=1, name=2)[:2] == [1, 2]
     with pytest.raises(TypeError, match=r"t\(\) got an unexpected keyword argument 'self'"):
-        t(self=1)  # type: ignore[call-arg]
+        t(self=1)

@@ -204,7 +204,7 @@ def test_the_engines_that_ship_are_entry_points_as_well() -> None:
 
 def test_without_the_package_of_an_engine_the_hint_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: heavy engines may be left out of an installation."""
-    monkeypatch.setattr(engine_kinds.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for name, hint in (
         ("monty", "pip install 'pydantic-monty'"),
         ("quickjs", "pip install 'standfast[typescript]'"),

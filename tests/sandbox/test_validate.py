@@ -34,9 +34,9 @@ def test_three_mistakes_are_three_diagnostics_with_their_places(check: Check) ->
     assert set(found) >= {"UNKNOWN_TOOL", "TYPE_ERROR", "UNSUPPORTED_FEATURE"}
     spans = {code: item.span for code, item in found.items()}
     assert all(span is not None for span in spans.values())
-    assert (spans["UNKNOWN_TOOL"].line, spans["UNKNOWN_TOOL"].column) == (1, 11)  # type: ignore[union-attr]
-    assert spans["TYPE_ERROR"].line == 2  # type: ignore[union-attr]
-    assert spans["UNSUPPORTED_FEATURE"].line == 3  # type: ignore[union-attr]
+    assert (spans["UNKNOWN_TOOL"].line, spans["UNKNOWN_TOOL"].column) == (1, 11)
+    assert spans["TYPE_ERROR"].line == 2
+    assert spans["UNSUPPORTED_FEATURE"].line == 3
     assert result.error is not None
     assert result.error.code == result.diagnostics[0].code == "UNKNOWN_TOOL"
 

@@ -49,9 +49,10 @@ def _take_back_last_migrations(db: apsw.Connection) -> None:
     with contextlib.closing(apsw.Connection(":memory:")) as former:
         for sql in (*schema.SESSIONS[:4], *schema.SANDBOX_BEFORE):
             former.execute(str(sql))
-        made = dict(former.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall())
+        found: Any = former.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
+    made: dict[str, str] = dict(found)
     for name in ("sandbox_sessions", "sandbox_retired", "sandbox_runs", "sandbox_calls", "sandbox_leftovers"):
-        db.execute(str(made[name]))
+        db.execute(made[name])
     db.execute("ALTER TABLE snapshots RENAME TO sandbox_snapshots")
     db.execute("ALTER TABLE plugin_records RENAME TO shelf")
     db.execute("UPDATE standfast_schema SET version = 1 WHERE component = 'sandbox'")
@@ -77,7 +78,7 @@ def pages_of(path: Path, name: str) -> list[int]:
     """The pages of a table or an index."""
     with contextlib.closing(apsw.Connection(str(path))) as db:
         found = db.execute("SELECT pageno FROM dbstat WHERE name = ? ORDER BY pageno", (name,)).fetchall()
-    return [int(page) for (page,) in found]
+    return [int(str(page)) for (page,) in found]
 
 
 def flipped(path: Path, bit: int, into: Path) -> None:

@@ -162,7 +162,7 @@ def _sealed_tables() -> list[str]:
     with contextlib.closing(apsw.Connection(":memory:")) as db:
         migrate_all(db, COMPONENTS, Path(":memory:"))
         names = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
-    return sorted({name for (name,) in names} - UNSEALED)
+    return sorted({str(name) for (name,) in names} - UNSEALED)
 
 
 @pytest.mark.parametrize("table", _sealed_tables())

@@ -225,14 +225,14 @@ _SETTINGS = settings(
 
 
 @pytest.mark.slow
-class TestInMemory(InMemory.TestCase):  # type: ignore[name-defined, misc]
+class TestInMemory(InMemory.TestCase):  # type: ignore[valid-type, misc]
     """Ours: the memory store is the model of the others, so it is held to the same."""
 
     settings = settings(_SETTINGS, max_examples=100)
 
 
 @pytest.mark.slow
-class TestInSqlite(InSqlite.TestCase):  # type: ignore[name-defined, misc]
+class TestInSqlite(InSqlite.TestCase):  # type: ignore[valid-type, misc]
     """Ours: hypothesis state machines for the stores."""
 
     settings = _SETTINGS

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
@@ -108,7 +108,8 @@ def test_every_sandbox_session_of_an_earlier_release_is_a_session(path: Path) ->
 def test_variables_are_the_bytes_that_the_engine_wrote(path: Path) -> None:
     """Ours: an upgrade loses no variable, whether its state is small or a blob."""
     with contextlib.closing(apsw.Connection(str(path))) as db:
-        states = dict(db.execute("SELECT id, state FROM sandbox_sessions WHERE state <> x''").fetchall())
+        found: Any = db.execute("SELECT id, state FROM sandbox_sessions WHERE state <> x''").fetchall()
+    states: dict[str, bytes] = dict(found)
     assert len(states["large"]) > 4_096
 
     async def scenario(store: SqliteSessionStore) -> None:
@@ -168,7 +169,7 @@ def test_a_new_id_is_free_and_no_longer_than_an_id_may_be(tmp_path: Path) -> Non
                 b"",
             )
             database.write(
-                lambda db, row=row: db.execute("INSERT INTO sandbox_sessions VALUES (?,?,?,?,?,?,?)", row)
+                lambda db, row=row: db.execute("INSERT INTO sandbox_sessions VALUES (?,?,?,?,?,?,?)", row)  # type: ignore[misc]
             )
         head = msgspec.json.encode({"session_id": long, "created_at": 1, "updated_at": 1})
         columns = (1, long, 1, None, 1 << 32, None, 0)
@@ -188,7 +189,8 @@ def test_a_new_id_is_free_and_no_longer_than_an_id_may_be(tmp_path: Path) -> Non
 def test_snapshots_of_an_earlier_release_are_read_as_bytes(path: Path) -> None:
     """Ours: a snapshot is kept for as long as its owner wants it."""
     with contextlib.closing(apsw.Connection(str(path))) as db:
-        kept = dict(db.execute("SELECT snapshot_id, data FROM sandbox_snapshots").fetchall())
+        found: Any = db.execute("SELECT snapshot_id, data FROM sandbox_snapshots").fetchall()
+    kept: dict[str, bytes] = dict(found)
 
     async def scenario(store: SqliteSessionStore) -> dict[str, bytes | None]:
         return {snapshot_id: await store.snapshot(snapshot_id) for snapshot_id in kept}
@@ -261,6 +263,7 @@ def test_a_file_without_page_checksums_is_converted_on_the_way_to_them(tmp_path:
     with contextlib.closing(apsw.Connection(str(path))) as db:
         for migrations in FORMER.values():
             for sql in migrations:
+                assert isinstance(sql, str)
                 db.execute(sql)
         db.execute("CREATE TABLE standfast_schema (component TEXT PRIMARY KEY, version INTEGER NOT NULL)")
         db.execute(IDLE.read_text())

@@ -219,14 +219,14 @@ _SETTINGS = settings(
 
 
 @pytest.mark.slow
-class TestMemoryStateLife(MemoryStateLife.TestCase):  # type: ignore[name-defined, misc]
+class TestMemoryStateLife(MemoryStateLife.TestCase):  # type: ignore[valid-type, misc]
     """Ours: nothing that is still needed is collected, and no session meets another's state."""
 
     settings = settings(_SETTINGS, max_examples=200)
 
 
 @pytest.mark.slow
-class TestSqliteStateLife(SqliteStateLife.TestCase):  # type: ignore[name-defined, misc]
+class TestSqliteStateLife(SqliteStateLife.TestCase):  # type: ignore[valid-type, misc]
     """Ours: hypothesis state machines for graph, journal and stores."""
 
     settings = _SETTINGS

@@ -434,14 +434,14 @@ _SETTINGS = settings(
 
 
 @pytest.mark.slow
-class TestMemoryTurnLife(MemoryTurnLife.TestCase):  # type: ignore[name-defined, misc]
+class TestMemoryTurnLife(MemoryTurnLife.TestCase):  # type: ignore[valid-type, misc]
     """Ours: the memory store is the model of the others, so it is held to the same."""
 
     settings = settings(_SETTINGS, max_examples=100)
 
 
 @pytest.mark.slow
-class TestSqliteTurnLife(SqliteTurnLife.TestCase):  # type: ignore[name-defined, misc]
+class TestSqliteTurnLife(SqliteTurnLife.TestCase):  # type: ignore[valid-type, misc]
     """Ours: hypothesis state machines for the journal and the stores."""
 
     settings = _SETTINGS

@@ -302,7 +302,7 @@ def test_a_group_wakes_a_loop_once(store: SqliteSessionStore, monkeypatch: pytes
 
         monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
         with store.database._group.writing:
-            futures = [store.database.write_soon(lambda db, n=n: n) for n in range(50)]
+            futures = [store.database.write_soon(lambda db, n=n: n) for n in range(50)]  # type: ignore[misc]
         assert await asyncio.gather(*futures) == list(range(50))
         assert len(wakes) == 1
 
@@ -323,7 +323,7 @@ def test_one_job_of_a_group_fails_alone(store: SqliteSessionStore) -> None:
         await store.open_session(a_head())
         write = store.database.write_soon
         with store.database._group.writing:
-            jobs = [write(refused), write(half_done), write(lambda db: 3), write(refused)]
+            jobs: list[Any] = [write(refused), write(half_done), write(lambda db: 3), write(refused)]
             begun = asyncio.ensure_future(store.begin(new_turn(), claimant()))
             await asyncio.sleep(0)
         results = await asyncio.gather(*jobs, begun, return_exceptions=True)
@@ -506,7 +506,7 @@ def test_a_damaged_session_can_be_deleted(store: SqliteSessionStore) -> None:
         await fill(store)
         tables = "sessions segments states turns journal waits inputs tasks triggers occurrences"
         for table in tables.split():
-            store.database.write(lambda db, table=table: db.execute(f"UPDATE {table} SET digest = x'00'"))
+            store.database.write(lambda db, table=table: db.execute(f"UPDATE {table} SET digest = x'00'"))  # type: ignore[misc]
         with pytest.raises(RecordCorrupt):
             await store.heads()
         assert await store.delete_session("s1") is True

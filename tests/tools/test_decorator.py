@@ -125,7 +125,7 @@ def test_calling_a_tool_calls_the_function() -> None:
 
     assert isinstance(double, Tool)
     assert double(4) == 8
-    assert double.__name__ == "double"
+    assert double.__name__ == "double"  # type: ignore[attr-defined]
     assert double.__doc__ == "Twice."
     assert asyncio.run(later(2)) == 6
     assert later.registered.async_mode

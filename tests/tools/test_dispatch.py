@@ -394,7 +394,7 @@ def test_a_tool_that_exits_or_hangs_fails_alone_in_a_sandbox(interruptible: bool
         await asyncio.sleep(20)
 
     short = CapabilityLimits(timeout_ms=100)
-    tools = [leave, leave_later, tool(limits=short)(hang), tool(limits=short)(hang_later)]
+    tools: list[Any] = [leave, leave_later, tool(limits=short)(hang), tool(limits=short)(hang_later)]
     with BlockingSandbox(tools=tools, interruptible=interruptible) as box:
         box.run("x = 1")
         for name in ("leave", "leave_later"):

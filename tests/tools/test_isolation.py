@@ -140,13 +140,13 @@ def meet(directory: str, mine: str, other: str) -> bool:
     return True
 
 
-def call(made: Tool[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call(made: Tool[Any, Any], *args: Any, **kwargs: Any) -> Any:
     registered = made.registered
     bound = registered.bind(ToolCallContext(name=registered.name, args=list(args), kwargs=kwargs))
     return registered.handler(*bound.args, **bound.kwargs)
 
 
-def code_of(made: Tool[..., Any], *args: Any) -> tuple[str, str]:
+def code_of(made: Tool[Any, Any], *args: Any) -> tuple[str, str]:
     with pytest.raises(ToolError) as raised:
         call(made, *args)
     return str(raised.value.code), raised.value.message

@@ -114,7 +114,7 @@ def test_more_jobs_than_threads_wait_for_one_and_all_run() -> None:
             names.add(threading.current_thread().name)
             return number
 
-        values = await asyncio.gather(*(threads.run(lambda n=number: job(n)) for number in range(500)))
+        values = await asyncio.gather(*(threads.run(lambda n=number: job(n)) for number in range(500)))  # type: ignore[misc]
         threads.close()
         return values, names
 

@@ -99,5 +99,5 @@ def attributes(holder: Any) -> dict[str, Any]:
 
 def _value(value: AnyValue) -> Any:
     kind = value.WhichOneof("value")
-    found = getattr(value, kind)
+    found = getattr(value, kind or "")
     return [_value(one) for one in found.values] if kind == "array_value" else found

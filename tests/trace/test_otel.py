@@ -281,7 +281,7 @@ def test_the_names_are_those_of_the_conventions() -> None:
             "model": "google:gemini", "served": "google:gemini", "response_id": "r", "stop_reason": "end",
             "usage": usage, "provider_id": "c", "content": {"input": "i", "output": "o", "arguments": {}},
         }  # fmt: skip
-        record = TraceRecord(at_ms=1, name="n", kind=kind, session_id="s", turn_id="t", body=body)  # type: ignore[arg-type]
+        record = TraceRecord(at_ms=1, name="n", kind=kind, session_id="s", turn_id="t", body=body)
         found = attributes_of(record)
         told |= {name for name in found if name.startswith("gen_ai.")}
     assert told <= known

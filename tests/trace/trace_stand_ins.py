@@ -47,7 +47,8 @@ def by_span(records: Iterable[TraceRecord]) -> dict[str, TraceRecord]:
 
 def path_of(record: TraceRecord, records: Iterable[TraceRecord]) -> list[str]:
     """The kinds of a span and of those it is a part of, from the outside in."""
-    known, kinds = by_span(records), []
+    known = by_span(records)
+    kinds: list[str] = []
     at: TraceRecord | None = record
     while at is not None:
         kinds.append(at.kind)

@@ -148,7 +148,7 @@ def test_a_turn_asks_for_one_summary_however_many_calls_it_makes(place: Place) -
             for prompt in (LONG, LONG, LONG):
                 await session.turn(prompt)
             assert len(await frames(session)) == 1
-            first = [text_of(request.messages[0].content)[:7] for request in model.requests[3:]]  # type: ignore[union-attr]
+            first = [text_of(request.messages[0].content)[:7] for request in model.requests[3:]]
             assert first == [SUMMARY[:7]] * 3
 
     asyncio.run(main())

@@ -124,7 +124,7 @@ def test_a_table_compares(test: Any, passes: Any, fails: Any) -> None:
 
 def test_every_operator_is_tried_above() -> None:
     """Ours: the table of operators and its test agree."""
-    (mark,) = [one for one in test_a_table_compares.pytestmark if one.name == "parametrize"]  # type: ignore[attr-defined]
+    (mark,) = [one for one in test_a_table_compares.pytestmark if one.name == "parametrize"]
     assert {name for case in mark.args[1] if isinstance(case[0], dict) for name in case[0]} == set(OPERATORS)
 
 

@@ -269,7 +269,7 @@ def test_a_new_note_costs_one_page_of_notes_and_not_all(place: Place) -> None:
             for _ in notes:
                 await session.turn("go")
             context = await session._live.context()
-            memory = next(one for one in context.plugins.plugins if one.id == "memory")
+            memory: Any = next(one for one in context.plugins.plugins if one.id == "memory")
             assert len(memory.state) == 100
             memory.touch()
             assert context.plugins.snapshot()[1] == ()  # every page is stored already

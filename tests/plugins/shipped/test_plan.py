@@ -156,7 +156,7 @@ def test_a_person_may_change_the_plan_between_turns(place: Place) -> None:
             session = await runtime.session("s", agent=planner("end"))
             await session.turn("hello")
             items = [PlanItem(title="ask   first")]
-            kept = await session.plugins.call("plan.set", items, list[PlanItem])
+            kept: list[PlanItem] = await session.plugins.call("plan.set", items, list[PlanItem])
             assert kept == [PlanItem(title="ask first", status="pending")]
 
     async def read() -> None:

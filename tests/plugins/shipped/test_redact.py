@@ -455,7 +455,7 @@ def test_no_byte_of_a_secret_reaches_the_disk(tmp_path: Path, clock: FakeClock) 
 
     async def main() -> None:
         value = {"all": secrets, **dict.fromkeys(KEYS, 1)}
-        script = [
+        script: list[Any] = [
             {"text": f"so {OPENAI}", **asks(*(("reveal", {"key": key}) for key in secrets), ("fail", {}))},
             asks(("reveal", f"broken {PASSWORD}")),
             f"they are {' and '.join(secrets)}",

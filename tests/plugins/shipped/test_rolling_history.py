@@ -128,7 +128,7 @@ def test_short_output_is_not_worth_a_note() -> None:
 
 def test_whole_turns_go_when_notes_are_not_enough() -> None:
     """Seed: keeps whole turns."""
-    old = [
+    old: list[Message] = [
         message
         for number in range(6)
         for message in (UserMessage(content=f"{number} {WORD * 400}"), AssistantMessage(text="ok"))
@@ -233,7 +233,13 @@ def test_a_session_keeps_what_the_model_is_no_longer_shown(place: Place) -> None
     """Seed: nothing durable is changed."""
 
     async def main() -> None:
-        script = [asks(("dump", {"size": 8_000})), "one", asks(("dump", {"size": 9_000})), "two", "three"]
+        script: list[Any] = [
+            asks(("dump", {"size": 8_000})),
+            "one",
+            asks(("dump", {"size": 9_000})),
+            "two",
+            "three",
+        ]
         model = StagedModel(ScriptedModel(script).stream)
         agent = Agent(
             model, tools=[dump], plugins=[RollingHistory(window_tokens=4_000, keep_turns=1, fill=0.7)]
@@ -273,7 +279,7 @@ def test_a_call_that_did_not_fit_is_made_again_with_less(place: Place) -> None:
 
     async def main() -> None:
         full = {"failure": {"code": "CONTEXT_OVERFLOW", "message": "too long"}}
-        script = [asks(("dump", {"size": 90_000})), full, "short", "next", full, full]
+        script: list[Any] = [asks(("dump", {"size": 90_000})), full, "short", "next", full, full]
         model = StagedModel(ScriptedModel(script).stream)
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=Agent(model, tools=[dump], plugins=[RollingHistory()]))

@@ -449,7 +449,7 @@ def test_a_turn_that_was_begun_before_a_crash_is_found_again(
     async def act(runtime: Runtime, session: Any) -> None:
         assert (await session.turn("Lead this.")).output == "finished, waiting"
         tasks = await runtime.store.tasks(session_id="s")
-        assert ["turn_id" in task.body for task in tasks] == [False, False]  # type: ignore[operator]
+        assert ["turn_id" in task.body for task in tasks] == [False, False]
         for task in tasks:
             assert len(await runtime.store.turns(task.id)) == 1
 
@@ -587,7 +587,7 @@ def test_a_turn_that_is_cancelled_takes_its_subagents_with_it(memory: Place) -> 
         [child] = [head.session_id for head in await runtime.sessions() if head.charter is not None]
         [record] = await runtime.store.turns(child)
         assert record.summary is not None
-        assert record.summary.outcome.reason is StopReason.CANCELLED  # type: ignore[union-attr]
+        assert record.summary.outcome.reason is StopReason.CANCELLED
 
     async def has_task(runtime: Runtime) -> bool:
         return len(await states(runtime)) == 1

@@ -105,7 +105,7 @@ def test_other_calls_are_no_cells() -> None:
 
 def test_a_call_without_a_result_is_left_out() -> None:
     """Ours: the cell that runs right now is not in its own history."""
-    messages = [_asked("a", "b"), _answered(1, CellReport(index=0))]
+    messages: list[Message] = [_asked("a", "b"), _answered(1, CellReport(index=0))]
     assert [cell.code for cell in cells_of(messages)] == ["a"]
 
 

@@ -51,7 +51,7 @@ def test_hooks_hear_of_a_cell_and_of_its_calls_with_their_parent(memory: Place) 
         ("run_code", 0, True),
     ]
     assert [one.value for one in hooks.seen[:2]] == ["seen a", 2]
-    assert hooks.seen[2].value["result"] == 2  # type: ignore[call-overload, index]
+    assert hooks.seen[2].value["result"] == 2
     assert [(one.name, one.status) for one in played.first.calls] == [("look", "ok"), ("add", "ok")]
 
 

@@ -299,7 +299,7 @@ def test_code_asks_a_model_and_looks_tools_up(place: Place, shop: Shop) -> None:
         protocol=TYPESCRIPT,
     )
     line = "declare function order(args: { order_id: string }): Promise<Record<string, number>>;"
-    assert json.loads(played.last.output) == [7, line, f"/** Look an order up. */\n{line}"]
+    assert json.loads(played.last.output or "") == [7, line, f"/** Look an order up. */\n{line}"]
 
 
 def test_what_the_rules_name_is_there_and_what_they_deny_is_not() -> None:

@@ -121,7 +121,7 @@ def test_an_answer_of_a_type_is_asked_for_and_checked() -> None:
     """Ours: structured output beside real tools."""
 
     async def main() -> None:
-        replies = [asks("Oslo"), '{"word": "glad", "score": 3}']
+        replies: list[Any] = [asks("Oslo"), '{"word": "glad", "score": 3}']
         async with AnthropicServer(replies) as server:
             result = await Agent(model_of(server), tools=[weather], output_type=Mood).run("Mood?")
         assert result.output == Mood("glad", 3)

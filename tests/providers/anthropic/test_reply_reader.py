@@ -22,7 +22,7 @@ Event = dict[str, Any]
 
 
 def begin(**usage: Any) -> Event:
-    message = {
+    message: dict[str, Any] = {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",

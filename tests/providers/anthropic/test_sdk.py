@@ -40,7 +40,7 @@ ASKED: dict[str, Any] = {
     "max_tokens": 4096,
     "messages": [{"role": "user", "content": "Rain?"}],
 }
-WEATHER: dict[str, Any] = {
+WEATHER: Any = {
     "name": "weather",
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
 }

@@ -33,7 +33,7 @@ def told(*blocks: Any) -> dict[str, Any]:
     return {"role": "user", "content": list(blocks)}
 
 
-THINKING = {"thinking": {"type": "enabled", "budget_tokens": 2048}}
+THINKING: dict[str, Any] = {"thinking": {"type": "enabled", "budget_tokens": 2048}}
 
 
 def test_what_the_vendor_takes_is_taken() -> None:

@@ -161,7 +161,7 @@ def test_an_id_that_was_made_up_is_not_sent() -> None:
 
 def test_calls_that_another_vendor_gave_one_id_are_both_sent() -> None:
     """Ours: no call of a history is lost, whichever vendor's model made it."""
-    twin = {"name": "now", "arguments": {}, "provider_id": "toolu_1"}
+    twin: dict[str, Any] = {"name": "now", "arguments": {}, "provider_id": "toolu_1"}
     sent = contents(HELLO, asking(ToolCall(call_id=1, **twin), ToolCall(call_id=2, **twin)))
     assert sent[1]["parts"] == [{"functionCall": {"id": "toolu_1", "name": "now", "args": {}}}] * 2
 

@@ -225,7 +225,7 @@ def test_a_wait_that_is_cancelled_stays_cancelled_though_it_is_overdue_as_well()
         def cancel_when_overdue() -> None:
             task.cancel()
             watch.limit_all("between_chunks_s", 0)
-            watch._look()
+            watch._check()
 
         task = asyncio.create_task(wait())
         asyncio.get_running_loop().call_soon(cancel_when_overdue)

@@ -49,7 +49,7 @@ def test_the_sdk_reads_a_whole_answer() -> None:
         assert first.usage.prompt_tokens_details is not None
         assert first.usage.prompt_tokens_details.cached_tokens == 2
         second = await client.chat.completions.create(model="m", messages=HI, tools=[TOOL])
-        (call,) = second.choices[0].message.tool_calls or ()
+        (call,) = second.choices[0].message.tool_calls or []
         assert call.type == "function"
         assert call.function.arguments == '{"at":"the sky above the port"}'
         assert second.choices[0].finish_reason == "tool_calls"

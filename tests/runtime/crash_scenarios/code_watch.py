@@ -64,7 +64,7 @@ class CountedEngine:
         self._stage.act("go on" if request.paused else "begin", turn, f"tool.{call_id}")
         if self._lucky:
             request = msgspec.structs.replace(request, seed=secrets.token_hex(8))
-        return CountedRun(self._engine.open(request), self._stage.points)
+        return CountedRun(self._engine.open(request), self._stage.points)  # type: ignore[return-value]
 
     def forget(self, key: str) -> None:
         self._engine.forget(key)

@@ -141,7 +141,7 @@ def test_a_piece_that_a_plugin_keeps_apart_counts_as_well(place: Place) -> None:
 
     async def main() -> None:
         async with staged(place, model=ObedientModel()) as stage:
-            context = await stage.session._live.current()  # type: ignore[attr-defined]
+            context = await stage.session._live.current()
             album = next(one for one in context.plugins.plugins if one.id == "album")
             album.pages["note"] = b"\0 see job-1 \0"  # type: ignore[attr-defined]
             album.touch()  # type: ignore[attr-defined]
@@ -176,7 +176,7 @@ def test_input_that_waits_holds_on_to_a_handle(place: Place) -> None:
 def test_a_variable_of_code_holds_on_to_a_handle(memory: Place, engine: str, padding: int) -> None:
     """Ours: in each engine, however large what code leaves is; a frame that forgets the words keeps those."""
     typescript = engine == "typescript"
-    protocol = CodeProtocol(language="typescript") if typescript else CodeProtocol(engine=engine)  # type: ignore[arg-type]
+    protocol = CodeProtocol(language="typescript") if typescript else CodeProtocol(engine=engine)
     if typescript:
         kept = "'Ω ' + await begin({})" if padding else "{job: await begin({})}"
         first = f"const kept = {kept}; const pad = 'xyz'.repeat({padding}); null"
@@ -365,7 +365,7 @@ def test_nothing_is_cancelled_while_it_cannot_be_said_what_is_held(place: Place)
 
     async def main() -> None:
         async with staged(place, Jobs()) as stage:
-            context = await stage.session._live.current()  # type: ignore[attr-defined]
+            context = await stage.session._live.current()
             mine = next(one for one in context.plugins.plugins if one.id == "jobs")
             await _spawn(stage.runtime, "job-1")
             mine.broken = True  # type: ignore[attr-defined]

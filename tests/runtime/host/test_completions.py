@@ -32,7 +32,7 @@ class CountingModel(EchoModel):
         self.requests.append(request)
         if self.go is not None:
             await self.go.wait()
-        text = request.messages[-1].content  # type: ignore[union-attr]
+        text = request.messages[-1].content
         yield ReplyEnded(text=f"re: {text}", usage=Usage(input=2, output=1))
 
 

@@ -122,7 +122,7 @@ def test_nodes_are_appended_under_the_leaf_or_the_branch_is_stale(place: Place) 
             nodes = await stage.session.nodes()
             assert [node.id for node in nodes[-2:]] == list(done.node_ids)
             assert done.leaf_node_id == nodes[-1].id
-            assert [node.payload.body for node in nodes[-2:]] == ["a", "b"]  # type: ignore[union-attr]
+            assert [node.payload.body for node in nodes[-2:]] == ["a", "b"]
             await stage.session.rewind(leaf)
             stale = AppendSessionNodesRequest(
                 nodes=(_note("c"),), requires_ancestor_node_id=done.leaf_node_id

@@ -198,7 +198,7 @@ class Starter(Plugin):
         """Let another session ask a third one."""
         words = f'call ask:{{"session":"{then}"}}'
         done = await self.session.host.start_turn(session, said(words))
-        return str(done.messages[2].value or done.messages[2].error.code)  # type: ignore[union-attr]
+        return str(done.messages[2].value or done.messages[2].error.code)
 
     @tool(side_effect="read")
     async def start_later(self, ctx: RunContext[None]) -> str:

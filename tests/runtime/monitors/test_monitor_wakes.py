@@ -247,7 +247,7 @@ def test_a_wake_that_was_queued_but_not_written_down_is_not_queued_twice() -> No
             await stage.monitors.recover()
 
             async def written() -> bool:
-                return (await stage.task()).body.get("wakes") == 1
+                return bool((await stage.task()).body.get("wakes") == 1)
 
             await until_async(written)
             assert len(await stage.waiting()) == 1

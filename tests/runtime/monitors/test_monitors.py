@@ -313,7 +313,7 @@ def test_a_start_that_is_under_way_when_the_runtime_closes_leaves_nothing(tmp_pa
             await until(lambda: stage.monitors._watches)
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
-            token = next(iter(stage.monitors._watches.values())).process.mark.token  # type: ignore[union-attr]
+            token = next(iter(stage.monitors._watches.values())).process.mark.token
         assert gone(token)
         async with Stage(tmp_path / "standfast.db") as stage:
             assert [task for task in await stage.store.tasks(live=True) if task.owner] == []

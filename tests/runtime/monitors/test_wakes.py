@@ -14,7 +14,7 @@ from monitor_stage import gone, is_running, pids_in, until_async, until_now
 
 from standfast import Agent, RunContext, Runtime, tool
 from standfast.model.message import ToolMessage, UserMessage
-from standfast.model.monitor import MonitorSpec, MonitorState
+from standfast.model.monitor import MonitorSpec, MonitorState, WakePolicy
 from standfast.model.task import TaskState
 from standfast.providers.scripted import ScriptedModel
 from standfast.runtime.monitors.running_monitor import monitor_of
@@ -27,7 +27,8 @@ Start = Callable[..., Any]
 @tool(side_effect="write")
 async def watch(ctx: RunContext[Any], file: str) -> str:
     """Watch a file and wake this session when it grows."""
-    spec = MonitorSpec(id="log", command=("tail", "-n", "+1", "-f", file), wake="queue_turn", restart=True)
+    command = ("tail", "-n", "+1", "-f", file)
+    spec = MonitorSpec(id="log", command=command, wake=WakePolicy.QUEUE_TURN, restart=True)
     snapshot = await ctx.host.start_monitor(ctx.session_id, spec)
     return snapshot.monitors[0].state.value
 

@@ -101,7 +101,7 @@ class Encoding:
     def __init__(self) -> None:
         self.longest = 0.0
         self._encode = msgspec.json.encode
-        msgspec.json.encode = self.encode  # type: ignore[assignment]
+        msgspec.json.encode = self.encode
 
     def encode(self, value: object, **options: Any) -> bytes:
         began = time.thread_time()

@@ -117,7 +117,7 @@ def fail() -> int:
     raise ValueError(shared())
 
 
-@tool(side_effect="read", approval={"auto": {"rule": "len(args) == 1"}})
+@tool(side_effect="read", approval={"auto": {"rule": "len(args) == 1"}})  # type: ignore[call-overload, untyped-decorator]
 def ruled(x: Any) -> int:
     """Be called as a rule allows."""
     return 1

@@ -129,9 +129,11 @@ def test_names_of_the_session_are_known(engine: CPythonCells, request_of: Callab
     """Ours: what an earlier cell defined can be called, also in the place of a tool."""
     end = engine.open(request_of("def mine(x): return x\ndef add(a, b, c): return a")).start()
     assert isinstance(end, CellEnd)
-    look = lambda code: engine.check(  # noqa: E731
-        code, state=end.state or b"", functions=FUNCTIONS, inputs=(), check="calls"
-    )
+    state = end.state or b""
+
+    def look(code: str) -> list[Diagnostic]:
+        return engine.check(code, state=state, functions=FUNCTIONS, inputs=(), check="calls")
+
     assert look("mine(1)\nadd('a', 'b', 'c')") == []
 
 

@@ -52,7 +52,7 @@ def test_the_same_cell_makes_the_same_calls_everywhere(
     engine: CPythonCells, other: CPythonCells, locked: CPythonCells, request_of: Request
 ) -> None:
     """Seed: a cell that is run again after a crash repeats nothing and changes nothing."""
-    options = {"now_ms": 1_700_000_000_000, "seed": "turn-7"}
+    options: dict[str, Any] = {"now_ms": 1_700_000_000_000, "seed": "turn-7"}
     calls = journey(engine, request_of, **options)
     assert len(calls) == 7
     assert journey(other, request_of, **options) == calls

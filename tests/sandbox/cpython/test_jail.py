@@ -64,7 +64,7 @@ def test_where_no_jail_can_be_code_is_refused(monkeypatch: pytest.MonkeyPatch, r
 
 def test_a_machine_without_a_filter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: there is no jail without a filter of system calls."""
-    monkeypatch.setattr(jail.seccomp, "knows", lambda machine: False)
+    monkeypatch.setattr("standfast.sandbox.cpython.jail.seccomp.knows", lambda machine: False)
     report = jail_report.__wrapped__()
     assert report.kind is None
     with pytest.raises(CodeExecutionUnavailable):

@@ -30,7 +30,7 @@ def verdict(program: bytes, arch: int, number: int, *args: int) -> int:
             at += if_true if loaded >= value else if_false
         else:
             assert code == 0x06
-            return value
+            return int(value)
 
 
 @pytest.fixture(params=["x86_64", "aarch64"])

@@ -230,7 +230,7 @@ def journey(cells: Cells, *, suspend: bool = False, **options: Any) -> list[Cell
 
 def test_the_same_cell_makes_the_same_calls_in_another_process(cells: Cells, other: Cells) -> None:
     """Seed: a cell that is run again after a crash repeats nothing and changes nothing."""
-    options = {"now_ms": 1_700_000_000_000, "seed": "turn-7"}
+    options: dict[str, Any] = {"now_ms": 1_700_000_000_000, "seed": "turn-7"}
     calls = journey(cells, **options)
     assert len(calls) == 4
     assert journey(other, **options) == calls

@@ -1,0 +1,1 @@
+from tests.providers.asking import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.providers.secrets.betrayals import *  # noqa: F403

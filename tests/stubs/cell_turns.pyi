@@ -1,0 +1,1 @@
+from tests.durable.cell_turns import *  # noqa: F403

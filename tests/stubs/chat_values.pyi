@@ -1,0 +1,1 @@
+from tests.providers.openai_compatible.chat_values import *  # noqa: F403

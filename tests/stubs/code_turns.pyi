@@ -1,0 +1,1 @@
+from tests.protocols.code.code_turns import *  # noqa: F403

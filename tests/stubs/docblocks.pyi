@@ -1,0 +1,1 @@
+from tests.docs.docblocks import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.durable.driver_bench import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.runtime.host.dying_program import *  # noqa: F403

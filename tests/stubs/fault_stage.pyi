@@ -1,0 +1,1 @@
+from tests.providers.faults.fault_stage import *  # noqa: F403

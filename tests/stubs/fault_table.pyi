@@ -1,0 +1,1 @@
+from tests.providers.faults.fault_table import *  # noqa: F403

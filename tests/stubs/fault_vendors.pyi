@@ -1,0 +1,1 @@
+from tests.providers.faults.fault_vendors import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.runtime.crash_scenarios.fork_server import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.runtime.host.host_stage import *  # noqa: F403

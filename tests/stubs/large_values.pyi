@@ -1,0 +1,1 @@
+from tests.sandbox.attacks.large_values import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.machine.machine_turns import *  # noqa: F403

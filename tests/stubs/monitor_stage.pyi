@@ -1,0 +1,1 @@
+from tests.runtime.monitors.monitor_stage import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.trace.otlp_receiver import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.store.page_damage import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.tools.performing import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.providers.http.plain_vendor import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.providers.secrets.planted_keys import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.plugins.plugin_bench import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.runtime.crash_scenarios.plugin_scenarios import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.runtime.plugin_stand_ins import *  # noqa: F403

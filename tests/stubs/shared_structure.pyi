@@ -1,0 +1,1 @@
+from tests.sandbox.attacks.shared_structure import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.runtime.stand_ins import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.plugins.subagent_stage import *  # noqa: F403

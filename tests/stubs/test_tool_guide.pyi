@@ -1,0 +1,1 @@
+from tests.protocols.tool_docs.test_tool_guide import *  # noqa: F403

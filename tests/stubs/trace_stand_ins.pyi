@@ -1,0 +1,1 @@
+from tests.trace.trace_stand_ins import *  # noqa: F403

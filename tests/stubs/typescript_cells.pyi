@@ -1,0 +1,1 @@
+from tests.protocols.code.typescript_cells import *  # noqa: F403
