@@ -143,7 +143,7 @@ def test_a_data_directory_that_cannot_be_made_is_a_result_too(standfast: Any, tm
     """Ours: run --json prints a RunResult whatever went wrong."""
     (tmp_path / "file").touch()
     ran = standfast("run", "-e", "1", "--data-dir", str(tmp_path / "file" / "below"), "--json")
-    assert (ran.status, ran.document["error"]["code"]) == (1, "IO_ERROR")
+    assert (ran.status, ran.document["error"]["code"]) == (1, "NOT_CONFIGURED")
 
 
 def test_prints_of_tools_do_not_disturb_the_document(process: Any, tmp_path: Path) -> None:
@@ -185,6 +185,15 @@ def test_validate_knows_the_granted_tools(standfast: Any, refunds: str) -> None:
     assert standfast("validate", "-e", "fee()").status == 1
 
 
+def _wait_for_worker(pid: int) -> None:
+    """Wait until the process has started a worker, and then until the guest loops in it."""
+    deadline = time.monotonic() + 30
+    while not any(task.read_text().split() for task in Path(f"/proc/{pid}/task").glob("*/children")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(1.0)
+
+
 @pytest.mark.slow
 def test_an_interrupt_cancels_the_run(
     start: Callable[..., subprocess.Popen[str]], standfast: Any, home: Path
@@ -193,7 +202,7 @@ def test_an_interrupt_cancels_the_run(
     standfast("run", "-e", "x = 1")
     limits = '{"cpu_ms": 60000, "wall_ms": 60000}'
     running = start("run", "-e", "x = 2\nwhile True: pass", "--limits", limits, "--json")
-    time.sleep(1.0)  # until the guest loops; nothing outside tells when that is
+    _wait_for_worker(running.pid)
     running.send_signal(signal.SIGINT)
     stdout, stderr = running.communicate(timeout=10)
     import json

@@ -37,7 +37,7 @@ def small_pieces(text: str) -> list[str]:
 @pytest.fixture
 def _many_deltas(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers that send arguments in a few large pieces send many small ones; Google sends them whole."""
-    monkeypatch.setattr(openai_server, "_pieces", small_pieces)
+    monkeypatch.setattr(openai_server, "cut_text", lambda text, size: small_pieces(text))
     monkeypatch.setattr(chat_server, "_pieces", small_pieces)
 
 
