@@ -409,7 +409,7 @@ class Scene:
             self.agent = Agent(self.model, tools=[self.notes.tool()], plugins=[plugin])
 
     def runtime(self) -> Runtime:
-        limit = 10 if self.switch.fault == "huge output" else 0.25
+        limit = 0.25 if "hangs" in str(self.switch.fault) else 10
         return self.place.runtime(trace=self.ear, hook_timeout_s=limit)
 
     async def open(self, runtime: Runtime) -> Session[Any]:
