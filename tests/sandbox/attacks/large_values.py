@@ -38,7 +38,7 @@ PYTHON = {
     "text like a call": "'a' * (15 << 20) + ')'",
     "texts": "['é' * 30 for i in range(249_000)]",
     "floats": "[i + 0.1234567 for i in range(249_000)]",
-    "integers": "[10**60 + i for i in range(200_000)]",
+    "integers": "[10**60 + i for i in range(124_000)]",
     "deep lists": "[eval('[' * 60 + ']' * 60) for i in range(2_400)]",
     "shared lists": "[['é' * 1000] * 10] * 500",
 }
