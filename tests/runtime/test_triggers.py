@@ -347,7 +347,7 @@ def test_a_payload_has_to_fit_what_a_plugin_announces_for_its_source(place: Plac
             for source in ("orders", "anything", "unannounced"):
                 await runtime.add_trigger(f"t-{source}", source, "s")
                 await runtime.add_trigger(f"u-{source}", source, "plain")
-            with pytest.raises(InvalidArgument, match=r"at 'orders' does not fit.*at \['id'\]") as caught:
+            with pytest.raises(InvalidArgument, match=r"of 'orders' does not fit.*at \['id'\]") as caught:
                 await runtime.occur("orders", "1", {"id": 7})
             assert "announces" in (caught.value.hint or "")
             assert await runtime.occur("orders", "1", {"id": "A1"}) == 2

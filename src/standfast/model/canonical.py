@@ -35,9 +35,9 @@ from standfast.errors import InvalidArgument, ValueTooLarge
 
 MAX_VALUE_BYTES: Final = 16 << 20
 """The most that a result, an input or a message may take as JSON, unless a smaller limit holds."""
-MAX_VALUE_NODES: Final = 250_000
+MAX_VALUE_NODES: Final = 200_000
 """The most values and keys that one value may consist of, shared parts counted each time."""
-MAX_VALUE_CONTAINERS: Final = 150_000
+MAX_VALUE_CONTAINERS: Final = 120_000
 """Lists and dicts in one value: an engine converts them one by one, in a call that holds the GIL."""
 
 _FEW_NODES: Final = 1_000
