@@ -1,0 +1,100 @@
+"""APP on a command line: agents, or a function that creates a `Runtime`, in a module or a file.
+
+`standfast worker` and `standfast serve` find what they run by this name: `module:name` or `file.py:name`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from standfast.errors import NotConfigured
+from standfast.runtime.agent_definition import AgentDefinition
+from standfast.runtime.agent_runtime import Runtime
+from standfast.tools.module_file import load_file
+
+_FORMS = "write module:name or file.py:name"
+_VALUES = "name an Agent, a list of them, or a function of a store that returns a Runtime"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class App:
+    """What APP names: `agents`, or `make`, a function that creates a `Runtime`."""
+
+    name: str
+    agents: tuple[AgentDefinition[Any, Any], ...] = ()
+    make: Callable[..., Any] | None = None
+
+    def runtime(self, store: str | os.PathLike[str] | None = None, **settings: Any) -> Runtime:
+        """Return a runtime, not open yet, with the app's agents over *store*.
+
+        *settings* are those of `Runtime`; an app that creates the runtime itself decides them itself. Its
+        function gets *store* if it takes an argument. `NotConfigured` if it returns anything else.
+        """
+        if self.make is None:
+            return Runtime(store, agents=self.agents, **settings)
+        takes_store = _takes_argument(self.make)
+        if store is not None and not takes_store:
+            raise NotConfigured(
+                f"{self.name} takes no argument, so it cannot use the store {os.fspath(store)}",
+                hint=f"write def {self.name.rpartition(':')[2]}(store): return Runtime(store, agents=[...])",
+            )
+        made = self.make(store) if takes_store else self.make()
+        if not isinstance(made, Runtime):
+            if inspect.iscoroutine(made):
+                made.close()
+            raise NotConfigured(f"{self.name} returned {type(made).__name__}, not a Runtime", hint=_VALUES)
+        return made
+
+
+def load_app(name: str) -> App:
+    """Import what *name* means, `module:name` or `file.py:name`; `NotConfigured` if it is no app."""
+    where, separator, attribute = name.rpartition(":")
+    if not separator or not where or not attribute:
+        raise NotConfigured(f"{name!r} does not name an app", hint=_FORMS)
+    value: Any = _load_module(where)
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise NotConfigured(f"{where} has no {attribute!r}", hint=_VALUES)
+        value = getattr(value, part)
+    if isinstance(value, AgentDefinition):
+        return App(name=name, agents=(value,))
+    listed = value.values() if isinstance(value, Mapping) else value
+    if isinstance(listed, Iterable) and not isinstance(listed, str | bytes):
+        agents = tuple(listed)
+        if agents and all(isinstance(one, AgentDefinition) for one in agents):
+            return App(name=name, agents=agents)
+    if inspect.isroutine(value):
+        return App(name=name, make=value)
+    raise NotConfigured(f"{name} is {type(value).__name__}, not an app", hint=_VALUES)
+
+
+def _load_module(where: str) -> ModuleType:
+    """Import a module, or a Python file by its path; modules are also found in the working directory."""
+    file = Path(where)
+    is_file = file.suffix == ".py"
+    if is_file and not file.is_file():
+        raise NotConfigured(f"there is no file {where}", hint=_FORMS)
+    if not is_file and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        return load_file(file) if is_file else importlib.import_module(where)
+    except (Exception, SystemExit) as error:
+        raise NotConfigured(
+            f"{where} cannot be imported: {type(error).__name__}: {error}", hint=_FORMS
+        ) from error
+
+
+def _takes_argument(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    return True
