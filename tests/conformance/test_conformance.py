@@ -13,7 +13,7 @@ from behaviours.stage import Stage
 pytestmark = pytest.mark.slow
 
 _numbers = itertools.count()
-_SHARED = {"cpython": tuple(GROUPS), "auto": ("the library of Python",)}
+_SHARED = {"cpython": tuple(GROUPS), "auto": ("Python standard library",)}
 """Where sessions are shared. On `auto` each row shows anew whether it moves a session, but for modules."""
 
 

@@ -32,14 +32,14 @@ GROUPS: Final[dict[str, list[Behaviour]]] = {
     "errors": ERRORS,
     "checks before a run": VALIDATION,
     "snapshots": SNAPSHOTS,
-    "time and chance": CHANCE,
-    "the outside": OUTSIDE,
+    "time and randomness": CHANCE,
+    "isolation": OUTSIDE,
     "choosing an engine": CHOOSING,
-    "the language": SHARED_FEATURES,
+    "language": SHARED_FEATURES,
     "Python": PYTHON_FEATURES,
     "TypeScript": TYPESCRIPT_FEATURES,
-    "the library of Python": PYTHON_LIBRARY,
-    "the globals of TypeScript": TYPESCRIPT_GLOBALS,
+    "Python standard library": PYTHON_LIBRARY,
+    "TypeScript globals": TYPESCRIPT_GLOBALS,
 }
 
 __all__ = ["ENGINES", "GROUPS", "Behaviour"]

@@ -165,7 +165,7 @@ APPROVALS = [
         ts=EXPRESSION_TS,
     ),
     Behaviour(
-        name="a denied call raises what code can catch, with the reason",
+        name="a denied call raises an exception that code can catch, with the reason",
         check=_denied,
         py=CAUGHT_PY,
         ts=CAUGHT_TS,
@@ -190,7 +190,7 @@ APPROVALS = [
         ts="const one = (o: string) => refund(o).catch(() => 'no ' + o)\nawait Promise.all([one('A'), one('B')])",
     ),
     Behaviour(
-        name="a call that waits does not hold up the calls beside it",
+        name="a waiting call does not delay concurrent calls",
         check=_beside_other_calls,
         py="import asyncio\nawait asyncio.gather(add(1), refund('A'), add_later(2))",
         ts="await Promise.all([add(1), refund('A'), add_later(2)])",
@@ -211,7 +211,7 @@ APPROVALS = [
         ),
     ),
     Behaviour(
-        name="a wait is no exception: handlers run once, and afterwards",
+        name="a wait is not an exception: handlers run once, after it",
         check=_no_exception,
         py="log = []\ntry:\n    try:\n        log.append(refund('A'))\n    finally:\n        log.append('finally')\n"
         "except BaseException:\n    log.append('caught')\nlog",
@@ -237,19 +237,19 @@ APPROVALS = [
         ts="console.log('before')\nawait refund('A')",
     ),
     Behaviour(
-        name="a request without a decision in time is a refusal",
+        name="an expired approval counts as a denial",
         check=_expires,
         py=CAUGHT_PY,
         ts=CAUGHT_TS,
     ),
     Behaviour(
-        name="a run that waits can be given up, and the session is as before",
+        name="a waiting run can be cancelled, which restores the session",
         check=_given_up,
         py=("x = 1", "x = 2\nrefund('A')", "x"),
         ts=("let x = 1", "x = 2\nawait refund('A')", "x"),
     ),
     Behaviour(
-        name="no person is asked about a call that cannot be made",
+        name="no approval is requested for an invalid call",
         check=_not_asked_for_what_cannot_be,
         py="try:\n    refund(add)\nexcept TypeError as e:\n    result = str(e)",
         ts="try { await refund(add as any) } catch (e: any) { result = e.message }",

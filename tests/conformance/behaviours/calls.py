@@ -34,24 +34,24 @@ def _no_external_call(stage: Stage) -> None:
 CALLS = [
     *sharing(
         Behaviour(
-            name="a plain call gives its value",
+            name="a plain call returns its value",
             check=gives(5),
             py="add(1) + add_later(2)",
         ),
         Behaviour(
-            name="an awaited call gives its value",
+            name="an awaited call returns its value",
             check=gives(5),
             py="await add(1) + await add_later(2)",
             ts="await add(1) + await add_later(2)",
         ),
         Behaviour(
-            name="arguments may be given by place",
+            name="arguments may be positional",
             check=gives(3),
             py="add(1, 2)",
             ts="await add(1, 2)",
         ),
         Behaviour(
-            name="arguments may be given by name",
+            name="arguments may be named",
             check=gives(3),
             py="add(b=1, a=2)",
             ts="await add({b: 1, a: 2})",
@@ -83,7 +83,7 @@ CALLS = [
             ts="const fs = [add, add_later]\nconst out = []\nfor (const f of fs) out.push(await f(1))\nout",
         ),
         Behaviour(
-            name="a built-in may call a tool back",
+            name="a built-in function may call a tool",
             check=gives([[2, 3], ["a", "bb"]]),
             py="[list(map(add, [1, 2])), sorted(['bb', 'a'], key=lambda x: echo(len(x)))]",
             refused={"monty": "UNSUPPORTED_FEATURE"},
@@ -103,13 +103,13 @@ CALLS = [
             ts="const got = await echo({value: {k: ['x', true, null, 2.5]}})\ngot.k",
         ),
         Behaviour(
-            name="calls that are awaited together are under way together",
+            name="calls awaited together run concurrently",
             check=_at_the_same_time,
             py=IMPORT + "await asyncio.gather(*[meet('PLACE', 3, n) for n in [1, 2, 3]])",
             ts="await Promise.all([1, 2, 3].map(n => meet('PLACE', 3, n)))",
         ),
         Behaviour(
-            name="results come in the order of the calls, whichever call ends first",
+            name="results keep the order of the calls, whichever ends first",
             check=_last_first,
             py=IMPORT + "await asyncio.gather(after(a, b), after(b, c), after(c))",
             ts="await Promise.all([after(a, b), after(b, c), after(c)])",
@@ -121,14 +121,14 @@ CALLS = [
             ts="const one = add_later(1)\nconst two = add_later(2)\n;[await two, await one]",
         ),
         Behaviour(
-            name="calls run beside each other in functions of the guest",
+            name="calls in guest functions run concurrently",
             check=gives([22, 33]),
             py=IMPORT
             + "async def one(n):\n    return await add(n) * 11\nawait asyncio.gather(one(1), one(2))",
             ts="const one = async (n: number) => await add(n) * 11\nawait Promise.all([one(1), one(2)])",
         ),
         Behaviour(
-            name="a failed call among others fails alone",
+            name="a failed call does not affect concurrent calls",
             check=gives([2, "told so"]),
             py=IMPORT
             + "async def one(f, *args):\n    try:\n        return await f(*args)\n    except ValueError as e:\n"
@@ -144,7 +144,7 @@ CALLS = [
             refused={"monty": "RUNTIME_ERROR"},
         ),
         Behaviour(
-            name="a failed call raises what code can catch",
+            name="a failed call raises an exception that code can catch",
             check=gives("ValueError: told so"),
             py="try:\n    fail()\nexcept ValueError as e:\n    result = 'ValueError: ' + str(e)",
             ts="try { await fail() } catch (e: any) { result = `${e.name}: ${e.message}` }",
@@ -180,19 +180,19 @@ CALLS = [
             ts="try { await echo(() => 1) } catch (e: any) { result = e.message.includes('not JSON') }",
         ),
         Behaviour(
-            name="a call of an unknown name suggests what was meant",
+            name="a call to an unknown name suggests a similar name",
             check=fails("UNKNOWN_TOOL", "validation_error", hint="add_later"),
             py="x = 1\nadd_latr(1)",
             ts="const x = 1\nawait add_latr(1)",
         ),
         Behaviour(
-            name="a call of an unknown name can be caught",
+            name="a call to an unknown name can be caught",
             check=gives("caught"),
             py="try:\n    add_latr(1)\nexcept NameError:\n    result = 'caught'",
             ts="try { await add_latr(1) } catch (e) { if (e instanceof ReferenceError) result = 'caught' }",
         ),
         Behaviour(
-            name="the tools that there are can be asked for",
+            name="code can list its tools",
             check=gives(True),
             py="any(tool['name'] == 'add' for tool in list_tools())",
             ts="(await list_tools()).some((tool: any) => tool.name === 'add')",
@@ -204,14 +204,14 @@ CALLS = [
             ts="const x = await add(1)\ntry { await fail() } catch {}\nawait add({a: x, b: 3})",
         ),
         Behaviour(
-            name="sleeping takes time and is no external call",
+            name="sleeping takes time and is not an external call",
             check=_no_external_call,
             py="import time, asyncio\nfor i in range(4):\n    time.sleep(0.001)\nawait asyncio.sleep(0.001)\n'slept'",
             ts="for (let i = 0; i < 4; i++) await new Promise(done => setTimeout(done, 1))\n'slept'",
         ),
     ),
     Behaviour(
-        name="a function of the guest hides a tool of its name",
+        name="a guest function hides a tool of the same name",
         check=gives("mine"),
         py=("def add(a):\n    return 'mine'", "add(1)"),
         ts=("function add(a: number) { return 'mine' }", "add(1)"),

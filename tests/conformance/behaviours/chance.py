@@ -42,33 +42,33 @@ def _later_after_the_wait(stage: Stage) -> None:
 
 CHANCE = [
     Behaviour(
-        name="time is that of the host's clock",
+        name="time comes from the host's clock",
         check=_the_clock,
         py="import time\nint(time.time() * 1000)",
         ts="Date.now()",
         unpromised=("monty",),
     ),
     Behaviour(
-        name="after a wait it is later",
+        name="time advances over a wait",
         check=_later_after_the_wait,
         py="import time\nx = time.time()\nrefund('A')\n[int(x * 1000), int(time.time() * 1000)]",
         ts="const x = Date.now()\nawait refund('A')\n;[x, Date.now()]",
         unpromised=("monty",),
     ),
     Behaviour(
-        name="the time that was read before a wait stays the same",
+        name="a time read before a wait stays the same",
         check=_as_before_the_wait,
         py="import time, datetime\nx = [time.time(), str(datetime.datetime.now())]\nnote(x)\nrefund('A')\nx",
         ts="const x = [Date.now(), new Date().toISOString()]\nawait note({value: x})\nawait refund('A')\nx",
     ),
     Behaviour(
-        name="chance that was taken before a wait stays the same",
+        name="random numbers drawn before a wait stay the same",
         check=_as_before_the_wait,
         py="import random\nx = [random.random(), random.randint(1, 10**9)]\nnote(x)\nrefund('A')\nx",
         ts="const x = [Math.random(), Math.random()]\nawait note({value: x})\nawait refund('A')\nx",
     ),
     Behaviour(
-        name="a unique id that was made before a wait stays the same",
+        name="a unique id generated before a wait stays the same",
         check=_as_before_the_wait,
         py="import uuid, secrets\nx = [str(uuid.uuid4()), secrets.token_hex(8)]\nnote(x)\nrefund('A')\nx",
         ts="const x = [crypto.randomUUID()]\nawait note({value: x})\nawait refund('A')\nx",
@@ -81,13 +81,13 @@ CHANCE = [
         ts="const x = [...new Set(['a', 'bb', 'ccc'])]\nawait note({value: x})\nawait refund('A')\nx",
     ),
     Behaviour(
-        name="chance is another in each run",
+        name="each run has different random numbers",
         check=_different_each_time,
         py="import random\nrandom.random()",
         ts="Math.random()",
     ),
     Behaviour(
-        name="chance is another in each session",
+        name="each session has different random numbers",
         check=_different_sessions,
         py="import random\nrandom.random()",
         ts="Math.random()",

@@ -51,7 +51,7 @@ def _refused_or_absent(stage: Stage) -> None:
 
 CHOOSING = [
     Behaviour(
-        name="a session moves with its variables, functions and modules, and says so",
+        name="a session moves with its variables, functions and modules, and a diagnostic says so",
         check=_moves_with_its_variables,
         py=(
             "import math\nx = [1]\ndef f(n):\n    return n * 2\n",
@@ -60,29 +60,29 @@ CHOOSING = [
         unpromised=("monty", "cpython"),
     ),
     Behaviour(
-        name="objects of the session's own classes move with it",
+        name="instances of the session's classes move with it",
         check=gives(7),
         py=("class A:\n    def __init__(self):\n        self.v = 7\na = A()", NEEDS_MORE + "a.v"),
         refused={"auto": "RUNTIME_ERROR"},
         unpromised=("monty", "cpython"),
     ),
     Behaviour(
-        name="values of the library's own classes move with it",
+        name="instances of library classes move with it",
         check=gives("2.5"),
         py=("import decimal\nd = decimal.Decimal('2.5')", NEEDS_MORE + "str(d)"),
         refused={"auto": "RUNTIME_ERROR"},
         unpromised=("monty", "cpython"),
     ),
     Behaviour(
-        name="two names of one list move as such",
+        name="two names of one list share it after the move",
         check=gives([1, 2]),
         py=("x = [1]\ny = x", NEEDS_MORE + "x.append(2)\ny"),
-        bugs={"auto": "the names have lists of their own then, and nothing is said"},
+        bugs={"auto": "each name gets its own copy of the list, without a diagnostic"},
         unpromised=("monty", "cpython"),
     ),
     Behaviour(name="a session moves once", check=_moves_once, py=NEEDS_MORE, unpromised=("monty", "cpython")),
     Behaviour(
-        name="a run that has called something does not move",
+        name="a run that has made a call does not move",
         check=_not_after_a_call,
         py="add(1)\nimport heapq",
         unpromised=("monty", "cpython"),
@@ -109,7 +109,7 @@ OUTSIDE = [
         ts="process.env.PATH",
     ),
     Behaviour(
-        name="no host can be reached over a network",
+        name="the network cannot be reached",
         check=_refused_or_absent,
         py="import socket\nsocket.create_connection(('127.0.0.1', 80), 1)",
         ts="await fetch('http://127.0.0.1')",

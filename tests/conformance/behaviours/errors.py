@@ -67,12 +67,12 @@ ERRORS = sharing(
         ts="const x = 1\nthrow new RangeError('not so')",
     ),
     Behaviour(
-        name="an exception of a class of the code is reported by its name",
+        name="an exception class defined in the code is reported by its name",
         check=fails(FAILED, "runtime_error", "Oops: not so", at=(3, None)),
         py="class Oops(Exception):\n    pass\nraise Oops('not so')",
         ts="class Oops extends Error { name = 'Oops' }\n\nthrow new Oops('not so')",
         refused={"monty": "UNSUPPORTED_FEATURE"},
-        bugs={"quickjs": "its place is that of the class, not of the throw"},
+        bugs={"quickjs": "the reported position is that of the class, not of the throw"},
     ),
     Behaviour(
         name="a thrown value of any type is reported",
@@ -85,10 +85,10 @@ ERRORS = sharing(
         ts="Promise.reject(new Error('lost'))\n1",
     ),
     Behaviour(
-        name="leaving the interpreter ends the run and nothing else",
+        name="exiting the interpreter ends only the run",
         check=fails(FAILED, "runtime_error", "SystemExit: 3", at=(1, None)),
         py="raise SystemExit(3)",
-        bugs=dict.fromkeys(("monty", "auto"), "an internal error of Monty, without a place"),
+        bugs=dict.fromkeys(("monty", "auto"), "reported as an internal error of Monty, without a position"),
     ),
     Behaviour(
         name="an unbound name is reported",

@@ -90,13 +90,13 @@ INPUTS = sharing(
         ts=("[add]", "await add(1)"),
     ),
     Behaviour(
-        name="what a run keeps of an input stays",
+        name="values that a run copies from an input persist",
         check=_kept_where_a_value_is_made_of_it,
         py=("kept = x['a']", "kept"),
         ts=("const kept = x.a", "kept"),
     ),
     Behaviour(
-        name="the name of an input may be bound",
+        name="code may assign to the name of an input",
         check=gives(2, inputs={"x": 1}),
         py="x = x + 1\nx",
         ts="x = x + 1\nx",
@@ -114,11 +114,11 @@ INPUTS = sharing(
         py="str(n) == text",
         ts="String(n) === text",
         bugs={
-            "quickjs": "an integer past `2**53` is rounded without a word, as an input and as the answer of a tool"
+            "quickjs": "integers above `2**53` are silently rounded, both in inputs and in tool results"
         },
     ),
     Behaviour(
-        name="an input may have megabytes",
+        name="an input may be several megabytes",
         check=gives(4 << 20, inputs={"text": LARGE}),
         py="len(text)",
         ts="text.length",

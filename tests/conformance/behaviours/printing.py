@@ -63,7 +63,7 @@ def _refusals(engine: str, groups: Groups) -> str:
         for row in behaviours
         if engine in row.refused
     ]
-    return "\n".join(["| of | what | answered with |", "|---|---|---|", *lines]) if lines else "Nothing."
+    return "\n".join(["| area | behaviour | error code |", "|---|---|---|", *lines]) if lines else "Nothing."
 
 
 def _faults(groups: Groups) -> str:

@@ -33,7 +33,7 @@ SHARED_FEATURES = sharing(
         "  toString() { return `P(${this.x}, ${this.y})` }\n}\nconst p = new P(3, 4)\n;[p.sum, String(p)]",
     ),
     _feature(
-        "inheritance, and calls of the base's method",
+        "inheritance and calls to base methods",
         ["base derived", True],
         "class A:\n    def f(self):\n        return 'base'\nclass B(A):\n    def f(self):\n"
         "        return super().f() + ' derived'\n[B().f(), isinstance(B(), A)]",
@@ -75,10 +75,10 @@ SHARED_FEATURES = sharing(
         "class A:\n    def __init__(self):\n        self.__v = 1\n    def get(self):\n        return self.__v\n"
         "a = A()\n[a.get(), not hasattr(a, '__v')]",
         "class A { #v = 1; get() { return this.#v } }\nconst a = new A()\n;[a.get(), !('v' in a)]",
-        bugs=dict.fromkeys(("monty", "auto"), "Monty does not change names that begin with two underscores"),
+        bugs=dict.fromkeys(("monty", "auto"), "Monty does not mangle names that begin with two underscores"),
     ),
     _feature(
-        "classes of exceptions, caught by their base",
+        "exception classes, caught by their base class",
         ["Oops: no 7", "end"],
         "class Oops(Exception):\n    def __init__(self, text, n):\n        super().__init__(text)\n        self.n = n\n"
         "log = []\ntry:\n    raise Oops('no', 7)\nexcept Exception as e:\n"
@@ -128,7 +128,7 @@ SHARED_FEATURES = sharing(
         UNSUPPORTED,
     ),
     _feature(
-        "objects that can be iterated",
+        "iterable objects",
         [3, 2, 1],
         "class Down:\n    def __init__(self, n):\n        self.n = n\n    def __iter__(self):\n        return self\n"
         "    def __next__(self):\n        if self.n == 0:\n            raise StopIteration\n        self.n -= 1\n"
@@ -188,7 +188,7 @@ SHARED_FEATURES = sharing(
         "    case typeof x === 'string': return 'text'\n    default: return 'other'\n  }\n}\n[f([1, 2]), f('x'), f(null)]",
     ),
     _feature(
-        "text with values in it",
+        "string interpolation",
         ["1 + 1 = 2", "0003.14"],
         "n = 1\n[f'{n} + {n} = {n + n}', f'{3.14159:07.2f}']",
         "const n = 1\n;[`${n} + ${n} = ${n + n}`, (3.14159).toFixed(2).padStart(7, '0')]",
@@ -258,13 +258,13 @@ SHARED_FEATURES = sharing(
         UNSUPPORTED,
     ),
     _feature(
-        "chains that end at null, and values instead of it",
+        "optional chaining and null coalescing",
         [None, "x"],
         "d = {'a': None}\n[(d.get('a') or {}).get('b'), d.get('zz') or 'x']",
         "const d: any = {a: null}\n;[d.a?.b ?? null, d.zz ?? 'x']",
     ),
     _feature(
-        "values spread into new ones",
+        "spread syntax",
         [[0, 1, 2], {"a": 1, "b": 3}],
         "xs, d = [1, 2], {'a': 1, 'b': 2}\n[[0, *xs], {**d, 'b': 3}]",
         "const xs = [1, 2], d = {a: 1, b: 2}\n;[[0, ...xs], {...d, b: 3}]",
@@ -284,7 +284,7 @@ SHARED_FEATURES = sharing(
         "[[...'😀'].length, 'éclair'.toUpperCase(), 'e\\u0301'.normalize('NFC') === 'é', '😀'.codePointAt(0)]",
     ),
     _feature(
-        "code that is made at run time",
+        "code generated at run time",
         [2, 9],
         "ns = {}\nexec('def sq(n):\\n    return n * n', ns)\n[eval('1 + 1'), ns['sq'](3)]",
         "[eval('1 + 1'), new Function('n', 'return n * n')(3)]",
@@ -302,7 +302,7 @@ SHARED_FEATURES = sharing(
         "const a: Record<string, number> = {}\na['x'] = 5\na.y = 7\n;[a.x, a['y'], 'y' in a]",
     ),
     _feature(
-        "names and items that are deleted",
+        "deleting names and items",
         [{"b": 2}, "gone"],
         "d = {'a': 1, 'b': 2}\ndel d['a']\nx = 1\ndel x\ntry:\n    x\n    said = 'there'\nexcept NameError:\n    said = 'gone'\n"
         "[d, said]",

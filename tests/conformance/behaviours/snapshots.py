@@ -147,7 +147,7 @@ LIST_TS = ("const x = [1]", "x.push(2)", "x")
 
 SNAPSHOTS = [
     Behaviour(
-        name="a session is put back, or restored under another name", check=_restored, py=LIST_PY, ts=LIST_TS
+        name="a session is restored in place or under another name", check=_restored, py=LIST_PY, ts=LIST_TS
     ),
     Behaviour(name="a run can leave a snapshot with its result", check=_of_a_result, py=LIST_PY, ts=LIST_TS),
     Behaviour(name="a fork is a copy", check=_forked, py=LIST_PY, ts=LIST_TS),
@@ -181,7 +181,7 @@ SNAPSHOTS = [
         ),
     ),
     Behaviour(
-        name="classes with bases are restored elsewhere",
+        name="classes with base classes are restored elsewhere",
         check=_elsewhere,
         py=(
             "class A:\n    def v(self):\n        return [1]\nclass B(A):\n    def v(self):\n"
@@ -208,13 +208,13 @@ SNAPSHOTS = [
         ),
     ),
     Behaviour(
-        name="two names of one list are restored elsewhere as such",
+        name="two names of one list share it after being restored elsewhere",
         check=_elsewhere,
         py=("a = [1]\nb = a", "a.append(2)\nb"),
         ts=("const a = [1]\nconst b = a", "a.push(2)\nb"),
     ),
     Behaviour(
-        name="a generator that is under way is restored elsewhere",
+        name="a running generator is restored elsewhere",
         check=_elsewhere,
         py=("def g():\n    yield from [1, 2, 3]\nit = g()\nx = next(it)", "[x, next(it)]"),
         ts=(
@@ -224,31 +224,31 @@ SNAPSHOTS = [
         refused=NO_GENERATORS,
     ),
     Behaviour(
-        name="a run that waits is restored elsewhere, asks anew and repeats no call",
+        name="a waiting run is restored elsewhere, requests approval again and repeats no call",
         check=_mid_run,
         py=("x = add(1)\n[x, refund('A')]", "x"),
         ts=("const x = await add(1)\n;[x, await refund('A')]", "x"),
     ),
     Behaviour(
-        name="a snapshot that was changed or cut is refused", check=_tampered, py="x = 1", ts="const x = 1"
+        name="a modified or truncated snapshot is rejected", check=_tampered, py="x = 1", ts="const x = 1"
     ),
-    Behaviour(name="a snapshot of another key is refused", check=_another_key, py="x = 1", ts="const x = 1"),
+    Behaviour(name="a snapshot signed with another key is rejected", check=_another_key, py="x = 1", ts="const x = 1"),
     Behaviour(
-        name="a snapshot of another build is refused", check=_another_build, py="x = 1", ts="const x = 1"
+        name="a snapshot of another build is rejected", check=_another_build, py="x = 1", ts="const x = 1"
     ),
     Behaviour(
-        name="the state of another engine is refused",
+        name="the state of another engine is rejected",
         check=_another_engines_state,
         py="x = 1",
         ts="const x = 1",
     ),
     Behaviour(
-        name="a session of another engine takes no snapshot",
+        name="a session on another engine rejects the snapshot",
         check=_session_of_another_engine,
         py="x = 1",
         ts="const x = 1",
     ),
     Behaviour(
-        name="a snapshot made with other tools is refused", check=_other_tools, py="x = 1", ts="const x = 1"
+        name="a snapshot made with other tools is rejected", check=_other_tools, py="x = 1", ts="const x = 1"
     ),
 ]

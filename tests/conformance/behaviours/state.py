@@ -76,7 +76,7 @@ up()
 
 STATE = [
     Behaviour(
-        name="variables persist, and what was changed in them",
+        name="variables persist, with changes made to their values",
         check=gives([1, 2]),
         py=("x = [1]", "x.append(2)", "x"),
         ts=("const x = [1]", "x.push(2)", "x"),
@@ -123,7 +123,7 @@ STATE = [
         ),
     ),
     Behaviour(
-        name="an object of a class that was declared again is still itself",
+        name="an instance keeps its class after the class is declared again",
         check=gives([1, 2]),
         py=(
             "class A:\n    def v(self):\n        return 1\na = A()",
@@ -137,13 +137,13 @@ STATE = [
         ),
     ),
     Behaviour(
-        name="two names of one list stay two names of one list",
+        name="two names of one list keep sharing it",
         check=gives([1, 2]),
         py=("a = [1]\nb = a", "a.append(2)", "b"),
         ts=("const a = [1]\nconst b = a", "a.push(2)", "b"),
     ),
     Behaviour(
-        name="a generator that is under way persists",
+        name="a running generator persists",
         check=gives([0, 1, 2]),
         py=(
             "def g():\n    yield from range(9)\nit = g()\nx = [next(it)]",
@@ -170,13 +170,13 @@ STATE = [
         ts=("let x = 1\nconst y = [x]\n;(null as any).f()\nlet z = 2", "[x, y]", "z.length"),
     ),
     Behaviour(
-        name="a hard stop puts the session back and says so",
+        name="a hard stop rolls the session back and reports it",
         check=_a_hard_stop_rolls_back,
         py=("x = 1\ny = [1]", "x = 2\ny.append(2)\nw = 3\nwhile True:\n    pass", "[x, y]", "w"),
         ts=("let x = 1\nconst y = [1]", "x = 2\ny.push(2)\nlet w = 3\nwhile (true) {}", "[x, y]", "w"),
     ),
     Behaviour(
-        name="code that is refused changes nothing",
+        name="rejected code changes nothing",
         check=_refused_code_changes_nothing,
         py=("x = 1", "x = 2\nx = (", "x"),
         ts=("let x = 1", "x = 2\nx = (", "x"),

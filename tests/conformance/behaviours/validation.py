@@ -89,7 +89,7 @@ VALIDATION = sharing(
         ),
     ),
     Behaviour(
-        name="a check makes no session",
+        name="a check creates no session",
         check=_makes_no_session,
         py="1 + 1",
         ts="1 + 1",
@@ -101,7 +101,7 @@ VALIDATION = sharing(
         ts="await note('ran')\nconst y = (",
     ),
     Behaviour(
-        name="a check finds a call of an unknown name, with what was meant",
+        name="a check finds a call to an unknown name and suggests a similar one",
         check=finds("UNKNOWN_TOOL", 2, "add_later"),
         py="x = 1\nadd_latr(1)",
         ts="const x = 1\nawait add_latr(1)",
@@ -113,7 +113,7 @@ VALIDATION = sharing(
         ts="const x = 1\nawait add_latr(1)\nconst y = 2\nawait noot(2)",
     ),
     Behaviour(
-        name="a check finds arguments that a tool does not take",
+        name="a check finds arguments that a tool does not accept",
         check=finds("TYPE_ERROR", 2),
         py="x = 1\nadd(1, c=3)",
         ts="const x = 1\nawait add(1, 2, 3)",
@@ -126,19 +126,19 @@ VALIDATION = sharing(
         unpromised=("cpython", "auto"),
     ),
     Behaviour(
-        name="a check finds types that do not fit, or says that it does not look at types",
+        name="a check finds type errors, or reports that it does not check types",
         check=_says_what_it_checked,
         py="x: int = 'text'",
         ts="const x: number = 'text'",
     ),
     Behaviour(
-        name="a check knows what the session has bound",
+        name="a check knows the session's variables",
         check=_clean,
         py=("def double(n):\n    return 2 * n\nx = 1", "double(x)"),
         ts=("function double(n: number) { return 2 * n }\nconst x = 1", "double(x)"),
     ),
     Behaviour(
-        name="a check knows what is bound in the code, wherever",
+        name="a check knows every name that the code binds",
         check=_clean,
         py="def f():\n    return g()\ndef g():\n    return [h for h in [len]][0]('x')\nf()",
         ts="const f = () => g()\nfunction g() { return [(x: string) => x.length].map(h => h('x')) }\nf()",
