@@ -1,7 +1,5 @@
 """Values that a run is given."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
-
 from __future__ import annotations
 
 from typing import Any
@@ -113,9 +111,7 @@ INPUTS = sharing(
         check=gives(True, inputs={"n": 2**60 + 1, "text": str(2**60 + 1)}),
         py="str(n) == text",
         ts="String(n) === text",
-        bugs={
-            "quickjs": "integers above `2**53` are silently rounded, both in inputs and in tool results"
-        },
+        bugs={"quickjs": "integers above `2**53` are silently rounded, both in inputs and in tool results"},
     ),
     Behaviour(
         name="an input may be several megabytes",

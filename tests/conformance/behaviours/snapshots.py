@@ -232,7 +232,12 @@ SNAPSHOTS = [
     Behaviour(
         name="a modified or truncated snapshot is rejected", check=_tampered, py="x = 1", ts="const x = 1"
     ),
-    Behaviour(name="a snapshot signed with another key is rejected", check=_another_key, py="x = 1", ts="const x = 1"),
+    Behaviour(
+        name="a snapshot signed with another key is rejected",
+        check=_another_key,
+        py="x = 1",
+        ts="const x = 1",
+    ),
     Behaviour(
         name="a snapshot of another build is rejected", check=_another_build, py="x = 1", ts="const x = 1"
     ),
