@@ -79,6 +79,11 @@ class TurnObserver(Protocol):
 class TurnDriver:
     """One turn under one lease. `drive` is called once, in a task of its own."""
 
+    _interrupt: inputs.Input | None = None
+    _retreats = 0
+    _wake: asyncio.Future[None] | None = None
+    _asking: asyncio.Task[object] | None = None
+
     def __init__(
         self,
         machine: TurnMachine,
@@ -101,10 +106,6 @@ class TurnDriver:
         self._now = services.clock.now_ms
         self._sleep = services.sleep
         self._inbox: list[inputs.Input] = []
-        self._interrupt: inputs.Input | None = None
-        self._retreats = 0
-        self._wake: asyncio.Future[None] | None = None
-        self._asking: asyncio.Task[object] | None = None
         self._pure: set[int] = set()
 
     async def drive(self, commands: list[Command]) -> Driven:
@@ -131,6 +132,7 @@ class TurnDriver:
                 timer.cancel()
             with contextlib.suppress(StoreError):  # the turn broke already, or nothing is left to write
                 await self.journal.end_flushing()
+            self.journal.on_cancel = None  # without this cycle the turn is freed now, not by the collector
 
     def resume(self, ended: Iterable[tuple[str, WaitOutcome]], *, cancelled: bool) -> list[Command]:
         """Feed the waits that have *ended* since the turn was parked or left; return the commands."""

@@ -153,6 +153,13 @@ class DriverServices(Protocol):
 class TurnJournal:
     """The journal of one turn under one lease. *on_cancel* is called when the store has a cancellation."""
 
+    urgent = False
+    """Whether something unsaved must be written before the next effect."""
+    lost = False
+    _blobs: tuple[port.Blob, ...] = ()
+    _flush_timer: asyncio.TimerHandle | None = None
+    _flushing: asyncio.Task[None] | None = None
+
     def __init__(
         self,
         turn_id: str,
@@ -171,20 +178,14 @@ class TurnJournal:
         self.unsaved: list[
             port.JournalEntry | tuple[str, inputs.Input]
         ] = []  # inputs by their keys, not yet encoded
-        self.urgent = False
-        """Whether something unsaved must be written before the next effect."""
-        self.lost = False
         clock = services.clock
         self.held_until_ms = clock.boot_ms() + lease.until_ms - clock.now_ms()
         """Until then, by the boot-time clock, no other process may take the lease."""
         self._services = services
         self._host = host
-        self._on_cancel = on_cancel
+        self.on_cancel: Callable[[], None] | None = on_cancel
         self._approvals: list[Approval] = []
         self._waits: list[Wait] = []
-        self._blobs: tuple[port.Blob, ...] = ()
-        self._flush_timer: asyncio.TimerHandle | None = None
-        self._flushing: asyncio.Task[None] | None = None
 
     def note(self, given: inputs.Input, machine: TurnMachine) -> bool:
         """Note an input that *machine* is about to be fed; false if its effect has its outcome already."""
@@ -293,8 +294,8 @@ class TurnJournal:
 
     async def _save(self, save: port.Save) -> port.JournalEntry | None:
         saved = await self.write(lambda: self._services.store.save(self.lease, save))
-        if saved.cancel_requested and "cancel_requested" not in self.keys:
-            self._on_cancel()
+        if saved.cancel_requested and "cancel_requested" not in self.keys and self.on_cancel is not None:
+            self.on_cancel()
         return saved.checkpoint
 
     async def write(self, write: Callable[[], Awaitable[T]]) -> T:

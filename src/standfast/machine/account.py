@@ -47,17 +47,18 @@ _ADVICE: Final = {
 class TurnAccount:
     """The usage of one turn, its limits and its time."""
 
+    limits = UsageLimits()
+    usage = Usage()
+    model_calls = 0
+    iterations = 0
+    _warnings: BudgetWatch | None = None
+    _plugin_usage: tuple[UsageEntry, ...] = ()
+    _unpriced = ""
+
     def __init__(self) -> None:
-        self.limits = UsageLimits()
-        self.usage = Usage()
-        self.model_calls = 0
-        self.iterations = 0
         self.watch = Stopwatch()
         self.progress = Progress()
-        self._warnings: BudgetWatch | None = None
         self._by_model: dict[str, Usage] = {}
-        self._plugin_usage: tuple[UsageEntry, ...] = ()
-        self._unpriced = ""
 
     def start(self, limits: UsageLimits, at_ms: int, *, warns: bool) -> None:
         self.limits = limits
@@ -234,8 +235,9 @@ def _shares(limits: UsageLimits, spent: TurnSpending) -> Iterator[_Share]:
 class Progress:
     """Counts the rounds in a row that made no progress. Nothing is computed before `idle_rounds` is read."""
 
+    _idle_rounds = 0
+
     def __init__(self) -> None:
-        self._idle_rounds = 0
         self._uncounted: list[Sequence[tuple[ToolCall, ToolMessage]]] = []
         self._seen: set[str] = set()
 
@@ -272,11 +274,10 @@ def _mark(call: ToolCall, result: ToolMessage) -> str:
 class Stopwatch:
     """How long a turn has run. `now_ms` is the time of the last input."""
 
-    def __init__(self) -> None:
-        self.now_ms = 0
-        self._ran_ms = 0
-        self._since_ms: int | None = None
-        self._last_ms = 0
+    now_ms = 0
+    _ran_ms = 0
+    _since_ms: int | None = None
+    _last_ms = 0
 
     def tick(self, at_ms: int) -> None:
         """Take the time of an input."""

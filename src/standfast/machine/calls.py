@@ -62,12 +62,13 @@ class _Call:
 class CallTable:
     """The calls of the current round, with ids of the whole turn. `asks_plugins`: they rule on each first."""
 
+    asks_plugins = False
+    _count = 0
+
     def __init__(self) -> None:
-        self.asks_plugins = False
         self.given_up: list[ToolCall] = []
         """The calls of code whose execution was given up; it left no record."""
         self._records: list[tuple[int, ExternalCallRecord]] = []
-        self._count = 0
         self._round: dict[int, _Call] = {}
 
     def add(self, requested: tuple[RequestedCall, ...]) -> tuple[ToolCall, ...]:

@@ -98,51 +98,52 @@ class Phase(enum.Enum):
 class TurnMachine:
     """The state of one turn. Feed it inputs; execute the commands it returns."""
 
+    phase = Phase.NEW
+    turn_id = ""
+    nonce = ""
+    outcome: Ended | None = None
+    prompt: str | None = None
+    """The prompt as plugins made it, if they did."""
+    prepared: inputs.CallPrepared | None = None
+    """The plugins' preparation of the model call that is under way."""
+    replied_at_ms = 0
+    """When the model gave its last reply."""
+    failed_at_ms = 0
+    """When a model call last failed: the delay of the next one counts from then on."""
+    compaction: FrameSwitch | None = None
+    """The frame that was opened before this turn, in place of what the model saw of the session."""
+    code: CodeInput | None = None
+    """The turn's input, if that is code and not a message."""
+    extension: object = None
+    prompt_layer: PromptLayer | None = None
+    checkpoints = 0
+    _stages: frozenset[inputs.Stage] = frozenset()
+    _checkpoint: inputs.CheckpointKind = "after_work"
+    _asked_plugins = False
+    _preparations = 0
+    _overflowed = False
+    _attempt = 0
+    _delay_ms = 0
+    _waited_ms = 0
+    _output_retries = 0
+    _answer = ""
+    _switch: FrameSwitch | None = None
+    _wanted: inputs.FinishRequested | None = None
+    _closings = 0
+    _closing: Ruling | None = None
+    """What plugins ruled about the end of the turn."""
+    _ending: Ended | None = None
+    _resumes = 0
+
     def __init__(self) -> None:
-        self.phase = Phase.NEW
-        self.turn_id = ""
-        self.nonce = ""
+        self.account = TurnAccount()
+        self.calls = CallTable()
         self.entries: list[Entry] = []
         """What the turn adds to the history, so far."""
         self.messages: list[Message] = []
         """The messages among `entries`: what the model sees of this turn."""
-        self.account = TurnAccount()
-        self.calls = CallTable()
-        self.outcome: Ended | None = None
-        self.prompt: str | None = None
-        """The prompt as plugins made it, if they did."""
-        self.prepared: inputs.CallPrepared | None = None
-        """The plugins' preparation of the model call that is under way."""
-        self.replied_at_ms = 0
-        """When the model gave its last reply."""
-        self.failed_at_ms = 0
-        """When a model call last failed: the delay of the next one counts from then on."""
-        self.compaction: FrameSwitch | None = None
-        """The frame that was opened before this turn, in place of what the model saw of the session."""
-        self.code: CodeInput | None = None
-        """The turn's input, if that is code and not a message."""
-        self.extension: object = None
-        self.prompt_layer: PromptLayer | None = None
-        self.checkpoints = 0
-        self._stages: frozenset[inputs.Stage] = frozenset()
-        self._checkpoint: inputs.CheckpointKind = "after_work"
-        self._asked_plugins = False
         self._said: list[UserMessage] = []
         """What plugins want said to the model at the next checkpoint."""
-        self._preparations = 0
-        self._overflowed = False
-        self._attempt = 0
-        self._delay_ms = 0
-        self._waited_ms = 0
-        self._output_retries = 0
-        self._answer = ""
-        self._switch: FrameSwitch | None = None
-        self._wanted: inputs.FinishRequested | None = None
-        self._closings = 0
-        self._closing: Ruling | None = None
-        """What plugins ruled about the end of the turn."""
-        self._ending: Ended | None = None
-        self._resumes = 0
 
     # Queries of the driver and the runtime
 

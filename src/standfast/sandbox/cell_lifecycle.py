@@ -100,9 +100,11 @@ def text_problem(code: str) -> Diagnostic | None:
 class Output:
     """Collects printed text; drops text above *limit* bytes and calls *on_flood* far above it."""
 
-    def __init__(self, limit: int, on_flood: Callable[[], None], stdout: str = "", stderr: str = "") -> None:
+    def __init__(
+        self, limit: int, on_flood: Callable[[], None] | None, stdout: str = "", stderr: str = ""
+    ) -> None:
         self._limit = limit
-        self._on_flood = on_flood
+        self.on_flood = on_flood
         self.forget(stdout, stderr)
 
     def forget(self, stdout: str = "", stderr: str = "") -> None:
@@ -123,8 +125,8 @@ class Output:
             if room > 0:
                 self._parts[stream].append(data[:room].decode("utf-8", "ignore"))
                 self._kept = self._limit
-        if self._bytes > FLOOD_FACTOR * self._limit:
-            self._on_flood()
+        if self._bytes > FLOOD_FACTOR * self._limit and self.on_flood is not None:
+            self.on_flood()
 
     def so_far(self) -> CellOutput:
         return CellOutput("".join(self._parts["stdout"]), "".join(self._parts["stderr"]), self.truncated)
@@ -477,8 +479,12 @@ class SteppedCell:
 
     def _time_is_over(self) -> None:
         error = run_errors.wall_error(self._limits)
-        if self._computing and self._stepper.wall_grace_s:
-            self._engine.watchdog.watch(self, self._stepper.wall_grace_s, lambda: self.stop(error))
+        with self._stopping:
+            if self._ended:
+                return
+            grace_s = self._stepper.wall_grace_s
+        if self._computing and grace_s:
+            self._engine.watchdog.watch(self, grace_s, lambda: self.stop(error))
         else:
             self.stop(error)
 
@@ -537,6 +543,9 @@ class SteppedCell:
         self._engine.watchdog.forget(self)
         self._engine.live.discard(self)
         self._stepper.release(warm=warm)
+        # They refer to the cell: without these cycles it is freed with its turn, not by the collector.
+        self.output.on_flood = None
+        del self._stepper
 
     def _paused(self) -> PausedCell:
         encode, printed = encode_json, self.output.so_far()

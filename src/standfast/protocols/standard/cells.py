@@ -341,18 +341,19 @@ def _by_name(functions: CodeFunctions, call: CellCall) -> tuple[list[Json], dict
 class RunningCell:
     """One cell on its engine, from its beginning or from where it was suspended to its end."""
 
+    _run: CellRun | None = None
+    _computing = False
+    _given_up = False
+    _heard = 0
+    _hearing = False
+
     def __init__(self, ctx: CodeExecutionContext, engine: CodeEngine) -> None:
         self._ctx = ctx
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._through: asyncio.Future[CellEnd] = self._loop.create_future()
         self._ended: asyncio.Future[CellEnd] = self._loop.create_future()
-        self._run: CellRun | None = None
-        self._computing = False
-        self._given_up = False
-        self._heard = 0
         self._inline = isinstance(self._loop, BlockingLoop)
-        self._hearing = False
 
     async def run_request(self, request: CellRequest) -> CellEnd:
         """Run a cell until its code is through. `end` waits until the variables are stored too."""
