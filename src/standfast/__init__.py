@@ -19,8 +19,7 @@ __all__, __getattr__, __dir__ = lazy_exports(
         "standfast.model.capability": (
             "CallStatus Capability ExternalCallRecord SideEffect ToolCallContext auto_approval"
         ),
-        "standfast.model.diagnostic": "Diagnostic Severity",
-        "standfast.model.language": "Language",
+        "standfast.model.code": "Diagnostic Language Severity",
         "standfast.model.run": "Metrics RunRequest RunResult RunStatus",
         "standfast.tools": "RegisteredTool Tool ToolRegistry tool",
         "standfast.runtime.blocking": "BlockingSandbox",
@@ -80,12 +79,12 @@ if TYPE_CHECKING:
     from standfast.model.capability import SideEffect as SideEffect
     from standfast.model.capability import ToolCallContext as ToolCallContext
     from standfast.model.capability import auto_approval as auto_approval
-    from standfast.model.diagnostic import Diagnostic as Diagnostic
-    from standfast.model.diagnostic import Severity as Severity
+    from standfast.model.code import Diagnostic as Diagnostic
+    from standfast.model.code import Language as Language
+    from standfast.model.code import Severity as Severity
     from standfast.model.host_requests import DirectRequest as DirectRequest
     from standfast.model.host_requests import SessionCreateRequest as SessionCreateRequest
     from standfast.model.host_requests import TurnInput as TurnInput
-    from standfast.model.language import Language as Language
     from standfast.model.limits import CapabilityLimits as CapabilityLimits
     from standfast.model.limits import SessionLimits as SessionLimits
     from standfast.model.limits import Usage as Usage

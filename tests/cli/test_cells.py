@@ -15,7 +15,7 @@ from standfast import Agent, CodeMode, Runtime
 from standfast.cli.chat_screen import ChatScreen
 from standfast.cli.transcript import calls_made, code_lines, is_cell, outcome, remarks, report_of
 from standfast.errors import ErrorObject, Span
-from standfast.model.cell import CallMade, CellReport
+from standfast.model.code import CallMade, CellReport
 from standfast.model.events import (
     ModelCallStarted,
     ReplyReceived,

@@ -20,7 +20,7 @@ import pytest
 
 from standfast.errors import Code
 from standfast.model.capability import Capability
-from standfast.model.language import Language
+from standfast.model.code import Language
 from standfast.model.limits import SessionLimits
 from standfast.ports.code_engine import CellEnd, CellRequest, Check, CodeEngine
 from standfast.sandbox.auto_python import AutoPython

@@ -18,7 +18,7 @@ import standfast.plugins
 from standfast import CodeProtocol
 from standfast.cli.main import main
 from standfast.errors import STATUS_OF_CODE, Code
-from standfast.model.language import EngineName
+from standfast.model.code import EngineName
 from standfast.model.limits import AGENT_TIMEOUT_MS, SANDBOX_TIMEOUT_MS, CapabilityLimits, SessionLimits
 from standfast.plugins import shipped
 from standfast.plugins.answers import ALLOWED

@@ -14,9 +14,8 @@ from standfast.errors import ErrorObject, LeaseLost, StoreUnavailable
 from standfast.machine.commands import RunTool
 from standfast.machine.inputs import ModelFailed, WaitEnded
 from standfast.model.limits import UsageLimits
-from standfast.model.outcome import Stopped, StopReason
+from standfast.model.outcome import Elapsed, Stopped, StopReason, Wait
 from standfast.model.session import TurnState
-from standfast.model.wait import Elapsed, Wait
 from standfast.ports.session_store import Lease, Save, Saved
 
 

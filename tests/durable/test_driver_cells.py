@@ -27,9 +27,8 @@ from standfast.errors import ErrorObject, LeaseLost, StoreUnavailable
 from standfast.machine.inputs import FinishRequested, FrameSwitchRequested, Input, ToolSettled, WaitEnded
 from standfast.model.frame import FrameSwitch
 from standfast.model.limits import UsageLimits
-from standfast.model.outcome import FrameSwitched, Stopped, StopReason
+from standfast.model.outcome import Approved, Elapsed, FrameSwitched, Stopped, StopReason, Wait
 from standfast.model.ruling import Ruling
-from standfast.model.wait import Approved, Elapsed, Wait
 
 ENOUGH = ErrorObject(code="ENOUGH", message="enough")
 

@@ -30,10 +30,9 @@ from standfast.model.canonical import digest_bytes
 from standfast.model.frame import FrameSwitch
 from standfast.model.limits import UsageLimits
 from standfast.model.message import ToolMessage
-from standfast.model.outcome import Finished, FrameSwitched, StopReason
+from standfast.model.outcome import Finished, FrameSwitched, StopReason, Wait
 from standfast.model.ruling import CallRuling, Ruling
 from standfast.model.session import PluginNode
-from standfast.model.wait import Wait
 from standfast.ports.session_store import Blob, Lease, Save, Saved, StateRecord
 
 ENOUGH = ErrorObject(code="ENOUGH", message="enough")

@@ -53,10 +53,18 @@ from standfast.model.capability import CallStatus, ExternalCallRecord, SideEffec
 from standfast.model.frame import FrameSwitch
 from standfast.model.limits import Usage, UsageEntry, UsageLimits
 from standfast.model.message import AssistantMessage, RequestedCall, ToolMessage, UserMessage
-from standfast.model.outcome import Ended, FrameSwitched, Stopped, StopReason
+from standfast.model.outcome import (
+    Approved,
+    Ended,
+    FrameSwitched,
+    Stopped,
+    StopReason,
+    Wait,
+    WaitKind,
+    WaitOutcome,
+)
 from standfast.model.ruling import CallRuling, Ruling
 from standfast.model.session import FrameOpened, PluginNode, TurnEnded
-from standfast.model.wait import Approved, Wait, WaitKind, WaitOutcome
 
 NO_TIME = -1
 """The time of an input that gets its own when it is fed."""

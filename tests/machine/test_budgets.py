@@ -28,9 +28,8 @@ from machine_turns import (
 
 from standfast.machine import Input, ModelReplied
 from standfast.model.limits import Usage, UsageEntry, UsageLimits
-from standfast.model.outcome import StopReason
+from standfast.model.outcome import Denied, StopReason
 from standfast.model.ruling import Ruling
-from standfast.model.wait import Denied
 
 AFTER_WORK = passed("after_work")
 

@@ -25,8 +25,7 @@ from machine_turns import (
 
 from standfast.machine import RunTool
 from standfast.model.message import ToolMessage
-from standfast.model.outcome import StopReason
-from standfast.model.wait import Approved
+from standfast.model.outcome import Approved, StopReason
 
 
 def acting(*names: str) -> Turn:

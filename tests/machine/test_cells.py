@@ -46,7 +46,7 @@ from standfast.machine import (
 )
 from standfast.model.capability import GuestException
 from standfast.model.message import AttachmentPart, ToolCall, ToolMessage
-from standfast.model.wait import Approved, Elapsed
+from standfast.model.outcome import Approved, Elapsed
 
 
 def cell_of(commands: list[Command]) -> ContinueCell:

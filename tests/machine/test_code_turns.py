@@ -27,7 +27,7 @@ from machine_turns import (
 
 from standfast.errors import Code, ErrorObject, InternalError
 from standfast.machine import Input, Phase, RunTool, Stage, ToolSettled, TurnStarted
-from standfast.model.cell import RUN_CODE, CodeInput
+from standfast.model.code import RUN_CODE, CodeInput
 from standfast.model.limits import SessionLimits, UsageLimits
 from standfast.model.message import UserMessage
 from standfast.model.outcome import Finished, StopReason

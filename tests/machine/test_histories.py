@@ -25,7 +25,7 @@ from standfast.machine import (
     encode_input,
 )
 from standfast.model.message import ToolCall
-from standfast.model.wait import Approved
+from standfast.model.outcome import Approved
 from standfast.testing.histories import (
     FORMAT,
     History,

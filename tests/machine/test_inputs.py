@@ -56,9 +56,9 @@ from standfast.machine import (
 from standfast.model.capability import GuestException
 from standfast.model.limits import Usage
 from standfast.model.message import AttachmentPart, TextPart, ToolMessage, UserMessage
+from standfast.model.outcome import Approved, Completed, Denied, Elapsed, Expired, Failed
 from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
 from standfast.model.ruling import NOTHING_SAID
-from standfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed
 
 _PICTURE = UserMessage(
     content=(

@@ -64,10 +64,21 @@ from standfast.machine import (
 from standfast.model.frame import FrameSwitch
 from standfast.model.limits import Usage, UsageEntry, UsageLimits
 from standfast.model.message import AssistantMessage, Message, RequestedCall, ToolMessage, UserMessage
-from standfast.model.outcome import Finished, FrameSwitched, StopReason, Waiting
+from standfast.model.outcome import (
+    Approved,
+    Completed,
+    Denied,
+    Elapsed,
+    Expired,
+    Finished,
+    FrameSwitched,
+    StopReason,
+    Wait,
+    Waiting,
+    WaitOutcome,
+)
 from standfast.model.ruling import CallRuling, Ruling
 from standfast.model.session import FrameOpened, PluginNode, TurnEnded
-from standfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Wait, WaitOutcome
 from standfast.testing.histories import command_as_json
 
 ERRORS = st.sampled_from(["PROVIDER_ERROR", "CONTEXT_OVERFLOW", "TOOL_ERROR"]).map(

@@ -18,7 +18,7 @@ from machine_turns import (
 
 from standfast.machine import RunTool
 from standfast.model.message import ToolMessage
-from standfast.model.wait import Approved, Wait
+from standfast.model.outcome import Approved, Wait
 
 
 def test_a_call_that_timed_out_is_prepared_anew_and_says_so() -> None:

@@ -9,8 +9,17 @@ from machine_turns import DENIED, Turn, calls, ended, passed, settled, started, 
 
 from standfast.errors import ErrorObject
 from standfast.machine import Park, Phase, RunTool
-from standfast.model.outcome import Waiting
-from standfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed, Wait, WaitOutcome
+from standfast.model.outcome import (
+    Approved,
+    Completed,
+    Denied,
+    Elapsed,
+    Expired,
+    Failed,
+    Wait,
+    Waiting,
+    WaitOutcome,
+)
 
 OUTCOMES: dict[str, WaitOutcome] = {
     "approved": Approved(),

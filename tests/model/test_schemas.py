@@ -28,8 +28,7 @@ from standfast.model.capability import (
     ToolStateEntry,
     auto_approval,
 )
-from standfast.model.cell import CallMade, CellReport
-from standfast.model.diagnostic import Diagnostic
+from standfast.model.code import CallMade, CellReport, Diagnostic
 from standfast.model.directive import RuntimeEvent, SessionRequest, ask_person
 from standfast.model.events import WaitBegan
 from standfast.model.frame import FrameSwitch
@@ -67,7 +66,7 @@ from standfast.model.monitor import (
     MonitorUpdateBatch,
     WakePolicy,
 )
-from standfast.model.outcome import Finished, StopReason, Waiting
+from standfast.model.outcome import Denied, Finished, StopReason, Wait, Waiting
 from standfast.model.plugin_options import PluginOptions
 from standfast.model.plugin_state import (
     PluginSessionSnapshot,
@@ -98,7 +97,6 @@ from standfast.model.session import (
 from standfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
 from standfast.model.trace_record import TraceRecord
 from standfast.model.trigger import Occurrence, Schedule, Trigger
-from standfast.model.wait import Denied, Wait
 
 _FILES = Path(__file__).parents[2] / "docs" / "reference" / "schema"
 _ERROR = ErrorObject(

@@ -16,8 +16,7 @@ from standfast.model.capability import (
     ToolCallContext,
     auto_approval,
 )
-from standfast.model.diagnostic import Diagnostic, Severity
-from standfast.model.language import Language
+from standfast.model.code import Diagnostic, Language, Severity
 from standfast.model.limits import CapabilityLimits, SessionLimits
 from standfast.model.run import Metrics, RunRequest, RunResult, RunStatus
 from standfast.model.session import SNAPSHOT_VERSION, SessionMeta

@@ -11,7 +11,7 @@ from stand_ins import Place
 
 from standfast import Agent, Plugin, tool
 from standfast.errors import InvalidPlugin
-from standfast.model.cell import CellReport
+from standfast.model.code import CellReport
 from standfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse
 from standfast.plugins.registrar import PluginRegistrar
 from standfast.ports.code_engine import CallAnswer, CellCall

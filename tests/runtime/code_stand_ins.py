@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from standfast.model.cell import CellReport
+from standfast.model.code import CellReport
 from standfast.model.limits import Usage
 from standfast.model.message import Content, Message, RequestedCall, ToolMessage, UserMessage, text_of
 from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded

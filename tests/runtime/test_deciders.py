@@ -12,7 +12,7 @@ from standfast import BlockingSandbox, tool
 from standfast.errors import InvalidArgument
 from standfast.model.approval import Decision
 from standfast.model.events import WaitOver
-from standfast.model.wait import Approved, Denied
+from standfast.model.outcome import Approved, Denied
 from standfast.runtime.turn import Subscription
 
 REPLIES = (asks(("pay", {})), "end")

@@ -8,7 +8,7 @@ import pytest
 
 from standfast import RunRequest, RunResult, Sandbox, SessionId, SessionLimits
 from standfast.errors import ServiceUnavailable, SessionNotFound
-from standfast.model.language import Language
+from standfast.model.code import Language
 from standfast.model.run import RunStatus
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from standfast.errors import Code, EngineFailed, ErrorObject, InvalidArgument
 from standfast.model.capability import GuestException
-from standfast.model.diagnostic import Diagnostic
-from standfast.model.language import Language
+from standfast.model.code import Diagnostic, Language
 from standfast.model.limits import SessionLimits
 from standfast.ports.cell_stepper import (
     CellFailed,

@@ -23,7 +23,7 @@ from standfast.errors import (
     InvalidArgument,
     SnapshotRefused,
 )
-from standfast.model.language import Language
+from standfast.model.code import Language
 from standfast.ports.code_engine import CodeEngine
 from standfast.sandbox.cpython import state as cpython_state
 from standfast.sandbox.engine_kinds import KINDS, EngineKind, EngineSettings

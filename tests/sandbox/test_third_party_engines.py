@@ -12,8 +12,7 @@ import pytest
 
 from standfast import Agent, BlockingSandbox, CodeProtocol, ScriptedModel, tool
 from standfast.errors import CodeExecutionUnavailable, InvalidArgument
-from standfast.model.diagnostic import Diagnostic
-from standfast.model.language import Language
+from standfast.model.code import Diagnostic, Language
 from standfast.ports.cell_stepper import CellStopped, EngineCall, Step, StepEnded, StepperHost
 from standfast.ports.code_engine import CallAnswer, CellFunctions, Check, Touched
 from standfast.sandbox import engine_kinds

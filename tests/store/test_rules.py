@@ -23,12 +23,11 @@ from standfast.errors import (
 )
 from standfast.graph.history import Branch
 from standfast.model.approval import Approval, ApprovalState, Decision
-from standfast.model.language import Language
+from standfast.model.code import Language
 from standfast.model.limits import SessionLimits
-from standfast.model.outcome import Waiting
+from standfast.model.outcome import Approved, Completed, Denied, Elapsed, Expired, Wait, Waiting
 from standfast.model.session import CodeSettings, SessionCharter, TurnRecord, TurnState
 from standfast.model.task import TaskState
-from standfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Wait
 from standfast.ports.session_store import PruneRequest, SeenClock
 from standfast.store import rules
 from standfast.testing.session_store_tasks import a_task, a_trigger

@@ -26,9 +26,8 @@ from standfast.errors import (
     TokenAlreadyUsed,
     TurnUnfinished,
 )
-from standfast.model.outcome import Waiting
+from standfast.model.outcome import Completed, Expired, Wait, Waiting
 from standfast.model.session import SessionHead, TurnState
-from standfast.model.wait import Completed, Expired, Wait
 from standfast.ports.session_store import Begun, CommitRefused, JournalEntry, Lease, Save, SessionStore
 from standfast.store.memory_sessions import MemorySessionStore
 from standfast.store.sqlite.sessions import SqliteSessionStore

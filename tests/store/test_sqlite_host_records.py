@@ -14,8 +14,8 @@ import apsw
 import pytest
 
 from standfast.errors import RecordCorrupt
+from standfast.model.outcome import Completed
 from standfast.model.task import TaskState
-from standfast.model.wait import Completed
 from standfast.ports.session_store import Repeated
 from standfast.store.memory_sessions import MemorySessionStore
 from standfast.store.sqlite import schema

@@ -17,9 +17,9 @@ import apsw
 import pytest
 
 from standfast.errors import LeaseLost, RecordCorrupt, SchemaTooNew, SessionNotFound, StoreUnavailable
+from standfast.model.outcome import Completed
 from standfast.model.session import Entry, SessionHead
 from standfast.model.task import TaskState
-from standfast.model.wait import Completed
 from standfast.ports.session_store import Begun, PruneRequest, Repeated, Save
 from standfast.store.sqlite.connection import open_checked
 from standfast.store.sqlite.sandbox_migration import COMPONENTS

@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from standfast.errors import RecordCorrupt
-from standfast.model.wait import Completed
+from standfast.model.outcome import Completed
 from standfast.ports.session_store import PruneRequest, Repeated
 from standfast.store.sqlite import schema
 from standfast.store.sqlite.sessions import SqliteSessionStore

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from standfast.model.language import Language, language_of
+from standfast.model.code import Language, language_of
 
 MODEL_VARIABLE = "STANDFAST_MODEL"
 DEMO_MODEL = "scripted:demo"

@@ -28,8 +28,7 @@ from standfast.model.events import (
     WaitOver,
 )
 from standfast.model.message import ToolCall
-from standfast.model.outcome import Finished, FrameSwitched
-from standfast.model.wait import Approved, Denied
+from standfast.model.outcome import Approved, Denied, Finished, FrameSwitched
 
 
 class ChatScreen:

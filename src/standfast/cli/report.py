@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from standfast.errors import Span
     from standfast.model.approval import Approval
-    from standfast.model.diagnostic import Diagnostic
+    from standfast.model.code import Diagnostic
     from standfast.model.run import RunResult
 
 _COLOURS = {"error": "bold red", "warning": "yellow", "info": "cyan"}

@@ -13,7 +13,7 @@ import msgspec
 
 from standfast.cli.output import cost_text, error_text, short_json, shortened, visible
 from standfast.cli.report import plain_table
-from standfast.model.cell import RUN_CODE, CellReport
+from standfast.model.code import RUN_CODE, CellReport
 from standfast.model.limits import UsageEntry
 from standfast.model.message import (
     AssistantMessage,

@@ -14,8 +14,7 @@ from standfast.model.session import TurnRecord, TurnState
 
 if TYPE_CHECKING:
     from standfast.model.approval import Approval
-    from standfast.model.outcome import Outcome
-    from standfast.model.wait import Wait
+    from standfast.model.outcome import Outcome, Wait
     from standfast.runtime.agent_runtime import Runtime
 
 

@@ -43,9 +43,8 @@ from standfast.machine.commands import (
 )
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.message import UserMessage
-from standfast.model.outcome import Ended, FrameSwitched, StopReason, Waiting
+from standfast.model.outcome import Ended, FrameSwitched, StopReason, Waiting, WaitOutcome
 from standfast.model.session import SessionHead, TurnSummary
-from standfast.model.wait import WaitOutcome
 from standfast.ports.session_store import CommitRefused, JournalEntry, Lease, QueuedInput, TurnCommit
 
 T = TypeVar("T")

@@ -14,8 +14,7 @@ import msgspec
 from standfast.machine import inputs
 from standfast.machine.commands import CallModel, ContinueCell, PrepareCall, RunHooks, RunTool
 from standfast.model.approval import Approval
-from standfast.model.outcome import Ended
-from standfast.model.wait import Wait
+from standfast.model.outcome import Ended, Wait
 from standfast.ports.session_store import Blob, JournalEntry, StateRecord
 
 Deliver = Callable[[inputs.Input], None]

@@ -40,8 +40,8 @@ from standfast.durable.process_identity import is_dead, process_name
 from standfast.machine import inputs
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.approval import Approval
+from standfast.model.outcome import Wait
 from standfast.model.ruling import NOTHING_SAID
-from standfast.model.wait import Wait
 from standfast.ports import session_store as port
 from standfast.ports.clock import Clock
 

@@ -22,9 +22,9 @@ from standfast.machine.commands import ContinueCell, RunTool
 from standfast.machine.inputs import CallRuled, CallTimedOut, CellCalled, CellPaused, ToolSettled
 from standfast.model.canonical import Json
 from standfast.model.capability import MAX_TRACEBACKS, ExternalCallRecord
-from standfast.model.cell import RUN_CODE
+from standfast.model.code import RUN_CODE
 from standfast.model.message import RequestedCall, ToolCall, ToolMessage
-from standfast.model.wait import Approved, Wait, WaitOutcome
+from standfast.model.outcome import Approved, Wait, WaitOutcome
 
 _replace = msgspec.structs.replace
 

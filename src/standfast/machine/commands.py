@@ -9,8 +9,7 @@ import msgspec
 from standfast.machine.inputs import CheckpointKind, HookStage, ToolSettled
 from standfast.model.canonical import Json
 from standfast.model.message import ToolCall
-from standfast.model.outcome import Ended, Waiting
-from standfast.model.wait import Wait, WaitOutcome
+from standfast.model.outcome import Ended, Wait, Waiting, WaitOutcome
 
 
 class RunHooks(msgspec.Struct, frozen=True):

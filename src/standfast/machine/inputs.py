@@ -13,7 +13,7 @@ import msgspec
 from standfast.errors import ErrorObject
 from standfast.model.canonical import Json, encode_json
 from standfast.model.capability import ExternalCallRecord, GuestException
-from standfast.model.cell import CodeInput
+from standfast.model.code import CodeInput
 from standfast.model.frame import FrameSwitch
 from standfast.model.limits import Usage, UsageLimits
 from standfast.model.message import (
@@ -24,11 +24,10 @@ from standfast.model.message import (
     ToolMessage,
     UserMessage,
 )
-from standfast.model.outcome import StopReason
+from standfast.model.outcome import StopReason, Wait, WaitOutcome
 from standfast.model.prompt import PromptLayer
 from standfast.model.ruling import NOTHING_SAID, CallRuling, Ruling
 from standfast.model.session import PluginNode
-from standfast.model.wait import Wait, WaitOutcome
 
 CheckpointKind = Literal["after_work", "before_completion"]
 

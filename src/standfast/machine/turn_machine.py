@@ -65,7 +65,7 @@ from standfast.machine.commands import (
     StopEffects,
 )
 from standfast.machine.retry import Retry, decide
-from standfast.model.cell import CodeInput
+from standfast.model.code import CodeInput
 from standfast.model.frame import FrameSwitch
 from standfast.model.limits import Usage, UsageEntry
 from standfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage

@@ -9,10 +9,9 @@ from standfast.model.canonical import Json
 from standfast.model.capability import ExternalCallRecord
 from standfast.model.limits import Usage
 from standfast.model.message import RequestedCall, ToolCall, UserMessage
-from standfast.model.outcome import Ended
+from standfast.model.outcome import Ended, Wait, WaitOutcome
 from standfast.model.session import Payload, SessionIdField, check_session_id
 from standfast.model.task import TaskRecord
-from standfast.model.wait import Wait, WaitOutcome
 
 
 class TurnBegan(msgspec.Struct, frozen=True, kw_only=True, tag="turn_began"):

@@ -1,15 +1,72 @@
-"""How a turn ends, or that it waits."""
+"""How a turn ends, and what a turn that has not ended waits for.
+
+Rule: a wait ends once, and always ends. Every kind has a time (`due_at`) after which it counts as over.
+"""
 
 from __future__ import annotations
 
 import enum
+from typing import Literal
 
 import msgspec
 
 from standfast.errors import ErrorObject
 from standfast.model.canonical import Json
 from standfast.model.frame import FrameSwitch
-from standfast.model.wait import Wait
+from standfast.model.limits import U64
+
+WaitKind = Literal["approval", "timer", "completion"]
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call that waits. `wait_id` is the approval's id, the completion's token, or the timer's name.
+
+    A timer's call results in `value` when it is due.
+    """
+
+    wait_id: str
+    kind: WaitKind
+    call_id: int
+    due_at: U64
+    value: Json = None
+
+
+class Approved(msgspec.Struct, frozen=True, kw_only=True, tag="approved", omit_defaults=True):
+    """A person, `by`, said yes; `arguments` and `args` (by position), if given, replace the call's."""
+
+    arguments: dict[str, Json] | None = None
+    args: list[Json] | None = None
+    by: str | None = None
+
+
+class Denied(msgspec.Struct, frozen=True, kw_only=True, tag="denied", omit_defaults=True):
+    """A person, `by`, said no."""
+
+    reason: str | None = None
+    by: str | None = None
+
+
+class Expired(msgspec.Struct, frozen=True, kw_only=True, tag="expired"):
+    """The wait timed out."""
+
+
+class Elapsed(msgspec.Struct, frozen=True, kw_only=True, tag="elapsed"):
+    """The timer is due."""
+
+
+class Completed(msgspec.Struct, frozen=True, kw_only=True, tag="completed"):
+    """The call's result was delivered from outside."""
+
+    value: Json = None
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """The call's failure was delivered from outside."""
+
+    error: ErrorObject
+
+
+WaitOutcome = Approved | Denied | Expired | Elapsed | Completed | Failed
 
 
 class StopReason(enum.StrEnum):

@@ -11,8 +11,7 @@ import msgspec
 from standfast.errors import STATUS_OF_CODE, ErrorObject, InvalidArgument
 from standfast.model.canonical import Json
 from standfast.model.capability import ExternalCallRecord
-from standfast.model.diagnostic import Diagnostic
-from standfast.model.language import Language
+from standfast.model.code import Diagnostic, Language
 from standfast.model.limits import U32, U64, Positive32, SessionLimits
 from standfast.model.session import SessionIdField, check_session_id
 

@@ -10,75 +10,53 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from standfast import errors
-from standfast.model import (
-    approval,
-    capability,
-    cell,
-    diagnostic,
-    directive,
-    events,
-    host_requests,
-    language,
-    limits,
-    message,
-    monitor,
-    outcome,
-    plugin_options,
-    plugin_state,
-    prompt,
-    ruling,
-    run,
-    session,
-    task,
-    trace_record,
-    trigger,
-    wait,
-)
+from standfast.model.session import SessionIdField
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _REF_TEMPLATE: Final = "#/$defs/{name}"
 
 _BY_MODULE: Final = {
-    approval: "Approval ApprovalState Decision",
-    capability: "ApprovalPolicy CallStatus Capability ExternalCallRecord SessionToolAccess SideEffect"
+    "model.approval": "Approval ApprovalState Decision",
+    "model.capability": "ApprovalPolicy CallStatus Capability ExternalCallRecord SessionToolAccess SideEffect"
     " ToolAvailability ToolCallContext ToolManifest ToolState ToolStateEntry",
-    cell: "CallMade CellReport",
-    diagnostic: "Diagnostic Severity",
-    directive: "PluginDirective RuntimeEvent SessionRequest",
-    errors: "ErrorObject Span",
-    events: "Event",
-    host_requests: "AppendSessionNodesRequest AppendSessionNodesResult AssembledTurn DirectCompletion"
+    "model.code": "CallMade CellReport Diagnostic Language Severity",
+    "model.directive": "PluginDirective RuntimeEvent SessionRequest",
+    "errors": "ErrorObject Span",
+    "model.events": "Event",
+    "model.host_requests": "AppendSessionNodesRequest AppendSessionNodesResult AssembledTurn DirectCompletion"
     " DirectRequest SessionCreateRequest SessionHandle SessionSnapshot SessionStart TurnInput",
-    language: "Language",
-    limits: "CapabilityLimits SessionLimits Usage UsageEntry UsageLimits",
-    message: "AssistantMessage AttachmentPart InjectedTurnInput InputPart Message TextPart ToolCall"
+    "model.limits": "CapabilityLimits SessionLimits Usage UsageEntry UsageLimits",
+    "model.message": "AssistantMessage AttachmentPart InjectedTurnInput InputPart Message TextPart ToolCall"
     " ToolMessage UserMessage",
-    monitor: "MonitorSnapshot MonitorSpec MonitorState MonitorStatus MonitorUpdate MonitorUpdateBatch"
+    "model.monitor": "MonitorSnapshot MonitorSpec MonitorState MonitorStatus MonitorUpdate MonitorUpdateBatch"
     " WakePolicy",
-    outcome: "Outcome StopReason",
-    plugin_options: "PluginOptions",
-    plugin_state: "PluginSessionSnapshot PluginSnapshotEntry PluginSnapshotMeta ProtocolTurnOptions"
+    "model.outcome": "Outcome StopReason Wait WaitOutcome",
+    "model.plugin_options": "PluginOptions",
+    "model.plugin_state": "PluginSessionSnapshot PluginSnapshotEntry PluginSnapshotMeta ProtocolTurnOptions"
     " SessionState",
-    prompt: "PromptContribution PromptLayer PromptSlot",
-    ruling: "CallRuling Ruling",
-    run: "Metrics RunRequest RunResult RunStatus",
-    session: "CurrentTurn Segment SessionCharter SessionHead SessionInfo SessionMeta SessionPolicy"
+    "model.prompt": "PromptContribution PromptLayer PromptSlot",
+    "model.ruling": "CallRuling Ruling",
+    "model.run": "Metrics RunRequest RunResult RunStatus",
+    "model.session": "CurrentTurn Segment SessionCharter SessionHead SessionInfo SessionMeta SessionPolicy"
     " TurnRecord TurnState TurnSummary",
-    task: "TaskKind TaskRecord TaskSpec TaskState",
-    trace_record: "TraceRecord",
-    trigger: "Occurrence Schedule Trigger",
-    wait: "Wait WaitOutcome",
+    "model.task": "TaskKind TaskRecord TaskSpec TaskState",
+    "model.trace_record": "TraceRecord",
+    "model.trigger": "Occurrence Schedule Trigger",
 }
 PUBLIC_VALUES: Final[dict[str, Any]] = {
-    "SessionId": session.SessionIdField,
-    **{name: getattr(module, name) for module, names in _BY_MODULE.items() for name in names.split()},
+    "SessionId": SessionIdField,
+    **{
+        name: getattr(import_module(f"standfast.{module}"), name)
+        for module, names in _BY_MODULE.items()
+        for name in names.split()
+    },
 }
 """Name → the type that encodes and decodes it."""
 

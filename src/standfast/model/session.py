@@ -18,8 +18,8 @@ import msgspec
 from standfast.errors import ErrorObject, InvalidArgument, InvalidSessionId
 from standfast.model.canonical import Json, digest_bytes
 from standfast.model.capability import ExternalCallRecord, SessionToolAccess
+from standfast.model.code import Language
 from standfast.model.frame import INITIAL, FrameSwitch
-from standfast.model.language import Language
 from standfast.model.limits import (
     U32,
     U64,
@@ -30,9 +30,8 @@ from standfast.model.limits import (
     none_means_defaults,
 )
 from standfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
-from standfast.model.outcome import Outcome, Stopped
+from standfast.model.outcome import Outcome, Stopped, Wait
 from standfast.model.plugin_options import PluginOptions
-from standfast.model.wait import Wait
 
 SESSION_ID_PATTERN: Final = "^[a-zA-Z0-9_-]{1,64}$"
 _session_id = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)

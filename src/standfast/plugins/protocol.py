@@ -17,7 +17,7 @@ from standfast.errors import ErrorObject, ProtocolError, TaskExists
 from standfast.machine.inputs import OutputCheck, ToolSettled
 from standfast.model.canonical import Json
 from standfast.model.capability import Capability
-from standfast.model.cell import CellReport
+from standfast.model.code import CellReport
 from standfast.model.frame import FrameSwitch
 from standfast.model.limits import Usage
 from standfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall

@@ -25,8 +25,7 @@ import msgspec
 from standfast.errors import ErrorObject, Span
 from standfast.model.canonical import Json
 from standfast.model.capability import Capability, GuestException
-from standfast.model.diagnostic import Diagnostic
-from standfast.model.language import Language
+from standfast.model.code import Diagnostic, Language
 from standfast.model.limits import SessionLimits
 
 SLEEP = "sleep"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from standfast.model.language import Language
+from standfast.model.code import Language
 from standfast.model.limits import SessionLimits
 from standfast.model.run import RunRequest, RunResult
 from standfast.model.session import SessionId

@@ -37,6 +37,7 @@ from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json
 from standfast.model.limits import UsageEntry
 from standfast.model.message import UserMessage
+from standfast.model.outcome import Wait, WaitOutcome
 from standfast.model.session import (
     Blocked,
     CodeSettings,
@@ -51,7 +52,6 @@ from standfast.model.session import (
 )
 from standfast.model.task import TaskRecord
 from standfast.model.trigger import Occurrence, Trigger
-from standfast.model.wait import Wait, WaitOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,11 @@ from standfast.durable.journal import LeaseKeeper, owner_is_dead
 from standfast.errors import InvalidArgument, StandfastError
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json, to_json
+from standfast.model.outcome import Completed, Failed
 from standfast.model.plugin_options import PluginOptions
 from standfast.model.prompt import PromptContribution, PromptLayer
 from standfast.model.session import SessionHead, SessionId
 from standfast.model.trigger import Schedule, Trigger
-from standfast.model.wait import Completed, Failed
 from standfast.plugins.running import DEFAULT_TIMEOUT_S
 from standfast.plugins.runtime_services import RuntimeServices, RuntimeSettings, runtime_not_open
 from standfast.plugins.session_context import as_layer

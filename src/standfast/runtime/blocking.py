@@ -11,7 +11,7 @@ import msgspec
 from standfast.errors import Code, InvalidArgument
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json
-from standfast.model.diagnostic import Diagnostic
+from standfast.model.code import Diagnostic
 from standfast.model.limits import SessionLimits
 from standfast.model.run import RunRequest, RunResult, RunStatus
 from standfast.model.session import SessionId, SessionInfo

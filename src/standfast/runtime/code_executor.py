@@ -22,8 +22,7 @@ from typing import Final
 import msgspec
 
 from standfast.errors import Code, EngineFailed, ErrorObject, PluginStateLost
-from standfast.model.cell import RUN_CODE, CellReport, CodeInput
-from standfast.model.language import Language
+from standfast.model.code import RUN_CODE, CellReport, CodeInput, Language
 from standfast.model.limits import SessionLimits
 from standfast.model.message import AssistantMessage, Message
 from standfast.model.session import CodeSettings

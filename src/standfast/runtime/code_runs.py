@@ -46,9 +46,7 @@ from standfast.machine.inputs import TurnStarted, decode_input, encode_input
 from standfast.model.approval import Approval, ApprovalState, Decision, bind_approval
 from standfast.model.canonical import Json, digest_bytes, to_json
 from standfast.model.capability import CallStatus, ExternalCallRecord
-from standfast.model.cell import CellReport, CodeInput
-from standfast.model.diagnostic import Diagnostic, Severity
-from standfast.model.language import Language
+from standfast.model.code import CellReport, CodeInput, Diagnostic, Language, Severity
 from standfast.model.limits import SessionLimits
 from standfast.model.outcome import Stopped, Waiting
 from standfast.model.run import Metrics, RunRequest, RunResult, RunStatus, status_of_code

@@ -22,7 +22,7 @@ from standfast.durable.journal import replay
 from standfast.errors import Code, InvalidArgument, SessionNotFound, SnapshotRefused, StandfastError
 from standfast.machine.inputs import WaitOpened, decode_input
 from standfast.model.canonical import Json
-from standfast.model.language import Language
+from standfast.model.code import Language
 from standfast.model.limits import SessionLimits
 from standfast.model.plugin_state import SessionState
 from standfast.model.session import (

@@ -24,8 +24,7 @@ from standfast.machine.inputs import Input, TurnStarted
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.canonical import digest_bytes
 from standfast.model.capability import Capability
-from standfast.model.cell import RUN_CODE
-from standfast.model.language import USUAL_ENGINE, Language
+from standfast.model.code import RUN_CODE, USUAL_ENGINE, Language
 from standfast.model.limits import CapabilityLimits
 from standfast.model.message import Message
 from standfast.model.outcome import Ended, Waiting

@@ -15,8 +15,7 @@ from standfast.errors import ErrorObject, StandfastError
 from standfast.model.capability import ExternalCallRecord
 from standfast.model.limits import Usage
 from standfast.model.message import Message
-from standfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
-from standfast.model.wait import Wait
+from standfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Wait, Waiting
 
 Output = TypeVar("Output")
 Output_co = TypeVar("Output_co", covariant=True)

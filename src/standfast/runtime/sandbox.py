@@ -20,7 +20,7 @@ from standfast.errors import InvalidArgument, NotConfigured, ServiceUnavailable,
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json
 from standfast.model.capability import Capability
-from standfast.model.language import USUAL_ENGINE, Language
+from standfast.model.code import USUAL_ENGINE, Language
 from standfast.model.limits import SessionLimits
 from standfast.model.run import RunRequest, RunResult
 from standfast.model.session import CodeSettings, SessionId, SessionInfo

@@ -54,9 +54,9 @@ from standfast.model.events import (
 )
 from standfast.model.limits import UsageLimits
 from standfast.model.message import UserMessage
+from standfast.model.outcome import Approved
 from standfast.model.prompt import PromptLayer
 from standfast.model.session import PluginNode
-from standfast.model.wait import Approved
 from standfast.plugins.running import HOOK
 from standfast.plugins.turn_hooks import TurnContext
 from standfast.ports.session_store import Blob

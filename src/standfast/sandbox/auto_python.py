@@ -30,8 +30,7 @@ from typing import Final
 import msgspec
 
 from standfast.errors import Code, ErrorObject, StandfastError
-from standfast.model.diagnostic import Diagnostic
-from standfast.model.language import Language
+from standfast.model.code import Diagnostic, Language
 from standfast.plugins.executor_defaults import CatalogFunctions
 from standfast.ports.code_engine import (
     CallAnswer,

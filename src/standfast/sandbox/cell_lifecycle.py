@@ -44,8 +44,7 @@ from standfast.errors import (
     StandfastError,
 )
 from standfast.model.canonical import encode_json
-from standfast.model.diagnostic import Diagnostic, Severity
-from standfast.model.language import Language
+from standfast.model.code import Diagnostic, Language, Severity
 from standfast.ports.cell_stepper import (
     CellFailed,
     CellStepper,

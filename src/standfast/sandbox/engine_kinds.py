@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from standfast.errors import CodeExecutionUnavailable, InvalidArgument
 from standfast.model.canonical import Json
-from standfast.model.language import EngineName, Language
+from standfast.model.code import EngineName, Language
 from standfast.model.limits import SessionLimits
 from standfast.ports.clock import Clock, SystemClock
 from standfast.ports.code_engine import CodeEngine

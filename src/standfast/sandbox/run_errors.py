@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from standfast.errors import Code, ErrorObject, Span
-from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.model.code import Diagnostic, Severity
 from standfast.model.limits import SessionLimits
 from standfast.ports.code_engine import CellFunctions
 

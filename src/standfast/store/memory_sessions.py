@@ -20,7 +20,7 @@ from standfast import errors
 from standfast.graph.history import Branch, frame_path, path
 from standfast.model.approval import Approval, Decision
 from standfast.model.limits import UsageEntry
-from standfast.model.outcome import Waiting
+from standfast.model.outcome import Waiting, WaitOutcome
 from standfast.model.session import (
     Blocked,
     Entry,
@@ -33,7 +33,6 @@ from standfast.model.session import (
 )
 from standfast.model.task import TaskRecord
 from standfast.model.trigger import Occurrence, Trigger
-from standfast.model.wait import WaitOutcome
 from standfast.ports import session_store as port
 from standfast.store import rules
 from standfast.store.memory_prune import prune

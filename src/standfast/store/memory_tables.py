@@ -18,9 +18,9 @@ import msgspec
 from standfast.errors import InputNotFound, SessionNotFound
 from standfast.graph.history import Branch, SessionGraph
 from standfast.model.approval import Approval
+from standfast.model.outcome import Wait, WaitOutcome
 from standfast.model.session import SessionHead, TurnRecord, split_node_id
 from standfast.model.trigger import Trigger
-from standfast.model.wait import Wait, WaitOutcome
 from standfast.ports.session_store import Blob, JournalEntry, Lease, QueuedInput, StateRecord
 from standfast.store import rules
 from standfast.store.rules import PlacedTask, Spot, StatePlace, state_id, state_key

@@ -25,7 +25,7 @@ from standfast import errors
 from standfast.graph.history import Branch
 from standfast.model.approval import Approval, ApprovalState, Decision
 from standfast.model.limits import UsageEntry, add_to_ledger
-from standfast.model.outcome import Finished, Waiting
+from standfast.model.outcome import Approved, Denied, Elapsed, Expired, Finished, Wait, Waiting, WaitOutcome
 from standfast.model.session import (
     SessionCharter,
     SessionHead,
@@ -36,7 +36,6 @@ from standfast.model.session import (
 )
 from standfast.model.task import TaskRecord
 from standfast.model.trigger import Trigger
-from standfast.model.wait import Approved, Denied, Elapsed, Expired, Wait, WaitOutcome
 from standfast.ports import session_store as port
 
 IsDead = Callable[[str], bool]

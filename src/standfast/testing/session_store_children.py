@@ -11,7 +11,7 @@ import pytest
 from standfast.errors import NodeNotFound, SessionExists, SessionNotFound
 from standfast.graph.history import messages_of
 from standfast.model.capability import SessionToolAccess
-from standfast.model.language import Language
+from standfast.model.code import Language
 from standfast.model.limits import SessionLimits, Usage, UsageEntry
 from standfast.model.plugin_options import PluginOptions
 from standfast.model.session import CodeSettings, SessionCharter, SessionHead, SessionPolicy

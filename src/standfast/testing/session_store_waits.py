@@ -9,8 +9,8 @@ import pytest
 
 from standfast import errors
 from standfast.model.approval import ApprovalState, Decision
+from standfast.model.outcome import Approved, Completed, Denied, Elapsed, Expired, Failed
 from standfast.model.session import SessionHead
-from standfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed
 from standfast.ports.session_store import Begun, CommitRefused, QueuedInput, Save, SessionStore
 from standfast.testing.session_values import (
     NOW,

@@ -19,9 +19,8 @@ from standfast.model.canonical import Json, digest_bytes
 from standfast.model.frame import FrameSwitch
 from standfast.model.limits import Usage, UsageEntry
 from standfast.model.message import AssistantMessage, AttachmentPart, UserMessage
-from standfast.model.outcome import Finished, Outcome, Stopped, StopReason, Waiting
+from standfast.model.outcome import Finished, Outcome, Stopped, StopReason, Wait, Waiting, WaitKind
 from standfast.model.session import Entry, FrameOpened, SessionHead, TurnSummary
-from standfast.model.wait import Wait, WaitKind
 from standfast.ports import session_store as port
 
 T = TypeVar("T")

@@ -39,9 +39,8 @@ from standfast.model.capability import CallStatus
 from standfast.model.events import Event, ModelCallStarted
 from standfast.model.limits import Usage, UsageEntry
 from standfast.model.message import AssistantMessage, ToolCall, text_of
-from standfast.model.outcome import Ended, Finished, Stopped, StopReason, Waiting
+from standfast.model.outcome import Approved, Denied, Ended, Finished, Stopped, StopReason, Wait, Waiting
 from standfast.model.trace_record import TraceKind, TraceRecord, TraceStatus, span_id_of
-from standfast.model.wait import Approved, Denied, Wait
 from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
 from standfast.ports.session_store import JournalEntry
 from standfast.ports.trace import Under

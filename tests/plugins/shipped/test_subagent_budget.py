@@ -10,9 +10,8 @@ from standfast.errors import ErrorObject
 from standfast.model.frame import FrameSwitch
 from standfast.model.host_requests import AssembledTurn
 from standfast.model.limits import Usage, UsageLimits
-from standfast.model.outcome import Finished, FrameSwitched, Outcome, Stopped, StopReason, Waiting
+from standfast.model.outcome import Finished, FrameSwitched, Outcome, Stopped, StopReason, Wait, Waiting
 from standfast.model.task import TaskState
-from standfast.model.wait import Wait
 from standfast.plugins.shipped.subagent_children import (
     is_schema,
     read_value,

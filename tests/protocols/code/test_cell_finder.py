@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from standfast.model.language import Language
+from standfast.model.code import Language
 from standfast.protocols.code.cell_finder import MAX_OPENING, CellFinder, FoundCell, find_cells
 
 PIECES = [

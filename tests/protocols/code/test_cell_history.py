@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from standfast.errors import ErrorObject, Span
 from standfast.model.canonical import Json, digest_bytes
-from standfast.model.cell import CallMade, CellReport
-from standfast.model.diagnostic import Diagnostic
+from standfast.model.code import CallMade, CellReport, Diagnostic
 from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from standfast.errors import ErrorObject, Span
 from standfast.model.capability import CallStatus
-from standfast.model.cell import CallMade, CellReport
-from standfast.model.diagnostic import Diagnostic, Severity
-from standfast.model.language import Language
+from standfast.model.code import CallMade, CellReport, Diagnostic, Language, Severity
 from standfast.protocols.code.observation import NOT_EXECUTED, fair_shares, observation, short_arguments
 from standfast.protocols.standard.cut_report import cut_middle
 

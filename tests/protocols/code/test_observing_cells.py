@@ -13,7 +13,7 @@ from code_turns import Played, coder_on, observations, play, take_turns
 from stand_ins import Place, asks
 
 from standfast import CodeMode, CodeProtocol
-from standfast.model.cell import CellReport
+from standfast.model.code import CellReport
 from standfast.model.message import AttachmentPart, Message, ToolMessage
 from standfast.testing.clock import FakeClock
 

@@ -14,7 +14,7 @@ from typescript_cells import Shop, cell, typing, value_of
 
 from standfast import Agent, CodeProtocol
 from standfast.errors import Code, PluginStateLost
-from standfast.model.language import EngineName
+from standfast.model.code import EngineName
 from standfast.protocols.code.plugin import how_to_act
 from standfast.providers.scripted import ScriptedModel
 from standfast.testing.clock import FakeClock

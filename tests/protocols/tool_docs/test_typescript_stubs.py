@@ -17,7 +17,7 @@ from tree_sitter import Node, Parser
 
 from standfast import RunContext, tool
 from standfast.model.capability import ToolAvailability, auto_approval
-from standfast.model.language import Language
+from standfast.model.code import Language
 from standfast.protocols.tool_docs.stub_writer import TypeScriptWriter
 from standfast.protocols.tool_docs.tool_guide import discovery, guide, signature_of
 from standfast.tools.typescript_stubs import declaration_of, declarations, overloads_of, type_of

@@ -10,7 +10,7 @@ import msgspec
 from code_tools import CodeStage
 from scenarios import Forgetful, ToldModel
 
-from standfast.model.diagnostic import Diagnostic
+from standfast.model.code import Diagnostic
 from standfast.model.session import TurnSummary
 from standfast.ports.code_engine import (
     CallAnswer,

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from standfast import Agent, Runtime, Sandbox, tool
-from standfast.model.cell import CellReport
+from standfast.model.code import CellReport
 from standfast.model.limits import CapabilityLimits
 from standfast.model.message import ToolMessage
 from standfast.providers.scripted import ScriptedModel

@@ -10,7 +10,7 @@ import pytest
 from standfast import tool
 from standfast.errors import Code, InvalidArgument
 from standfast.model.capability import Capability
-from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.model.code import Diagnostic, Severity
 from standfast.ports.code_engine import CellEnd, CellRequest
 from standfast.sandbox.cpython.cell_engine import CPythonCells
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from standfast.errors import Code
-from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.model.code import Diagnostic, Severity
 from standfast.sandbox.typescript.checks import check_script, touched_names
 
 Found = Callable[..., list[Diagnostic]]

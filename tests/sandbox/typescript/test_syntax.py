@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from standfast.errors import CallerError, Code, EngineFailed
-from standfast.model.diagnostic import Diagnostic
+from standfast.model.code import Diagnostic
 from standfast.sandbox.typescript.script import ScriptRefused, read_script
 
 

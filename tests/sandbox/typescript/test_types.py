@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from standfast.errors import Code
-from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.model.code import Diagnostic, Severity
 from standfast.sandbox.typescript import types as tsc
 from standfast.sandbox.typescript.types import check_types
 

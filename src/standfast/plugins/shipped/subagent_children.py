@@ -29,10 +29,9 @@ from standfast.model.canonical import Json
 from standfast.model.host_requests import AssembledTurn, TurnInput
 from standfast.model.limits import Usage, UsageLimits
 from standfast.model.message import UserMessage
-from standfast.model.outcome import Finished, FrameSwitched, Outcome, Stopped, StopReason, Waiting
+from standfast.model.outcome import Finished, FrameSwitched, Outcome, Stopped, StopReason, Waiting, WaitKind
 from standfast.model.session import SessionHead, SessionIdField, check_session_id, split_node_id
 from standfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
-from standfast.model.wait import WaitKind
 from standfast.ports.host import PluginActionHost, SessionTurnHandle
 
 Status = Literal["finished", "failed", "cancelled", "waiting", "running"]

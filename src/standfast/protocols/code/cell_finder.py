@@ -27,7 +27,7 @@ from typing import Final
 
 import msgspec
 
-from standfast.model.language import Language
+from standfast.model.code import Language
 
 MAX_OPENING: Final = 200
 """How many characters of a line may come before the language of a fence."""

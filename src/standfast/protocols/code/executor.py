@@ -30,10 +30,8 @@ from standfast.errors import (
 from standfast.machine.inputs import ToolSettled
 from standfast.model.canonical import Json
 from standfast.model.capability import CallStatus
-from standfast.model.cell import RUN_CODE, CallMade, CellReport
-from standfast.model.diagnostic import Diagnostic
+from standfast.model.code import RUN_CODE, CallMade, CellReport, Diagnostic, EngineName, Language
 from standfast.model.frame import FrameSwitch
-from standfast.model.language import EngineName, Language
 from standfast.model.limits import SessionLimits
 from standfast.model.message import AssistantMessage, InputPart, Message, ToolCall, ToolMessage, UserMessage
 from standfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse

@@ -33,9 +33,7 @@ import msgspec
 from standfast.errors import ErrorObject, Span
 from standfast.model.canonical import Json
 from standfast.model.capability import CallStatus
-from standfast.model.cell import CallMade, CellReport
-from standfast.model.diagnostic import Diagnostic
-from standfast.model.language import Language
+from standfast.model.code import CallMade, CellReport, Diagnostic, Language
 from standfast.protocols.standard.cut_report import cut_end, cut_middle, json_text
 
 NOT_EXECUTED: Final = "nothing was executed"

@@ -11,8 +11,7 @@ import msgspec
 
 from standfast.errors import InvalidArgument, ToolNameTaken
 from standfast.model.canonical import Json
-from standfast.model.cell import RUN_CODE
-from standfast.model.language import Language
+from standfast.model.code import RUN_CODE, Language
 from standfast.model.limits import CapabilityLimits, SessionLimits
 from standfast.plugins.executor_defaults import CatalogFunctions
 from standfast.protocols.tool_docs.tool_guide import discovery

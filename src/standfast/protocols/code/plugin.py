@@ -14,8 +14,7 @@ import msgspec
 
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json
-from standfast.model.cell import RUN_CODE
-from standfast.model.language import USUAL_ENGINE, EngineName, Language, language_of
+from standfast.model.code import RUN_CODE, USUAL_ENGINE, EngineName, Language, language_of
 from standfast.model.limits import SessionLimits
 from standfast.model.message import Message, RequestedCall
 from standfast.model.prompt import PromptContribution, PromptSlot

@@ -13,7 +13,7 @@ import msgspec
 from standfast.errors import Code, ErrorObject
 from standfast.model.canonical import Json
 from standfast.model.capability import GuestException
-from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.model.code import Diagnostic, Severity
 from standfast.model.frame import FrameSwitch
 from standfast.model.limits import SessionLimits
 from standfast.model.message import UserMessage

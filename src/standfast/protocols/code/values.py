@@ -23,7 +23,7 @@ import msgspec
 
 from standfast.errors import ErrorObject, InvalidArgument, StandfastError
 from standfast.model.canonical import Json
-from standfast.model.cell import RUN_CODE, CellReport
+from standfast.model.code import RUN_CODE, CellReport
 from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,

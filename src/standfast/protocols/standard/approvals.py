@@ -17,7 +17,7 @@ from standfast.machine.commands import RunTool
 from standfast.model.approval import Approval, ApprovalState, bind_approval
 from standfast.model.canonical import Json
 from standfast.model.capability import SettledCall
-from standfast.model.wait import (
+from standfast.model.outcome import (
     Approved,
     Completed,
     Denied,

@@ -51,7 +51,7 @@ from standfast.machine.inputs import (
 )
 from standfast.model.canonical import Json, encode_json, is_light
 from standfast.model.capability import GuestException
-from standfast.model.cell import CellReport
+from standfast.model.code import CellReport
 from standfast.model.frame import FrameSwitch
 from standfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall
 from standfast.plugins.protocol import CodeExecutionContext, CodeFunctions, ExecRequest, ExecResponse

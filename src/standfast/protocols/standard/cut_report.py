@@ -8,8 +8,7 @@ import msgspec
 
 from standfast.errors import ErrorObject
 from standfast.model.canonical import Json
-from standfast.model.cell import CellReport
-from standfast.model.diagnostic import Diagnostic
+from standfast.model.code import CellReport, Diagnostic
 
 _Problem = TypeVar("_Problem", ErrorObject, Diagnostic)
 

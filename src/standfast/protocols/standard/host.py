@@ -43,8 +43,7 @@ from standfast.model.canonical import Json, check_bounds, digest_bytes, is_light
 from standfast.model.capability import CallStatus, SettledCall, SideEffect, ToolCallContext
 from standfast.model.frame import FrameSwitch
 from standfast.model.message import AssistantMessage, ToolCall
-from standfast.model.outcome import Ended
-from standfast.model.wait import Approved, Wait
+from standfast.model.outcome import Approved, Ended, Wait
 from standfast.plugins.turn_hooks import TurnContext, TurnHooks
 from standfast.ports.session_store import Blob, JournalEntry
 from standfast.protocols.standard.approvals import request_approval, settle_wait

@@ -34,7 +34,7 @@ import msgspec
 
 from standfast.errors import GenerationMismatch, ServiceUnavailable, StandfastError, UnknownTool
 from standfast.model.capability import ToolAvailability
-from standfast.model.language import Language
+from standfast.model.code import Language
 from standfast.protocols.tool_docs.stub_writer import StubWriter, TypeScriptWriter
 from standfast.tools.context import RunContext
 from standfast.tools.decorator import Tool, tool

@@ -49,9 +49,17 @@ from standfast.model.canonical import digest_bytes
 from standfast.model.events import Event, TurnBegan, TurnCommitted, TurnParked
 from standfast.model.limits import UsageLimits
 from standfast.model.message import Message
-from standfast.model.outcome import Ended, Finished, FrameSwitched, Stopped, StopReason, Waiting
+from standfast.model.outcome import (
+    Approved,
+    Ended,
+    Finished,
+    FrameSwitched,
+    Stopped,
+    StopReason,
+    Waiting,
+    WaitOutcome,
+)
 from standfast.model.session import SessionHead, TurnRecord, TurnState, TurnSummary
-from standfast.model.wait import Approved, WaitOutcome
 from standfast.plugins.contexts import TurnPersisted
 from standfast.plugins.protocol import ProtocolSessionContext
 from standfast.plugins.running import HOOK

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from standfast.errors import Code, Span
-from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.model.code import Diagnostic, Severity
 from standfast.ports.code_engine import CellFunctions
 from standfast.sandbox.cpython.failures import modules_hint
 from standfast.sandbox.cpython.state import CPythonState

@@ -22,8 +22,7 @@ import msgspec
 
 from standfast.errors import Code, EngineFailed, ErrorObject, InvalidArgument, ValueTooLarge
 from standfast.model.canonical import MAX_VALUE_BYTES, Json, count_json_nodes, encode_json
-from standfast.model.diagnostic import Diagnostic
-from standfast.model.language import Language
+from standfast.model.code import Diagnostic, Language
 from standfast.ports.cell_stepper import (
     CellFailed,
     CellStopped,

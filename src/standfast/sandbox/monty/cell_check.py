@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from standfast.errors import Code
-from standfast.model.diagnostic import Diagnostic
+from standfast.model.code import Diagnostic
 from standfast.ports.code_engine import CellFunctions, Touched
 from standfast.sandbox.monty.failures import MODULES
 from standfast.sandbox.monty.syntax import SourceLines, bound_by, modules_of, names_in, parse

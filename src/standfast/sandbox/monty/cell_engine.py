@@ -15,8 +15,7 @@ import msgspec
 
 from standfast.errors import Code, EngineFailed, ErrorObject, StandfastError
 from standfast.model.canonical import Json
-from standfast.model.diagnostic import Diagnostic, Severity
-from standfast.model.language import Language
+from standfast.model.code import Diagnostic, Language, Severity
 from standfast.ports.cell_stepper import CellFailed, CellStopped, Step, StepEnded, StepperHost
 from standfast.ports.code_engine import CallAnswer, CellCall, CellFunctions, Check, LastCall
 from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem

@@ -29,7 +29,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from standfast.errors import Span
-from standfast.model.diagnostic import Diagnostic
+from standfast.model.code import Diagnostic
 from standfast.sandbox.monty import syntax
 
 ResultMode = Literal["always", "maybe", "never"]

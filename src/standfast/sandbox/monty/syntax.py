@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from standfast.errors import Code, Span
-from standfast.model.diagnostic import Diagnostic
+from standfast.model.code import Diagnostic
 from standfast.sandbox.run_errors import diagnose
 
 MAX_READ_CHARS: Final = 64 << 10

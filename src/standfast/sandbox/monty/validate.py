@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import msgspec
 
 from standfast.errors import Code, Span, StandfastError
-from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.model.code import Diagnostic, Severity
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.failures import MODULES, unsupported_feature

@@ -23,8 +23,7 @@ import msgspec
 from standfast.errors import Code, EngineFailed, ErrorObject, ValueTooLarge
 from standfast.model.canonical import Json, check_json_bounds, encode_json, read_json
 from standfast.model.capability import GuestException
-from standfast.model.diagnostic import Diagnostic
-from standfast.model.language import Language
+from standfast.model.code import Diagnostic, Language
 from standfast.ports.cell_stepper import (
     CellFailed,
     CellStopped,

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from standfast.errors import Code
-from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.model.code import Diagnostic, Severity
 from standfast.ports.code_engine import CellFunctions
 from standfast.sandbox.run_errors import by_line, diagnose
 from standfast.sandbox.schema_fit import OPEN, Schema, SchemaFit

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from standfast.errors import Code
-from standfast.model.diagnostic import Diagnostic
+from standfast.model.code import Diagnostic
 from standfast.sandbox.run_errors import diagnose
 from standfast.sandbox.typescript.source import Source, SourceEdits, names_in_declaration, names_in_pattern
 

@@ -22,7 +22,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from standfast.errors import CallerError, Code
-from standfast.model.diagnostic import Diagnostic
+from standfast.model.code import Diagnostic
 from standfast.sandbox.run_errors import by_line, diagnose
 from standfast.sandbox.typescript.declarations import RESULT, TopLevel, assigns_result
 from standfast.sandbox.typescript.source import (

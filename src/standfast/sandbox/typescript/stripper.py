@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from standfast.errors import Code
-from standfast.model.diagnostic import Diagnostic
+from standfast.model.code import Diagnostic
 from standfast.sandbox.run_errors import diagnose
 from standfast.sandbox.typescript.declarations import Lowering, NotSupported, TopLevel
 from standfast.sandbox.typescript.source import CASTS, Source, SourceEdits, first_row, last_row

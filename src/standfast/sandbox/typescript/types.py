@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Final
 
 from standfast.errors import Code, Span
-from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.model.code import Diagnostic, Severity
 from standfast.ports.code_engine import CellFunctions
 from standfast.sandbox.run_errors import by_line, diagnose
 from standfast.sandbox.typescript.checks import check_script

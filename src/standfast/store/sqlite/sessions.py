@@ -23,8 +23,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import apsw
 import msgspec
 
+from standfast.model.outcome import WaitOutcome
 from standfast.model.session import SessionHead, TurnRecord
-from standfast.model.wait import WaitOutcome
 from standfast.ports import session_store as port
 from standfast.store import rules
 from standfast.store.sqlite import history, prune, records, rows, waits

@@ -22,9 +22,8 @@ import msgspec
 
 from standfast.errors import ApprovalNotFound, RecordCorrupt, TokenNotFound
 from standfast.model.approval import Approval, ApprovalState, Decision
-from standfast.model.outcome import Outcome, Waiting
+from standfast.model.outcome import Outcome, Wait, Waiting, WaitOutcome
 from standfast.model.session import TurnRecord, TurnState
-from standfast.model.wait import Wait, WaitOutcome
 from standfast.ports.session_store import Save, SeenClock
 from standfast.store import rules
 from standfast.store.sqlite import rows

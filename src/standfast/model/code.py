@@ -1,16 +1,68 @@
-"""A cell: one piece of code that a model or a caller wrote and a turn ran, and its report."""
+"""Code: its languages and engines, what is wrong with it, and the report of a cell.
+
+A cell is one piece of code that a model or a caller wrote and a turn ran.
+"""
 
 from __future__ import annotations
 
+import enum
 from typing import Final
 
 import msgspec
 
-from standfast.errors import ErrorObject
+from standfast.errors import ErrorObject, Span
 from standfast.model.canonical import Json
 from standfast.model.capability import CallStatus
-from standfast.model.diagnostic import Diagnostic
 from standfast.model.limits import SessionLimits
+
+
+class Language(enum.StrEnum):
+    PYTHON = "python"
+    TYPESCRIPT = "typescript"
+
+
+class EngineName(enum.StrEnum):
+    """An engine for guest code. `auto` begins on Monty and moves to CPython for what Monty lacks."""
+
+    MONTY = "monty"
+    CPYTHON = "cpython"
+    AUTO = "auto"
+    QUICKJS = "quickjs"
+
+    @property
+    def language(self) -> Language:
+        return Language.TYPESCRIPT if self is EngineName.QUICKJS else Language.PYTHON
+
+
+def language_of(engine: str) -> Language | None:
+    """Return the language of an engine that ships with Standfast; None for one of another package."""
+    return EngineName(engine).language if engine in EngineName.__members__.values() else None
+
+
+USUAL_ENGINE: Final = {Language.PYTHON: EngineName.MONTY, Language.TYPESCRIPT: EngineName.QUICKJS}
+"""The engine that runs a language unless another is asked for."""
+
+
+class Severity(enum.StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
+    severity: Severity = Severity.INFO
+    code: str
+    message: str
+    hint: str | None = None
+    span: Span | None = None
+
+    @classmethod
+    def error(cls, error: ErrorObject) -> Diagnostic:
+        """The diagnostic that reports *error*."""
+        return cls(
+            severity=Severity.ERROR, code=error.code, message=error.message, hint=error.hint, span=error.span
+        )
+
 
 RUN_CODE: Final = "run_code"
 """The name of the call that runs a cell."""
