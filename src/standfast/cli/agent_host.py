@@ -1,7 +1,4 @@
-"""A runtime with the agent of a command line or of a session's record.
-
-Rule: every session that is opened records what another process needs to make the same agent.
-"""
+"""A runtime with the agent of a command line or of a session's record, which every session records."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The agent of a command line: its model, tool files, instructions and protocol.
+"""The agent of a command line, as its session records it: model, tool files, instructions and protocol.
 
-A session records them, so that a later process need not repeat them. Rule: recorded paths are absolute,
-because that process may have another working directory.
+Rule: recorded paths are absolute, because a later process may have another working directory.
 """
 
 from __future__ import annotations
@@ -73,10 +72,7 @@ class AgentSettings:
         )
 
     def or_default(self) -> AgentSettings:
-        """Add the model of the environment, or the demo, if no model was given.
-
-        A session that was started with the demo uses a real model once the environment names one.
-        """
+        """Add the environment's model, or the demo, if none is given; a real model also replaces the demo."""
         chosen = absolute_model(os.environ.get(MODEL_VARIABLE, ""))
         if self.model and not (self.is_demo and chosen):
             return self

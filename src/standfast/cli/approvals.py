@@ -1,7 +1,4 @@
-"""`standfast approvals`: list, show and decide the calls that wait for approval.
-
-Agents and code ask in the same way; the output of a decision depends on the kind of session.
-"""
+"""`standfast approvals`: list, show and decide the calls of agents and of code that wait for approval."""
 
 from __future__ import annotations
 

@@ -28,10 +28,7 @@ from standfast.runtime.blocking import BlockingSandbox
 def decide_and_continue(
     invocation: Invocation, approval_id: str, decision: Decision, grants: Grants
 ) -> CommandOutput:
-    """Decide an approval, drive its turn to its end or its next wait, and return the outcome.
-
-    *grants* replace those on the session's record, for files that have moved.
-    """
+    """Decide an approval and drive its turn on; *grants* replace those on record whose files have moved."""
     reason, decided_by = decision.reason, decision.decided_by
 
     async def read(runtime: Runtime) -> tuple[Approval, SessionHead | None]:

@@ -1,7 +1,4 @@
-"""`standfast doctor`: check that this installation works, and say how to repair it.
-
-Rule: a check changes nothing. A missing data directory is not made.
-"""
+"""`standfast doctor`: check that this installation works and say how to repair it; nothing is changed."""
 
 from __future__ import annotations
 

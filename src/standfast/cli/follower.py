@@ -160,10 +160,7 @@ class Follower:
 def carry_out(
     follower: Follower, work: Coroutine[Any, Any, Any], on_cancel: Callable[[], None]
 ) -> TurnReport | None:
-    """Open the follower's host, follow *work* on its session, and close the host.
-
-    Ctrl-C cancels the turn; SIGTERM raises `Terminated`, a second Ctrl-C `Leave`.
-    """
+    """Follow *work* while its host is open. Ctrl-C cancels the turn, twice is `Leave`; SIGTERM ends it."""
     background = Background()
 
     async def cancel() -> None:

@@ -1,7 +1,6 @@
-"""The grants of a command line to guest code: tools, mounts, hosts and packages.
+"""The grants of a command line to guest code, as a waiting run records them: tools, mounts, hosts, packages.
 
-A waiting run records its grants, so that the process that decides need not repeat them. Rule: recorded paths
-are absolute, because that process may have another working directory.
+Rule: recorded paths are absolute, because the process that decides may have another working directory.
 """
 
 from __future__ import annotations

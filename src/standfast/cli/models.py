@@ -1,7 +1,4 @@
-"""`standfast models`: the configured providers, and the abilities of models.
-
-Rule: a key is never shown, only the name of the variable that holds it.
-"""
+"""`standfast models`: the configured providers (never a key, only its variable), what models can do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`standfast new`: start a project of your own from a working example.
-
-Rule: no existing file is overwritten.
-"""
+"""`standfast new`: start a project of your own from a working example. No file is overwritten."""
 
 from __future__ import annotations
 

@@ -123,10 +123,7 @@ def inherited_options(function: Callable[[], None]) -> Callable[..., None]:
 
 
 def answers(function: Callable[..., CommandOutput]) -> Callable[..., None]:
-    """Make a click callback of a function that takes an `Invocation` and returns a `CommandOutput`.
-
-    Everything else that is printed while a `--json` command runs goes to standard error.
-    """
+    """Make a click callback of a command. With `--json`, whatever else is printed goes to standard error."""
 
     @functools.wraps(function)
     def callback(as_json: bool, data_dir: Path | None, **arguments: Any) -> None:

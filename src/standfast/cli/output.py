@@ -63,10 +63,7 @@ class CommandOutput:
 
 
 def write_error(code: str, message: str, *, hint: str | None = None, as_json: bool) -> int:
-    """Report a failure outside of any command and return the exit status.
-
-    This uses only the standard library and click, so that it works in a broken installation.
-    """
+    """Report a failure outside of any command, even if the installation is broken; return the exit status."""
     if as_json:
         error = {"code": code, "message": message, "hint": hint, "span": None}
         sys.stdout.write(json.dumps({"error": error}) + "\n")

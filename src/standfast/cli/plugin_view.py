@@ -1,7 +1,4 @@
-"""Reads what plugins add, and shows it to people.
-
-Rule: reading a plugin runs its code as far as an agent would before the first turn; nothing is stored.
-"""
+"""Shows what plugins add: their code runs as before an agent's first turn, and nothing is stored."""
 
 from __future__ import annotations
 

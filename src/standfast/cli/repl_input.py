@@ -62,10 +62,7 @@ class Entries:
                 return entry
 
     def ask(self, question: str) -> str | None:
-        """Read one line in answer to a question; None if it was not answered (Ctrl-C, Ctrl-D).
-
-        Rule: text that was typed or pasted before the question does not answer it.
-        """
+        """Read one line, None after Ctrl-C or Ctrl-D. What was typed before the question is no answer."""
         if self._interactive:
             import termios
 

@@ -1,8 +1,4 @@
-"""The result of a run for people, and the tables and boxes that other commands share.
-
-What the code printed and its value go to standard output, everything about the run to standard error,
-so that `standfast run … > file` keeps only the former.
-"""
+"""The result of a run for people (only what code prints and returns goes to standard output), and tables."""
 
 from __future__ import annotations
 

@@ -154,10 +154,7 @@ def cancel(invocation: Invocation, *, session_id: str) -> CommandOutput:
 
 
 def _cancel_turn(invocation: Invocation, session_id: str) -> bool:
-    """Record the request to cancel, and end the turn here.
-
-    Return false if only the process that runs the turn can end it, or one that can make its agent.
-    """
+    """Record the request to cancel and end the turn here; return false if only another process can end it."""
     from standfast.cli.agent_host import AgentHost, known_session, recorded_settings
     from standfast.cli.follower import Follower, carry_out
     from standfast.errors import InvalidArgument, SessionBusy, StandfastError

@@ -40,10 +40,7 @@ _STATES = {"running": "runs", "waiting": "waits", "interrupted": "was interrupte
 def show_conversation(
     shown: Console, nodes: Sequence[Node], current: CurrentTurn | None, *, ids: bool, code: bool = False
 ) -> None:
-    """Print a paragraph for each node, with its id if *ids*, then the unfinished turn.
-
-    With *code* the session has no model: its cells are turns, which have no number.
-    """
+    """Print each node, with its id if *ids*, then the unfinished turn; the turns of *code* have no number."""
     from rich.text import Text
 
     def show(payload: Payload) -> None:

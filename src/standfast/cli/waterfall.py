@@ -1,8 +1,4 @@
-"""Draws spans as bars over time, each below its parent.
-
-Rule: time in which a turn only waits is drawn shortened, so that a wait of two days does not squeeze the
-rest to nothing.
-"""
+"""Draws spans as bars over time, each below its parent; time in which a turn only waits is shortened."""
 
 from __future__ import annotations
 

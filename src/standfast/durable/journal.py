@@ -324,10 +324,7 @@ class TurnJournal:
 
 
 def new_owner(epoch: str) -> str:
-    """Return a name for a turn that is about to run. It ends with the turn (`retire`).
-
-    A lease that could not be given back, because the disk was full for instance, then blocks no later turn.
-    """
+    """Return a name for a turn, until `retire`: a lease that could not be given back blocks no later turn."""
     owner = f"{process_name(os.getpid())}/{epoch}.{next(_numbers)}"
     _owners.add(owner)
     return owner

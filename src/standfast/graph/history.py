@@ -116,10 +116,7 @@ def calls_at(lookup: Lookup, leaf: str) -> int:
 
 
 def model_calls_at(segment: Segment, index: int) -> int:
-    """Count the model calls on the path up to the node at *index* that left a reply.
-
-    A reply that the host appended was no call of this session, so this may be too few; see `calls_at`.
-    """
+    """Count the model calls that left a reply up to node *index*; the host may have added replies, too."""
     later = sum(isinstance(entry.payload, AssistantMessage) for entry in segment.entries[index + 1 :])
     return max(0, segment.model_calls - later)
 

@@ -1,7 +1,4 @@
-"""The plugin kernel, and the plugins that ship with Standfast.
-
-Plugin authors import from here; each name is loaded when it is first used.
-"""
+"""The plugin kernel, and the plugins that ship with Standfast; a name is loaded when it is first used."""
 
 from __future__ import annotations
 

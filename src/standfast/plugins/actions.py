@@ -1,7 +1,4 @@
-"""Actions: queries, commands and tasks of a plugin that others call by name.
-
-An action takes and returns JSON; with types, `call_action` converts both.
-"""
+"""Actions of plugins: queries, commands and tasks that others call by name, with JSON or typed values."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Reads and checks the answers of hooks.
-
-Rule: an answer of a wrong type, that is too large or that cannot be stored becomes `PluginFailed` with the
-plugin's id.
-"""
+"""Reads the answers of hooks. One that is mistyped, too large or cannot be stored is `PluginFailed`."""
 
 from __future__ import annotations
 

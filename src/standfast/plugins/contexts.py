@@ -1,7 +1,6 @@
 """The contexts of hooks, and the answers that are not directives.
 
-Rule: a context is read only. A hook changes its turn by what it returns; through the context's `host` it uses
-the runtime services of its role and no others.
+Rule: a context is read only; a hook acts by what it returns, and by the services of its role (`host`).
 """
 
 from __future__ import annotations

@@ -111,10 +111,7 @@ class DefaultExecutor:
 
 
 def lacking_member(given: object) -> str:
-    """Return a method that *given* must define because it defines others of its kind; empty if none.
-
-    An executor that only stores, or only restores, its variables would lose them silently.
-    """
+    """Return the method that *given* lacks though it has its counterpart; without it variables get lost."""
     missing = [name for name in _MEMORY if not hasattr(given, name)]
     return missing[0] if 0 < len(missing) < len(_MEMORY) else ""
 

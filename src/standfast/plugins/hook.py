@@ -1,7 +1,4 @@
-"""The hooks: one table of every place where plugins are asked, and the decorator that marks their methods.
-
-Rule: the name of a hook is stable, and is the name of the method that implements it.
-"""
+"""The table of hooks, and the decorator of their methods. A hook has the stable name of its method."""
 
 from __future__ import annotations
 

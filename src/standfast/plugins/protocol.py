@@ -200,10 +200,7 @@ class ProtocolSessionPlugin:
 
 
 class CodeExecutionContext(Protocol):
-    """The services of a turn for one cell.
-
-    `reply` is the reply that contains the cell. `now_ms` and `seed` are the same whenever the cell is run.
-    """
+    """The services of a turn for one cell of `reply`. `now_ms` and `seed` are the same whenever it runs."""
 
     session_id: str
     turn_id: str
@@ -246,10 +243,7 @@ class CodeFunctions(CellFunctions, Protocol):
 
 
 class CodeExecutorPlugin(Protocol):
-    """Runs the code that a model writes, and keeps its variables.
-
-    An executor must have `execute_code`; `executor_defaults` has the rest.
-    """
+    """Runs a model's code and keeps its variables; `executor_defaults` has all members but `execute_code`."""
 
     @property
     def cell_tool(self) -> str:
@@ -271,10 +265,7 @@ class CodeExecutorPlugin(Protocol):
     async def execute_code(self, ctx: CodeExecutionContext, request: ExecRequest) -> ExecResponse: ...
 
     async def park(self) -> ErrorObject | None:
-        """Suspend the running cell and free its resources, because the turn is about to wait.
-
-        Returns the error that ends the cell if it can neither be suspended nor run again.
-        """
+        """Free the running cell, as the turn waits; return its error if it can be neither kept nor rerun."""
 
     def turn_over(self, messages: Sequence[Message]) -> None:
         """The turn is about to be committed, and no cell of it is running.

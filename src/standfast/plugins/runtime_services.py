@@ -1,7 +1,6 @@
 """The services of a runtime: store, clock, leases, threads, loops, engines, models, trace.
 
-They are in this layer because the turns of every protocol need them; parts of the layers above are described
-here by a `Protocol`.
+They are in this layer because the turns of every protocol use them; a `Protocol` stands for a layer above.
 """
 
 from __future__ import annotations

@@ -352,10 +352,7 @@ class PluginSession(PluginStates):
             self._report(hooks[place].plugin_id, hooks[place].kind, problem)
 
     async def mutate_session_config(self, ctx: SessionConfigChanged, policy: SessionPolicy) -> SessionPolicy:
-        """Apply the mutators to the policy, one after the other; one that fails changes nothing.
-
-        A change of the provider is refused: the session's history belongs to the provider it has.
-        """
+        """Apply the mutators in order; one that fails, or changes the model's provider, changes nothing."""
         runner = self.runner
         for hook in self._hooks["session_config_mutator"]:
             try:

@@ -14,10 +14,7 @@ class Clock(Protocol):
         """Seconds that never go back."""
 
     def boot_ms(self) -> int:
-        """Milliseconds since this machine was started, those included in which it was suspended.
-
-        All processes of a machine have the same, and setting the time of day does not change it.
-        """
+        """Milliseconds since the machine started, suspension included: alike in all processes, never set."""
 
 
 _BOOT_TIME: Final = getattr(time, "CLOCK_BOOTTIME", None)

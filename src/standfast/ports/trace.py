@@ -1,7 +1,4 @@
-"""Where the records of a trace go, and what times the phases of a turn.
-
-Rule: none of these may raise, block or change anything.
-"""
+"""Where the records of a trace go, and what times a turn's phases. None may raise, block or change things."""
 
 from __future__ import annotations
 

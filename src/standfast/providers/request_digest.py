@@ -1,10 +1,7 @@
-"""The digest of a request: equal for requests with equal content.
+"""The digest of a request, which is all that is ever written of it.
 
-Rules
------
-1. Everything that a model would read counts: messages, instructions, tools, the schema of the answer,
-   settings. Ids, numbers, keys, usage and times do not.
-2. Nothing but the digest of a request is ever written.
+Rule: everything that a model would read counts (messages, instructions, tools, the schema of the answer,
+settings); ids, numbers, keys, usage and times do not.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""Finds the provider of a model by the model's name.
-
-Rules
------
-1. `resolve_model(model.model_id)` is the same model.
-2. A provider's code is imported when one of its models is named, not before.
-"""
+"""Finds the provider of a model by its name, and imports it only then. `model_id` is such a name."""
 
 from __future__ import annotations
 

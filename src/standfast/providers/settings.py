@@ -1,10 +1,7 @@
 """The settings of a model call that all providers share: `Agent(settings={...})`.
 
-Rules
------
-1. An unknown name is an error that lists the known ones, so that a typo is not ignored.
-2. Settings of one provider go into `extra_body` and `extra_headers`, which are sent unchanged: in the body,
-   objects are merged with ours and lists are appended to them.
+An unknown name is an error that lists the known ones. Settings of one provider go into `extra_headers` and
+`extra_body`, whose objects are merged with ours and whose lists are appended to them.
 """
 
 from __future__ import annotations

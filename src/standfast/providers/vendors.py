@@ -1,7 +1,4 @@
-"""The vendors of models: their addresses and their environment variables.
-
-Rule: nothing here shows a key; a variable is only checked for being set.
-"""
+"""The vendors of models: their addresses and variables, which are only checked for being set, never shown."""
 
 from __future__ import annotations
 

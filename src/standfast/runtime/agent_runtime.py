@@ -317,10 +317,7 @@ class Runtime:
         reason: str | None = None,
         decided_by: str | None = None,
     ) -> Approval:
-        """Approve a call, once. Its turn is resumed where its agent is known.
-
-        *decided_by* names the person who decided; it is stored with the approval.
-        """
+        """Approve a call, once, in the name of *decided_by*. Its turn is resumed where its agent is known."""
         return await decide_call(self._open, approval_id, approving(None, arguments, reason, decided_by))
 
     async def deny(
@@ -375,19 +372,13 @@ class Runtime:
         return await self.store.triggers()
 
     async def occur(self, source: str, key: str, payload: Json = None) -> int:
-        """Report an occurrence at a source. Return how many triggers it becomes a turn for.
-
-        A source and key that were reported before, by any process, become none.
-        """
+        """Report an occurrence at a source, once for each key; return how many triggers start a turn."""
         return await self._open.occur(source, key, payload)
 
     async def occur_signed(
         self, source: str, body: bytes, signature: str, secret: str | bytes, *, key: str | None = None
     ) -> int:
-        """Report a webhook, signed with HMAC-SHA256; raise `SignatureRefused` if the signature is wrong.
-
-        Without a *key*, such as the sender's delivery id, the same body is the same occurrence.
-        """
+        """Report a webhook; `SignatureRefused` if its HMAC-SHA256 is wrong. *key* is the body by default."""
         verify_webhook(source, body, signature, secret)
         return await self._open.announce(webhook_occurrence(source, body, key, self.now_ms()))
 

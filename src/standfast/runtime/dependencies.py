@@ -70,10 +70,7 @@ async def with_instructions(
     ctx: RunContext[Any],
     services: RuntimeServices,
 ) -> PromptLayer:
-    """Return the turn's own layer of the prompt, with the text that *function* returns in front.
-
-    The text is journaled with the turn's input: a turn that is resumed keeps the instructions it began with.
-    """
+    """Return the turn's prompt layer after the text of *function*, which is journaled with the input."""
     layer = prompt or PromptLayer()
     if PromptSlot.INTRO in layer.replaces:  # the turn replaces all instructions
         return layer

@@ -1,9 +1,7 @@
-"""The result of a turn: one class for each way in which a turn can end or pause.
+"""The result of a turn: a union of one class for each way in which a turn can end or pause.
 
-Theory of operation
--------------------
-`TurnResult` is a union whose members differ in `status`, so a type checker knows what a result holds once
-`status` has been compared: `output` is the answer of a `FinishedTurn` and `None` of every other result.
+A type checker knows what a result holds once `status` has been compared: `output` is the answer of a
+`FinishedTurn` and `None` of every other result.
 """
 
 from __future__ import annotations

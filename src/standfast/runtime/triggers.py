@@ -146,10 +146,7 @@ async def deliver(
 
 
 def verify_webhook(source: str, body: bytes, signature: str, secret: str | bytes) -> None:
-    """Raise `SignatureRefused` unless `signature` is the body's HMAC-SHA256 under `secret`.
-
-    It is written in hex, with or without `sha256=`. The comparison takes constant time.
-    """
+    """Raise `SignatureRefused` unless `signature` is the body's HMAC-SHA256, in hex or `sha256=` and hex."""
     key = secret.encode() if isinstance(secret, str) else secret
     if not key:
         raise InvalidArgument(

@@ -367,10 +367,7 @@ def require_completable(token: str, wait: Wait | None, completion: WaitOutcome |
 
 
 def moved_along(wait: Wait, shift_ms: int) -> Wait:
-    """Return the wait after the time of day was set by *shift_ms*: it lasts as long as it was meant to.
-
-    An approval is not moved: people were told its time.
-    """
+    """Return the wait after the time of day was set by *shift_ms*; an approval keeps the time people know."""
     if wait.kind == "approval":
         return wait
     return _replace(wait, due_at=max(0, wait.due_at + shift_ms))
@@ -428,10 +425,7 @@ def due_at(trigger: Trigger) -> int | None:
 
 
 def moves_on(stored: Trigger | None, advance: Trigger) -> bool:
-    """Whether *advance* is the stored trigger with a later time, or with none because it is done.
-
-    So a slow process neither takes a trigger back to an earlier time nor undoes another's change.
-    """
+    """Whether *advance* is the stored trigger later, or done: no slow process undoes another's change."""
     if stored is None or (due := due_at(stored)) is None:
         return False
     seen = _replace(stored, next_at=advance.next_at, enabled=advance.enabled)

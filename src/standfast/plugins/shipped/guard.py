@@ -46,10 +46,7 @@ Pattern = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class GuardRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A verdict on the calls that fit: by a pattern of the name, by side effect, by their arguments.
-
-    `when` is a function of the arguments that returns True or False, or a table.
-    """
+    """A verdict on calls by name pattern, side effect and `when`: a table, or a function of the arguments."""
 
     then: Verdict
     tool: Pattern = "*"

@@ -219,10 +219,7 @@ class Pool:
     async def allowance(
         self, children: Children, known: Mapping[str, KnownChild], agent_id: str, agent: str | None
     ) -> UsageLimits | None:
-        """Return the limits of a subagent that begins now, or None for those of its agent.
-
-        Raises `ToolError`, which the model reads, if nothing is left.
-        """
+        """Return the limits of a new subagent, None for its agent's own; `ToolError` if nothing is left."""
         shared = await self.limits()
         if not self.enabled or not is_shared(shared):
             return None

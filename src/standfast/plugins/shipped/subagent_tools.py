@@ -325,10 +325,7 @@ class SubagentTools:
 
 @contextlib.asynccontextmanager
 async def _while_open(ctx: RunContext[Any]) -> AsyncIterator[None]:
-    """Keep a call that fails because the runtime closes from becoming a result.
-
-    The turn is about to be left unfinished; the process that takes it over repeats the call.
-    """
+    """Leave a call that the closing runtime broke without a result: the next process repeats it."""
     try:
         yield
     except StandfastError:

@@ -1,7 +1,4 @@
-"""A cell that a model wrote, on its engine.
-
-Rule: once `finish` or `continue_as` was called, the code can call nothing more.
-"""
+"""A cell that a model wrote, on its engine. After `finish` or `continue_as` it can call nothing more."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Requests to people about tool calls, and the results of calls whose wait has ended.
-
-Rule: an approval is bound to the contract, the arguments, the session, the turn and the call.
-"""
+"""Approvals, bound to contract, arguments, session, turn and call; results of calls whose wait has ended."""
 
 from __future__ import annotations
 

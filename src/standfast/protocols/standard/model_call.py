@@ -1,9 +1,7 @@
 """One call of the model: the request, the stream, and the reply as the machine reads it.
 
-Rules
------
-1. Text is shown while it streams; only the whole reply counts. A stream without a `ReplyEnded` has failed.
-2. Whatever the provider raises becomes `ModelFailed`. Text shown before that is retracted.
+Rule: streamed text is only shown; the whole reply counts. Whatever the provider raises, or a stream without a
+`ReplyEnded`, becomes `ModelFailed`, and the text shown before is retracted.
 """
 
 from __future__ import annotations

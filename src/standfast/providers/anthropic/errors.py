@@ -1,9 +1,7 @@
 """Reads Anthropic's errors, from a response or from the middle of a stream.
 
-Rules
------
-1. The message is the vendor's own, with its type of error and its request id.
-2. The type of error decides whether to retry; for an unknown type, the HTTP status decides.
+The message is the vendor's own, with its type of error and its request id. The type decides whether to retry,
+or, if it is unknown, the HTTP status.
 """
 
 from __future__ import annotations

@@ -31,9 +31,6 @@ class AnthropicDialect:
 
 
 class AnthropicModel(VendorModel):
-    """A `ModelProvider` of the Messages API.
-
-    The key is `api_key` or ANTHROPIC_API_KEY; the server `base_url`, ANTHROPIC_BASE_URL or the vendor's own.
-    """
+    """Anthropic's Messages API: `api_key` or ANTHROPIC_API_KEY, `base_url` or ANTHROPIC_BASE_URL."""
 
     dialect = AnthropicDialect()

@@ -1,9 +1,7 @@
 """Reads the errors of the Gemini API, from a response or from the middle of a stream.
 
-Rules
------
-1. The message is Google's. The status, then the details, and only then the words decide what to do about it.
-2. A daily quota, or one of zero, is not worth a retry, although Google names a delay for it.
+The message is Google's; its status, then its details, then its words decide what to do about it. A quota that
+is daily or zero is not worth a retry, although Google names a delay for it.
 """
 
 from __future__ import annotations

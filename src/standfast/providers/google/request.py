@@ -122,10 +122,7 @@ def _tools(tools: tuple[Capability, ...], choice: str | None) -> Body:
 
 
 def _thinking_config(model: str, reasoning: Effort | int) -> Body:
-    """Convert `reasoning`: to a level from generation 3 on, to a budget of tokens before.
-
-    A Pro model always thinks; `none` asks it for its minimum.
-    """
+    """Convert `reasoning`: to a level, or a token budget before generation 3. `none` is a Pro's minimum."""
     is_pro = "pro" in model.split("-")
     shown = {"includeThoughts": True} if reasoning != "none" else {}
     if isinstance(reasoning, int):

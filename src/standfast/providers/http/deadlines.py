@@ -21,10 +21,7 @@ from standfast.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Deadlines in seconds. `first_byte_s` (of the body) and `total_s` count from the call.
-
-    Everything that arrives counts as a chunk, comments included.
-    """
+    """Limits in seconds. `first_byte_s` (of the body) and `total_s` run from the call; comments are data."""
 
     connect_s: float = 10.0
     first_byte_s: float = 300.0

@@ -216,9 +216,6 @@ class EventStream:
 
 
 def _is_event_stream(response: httpx2.Response) -> bool:
-    """Tell whether the content type is that of events; a server that sends none is assumed to send events.
-
-    A function of its own, because a content type may hold the key, and the caller's variables must not.
-    """
+    """Tell whether this (or no) content type means events. The caller must not hold it: it may be the key."""
     kind = response.headers.get("content-type", EVENT_STREAM)
     return kind.partition(";")[0].strip().lower() == EVENT_STREAM

@@ -1,9 +1,6 @@
 """Converts what went wrong with a call to a `ModelError`.
 
-Rules
------
-1. The vendor's own words come first. No message contains the key.
-2. The vendor decides whether a retry makes sense; if it does not say, the HTTP status decides.
+Rule: the message is the vendor's, without the key; the vendor, else the HTTP status, decides about a retry.
 """
 
 from __future__ import annotations

@@ -128,10 +128,7 @@ class HttpModel:
 
 
 class VendorModel(HttpModel):
-    """A model of the vendor that `VENDORS` has under the dialect's name.
-
-    Its key and base URL come from the environment variables that `VENDORS` names, unless they are passed.
-    """
+    """A vendor's model. Key and base URL, unless passed, come from the variables that `VENDORS` names."""
 
     dialect: ClassVar[Dialect]
     name_prefix: ClassVar[str] = ""

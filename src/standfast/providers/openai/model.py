@@ -27,9 +27,6 @@ class OpenAIDialect:
 
 
 class OpenAIModel(VendorModel):
-    """A `ModelProvider` of the Responses API.
-
-    The key is `api_key` or OPENAI_API_KEY; the server `base_url`, OPENAI_BASE_URL or OpenAI's own.
-    """
+    """OpenAI's Responses API: `api_key` or OPENAI_API_KEY, `base_url` or OPENAI_BASE_URL."""
 
     dialect = OpenAIDialect()

@@ -1,9 +1,6 @@
 """Reads a server's errors, in the many shapes that servers use.
 
-Rules
------
-1. The message is the server's own.
-2. A code in the error outweighs its words, and its words outweigh the status.
+Rule: the message is the server's own; a code in the error outweighs its words, and its words the status.
 """
 
 from __future__ import annotations

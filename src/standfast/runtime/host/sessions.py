@@ -284,10 +284,7 @@ class LifecycleService(HostService):
     async def _forked(
         self, request: SessionCreateRequest, maker: SessionMaker, session_id: str, charter: SessionCharter
     ) -> PluginSession | None:
-        """The plugins of this session for the new one, with its authority.
-
-        None if that is made already, has another agent, or an authority that is not a part of this one's.
-        """
+        """Fork this session's plugins for the new one; None if it exists, or has other or more rights."""
         live = maker.live
         if live is None or not self.is_open or request.authority == "own":
             return None

@@ -60,10 +60,7 @@ class TurnService(HostService):
         return SessionTurnHandle(turn_id=turn.turn_id, events=events)
 
     async def _deps_for(self, live: LiveSession) -> Any:
-        """The deps of a turn: in a session below this one, those of the turn that starts it if they fit.
-
-        Any other session has its own: they may be another user's.
-        """
+        """The deps of a turn: below this session those of the starting turn, if they fit; else its own."""
         asking = await self._directory.put_to_work(self.session_id)
         passed = None if asking is None else asking.inheritable_deps()
         agent = None if live.prepared is None else live.prepared.agent

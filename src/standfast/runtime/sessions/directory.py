@@ -388,10 +388,7 @@ class SessionDirectory:
         *,
         metadata: dict[str, Json] | None = None,
     ) -> SessionHead:
-        """Record which agent and program work on a session, made now if there is none; its head.
-
-        While a turn of another agent is unfinished, the session stays on record as that agent's.
-        """
+        """Record which agent works on a session; return its head. An unfinished turn's agent stays there."""
         now, host = self.now_ms(), self.description
         head = await self.store.open_session(
             SessionHead(

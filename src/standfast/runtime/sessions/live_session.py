@@ -1,7 +1,4 @@
-"""A session as this process knows it: its agent, its plugins, the messages that the model sees, its events.
-
-Rule: everything here can be dropped at any time without loss, except while a turn runs.
-"""
+"""A session in this process: agent, plugins, messages, events. Without a running turn it can be dropped."""
 
 from __future__ import annotations
 
@@ -353,10 +350,7 @@ class LiveSession:
         return self._deps[1] if self._deps is not None and self._deps[0] == turn_id else self.deps
 
     def inheritable_deps(self) -> Any:
-        """Return the deps that the running turn's caller passed, or the session's own; None if neither.
-
-        Deps that a factory made are not passed on: they are held for one turn alone.
-        """
+        """Return the deps of the running turn's caller or of the session, never those a factory made."""
         here = RUNNING_TURN.get()
         if here is None or here.session_id != self.session_id:
             return self.deps

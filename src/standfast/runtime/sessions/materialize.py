@@ -337,10 +337,7 @@ async def _introduce(
 
 
 async def durable_state(store: SessionStore, head: SessionHead) -> SessionState:
-    """What the store has of a session's plugins and tools, those of a turn under way included.
-
-    What code has left is that of the last turn that ended: a cell in the middle belongs to its turn alone.
-    """
+    """What the store has of a session's plugins and tools, also in mid-turn, and its code at a turn's end."""
     state = await read_state(store, head)
     turn = await store.open_turn_journal(head.session_id)
     if turn is None:

@@ -340,10 +340,7 @@ class SessionPlugins(_SessionChanges):
 async def append_nodes(
     live: LiveSession, services: RuntimeServices, payloads: Sequence[Payload], requires: str | None
 ) -> SessionHead:
-    """Add nodes to the history; `StaleBranch` if the node *requires* is not on the active path.
-
-    If the session's protocol fails to take them in, that is raised, and the nodes stay.
-    """
+    """Add nodes; `StaleBranch` if *requires* is not on the active path. If the protocol fails, they stay."""
     now = services.clock.now_ms()
     entries = []
     for payload in payloads:

@@ -236,10 +236,7 @@ class TurnRunner:
         return context
 
     async def _under(self, lease: Lease, work: Awaitable[Driven], waited: TurnRecord | None = None) -> Driven:
-        """Do *work* under a lease. If it fails, give the lease back and leave the turn unfinished.
-
-        A turn that *waited* and cannot run here waits again.
-        """
+        """Do *work* under a lease, given back if it fails; a *waited* turn that cannot run waits again."""
         self._spans = None
         try:
             return await work

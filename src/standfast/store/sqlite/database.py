@@ -140,10 +140,7 @@ class Database:
         return queued.result
 
     def write_soon(self, job: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
-        """Run *job* in a transaction, off the loop; the answer comes when that is on disk.
-
-        A caller that stops waiting takes nothing back: the job may still be written.
-        """
+        """Run *job* in a transaction, whether or not the caller keeps waiting; return once it is on disk."""
         import asyncio  # blocking callers do not pay for it
 
         self.require_open()

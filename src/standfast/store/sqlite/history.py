@@ -237,10 +237,7 @@ def _stand(
 def write_state(
     db: apsw.Connection, session: StoredSession, state: StateRecord, segment_id: str = "", nodes: int = 0
 ) -> StoredSession:
-    """Write a state at the leaf, or at the end of the segment of *nodes* nodes that is about to come.
-
-    Return the session with a head that names the state, not yet written.
-    """
+    """Write a state at the leaf or at the end of a coming segment; return the session that will name it."""
     head = session.head
     if nodes:
         node: str | None = node_id(segment_id, nodes - 1)

@@ -150,10 +150,7 @@ def prune(db: apsw.Connection, request: PruneRequest) -> Pruned:
 
 
 def _old_records(db: apsw.Connection, before_ms: int, session_id: str | None) -> int:
-    """Delete records that are older; return how many.
-
-    An occurrence that is delivered again after it was deleted counts as a new one.
-    """
+    """Delete records that are older and count them. An occurrence delivered again afterwards is a new one."""
     db.execute(
         "DELETE FROM turns WHERE state = 'ended' AND ended_at < ?1 "
         "AND (?2 IS NULL OR session = (SELECT key FROM sessions WHERE id = ?2))",
