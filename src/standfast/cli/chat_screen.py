@@ -13,20 +13,7 @@ import sys
 
 from standfast.cli.output import error_console, error_text, short_json, styled, write_guest
 from standfast.cli.transcript import code_lines, is_cell, outcome, remarks, report_of, short_call
-from standfast.model.events import (
-    Event,
-    MessagesDelivered,
-    ModelCallFailed,
-    ModelCallStarted,
-    ReplyReceived,
-    TextRetracted,
-    TextStreamed,
-    ToolCallSettled,
-    ToolCallStarted,
-    TurnBegan,
-    TurnCommitted,
-    WaitOver,
-)
+from standfast.model import events
 from standfast.model.message import ToolCall
 from standfast.model.outcome import Approved, Denied, Finished, FrameSwitched
 
@@ -46,50 +33,52 @@ class ChatScreen:
         self._answer = ""
         self._turn_id = ""
 
-    def show(self, event: Event) -> None:
+    def show(self, event: events.Event) -> None:
         if self._quiet:
             return
         match event:
-            case TurnBegan(turn_id=turn_id):
+            case events.TurnBegan(turn_id=turn_id):
                 if event.resumed and turn_id != self._turn_id:
                     self.note(f"resuming turn {turn_id}")
                 self._turn_id = turn_id
-            case ModelCallStarted():
+            case events.ModelCallStarted():
                 self._give_answer()
                 self._streamed = 0
                 self._asking = True
-            case TextStreamed(text=text) if self._asking:
+            case events.TextStreamed(text=text) if self._asking:
                 self._streamed += len(text)
                 if self._live:
                     self._write(text)
-            case TextStreamed(text=text):
+            case events.TextStreamed(text=text):
                 self._answer += text
-            case TextRetracted():
+            case events.TextRetracted():
                 if self._live and self._streamed:
                     self.note("the text above is void", "yellow")
                 self._streamed = 0
-            case ReplyReceived(text=text):
+            case events.ReplyReceived(text=text):
                 if not self._live or not self._streamed:
                     self._write(text)
                 self._streamed = 0
                 self._asking = False
                 self.end_line()
-            case ModelCallFailed(retry_in_ms=int(wait_ms)):  # without a retry the turn ends, and says why
+            case events.ModelCallFailed(
+                retry_in_ms=int(wait_ms)
+            ):  # without a retry the turn ends, and says why
                 soon = f" in {round(wait_ms / 1000)} s" if round(wait_ms / 1000) else ""
                 self.note(f"the model call failed: {error_text(event.error)}; trying again{soon}", "yellow")
-            case ToolCallStarted(call=call):
+            case events.ToolCallStarted(call=call):
                 self._show_call(call)
-            case ToolCallSettled():
+            case events.ToolCallSettled():
                 self._show_result(event)
-            case WaitOver(outcome=Approved(arguments=arguments)):
+            case events.WaitOver(outcome=Approved(arguments=arguments)):
                 self.note("  approved" if arguments is None else "  approved with other arguments")
-            case WaitOver(outcome=Denied(reason=reason)):
+            case events.WaitOver(outcome=Denied(reason=reason)):
                 self.note(f"  denied: {reason}" if reason else "  denied")
-            case WaitOver(outcome=over):
+            case events.WaitOver(outcome=over):
                 self.note(f"  {type(over).__struct_config__.tag}")
-            case MessagesDelivered():
+            case events.MessagesDelivered():
                 self._give_answer()
-            case TurnCommitted(outcome=ended):
+            case events.TurnCommitted(outcome=ended):
                 if isinstance(ended, Finished):
                     self._give_answer()
                 elif isinstance(ended, FrameSwitched):
@@ -129,7 +118,7 @@ class ChatScreen:
             self._cell = call.parent or self._cell
             self.note(f"{self._indent(call.call_id)}{short_call(call)}")
 
-    def _show_result(self, event: ToolCallSettled) -> None:
+    def _show_result(self, event: events.ToolCallSettled) -> None:
         report, record = report_of(event.value), event.record
         known = self._names.pop(event.call_id, f"call {event.call_id}")
         if report is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from standfast.cli import report
 from standfast.cli.host import Grants, make_sandbox
 from standfast.cli.options import (
     Invocation,
@@ -20,15 +21,6 @@ from standfast.cli.options import (
 )
 from standfast.cli.output import CommandOutput, console, error_console, show_error, this_user
 from standfast.cli.repl_input import GRAMMARS, Completer, Entries, Grammar, line_editing
-from standfast.cli.report import (
-    RunReport,
-    call_text,
-    facts_table,
-    plain_table,
-    show_box,
-    show_commands,
-    show_streams,
-)
 from standfast.cli.run import waiting_in
 from standfast.errors import InvalidArgument, StandfastError
 
@@ -131,7 +123,7 @@ class Repl:
             waiting = waiting_in(self._box, self._session, result)
             if not waiting:
                 return
-            call = call_text(waiting[0].capability, waiting[0].args, waiting[0].kwargs)
+            call = report.call_text(waiting[0].capability, waiting[0].args, waiting[0].kwargs)
             answer = self._entries.ask(f"Approve {call}? [y/N/later] ")
             match answer and answer.lower():
                 case "y" | "yes":
@@ -139,7 +131,7 @@ class Repl:
                 case "" | "n" | "no":
                     result = self._decide(waiting[0], approved=False)
                 case None | "l" | "later":
-                    show_commands(error_console(), waiting[0], self._invocation)
+                    report.show_commands(error_console(), waiting[0], self._invocation)
                     return
 
     def _decide(self, approval: Approval, *, approved: bool) -> RunResult:
@@ -172,23 +164,23 @@ class Repl:
             return
         waiting = waiting_in(self._box, self._session, result)
         if self.interactive and waiting and _is_parked(result):
-            show_streams(result)
-            show_box(error_console(), waiting[0])
+            report.show_streams(result)
+            report.show_box(error_console(), waiting[0])
         else:
-            RunReport(result, self._invocation, code, waiting).show_briefly()
+            report.RunReport(result, self._invocation, code, waiting).show_briefly()
 
     def _obey(self, word: str, rest: str) -> None:
         """Run the command *word* with its argument *rest*."""
         shown, box = console(), self._box
         match word:
             case "help":
-                shown.print(facts_table((f":{name}", text) for name, text in _COMMANDS.items()))
+                shown.print(report.facts_table((f":{name}", text) for name, text in _COMMANDS.items()))
             case "tools":
                 rows = [
                     (one.name, one.side_effect, one.description.strip().partition("\n")[0])
                     for one in box.capabilities()
                 ]
-                shown.print(plain_table("tool", "side effect", "description", rows=rows))
+                shown.print(report.plain_table("tool", "side effect", "description", rows=rows))
             case "session":
                 if rest:
                     from standfast.model.session import SessionId
@@ -202,7 +194,9 @@ class Repl:
             case "approvals":
                 waiting = box.approvals(session=self._session, pending=True)
                 for one in waiting:
-                    shown.print(f"{one.approval_id}  {call_text(one.capability, one.args, one.kwargs)}")
+                    shown.print(
+                        f"{one.approval_id}  {report.call_text(one.capability, one.args, one.kwargs)}"
+                    )
                 if not waiting:
                     shown.print("nothing waits", style="dim")
             case "approve" | "deny":

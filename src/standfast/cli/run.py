@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from standfast.cli import options
 from standfast.cli.host import Grants, make_sandbox
-from standfast.cli.options import (
-    Invocation,
-    JsonParameter,
-    answers,
-    code_options,
-    grants_options,
-    inputs_option,
-    session_option,
-    session_or_usual,
-)
 from standfast.cli.output import CommandOutput
 from standfast.cli.report import RunReport
 
@@ -41,21 +32,21 @@ Examples:
   standfast run --engine cpython -f analysis.py --package numpy --session-id analysis
 """,
 )
-@code_options
-@session_option
-@inputs_option
+@options.code_options
+@options.session_option
+@options.inputs_option
 @click.option("--timeout-ms", type=click.IntRange(1, 2**32 - 1), metavar="N", help="Wall time of this run.")
 @click.option(
     "--limits",
-    type=JsonParameter(dict),
+    type=options.JsonParameter(dict),
     metavar="JSON",
     help='Limits of this run, such as \'{"memory_mb": 32, "cpu_ms": 500}\'.',
 )
 @click.option("--snapshot", is_flag=True, help="Store a snapshot of the session after the run.")
-@grants_options
-@answers
+@options.grants_options
+@options.answers
 def command(
-    invocation: Invocation,
+    invocation: options.Invocation,
     *,
     code: str,
     session_id: str | None,
@@ -73,7 +64,7 @@ def command(
     from standfast.errors import StandfastError
     from standfast.model.run import RunResult
 
-    session = session_or_usual(session_id, language, engine)
+    session = options.session_or_usual(session_id, language, engine)
     box = make_sandbox(invocation.data_dir, grants, language, engine)
     try:
         with box:
@@ -85,7 +76,10 @@ def command(
 
 
 def continue_run(
-    invocation: Invocation, session: str, box: BlockingSandbox, work: Callable[[BlockingSandbox], RunResult]
+    invocation: options.Invocation,
+    session: str,
+    box: BlockingSandbox,
+    work: Callable[[BlockingSandbox], RunResult],
 ) -> CommandOutput:
     """Resume a session's waiting run by calling *work*, and answer as `standfast run` does."""
     with box:

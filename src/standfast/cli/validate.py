@@ -6,16 +6,8 @@ from typing import Any
 
 import click
 
+from standfast.cli import options
 from standfast.cli.host import Grants, make_sandbox
-from standfast.cli.options import (
-    Invocation,
-    answers,
-    code_options,
-    grants_options,
-    inputs_option,
-    session_option,
-    session_or_usual,
-)
 from standfast.cli.output import CommandOutput
 from standfast.cli.report import RunReport
 
@@ -29,13 +21,13 @@ Examples:
   standfast validate -f report.ts
 """,
 )
-@code_options
-@session_option
-@inputs_option
-@grants_options
-@answers
+@options.code_options
+@options.session_option
+@options.inputs_option
+@options.grants_options
+@options.answers
 def command(
-    invocation: Invocation,
+    invocation: options.Invocation,
     *,
     code: str,
     session_id: str | None,
@@ -55,7 +47,7 @@ def command(
     box = make_sandbox(invocation.data_dir, grants, language, engine)
     try:
         with box:
-            session = session_or_usual(session_id, language, engine)
+            session = options.session_or_usual(session_id, language, engine)
             result = box.validate(code, session=session, inputs=inputs)
     except StandfastError as error:
         result = RunResult.failed(error.error_object())

@@ -19,18 +19,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from standfast.errors import Code, ErrorObject, PluginConflict, TurnCode
+from standfast.model import directive
 from standfast.model.canonical import Json
-from standfast.model.directive import (
-    AbortTurn,
-    CreateSession,
-    EmitRuntimeEvents,
-    EmitTrace,
-    EnqueueMessages,
-    PluginDirective,
-    ReplaceToolArgs,
-    SessionRequest,
-    ShortCircuitTool,
-)
 from standfast.model.message import UserMessage
 from standfast.model.ruling import NOTHING_SAID, CallRuling, Ruling
 from standfast.model.session import PluginNode
@@ -47,7 +37,7 @@ class PluginOwned(msgspec.Struct, Generic[T], frozen=True):
     value: T
 
 
-OwnedDirective = PluginOwned[PluginDirective]
+OwnedDirective = PluginOwned[directive.PluginDirective]
 
 
 class Conflict(msgspec.Struct, frozen=True):
@@ -62,9 +52,9 @@ class Composed(msgspec.Struct):
     """A ruling, and what does not concern the turn: traces, conflicts, sessions to create."""
 
     ruling: Ruling
-    traces: list[PluginOwned[EmitTrace]] = msgspec.field(default_factory=list)
+    traces: list[PluginOwned[directive.EmitTrace]] = msgspec.field(default_factory=list)
     conflicts: list[Conflict] = msgspec.field(default_factory=list)
-    sessions: list[PluginOwned[SessionRequest]] = msgspec.field(default_factory=list)
+    sessions: list[PluginOwned[directive.SessionRequest]] = msgspec.field(default_factory=list)
 
 
 def compose(owned: Iterable[OwnedDirective]) -> Composed:
@@ -75,21 +65,21 @@ def compose(owned: Iterable[OwnedDirective]) -> Composed:
     composed = Composed(Ruling())
     messages: list[UserMessage] = []
     events: list[PluginNode] = []
-    aborts: list[PluginOwned[AbortTurn]] = []
+    aborts: list[PluginOwned[directive.AbortTurn]] = []
     for one in owned:
         match one.value:
-            case EnqueueMessages():
+            case directive.EnqueueMessages():
                 messages += one.value.messages
-            case EmitRuntimeEvents():
+            case directive.EmitRuntimeEvents():
                 events += [
                     PluginNode(plugin_id=one.plugin_id, kind=event.kind, body=event.body)
                     for event in one.value.events
                 ]
-            case AbortTurn():
+            case directive.AbortTurn():
                 aborts.append(PluginOwned(one.plugin_id, one.value))
-            case EmitTrace():
+            case directive.EmitTrace():
                 composed.traces.append(PluginOwned(one.plugin_id, one.value))
-            case CreateSession():
+            case directive.CreateSession():
                 composed.sessions.append(PluginOwned(one.plugin_id, one.value.request))
     abort = None
     if aborts:
@@ -98,7 +88,9 @@ def compose(owned: Iterable[OwnedDirective]) -> Composed:
         abort = ErrorObject(code=code, message=f"plugin {winner!r}: {wanted.message}", hint=wanted.hint)
         losers = [("abort", one.plugin_id) for one in aborts[1:]]
         losers += [
-            ("short circuit", one.plugin_id) for one in owned if isinstance(one.value, ShortCircuitTool)
+            ("short circuit", one.plugin_id)
+            for one in owned
+            if isinstance(one.value, directive.ShortCircuitTool)
         ]
         composed.conflicts += [Conflict(what, winner, loser) for what, loser in losers if loser != winner]
     composed.ruling = Ruling(messages=tuple(messages), events=tuple(events), abort=abort)
@@ -109,7 +101,9 @@ def compose_call(owned: Iterable[OwnedDirective], arguments: dict[str, Json] | N
     """Combine the directives about a call. *arguments* replace the call's own, if they are given."""
     owned = list(owned)
     composed, short = compose(owned), None
-    wanted = [(one.plugin_id, one.value) for one in owned if isinstance(one.value, ShortCircuitTool)]
+    wanted = [
+        (one.plugin_id, one.value) for one in owned if isinstance(one.value, directive.ShortCircuitTool)
+    ]
     if wanted:
         winner, short = min(wanted, key=lambda one: _laxness(one[1]))
         composed.conflicts += [
@@ -130,7 +124,7 @@ def compose_call(owned: Iterable[OwnedDirective], arguments: dict[str, Json] | N
     return composed
 
 
-def _laxness(short: ShortCircuitTool) -> int:
+def _laxness(short: directive.ShortCircuitTool) -> int:
     """Order short circuits: a refusal before a question, a question before a result."""
     if short.error is None:
         return 2
@@ -170,7 +164,7 @@ class CallReview(msgspec.Struct):
         """Ask one plugin; return whether it replaced the arguments."""
         replaced = False
         for one in await self.ask(hook, self.context):
-            if not isinstance(one.value, ReplaceToolArgs):
+            if not isinstance(one.value, directive.ReplaceToolArgs):
                 if one not in self.directives:  # the second answer may repeat it
                     self.directives.append(one)
             elif one.value.arguments != self.context.arguments:
@@ -192,7 +186,7 @@ class ResultReview(msgspec.Struct):
         for one in wanted:
             self.directives.append(one)
             result = one.value
-            if not isinstance(result, ShortCircuitTool):
+            if not isinstance(result, directive.ShortCircuitTool):
                 continue
             if self.failed_by is not None and result.error is None:
                 self.conflicts.append(Conflict("result", self.failed_by, one.plugin_id))

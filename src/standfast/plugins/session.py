@@ -18,14 +18,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from standfast.errors import (
-    BadToolSource,
-    InvalidPlugin,
-    PluginConflict,
-    PluginFailed,
-    StandfastError,
-    UnknownAction,
-)
+from standfast import errors
 from standfast.machine.inputs import Stage
 from standfast.model.canonical import Json, check_bounds
 from standfast.model.capability import SessionToolAccess, ToolState
@@ -35,19 +28,8 @@ from standfast.model.plugin_options import NO_OPTIONS, PluginOptions
 from standfast.model.plugin_state import PluginSessionSnapshot
 from standfast.model.prompt import PromptContribution, ordered
 from standfast.model.session import SessionPolicy, same_provider
+from standfast.plugins import answers
 from standfast.plugins.actions import PluginActionContext, PluginActionDef, RegisteredAction
-from standfast.plugins.answers import (
-    read_catalog,
-    read_chunk,
-    read_compaction,
-    read_contributions,
-    read_directives,
-    read_json,
-    read_messages,
-    read_policy,
-    read_response,
-    read_text,
-)
 from standfast.plugins.contexts import (
     AssistantResponseHookContext,
     AssistantResponseTransform,
@@ -215,7 +197,7 @@ class PluginSession(PluginStates):
         copy = messages.copy()
         for hook in self._hooks["context_transform"]:
             answer = await at.call(hook, ctx, copy)
-            left = read_messages(hook, messages, answer)
+            left = answers.read_messages(hook, messages, answer)
             if left is not messages or answer is not copy:
                 copy = left.copy()  # the hook may have changed the one it was given, or kept it
             messages = left
@@ -225,7 +207,7 @@ class PluginSession(PluginStates):
         """Return the compaction of earlier turns by the first compactor that answers with one."""
         for hook in self._hooks["compactor"]:
             answer = await at.call(hook, ctx)
-            if answer is not None and not (compaction := read_compaction(hook, answer)).is_empty:
+            if answer is not None and not (compaction := answers.read_compaction(hook, answer)).is_empty:
                 return compaction
         return None
 
@@ -235,7 +217,7 @@ class PluginSession(PluginStates):
         """Return the contributions of plugins to the prompt, in order and without repetitions."""
         found: list[PromptContribution] = []
         for hook in self._hooks["prompt_contributor"]:
-            found.extend(read_contributions(hook, await at.call(hook, ctx)))
+            found.extend(answers.read_contributions(hook, await at.call(hook, ctx)))
         return ordered(found)
 
     # Turns and calls
@@ -249,7 +231,7 @@ class PluginSession(PluginStates):
             found: list[OwnedDirective] = []
             for hook in hooks:
                 if (answer := await at.call(hook, ctx)) is not None:
-                    found += read_directives(hook, answer)
+                    found += answers.read_directives(hook, answer)
             return found
 
         return await self.runner.stage(work)
@@ -271,7 +253,7 @@ class PluginSession(PluginStates):
 
         async def work(at: Current) -> CallReview:
             async def ask(hook: RegisteredHook, now: ToolCallHookContext) -> list[OwnedDirective]:
-                return read_directives(hook, await at.call(hook, now))
+                return answers.read_directives(hook, await at.call(hook, now))
 
             review = CallReview(ctx, ask)
             await review.run(self._hooks["before_tool_call"])
@@ -288,7 +270,7 @@ class PluginSession(PluginStates):
         async def work(at: Current) -> ResultReview:
             review = ResultReview(ctx)
             for hook in self._hooks["after_tool_call"]:
-                review.take(read_directives(hook, await at.call(hook, review.context)))
+                review.take(answers.read_directives(hook, await at.call(hook, review.context)))
             return review
 
         return await self.runner.stage(work)
@@ -299,7 +281,7 @@ class PluginSession(PluginStates):
         self, ctx: AssistantStreamHookContext
     ) -> list[PluginOwned[AssistantStreamTransform]]:
         """Return each plugin's version of a piece of the reply; the last one is shown."""
-        return await self._chain("assistant_stream", ctx, "chunk", read_chunk)
+        return await self._chain("assistant_stream", ctx, "chunk", answers.read_chunk)
 
     async def transform_assistant_response(
         self, ctx: AssistantResponseHookContext
@@ -309,7 +291,7 @@ class PluginSession(PluginStates):
         def read(hook: RegisteredHook, answer: object) -> AssistantResponseTransform:
             if answer is ctx.response:  # unchanged
                 return AssistantResponseTransform(ctx.response)
-            return read_response(hook, answer)
+            return answers.read_response(hook, answer)
 
         return await self._chain("assistant_response", ctx, "response", read)
 
@@ -334,7 +316,7 @@ class PluginSession(PluginStates):
         if owned is None:
             return None
         hook = self.contributions.hook_of(owned.plugin_id, "tool_result_projector", owned.value)
-        return read_text(hook, await self.runner.ask(hook, ctx))
+        return answers.read_text(hook, await self.runner.ask(hook, ctx))
 
     # Lifecycle and settings
 
@@ -345,7 +327,7 @@ class PluginSession(PluginStates):
         async def call(hook: RegisteredHook) -> None:
             try:
                 await runner.call(hook, event)
-            except StandfastError as error:
+            except errors.StandfastError as error:
                 self._report(hook.plugin_id, hook.kind, error.message)
 
         for place, problem in await all_within(runner.timeout_s, map(call, hooks), runner.spares):
@@ -357,7 +339,7 @@ class PluginSession(PluginStates):
         for hook in self._hooks["session_config_mutator"]:
             try:
                 answer = await within(runner.timeout_s, runner.call(hook, ctx, policy), runner.spares)
-                after = read_policy(hook, answer)
+                after = answers.read_policy(hook, answer)
                 if same_provider(policy.model, after.model):
                     policy = after
                     continue
@@ -365,7 +347,7 @@ class PluginSession(PluginStates):
                 self._report(hook.plugin_id, hook.kind, problem)
             except NoAnswer as late:
                 self._report(hook.plugin_id, hook.kind, str(late))
-            except StandfastError as error:
+            except errors.StandfastError as error:
                 self._report(hook.plugin_id, hook.kind, error.message)
         return policy
 
@@ -386,7 +368,7 @@ class PluginSession(PluginStates):
         """Call a method of the protocol's session plugin; report a failure instead of raising it."""
         try:
             await self.ask_protocol(method, *given)
-        except StandfastError as error:
+        except errors.StandfastError as error:
             self._report(self.contributions.slots["protocol_session"].plugin_id, method, error.message)
 
     def configure_protocol(self, ctx: ProtocolRuntimeContext, opened: ProtocolSessionMaterialization) -> None:
@@ -403,7 +385,7 @@ class PluginSession(PluginStates):
         preamble = self.runner.call_plain(hook, given)
         if not isinstance(preamble, TurnDriverPreamble):
             problem = f"it answered with a {type(preamble).__name__}, not with TurnDriverPreamble"
-            raise PluginFailed(owned.plugin_id, hook.kind, problem)
+            raise errors.PluginFailed(owned.plugin_id, hook.kind, problem)
         return preamble
 
     # The catalog of tools
@@ -415,7 +397,7 @@ class PluginSession(PluginStates):
             self.step.begin(hook.plugin_id, hook.kind)
             answer = self.runner.call_plain(hook, ctx)
             if answer is not None:
-                found.append(read_catalog(hook, answer))
+                found.append(answers.read_catalog(hook, answer))
         return resolve_catalog(ctx.tools, found, self.tool_catalog_overlay, ctx.tool_access, ctx.found)
 
     # Forks
@@ -468,7 +450,7 @@ class PluginSession(PluginStates):
         action = self.contributions.actions.get(name)
         if action is None:
             known = ", ".join(sorted(self.contributions.actions)) or "none"
-            raise UnknownAction(name, "does not exist", hint=f"the actions are {known}")
+            raise errors.UnknownAction(name, "does not exist", hint=f"the actions are {known}")
         wanted = action.definition.session_param
         current = self.session_id if default_to_current_session and wanted != "forbidden" else None
         ctx = PluginActionContext(session_id=action.session_for(session_id, current), host=self.hosts.action)
@@ -486,7 +468,7 @@ class PluginSession(PluginStates):
             value: T = msgspec.convert(raw, answer)
         except msgspec.ValidationError as error:
             owner = self.contributions.actions[name].definition.plugin_id
-            raise PluginFailed(owner, f"action {name}", f"its answer does not fit: {error}") from None
+            raise errors.PluginFailed(owner, f"action {name}", f"its answer does not fit: {error}") from None
         return value
 
 
@@ -500,7 +482,7 @@ class ActionCall(msgspec.Struct, frozen=True):
 
     def check(self, answer: object) -> Json:
         """Return the answer as JSON if it fits the type that the action declares."""
-        return self.action.check(read_json(self.hook, answer))
+        return self.action.check(answers.read_json(self.hook, answer))
 
 
 def _stages_of(contributions: Contributions, protocol: ProtocolSessionPlugin) -> tuple[Stage, ...]:
@@ -540,7 +522,9 @@ class PluginHost:
         seen: dict[str, PluginFactory] = {}
         for factory in self.factories:
             if (other := seen.setdefault(factory.id, factory)) is not factory:
-                raise PluginConflict(f"the id {factory.id!r}", repr(other), repr(factory), hint="use it once")
+                raise errors.PluginConflict(
+                    f"the id {factory.id!r}", repr(other), repr(factory), hint="use it once"
+                )
         self.tools = tools
         self.runner = runner or HookRunner()
         self._shelf_of = shelf_of
@@ -575,7 +559,7 @@ class PluginHost:
             return await within(runner.timeout_s, runner.loops.run(called))
         except NoAnswer as problem:
             for claimant, method in asked:
-                raise BadToolSource(claimant, f"failed in {method}: {problem}") from None
+                raise errors.BadToolSource(claimant, f"failed in {method}: {problem}") from None
             raise step.late(problem) from None
 
     def build_session(self, build: SessionBuild, step: BuildStep | None = None) -> PluginSession:
@@ -604,9 +588,9 @@ class PluginHost:
             plugin = _attempt(step, factory.id, "build", factory.build, ctx)
             if not isinstance(plugin, (Plugin, SessionPlugin)):
                 problem = f"built a {type(plugin).__name__}, which is no plugin"
-                raise InvalidPlugin(f"factory {factory.id!r} {problem}")
+                raise errors.InvalidPlugin(f"factory {factory.id!r} {problem}")
             if plugin.id != factory.id:
-                raise InvalidPlugin(f"factory {factory.id!r} built a plugin with the id {plugin.id!r}")
+                raise errors.InvalidPlugin(f"factory {factory.id!r} built a plugin with the id {plugin.id!r}")
             memory = PluginMemory(plugin, unwritten, says_changes=isinstance(plugin, Plugin))
             contributions.places[plugin.id] = msgspec.structs.replace(places[loop_of(plugin)], memory=memory)
             _attempt(step, factory.id, "register", plugin.register, PluginRegistrar(plugin.id, contributions))
@@ -617,7 +601,7 @@ class PluginHost:
         for slot in ("protocol_session", "protocol_driver"):
             if slot not in contributions.slots:
                 hint = 'pass protocol="standard" or a protocol plugin'
-                raise InvalidPlugin(f"no plugin fills the slot {slot}", hint=hint)
+                raise errors.InvalidPlugin(f"no plugin fills the slot {slot}", hint=hint)
         registry = self.tools.fork()
         for plugin_id, tools in contributions.tools.items():
             registry.upsert(f"plugin:{plugin_id}", StaticTools(tools, prefix=f"{plugin_id}."))
@@ -667,11 +651,11 @@ def _attempt(step: BuildStep, plugin_id: str, what: str, function: Any, *given: 
     step.begin(plugin_id, what)
     try:
         return at_once(function(*given))
-    except StandfastError as error:
+    except errors.StandfastError as error:
         if repr(plugin_id) in error.message:
             raise
-        if isinstance(error, InvalidPlugin):
-            raise InvalidPlugin(f"plugin {plugin_id!r}: {error.message}", hint=error.hint) from None
-        raise PluginFailed(plugin_id, what, error.message, hint=error.hint) from error
+        if isinstance(error, errors.InvalidPlugin):
+            raise errors.InvalidPlugin(f"plugin {plugin_id!r}: {error.message}", hint=error.hint) from None
+        raise errors.PluginFailed(plugin_id, what, error.message, hint=error.hint) from error
     except BaseException as error:
-        raise PluginFailed(plugin_id, what, described(error)) from error
+        raise errors.PluginFailed(plugin_id, what, described(error)) from error

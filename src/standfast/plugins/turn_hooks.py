@@ -19,20 +19,8 @@ from typing import Any, overload
 
 import msgspec
 
+from standfast import errors
 from standfast.durable.effects import Kept
-from standfast.errors import (
-    CallerError,
-    Code,
-    ErrorObject,
-    InternalError,
-    ModelError,
-    OperatorError,
-    PluginConflict,
-    PluginFailed,
-    StandfastError,
-    StoreError,
-    TurnCode,
-)
 from standfast.graph.history import answered
 from standfast.machine.commands import PrepareCall, RunHooks
 from standfast.machine.inputs import CallPrepared, CallRuled, HooksRan, Input, Keep, ToolSettled, View
@@ -49,32 +37,10 @@ from standfast.model.plugin_state import encode_entry, encode_state
 from standfast.model.prompt import PromptContribution
 from standfast.model.ruling import NOTHING_SAID, CallRuling, Ruling
 from standfast.model.session import SessionHead
+from standfast.plugins import contexts, protocol
 from standfast.plugins.answers import read_switch
-from standfast.plugins.contexts import (
-    AssistantResponseHookContext,
-    AssistantStreamHookContext,
-    CheckpointHookContext,
-    CompactionContext,
-    PromptHookContext,
-    StreamKind,
-    ToolCallHookContext,
-    ToolResultHookContext,
-    ToolResultProjectionContext,
-    TurnFinalized,
-    TurnHookContext,
-    TurnResultHookContext,
-    TurnTransformContext,
-)
 from standfast.plugins.directives import Composed, compose, compose_call
 from standfast.plugins.plugin_states import STAGE, CallStage
-from standfast.plugins.protocol import (
-    AssistantProseProjectorPlugin,
-    CodeExecutorPlugin,
-    OutputContract,
-    ProtocolBeforeLlmCallContext,
-    SessionReadView,
-    TurnDriverPreamble,
-)
 from standfast.plugins.running import Current, described
 from standfast.plugins.runtime_services import Cost, RuntimeServices
 from standfast.plugins.session import answers_for_model
@@ -109,18 +75,18 @@ class TurnContext:
     """Creates a session that a plugin requests, under a key that a second attempt would choose again."""
     occur: Callable[[str, str, Json], Awaitable[int]]
     """Reports an occurrence: its source, its key and its payload; returns how many turns it starts."""
-    output: OutputContract | None = None
+    output: protocol.OutputContract | None = None
     deps: Any = None
     session_id: str = dataclasses.field(init=False)
     turn_id: str = dataclasses.field(init=False)
     settings: dict[str, Any] = dataclasses.field(init=False)
-    preamble: TurnDriverPreamble = dataclasses.field(init=False)
+    preamble: protocol.TurnDriverPreamble = dataclasses.field(init=False)
     """The preamble of the turn's beginning; the catalog may have changed since."""
     render: Callable[[Sequence[PromptContribution]], str] = dataclasses.field(init=False)
     """Renders the prompt with the contributions of plugins."""
     instructions: str = dataclasses.field(init=False)
-    executor: CodeExecutorPlugin | None = dataclasses.field(init=False)
-    projector: AssistantProseProjectorPlugin | None = dataclasses.field(init=False)
+    executor: protocol.CodeExecutorPlugin | None = dataclasses.field(init=False)
+    projector: protocol.AssistantProseProjectorPlugin | None = dataclasses.field(init=False)
     account: ModelAccount = dataclasses.field(init=False)
     hooks: TurnHooks = dataclasses.field(init=False)
 
@@ -180,7 +146,7 @@ class ModelAccount:
         # Several calls may run at once, and the machine knows only those that are charged already.
         made = max(self._last_call, machine.account.model_calls)
         if (refusal := machine.refuses_call(made, self._spent)) is not None:
-            raise ModelError(refusal.message, code=refusal.code, hint=refusal.hint)
+            raise errors.ModelError(refusal.message, code=refusal.code, hint=refusal.hint)
         number = self._last_call = made + 1
         numbered = dataclasses.replace(
             request,
@@ -356,12 +322,12 @@ class TurnHooks:
                     said = [one for one in machine.messages if isinstance(one, UserMessage)]
                     earlier = EarlierMessages(self._turn.history)
                     wanted = await plugins.before_turn(
-                        TurnHookContext(**common, input=said[-1], messages=earlier, host=hosts.turn)
+                        contexts.TurnHookContext(**common, input=said[-1], messages=earlier, host=hosts.turn)
                     )
                 case "after_turn":
                     assert command.outcome is not None
                     wanted = await plugins.after_turn(
-                        TurnResultHookContext(
+                        contexts.TurnResultHookContext(
                             **common,
                             outcome=command.outcome,
                             messages=tuple(machine.messages),
@@ -371,7 +337,7 @@ class TurnHooks:
                     )
                 case checkpoint:
                     wanted = await plugins.at_checkpoint(
-                        CheckpointHookContext(
+                        contexts.CheckpointHookContext(
                             **common,
                             checkpoint=checkpoint,
                             messages=tuple(machine.messages),
@@ -381,9 +347,9 @@ class TurnHooks:
                         )
                     )
             ruling = await self._carry_out(command.key, compose(wanted)) if wanted else NOTHING_SAID
-        except StoreError:
+        except errors.StoreError:
             raise  # not a plugin's fault; the turn stays unfinished
-        except StandfastError as error:
+        except errors.StandfastError as error:
             ruling = Ruling(failure=self._failure(error))
         return HooksRan(
             at_ms=self._now(),
@@ -397,8 +363,10 @@ class TurnHooks:
         for number, one in enumerate(composed.sessions, 1):
             try:
                 await self._turn.create_session(one.value, f"{self._machine.turn_id}.{key}.{number}")
-            except (CallerError, OperatorError) as error:
-                raise PluginFailed(one.plugin_id, "CreateSession", error.message, hint=error.hint) from None
+            except (errors.CallerError, errors.OperatorError) as error:
+                raise errors.PluginFailed(
+                    one.plugin_id, "CreateSession", error.message, hint=error.hint
+                ) from None
         for conflict in composed.conflicts:
             body = {"what": conflict.what, "plugins": [conflict.winner, conflict.loser]}
             self._trace(conflict.winner, "plugin_conflict", body)
@@ -406,13 +374,13 @@ class TurnHooks:
             self._trace(trace.plugin_id, trace.value.name, trace.value.body)
         return composed.ruling
 
-    def _failure(self, error: StandfastError) -> ErrorObject:
-        if isinstance(error, PluginConflict):
+    def _failure(self, error: errors.StandfastError) -> errors.ErrorObject:
+        if isinstance(error, errors.PluginConflict):
             body = {"what": error.message, "plugins": [error.owner, error.other]}
             self._trace(error.owner, "plugin_conflict", body)
-        plugin = error.plugin_id if isinstance(error, PluginFailed) else ""
+        plugin = error.plugin_id if isinstance(error, errors.PluginFailed) else ""
         self._trace(plugin, "plugin_failed", {"error": error.message})
-        return ErrorObject(code=TurnCode.PLUGIN_ERROR, message=error.message, hint=error.hint)
+        return errors.ErrorObject(code=errors.TurnCode.PLUGIN_ERROR, message=error.message, hint=error.hint)
 
     def _trace(self, plugin_id: str, name: str, body: Json) -> None:
         turn = self._turn
@@ -422,7 +390,7 @@ class TurnHooks:
         """Let plugins prepare the prompt and the messages of the next model call."""
         try:
             prepared = await self._plugins.runner.stage(lambda at: self._prepared(at, command, make_request))
-        except StandfastError as error:
+        except errors.StandfastError as error:
             prepared = CallPrepared(
                 at_ms=0, number=command.number, ruling=Ruling(failure=self._failure(error))
             )
@@ -437,7 +405,7 @@ class TurnHooks:
         base = (turn.history if opened is None else list(opened.seed)) + machine.messages
         shown, prompt = base, None
         if hooks["context_transform"]:
-            transform = TurnTransformContext(
+            transform = contexts.TurnTransformContext(
                 **self._common,
                 turn_messages=len(machine.messages),
                 prompt_tokens=self._prompt_tokens(),
@@ -447,7 +415,7 @@ class TurnHooks:
             shown = await plugins.prepare_turn_context(transform, base, at)
         if hooks["prompt_contributor"]:
             iteration = machine.account.model_calls + 1
-            context = PromptHookContext(**self._common, iteration=iteration, host=hosts.prompt)
+            context = contexts.PromptHookContext(**self._common, iteration=iteration, host=hosts.prompt)
             prompt = turn.render(await plugins.collect_prompt_contributions(context, at))
         switch = None
         if answers_for_model(plugins.protocol_session):
@@ -466,7 +434,7 @@ class TurnHooks:
         plugins, machine, history = self._plugins, self._machine, self._turn.history
         if machine.compaction is not None or not history:
             return None
-        context = CompactionContext(
+        context = contexts.CompactionContext(
             **self._common,
             messages=EarlierMessages(history),
             turn_messages=tuple(machine.messages),
@@ -488,7 +456,7 @@ class TurnHooks:
         plugins, machine, session, hosts = (
             self._plugins, self._machine, self._turn.session, self._plugins.hosts,
         )  # fmt: skip
-        state = SessionReadView(
+        state = protocol.SessionReadView(
             session_id=plugins.session_id,
             turn_id=machine.turn_id,
             frame_id=session.options.frame,
@@ -498,7 +466,7 @@ class TurnHooks:
             usage=machine.account.usage,
             model_calls=machine.account.model_calls,
         )
-        context = ProtocolBeforeLlmCallContext(
+        context = protocol.ProtocolBeforeLlmCallContext(
             session_id=plugins.session_id,
             turn_id=machine.turn_id,
             messages=shown,
@@ -528,10 +496,12 @@ class TurnHooks:
                 return message.usage
         return None
 
-    async def stream(self, chunk: str, kind: StreamKind = "text", *, last: bool = False) -> str:
+    async def stream(self, chunk: str, kind: contexts.StreamKind = "text", *, last: bool = False) -> str:
         """Let plugins change a piece of the reply; `PluginFailed` fails the model call."""
         number = self._machine.account.model_calls
-        context = AssistantStreamHookContext(**self._common, chunk=chunk, kind=kind, number=number, last=last)
+        context = contexts.AssistantStreamHookContext(
+            **self._common, chunk=chunk, kind=kind, number=number, last=last
+        )
         made = await self._plugins.transform_assistant_stream(context)
         return made[-1].value.chunk
 
@@ -539,13 +509,13 @@ class TurnHooks:
         """Let plugins change the whole reply."""
         if not self._plugins.contributions.hooks["assistant_response"]:
             return reply
-        context = AssistantResponseHookContext(**self._common, response=reply)
+        context = contexts.AssistantResponseHookContext(**self._common, response=reply)
         made = await self._plugins.transform_assistant_response(context)
         return made[-1].value.response
 
     async def rule(self, call: ToolCall, side_effect: SideEffect | None) -> CallRuled:
         """Let plugins rule on a call before it is prepared."""
-        context = ToolCallHookContext(
+        context = contexts.ToolCallHookContext(
             **self._common,
             call_id=call.call_id,
             tool_name=call.name,
@@ -559,9 +529,9 @@ class TurnHooks:
                 review = await self._plugins.review_call(context)
                 composed = compose_call(review.directives, review.arguments)
                 ruling = await self._carry_out(f"call.{call.call_id}", composed)
-            except StoreError:
+            except errors.StoreError:
                 raise
-            except StandfastError as error:
+            except errors.StandfastError as error:
                 ruling = CallRuling(failure=self._failure(error))
             ruling = self._turn.account.charge(ruling)
         await self.settles(stage)
@@ -579,7 +549,7 @@ class TurnHooks:
     ) -> ToolSettled:
         """Let plugins change the result of a call; a hook that fails makes the call fail."""
         keeper = _AttachmentKeeper(self)
-        context = ToolResultHookContext(
+        context = contexts.ToolResultHookContext(
             **self._common,
             call_id=settled.call_id,
             tool_name=name,
@@ -596,7 +566,11 @@ class TurnHooks:
             try:
                 return await self._judged(settled, context, keeper)
             except Exception as raised:  # the turn waits for this result, whatever happens
-                known = raised if isinstance(raised, StandfastError) else InternalError(described(raised))
+                known = (
+                    raised
+                    if isinstance(raised, errors.StandfastError)
+                    else errors.InternalError(described(raised))
+                )
                 error = self._failure(known)
                 return msgspec.structs.replace(
                     settled,
@@ -608,7 +582,7 @@ class TurnHooks:
                 )
 
     async def _judged(
-        self, settled: ToolSettled, context: ToolResultHookContext, keeper: _AttachmentKeeper
+        self, settled: ToolSettled, context: contexts.ToolResultHookContext, keeper: _AttachmentKeeper
     ) -> ToolSettled:
         review = await self._plugins.review_result(context)
         composed = compose(review.directives)
@@ -616,7 +590,7 @@ class TurnHooks:
         ruling = await self._carry_out(f"result.{settled.call_id}", composed)
         value, error = review.context.value, review.context.error
         shown = await self._plugins.project_tool_result(
-            ToolResultProjectionContext(
+            contexts.ToolResultProjectionContext(
                 **self._common, call_id=settled.call_id, tool_name=context.tool_name, value=value, error=error
             )
         )
@@ -668,7 +642,7 @@ class TurnHooks:
     async def finalizing(self, outcome: Ended) -> None:
         plugins = self._plugins
         if plugins.contributions.hooks["turn_finalized"]:
-            event = TurnFinalized(
+            event = contexts.TurnFinalized(
                 session_id=plugins.session_id, turn_id=self._machine.turn_id, outcome=outcome
             )
             await plugins.emit_runtime_event(event)
@@ -757,19 +731,19 @@ async def close_stream(stream: object) -> None:
         await close()
 
 
-def reply_broken_off() -> ModelError:
-    return ModelError("the model's reply broke off before its end", retryable=True)
+def reply_broken_off() -> errors.ModelError:
+    return errors.ModelError("the model's reply broke off before its end", retryable=True)
 
 
 def _changed_record(
-    record: ExternalCallRecord | None, value: Json, error: ErrorObject | None
+    record: ExternalCallRecord | None, value: Json, error: errors.ErrorObject | None
 ) -> ExternalCallRecord | None:
     """Return the record of a call whose result was replaced, with the new result and no traceback."""
     if record is None:
         return None
     status = record.status
     if error is not None and record.error is None:
-        status = CallStatus.DENIED if error.code == Code.PERMISSION_DENIED else CallStatus.ERROR
+        status = CallStatus.DENIED if error.code == errors.Code.PERMISSION_DENIED else CallStatus.ERROR
     digest = digest_bytes(encode_sorted(value)) if error is None else None
     return msgspec.structs.replace(
         record.without_traceback(), error=error, status=status, response_digest=digest

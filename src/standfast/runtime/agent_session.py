@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from standfast.errors import ApprovalNotFound, InvalidArgument, SessionNotFound, ValueTooLarge
 from standfast.graph.history import messages_of, nodes_of
+from standfast.model import session
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json, digest_bytes, encode_sorted, to_json
 from standfast.model.frame import FrameSwitch
@@ -23,16 +24,6 @@ from standfast.model.message import (
     UserMessage,
 )
 from standfast.model.prompt import PromptContribution, PromptLayer
-from standfast.model.session import (
-    Blocked,
-    CurrentTurn,
-    FrameOpened,
-    Node,
-    Payload,
-    SessionHead,
-    TurnRecord,
-    TurnState,
-)
 from standfast.plugins.session_context import Overlay, as_layer
 from standfast.ports.session_store import Blob, QueuedInput, SessionStore
 from standfast.runtime.agent_definition import checked_limits
@@ -252,11 +243,11 @@ class Session(Generic[Output, Deps]):
             )
         )
 
-    async def unfinished(self) -> TurnRecord | None:
+    async def unfinished(self) -> session.TurnRecord | None:
         """Return the turn that runs, waits or was interrupted, if there is one."""
         return await self._store.open_turn(self.session_id)
 
-    async def blocked(self) -> Blocked | None:
+    async def blocked(self) -> session.Blocked | None:
         """Return why the next turn cannot run, as the last process that tried it noted; None if it can.
 
         It lacks deps or its agent: an unfinished turn is not resumed, or an input stays queued.
@@ -287,7 +278,7 @@ class Session(Generic[Output, Deps]):
         record = await self.unfinished()
         return record is not None and await self._live.cancel(record.turn_id)
 
-    async def turns(self) -> list[TurnRecord]:
+    async def turns(self) -> list[session.TurnRecord]:
         """Return all turns, oldest first."""
         return await self._store.turns(self.session_id)
 
@@ -358,7 +349,7 @@ class Session(Generic[Output, Deps]):
         if asked is None or asked.session_id != self.session_id:
             raise ApprovalNotFound(approval_id)
         record = await self._store.turn(asked.run_id)
-        if record is not None and record.state is not TurnState.ENDED:
+        if record is not None and record.state is not session.TurnState.ENDED:
             self._directory.runner_of(self._live).require_runnable(record)
         approval = await decide_call(self._directory, approval_id, decision)
         while True:
@@ -395,13 +386,13 @@ class Session(Generic[Output, Deps]):
 
     # History
 
-    async def head(self) -> SessionHead:
+    async def head(self) -> session.SessionHead:
         head = await self._store.head(self.session_id)
         if head is None:
             raise SessionNotFound(self.session_id)
         return head
 
-    async def nodes(self) -> list[Node]:
+    async def nodes(self) -> list[session.Node]:
         """Return the whole active path, oldest first."""
         leaf = (await self.head()).leaf
         return [] if leaf is None else nodes_of(await self._store.path(leaf))
@@ -418,7 +409,7 @@ class Session(Generic[Output, Deps]):
             current = None  # it has ended since, and is in the history now
         return SessionMessages(messages_of(segments), current)
 
-    async def current_turn(self) -> CurrentTurn | None:
+    async def current_turn(self) -> session.CurrentTurn | None:
         """Return the unfinished turn, if there is one, with its messages so far."""
         return await current_turn(self._store, self.session_id, self._live.driver, self._directory.now_ms())
 
@@ -433,7 +424,9 @@ class Session(Generic[Output, Deps]):
             raise InvalidArgument(f"there is no attachment {digest[:80]!r}")
         return data
 
-    async def append(self, payloads: Sequence[Payload], *, requires: str | None = None) -> SessionHead:
+    async def append(
+        self, payloads: Sequence[session.Payload], *, requires: str | None = None
+    ) -> session.SessionHead:
         """Add nodes to the history; `StaleBranch` if the node *requires* is not on the active path.
 
         If the session's protocol fails to take them in, that is raised, and the nodes stay.
@@ -442,20 +435,20 @@ class Session(Generic[Output, Deps]):
 
     async def open_frame(
         self, *, reason: str = "continue_as", seed: Sequence[str] = (), frame_id: str | None = None
-    ) -> SessionHead:
+    ) -> session.SessionHead:
         """Begin a new frame: from now on the model sees *seed* and what follows. Nothing is deleted."""
         switch = FrameSwitch(
             frame_id=frame_id or new_turn_id().replace("t_", "f_"),
             reason=reason,
             seed=tuple(UserMessage(content=text) for text in seed),
         )
-        return await self.append([FrameOpened(switch=switch)])
+        return await self.append([session.FrameOpened(switch=switch)])
 
     async def fork(self, new_id: str, *, at: str | None = None) -> Session[Output, Deps]:
         """Make a new session over the same history, up to the node *at* if given."""
         return Session(self._directory, await self._directory.fork(self.session_id, new_id, at))
 
-    async def rewind(self, to: str | None = None, *, turns: int = 1) -> SessionHead:
+    async def rewind(self, to: str | None = None, *, turns: int = 1) -> session.SessionHead:
         """Move back to the node *to*, or by a number of turns."""
         return await self._directory.rewind(self.session_id, to, turns)
 

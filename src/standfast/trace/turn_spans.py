@@ -22,17 +22,8 @@ from typing import Final
 import msgspec
 
 from standfast.errors import Code, StandfastError
+from standfast.machine import inputs
 from standfast.machine.commands import Command, RunTool
-from standfast.machine.inputs import (
-    Input,
-    ModelFailed,
-    ModelReplied,
-    ToolSettled,
-    TurnStarted,
-    WaitEnded,
-    WaitOpened,
-    decode_input,
-)
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.canonical import Json
 from standfast.model.capability import CallStatus
@@ -77,13 +68,13 @@ class TurnSpans:
         self._about = about
         self._machine = machine
         self._started_ms = 0
-        self._started: TurnStarted | None = None
+        self._started: inputs.TurnStarted | None = None
         self._model_call: tuple[ModelCallStarted, int] | None = None
         self._calls: dict[int, tuple[RunTool, int]] = {}
         self._waits: dict[str, tuple[Wait, int]] = {}
         self._silent = False
 
-    def began(self, started: TurnStarted, caller: Under | None) -> None:
+    def began(self, started: inputs.TurnStarted, caller: Under | None) -> None:
         """Record that the turn began here, perhaps in a call of another turn."""
         self._started, self._started_ms = started, started.at_ms
         if caller is not None and caller.turn_id != self.turn_id:
@@ -94,8 +85,8 @@ class TurnSpans:
         """Record that this process took the turn over; rebuild its open spans from the journal."""
         machine, self._silent = TurnMachine(), True
         for body in (first, *(entry.body for entry in journal if entry.kind == "input")):
-            given: Input = decode_input(body)
-            if isinstance(given, TurnStarted):
+            given: inputs.Input = inputs.decode_input(body)
+            if isinstance(given, inputs.TurnStarted):
                 self._started, self._started_ms = given, given.at_ms
             self.fed(given, machine.feed(given))
         self._silent = False
@@ -159,18 +150,18 @@ class TurnSpans:
 
         return shown
 
-    def fed(self, given: Input, following: Sequence[Command]) -> None:
+    def fed(self, given: inputs.Input, following: Sequence[Command]) -> None:
         """Record what the input *given* and the commands *following* from it begin and end."""
         match given:
-            case ModelReplied():
+            case inputs.ModelReplied():
                 self._replied(given, following)
-            case ModelFailed(error=error):
+            case inputs.ModelFailed(error=error):
                 self._end_model_call(given.at_ms, "error", {"error": error.code})
-            case ToolSettled():
+            case inputs.ToolSettled():
                 self._settled(given)
-            case WaitOpened(wait=wait):
+            case inputs.WaitOpened(wait=wait):
                 self._waits[wait.wait_id] = (wait, given.at_ms)
-            case WaitEnded(wait_id=wait_id, outcome=outcome):
+            case inputs.WaitEnded(wait_id=wait_id, outcome=outcome):
                 tag = str(type(outcome).__struct_config__.tag)
                 facts: dict[str, Json] = {"outcome": tag}
                 if isinstance(outcome, Approved | Denied) and outcome.by is not None:
@@ -182,7 +173,7 @@ class TurnSpans:
             if isinstance(command, RunTool):
                 self._calls.setdefault(command.call.call_id, (command, given.at_ms))
 
-    def _replied(self, given: ModelReplied, following: Sequence[Command]) -> None:
+    def _replied(self, given: inputs.ModelReplied, following: Sequence[Command]) -> None:
         body = reply_facts(given)
         if self._tracer.contents:
             calls: list[Json] = []
@@ -216,7 +207,7 @@ class TurnSpans:
             "model_call", self._about.model_id, key, (started_ms, at_ms), status=status, body=facts | body
         )
 
-    def _settled(self, given: ToolSettled) -> None:
+    def _settled(self, given: inputs.ToolSettled) -> None:
         body: dict[str, Json] = {} if given.error is None else {"error": given.error.code}
         if given.record is not None:
             body["side_effect"] = given.record.side_effect.value
@@ -339,7 +330,7 @@ def usage_json(usage: Usage) -> dict[str, Json]:
     return found
 
 
-def reply_facts(reply: ModelReplied | ReplyEnded) -> dict[str, Json]:
+def reply_facts(reply: inputs.ModelReplied | ReplyEnded) -> dict[str, Json]:
     """Return what the span of a model call says about its reply."""
     facts: dict[str, Json] = {
         "served": reply.model,

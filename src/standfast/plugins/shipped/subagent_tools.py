@@ -16,14 +16,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from standfast.errors import (
-    ErrorObject,
-    InvalidArgument,
-    SessionExists,
-    StandfastError,
-    TaskExists,
-    ToolError,
-)
+from standfast import errors
 from standfast.model.canonical import digest_bytes
 from standfast.model.capability import SessionToolAccess, ToolAvailability
 from standfast.model.events import ReplyReceived
@@ -110,7 +103,7 @@ class SubagentTools:
         self._max_children = max_children
         self._one_at_a_time = asyncio.Lock()
         self._watchers: set[asyncio.Task[None]] = set()
-        self._ran_out: dict[str, ErrorObject] = {}
+        self._ran_out: dict[str, errors.ErrorObject] = {}
 
     @tool(side_effect="external_system", idempotent=True, limits=_A_MINUTE, loop="runtime")
     async def spawn_agent(
@@ -214,20 +207,20 @@ class SubagentTools:
         self._require_place(known)
         if asked.agent is not None and asked.agent not in self._agents:
             known_agents = ", ".join(self._agents) or "none: leave `agent` out"
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"there is no agent {asked.agent[:80]!r} to be a subagent", hint=f"there are {known_agents}"
             )
         schema = asked.output_schema
         if schema is not None and len(msgspec.json.encode(schema)) > _MAX_SCHEMA_BYTES:
-            raise InvalidArgument(f"output_schema is larger than {_MAX_SCHEMA_BYTES:,} bytes")
+            raise errors.InvalidArgument(f"output_schema is larger than {_MAX_SCHEMA_BYTES:,} bytes")
         if schema is not None and not is_schema(schema):
-            raise InvalidArgument("output_schema is not a JSON Schema")
+            raise errors.InvalidArgument("output_schema is not a JSON Schema")
         if asked.agent is None:
             access = await tools_for_child(ctx.host, ctx.session_id, asked.tools)
         else:  # a declared agent has its own tools
             access = SessionToolAccess() if asked.tools is None else _exactly(asked.tools)
         limits = await self._pool.allowance(children, known, asked.agent_id, asked.agent)
-        with contextlib.suppress(SessionExists):  # made by this very call, before a crash
+        with contextlib.suppress(errors.SessionExists):  # made by this very call, before a crash
             await ctx.host.create_session(asked.session(access))
         child = Child(
             session_id=asked.agent_id,
@@ -248,7 +241,7 @@ class SubagentTools:
     ) -> None:
         if started is not None:
             child = msgspec.structs.replace(child, turn_id=started.turn_id)
-        with contextlib.suppress(TaskExists):
+        with contextlib.suppress(errors.TaskExists):
             await children.host.register_background_task(children.session_id, child.spec())
         self._look_after(child, started)
 
@@ -278,7 +271,7 @@ class SubagentTools:
     def _require_place(self, known: dict[str, KnownChild]) -> None:
         at_work = [agent_id for agent_id, one in known.items() if one.live]
         if len(at_work) >= self._max_children:
-            raise ToolError(
+            raise errors.ToolError(
                 "TOO_MANY_SUBAGENTS",
                 f"{len(at_work)} subagents are at work, and there may be {self._max_children}; "
                 "wait() for some of them, or close() one",
@@ -294,7 +287,7 @@ class SubagentTools:
 
     async def _follow(self, child: Child, started: SessionTurnHandle | None) -> None:
         children = Children(self._session.host, self._session.session_id)
-        with contextlib.suppress(StandfastError):  # the runtime was closed: another one continues
+        with contextlib.suppress(errors.StandfastError):  # the runtime was closed: another one continues
             if started is not None:
                 await self._count(child, started)
             turn = await children.rests(child, for_people=True)
@@ -328,10 +321,10 @@ async def _while_open(ctx: RunContext[Any]) -> AsyncIterator[None]:
     """Leave a call that the closing runtime broke without a result: the next process repeats it."""
     try:
         yield
-    except StandfastError:
+    except errors.StandfastError:
         try:
             await ctx.host.list_background_tasks(ctx.session_id)
-        except StandfastError:  # the runtime is closed
+        except errors.StandfastError:  # the runtime is closed
             await asyncio.sleep(_ENDING_S)
         raise
 
@@ -348,7 +341,7 @@ async def tools_for_child(
     if wanted is None:
         return _exactly(may)
     if missing := [name for name in wanted if name not in may]:
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             f"you have no tool {missing[0][:80]!r} to give", hint=f"you have: {', '.join(may) or 'none'}"
         )
     return _exactly(wanted)

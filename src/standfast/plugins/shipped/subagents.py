@@ -31,27 +31,11 @@ from standfast.model.message import UserMessage
 from standfast.model.outcome import Stopped
 from standfast.model.prompt import PromptContribution, PromptSlot
 from standfast.model.session import SessionPolicy
+from standfast.plugins import contexts
 from standfast.plugins.actions import PluginActionContext, action
-from standfast.plugins.contexts import (
-    AssistantResponseHookContext,
-    CheckpointHookContext,
-    PromptHookContext,
-    SessionConfigChanged,
-    ToolCallHookContext,
-    TurnFinalized,
-    TurnHookContext,
-)
 from standfast.plugins.hook import hook
 from standfast.plugins.plugin import Plugin
-from standfast.plugins.shipped.subagent_children import (
-    MAX_FIXES,
-    PLUGIN_ID,
-    Children,
-    SubagentReport,
-    read_value,
-    schema_in,
-    tree_usage,
-)
+from standfast.plugins.shipped import subagent_children
 from standfast.plugins.shipped.subagent_pool import Pool, less
 from standfast.plugins.shipped.subagent_tools import SubagentTools, rests_of_all
 from standfast.plugins.snapshot import SnapshotReader
@@ -86,7 +70,7 @@ class Subagents(Plugin):
         share_budget: whether the usage of subagents counts against the turn that gave them work.
     """
 
-    id = PLUGIN_ID
+    id = subagent_children.PLUGIN_ID
     summary = "Agents that a model starts, and that work beside it."
 
     def __init__(
@@ -145,7 +129,7 @@ class Subagents(Plugin):
         if self.session.subagent is None:
             return
         registrar.tool_calls.before(self.note_call)
-        self._schema = schema_in(self.session.subagent.task)
+        self._schema = subagent_children.schema_in(self.session.subagent.task)
         if self._schema is not None:
             registrar.checkpoints.at(self.check_answer)
 
@@ -161,40 +145,40 @@ class Subagents(Plugin):
 
     @hook
     async def session_config_mutator(
-        self, change: SessionConfigChanged, policy: SessionPolicy
+        self, change: contexts.SessionConfigChanged, policy: SessionPolicy
     ) -> SessionPolicy:
         """Read the limits of the session, which subagents share; change nothing."""
         self.pool.policy = policy.limits
         return policy
 
     @hook
-    async def before_turn(self, ctx: TurnHookContext) -> None:
+    async def before_turn(self, ctx: contexts.TurnHookContext) -> None:
         if self._kept():
             self.state = None
         await self.pool.begin(ctx.turn_id)
 
     @hook
-    async def turn_finalized(self, event: TurnFinalized) -> None:
+    async def turn_finalized(self, event: contexts.TurnFinalized) -> None:
         """Close the subagents that no later turn will wait for."""
         if not isinstance(event.outcome, Stopped) and self.session.subagent is None:
             return
-        children = Children(self.session.host, self.session.session_id)
+        children = subagent_children.Children(self.session.host, self.session.session_id)
         at_work = [agent_id for agent_id, one in (await children.all()).items() if one.live]
         await asyncio.gather(
             *(children.host.cancel_background_task(children.session_id, agent_id) for agent_id in at_work)
         )
 
-    async def tell_how(self, ctx: PromptHookContext) -> PromptContribution:
+    async def tell_how(self, ctx: contexts.PromptHookContext) -> PromptContribution:
         words = _HOW
         if self.agents:
             words += f" Special subagents, by name for `agent`: {', '.join(self.agents)}."
         return PromptContribution(content=words, slot=PromptSlot.GUIDANCE)
 
-    async def count_reply(self, ctx: AssistantResponseHookContext) -> ReplyEnded:
+    async def count_reply(self, ctx: contexts.AssistantResponseHookContext) -> ReplyEnded:
         self.pool.replied(ctx.response.usage)
         return ctx.response
 
-    async def check_budget(self, ctx: CheckpointHookContext) -> EnqueueMessages | AbortTurn | None:
+    async def check_budget(self, ctx: contexts.CheckpointHookContext) -> EnqueueMessages | AbortTurn | None:
         """Tell the model that the budget is used up, or end the turn if no step is left."""
         self.pool.counted(ctx.usage)
         problem = await self.pool.used_up() if ctx.checkpoint == "after_work" else None
@@ -205,16 +189,16 @@ class Subagents(Plugin):
         words = f"{problem.message}. This is the last step: give your answer now, with what you have."
         return EnqueueMessages(messages=(UserMessage(content=words),))
 
-    async def note_call(self, ctx: ToolCallHookContext) -> None:
+    async def note_call(self, ctx: contexts.ToolCallHookContext) -> None:
         """Remember the tool of a call, so that the parent can say what a person is asked about."""
         self._keep("calls", {**self._kept().get("calls", {}), str(ctx.call_id): ctx.tool_name})
 
-    async def check_answer(self, ctx: CheckpointHookContext) -> EnqueueMessages | None:
+    async def check_answer(self, ctx: contexts.CheckpointHookContext) -> EnqueueMessages | None:
         """Tell the model if its answer does not fit the parent's schema."""
         fixes = self._kept().get("fixes", 0)
-        if ctx.checkpoint != "before_completion" or fixes >= MAX_FIXES:
+        if ctx.checkpoint != "before_completion" or fixes >= subagent_children.MAX_FIXES:
             return None
-        _, problem = read_value(ctx.answer, self._schema or {})
+        _, problem = subagent_children.read_value(ctx.answer, self._schema or {})
         if problem is None:
             return None
         self._keep("fixes", fixes + 1)
@@ -222,9 +206,9 @@ class Subagents(Plugin):
         return EnqueueMessages(messages=(UserMessage(content=words),))
 
     @action
-    async def show(self, ctx: PluginActionContext) -> list[SubagentReport]:
+    async def show(self, ctx: PluginActionContext) -> list[subagent_children.SubagentReport]:
         """Report on the subagents of the session, the oldest first."""
-        children = Children(ctx.host, self.session.session_id)
+        children = subagent_children.Children(ctx.host, self.session.session_id)
         chosen = [one.child for one in (await children.all()).values()]
         turns = await rests_of_all(children, chosen, 0, for_people=False)
         report = self._tools.report
@@ -235,7 +219,7 @@ class Subagents(Plugin):
         """Return the usage of the session and its subagents in all turns that have ended."""
         head = (await ctx.host.snapshot_session(self.session.session_id)).head
         own = sum((line.usage for line in head.usage), Usage())
-        total = await tree_usage(ctx.host, self.session.session_id)
+        total = await subagent_children.tree_usage(ctx.host, self.session.session_id)
         return TreeUsage(own=own, subagents=less(total, own), total=total)
 
 

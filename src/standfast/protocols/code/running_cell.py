@@ -15,15 +15,7 @@ from standfast.model.frame import FrameSwitch
 from standfast.model.limits import SessionLimits
 from standfast.model.message import UserMessage
 from standfast.plugins.protocol import CodeExecutionContext, ExecRequest, OutputContract
-from standfast.ports.code_engine import (
-    CallAnswer,
-    CellCall,
-    CellEnd,
-    CellRequest,
-    CellStep,
-    Check,
-    CodeEngine,
-)
+from standfast.ports import code_engine
 from standfast.protocols.code.own_functions import CONTINUE_AS, FINISH
 from standfast.protocols.code.values import ReadOnlyValues
 from standfast.protocols.standard.cells import RunningCell
@@ -64,18 +56,22 @@ class ModelCell(RunningCell):
     """A cell that a model wrote."""
 
     def __init__(
-        self, ctx: CodeExecutionContext, request: ExecRequest, values: ReadOnlyValues, engine: CodeEngine
+        self,
+        ctx: CodeExecutionContext,
+        request: ExecRequest,
+        values: ReadOnlyValues,
+        engine: code_engine.CodeEngine,
     ) -> None:
         super().__init__(ctx, engine)
         self._request = request
         self._values = values
-        self._check: Check = "calls"
-        self._early: CellEnd | None = None
+        self._check: code_engine.Check = "calls"
+        self._early: code_engine.CellEnd | None = None
         self.ending: CellEnding | None = None
 
     async def run(
-        self, state: bytes, suspended: Suspended | None, limits: SessionLimits, check: Check
-    ) -> CellEnd:
+        self, state: bytes, suspended: Suspended | None, limits: SessionLimits, check: code_engine.Check
+    ) -> code_engine.CellEnd:
         """Check the cell and run its code to the end. A suspended one was checked before."""
         self._check = check
         code = self._request.code
@@ -86,7 +82,7 @@ class ModelCell(RunningCell):
             self.ending = suspended.ending
             self.heard_before(suspended.heard)
         return await self.run_request(
-            CellRequest(
+            code_engine.CellRequest(
                 key=self._ctx.session_id,
                 code=code,
                 state=state,
@@ -105,7 +101,7 @@ class ModelCell(RunningCell):
             )
         )
 
-    def _begin(self, request: CellRequest) -> CellStep:
+    def _begin(self, request: code_engine.CellRequest) -> code_engine.CellStep:
         """Check and start the cell, in the engine's thread."""
         if not request.paused:
             found = self._engine.check(
@@ -131,17 +127,17 @@ class ModelCell(RunningCell):
 
     # Called in the engine's thread
 
-    def _tell(self, end: CellEnd) -> None:
+    def _tell(self, end: code_engine.CellEnd) -> None:
         """Report that the code is through, while its variables are still being stored."""
         self._early = self._with_last_call(end)
         self._say(self._came_through, self._early)
 
-    def _whole(self, end: CellEnd) -> CellEnd:
+    def _whole(self, end: code_engine.CellEnd) -> code_engine.CellEnd:
         if self._early is None or end.hard:
             return self._with_last_call(end)
         return msgspec.structs.replace(self._early, state=end.state)
 
-    def _with_last_call(self, ended: CellEnd) -> CellEnd:
+    def _with_last_call(self, ended: code_engine.CellEnd) -> code_engine.CellEnd:
         """Answer the call that the code ended with, if any; what that raises is the error of the cell."""
         last = ended.last_call
         if last is None:
@@ -155,7 +151,7 @@ class ModelCell(RunningCell):
         )
         return msgspec.structs.replace(ended, error=error)
 
-    def _answer_now(self, call: CellCall) -> CallAnswer | None:
+    def _answer_now(self, call: code_engine.CellCall) -> code_engine.CallAnswer | None:
         if self.ending is not None:
             return _OVER
         if call.name not in (FINISH, CONTINUE_AS):
@@ -168,7 +164,7 @@ class ModelCell(RunningCell):
         problem = self._finish(call) if call.name == FINISH else self._continue_as(call)
         return _OVER if problem is None else _raised("ValueError", problem)
 
-    def _finish(self, call: CellCall) -> str | None:
+    def _finish(self, call: code_engine.CellCall) -> str | None:
         """Take the answer; return the problem if it is refused."""
         value = call.args[0] if call.args else call.kwargs.get("value")
         output = self._ctx.output
@@ -180,7 +176,7 @@ class ModelCell(RunningCell):
         self.ending = CellEnding(value=value)
         return None
 
-    def _continue_as(self, call: CellCall) -> str | None:
+    def _continue_as(self, call: code_engine.CellCall) -> str | None:
         named = {**dict(zip(("task", "seed"), call.args, strict=False)), **call.kwargs}
         task, seed = named.get("task"), named.get("seed")
         if not isinstance(task, str) or not task.strip():
@@ -206,8 +202,8 @@ def answer_text(value: Json, output: OutputContract | None) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _raised(kind: str, message: str) -> CallAnswer:
-    return CallAnswer(exception=GuestException(type=kind, message=message))
+def _raised(kind: str, message: str) -> code_engine.CallAnswer:
+    return code_engine.CallAnswer(exception=GuestException(type=kind, message=message))
 
 
 _OVER: Final = _raised("SystemExit", "the turn is over")

@@ -46,15 +46,7 @@ from standfast.providers.http.content import (
 )
 from standfast.providers.http.dialect import PreparedRequest
 from standfast.providers.http.schemas import fits_strict, is_object, openai_parameters, resolve_root
-from standfast.providers.openai.reply_reader import (
-    CallEntry,
-    MessageEntry,
-    OtherEntry,
-    Outline,
-    ReasoningEntry,
-    stored_outline,
-    texts_of,
-)
+from standfast.providers.openai import reply_reader
 from standfast.providers.settings import Effort, ModelSettings
 
 _REASONING_MODEL: Final = re.compile(r"(ft:)?(o\d|codex|gpt-([5-9]|\d\d))(?!.*-chat)")
@@ -174,7 +166,9 @@ class _Conversation:
                     self._ids[call.call_id] = unique_id(
                         wanted, self._taken, lambda name, number: f"{name[: _MAX_ID_CHARS - 8]}_{number}"
                     )
-                self.items += self._reply(message, stored_outline(message.reasoning, self._origin) or ())
+                self.items += self._reply(
+                    message, reply_reader.stored_outline(message.reasoning, self._origin) or ()
+                )
             case ToolMessage():
                 call_id = self._ids.get(message.call_id) or message.provider_id or f"call_{message.call_id}"
                 result = {"type": "function_call_output", "call_id": call_id, "output": result_text(message)}
@@ -182,25 +176,25 @@ class _Conversation:
             case _:
                 assert_never(message)
 
-    def _reply(self, message: AssistantMessage, outline: Outline) -> list[Json]:
+    def _reply(self, message: AssistantMessage, outline: reply_reader.Outline) -> list[Json]:
         """Write a reply in the order of its outline; calls that it does not mention come last."""
-        texts = texts_of(message.text, outline)
+        texts = reply_reader.texts_of(message.text, outline)
         calls = {call.provider_id or str(call.call_id): call for call in message.tool_calls}
         items: list[Json] = [_text_item(message.text)] if message.text and not texts else []
         reasoning: list[Json] = []
         for entry in outline:
             item: Json = None
             match entry:
-                case ReasoningEntry():
+                case reply_reader.ReasoningEntry():
                     reasoning += [entry.item()] if entry.is_sent_back else []
                     continue
-                case MessageEntry():
+                case reply_reader.MessageEntry():
                     text = texts.pop(0)
                     item = _text_item(text, entry.phase) if text else None
-                case CallEntry():
+                case reply_reader.CallEntry():
                     call = calls.pop(entry.call_id, None)
                     item = self._call(call) if call is not None else None
-                case OtherEntry():
+                case reply_reader.OtherEntry():
                     pass
                 case _:
                     assert_never(entry)

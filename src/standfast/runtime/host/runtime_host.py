@@ -16,17 +16,9 @@ import msgspec
 
 from standfast.errors import InvalidArgument, ServiceUnavailable, StaleBranch, StandfastError, TaskNotFound
 from standfast.graph.history import messages_of
+from standfast.model import host_requests
 from standfast.model.canonical import Json, to_json
 from standfast.model.capability import ToolAvailability, ToolState
-from standfast.model.host_requests import (
-    Appended,
-    AppendSessionNodesRequest,
-    AppendSessionNodesResult,
-    BranchIsStale,
-    DirectCompletion,
-    DirectRequest,
-    SessionSnapshot,
-)
 from standfast.model.limits import UsageEntry
 from standfast.model.message import InjectedTurnInput, UserMessage
 from standfast.model.monitor import MonitorSnapshot, MonitorSpec, MonitorUpdateBatch
@@ -55,7 +47,9 @@ class CompletionService(HostService):
 
     __slots__ = ()
 
-    async def direct_completion(self, request: DirectRequest, usage_source: str) -> DirectCompletion:
+    async def direct_completion(
+        self, request: host_requests.DirectRequest, usage_source: str
+    ) -> host_requests.DirectCompletion:
         """Ask a model for a text; the session's own, unless the request names one."""
         method = "direct_completion"
         if not request.prompt and not isinstance(request.prompt, str):
@@ -72,7 +66,7 @@ class CompletionService(HostService):
             settings={**settings, **request.settings},
         )
         reply, entry = await self._ask(head, asked, usage_source, model, own=not request.model)
-        return DirectCompletion(text=reply.text, usage=entry.usage)
+        return host_requests.DirectCompletion(text=reply.text, usage=entry.usage)
 
     async def direct_llm_completion(self, request: ModelRequest, usage_source: str) -> DirectLlmCompletion:
         """Ask the session's model with a request of one's own; its numbers and keys are made here."""
@@ -139,13 +133,13 @@ class CompletionService(HostService):
         await self._directory.store.add_usage(self.session_id, (entry,), 1, self._directory.now_ms())
 
 
-async def snapshot_of(store: SessionStore, head: SessionHead) -> SessionSnapshot:
+async def snapshot_of(store: SessionStore, head: SessionHead) -> host_requests.SessionSnapshot:
     """Return a session at rest, or as it was before the running turn."""
     messages = [] if head.leaf is None else messages_of(await store.frame(head.leaf))
     copied = decode_state(encode_state(await durable_state(store, head)))  # the caller may change it
     plugins = PluginSessionSnapshot(plugins=dict(copied.plugins.plugins))
     state = msgspec.structs.replace(copied, plugins=plugins)
-    return SessionSnapshot(head=head, messages=tuple(messages), state=state)
+    return host_requests.SessionSnapshot(head=head, messages=tuple(messages), state=state)
 
 
 class TaskService(HostService):
@@ -246,11 +240,11 @@ class RuntimeHost(LifecycleService, TurnService, TaskService, CompletionService)
 
     __slots__ = ()
 
-    async def snapshot_current(self) -> SessionSnapshot:
+    async def snapshot_current(self) -> host_requests.SessionSnapshot:
         head = await self._head("snapshot_current", self.session_id)
         return await snapshot_of(self._directory.store, head)
 
-    async def snapshot_session(self, session_id: str) -> SessionSnapshot:
+    async def snapshot_session(self, session_id: str) -> host_requests.SessionSnapshot:
         head = await self._head("snapshot_session", session_id)
         return await snapshot_of(self._directory.store, head)
 
@@ -283,21 +277,21 @@ class RuntimeHost(LifecycleService, TurnService, TaskService, CompletionService)
         return SessionTools(live, self.services)
 
     async def append_session_nodes(
-        self, session_id: str, request: AppendSessionNodesRequest
-    ) -> AppendSessionNodesResult:
+        self, session_id: str, request: host_requests.AppendSessionNodesRequest
+    ) -> host_requests.AppendSessionNodesResult:
         """Add nodes under the leaf, all of them; or tell where the session has gone instead."""
         await self._head("append_session_nodes", session_id)
         live = self._directory.live(session_id)
         try:
             head = await append_nodes(live, self.services, request.nodes, request.requires_ancestor_node_id)
         except StaleBranch as stale:
-            return BranchIsStale(current_leaf_node_id=stale.current_leaf_node_id)
+            return host_requests.BranchIsStale(current_leaf_node_id=stale.current_leaf_node_id)
         if not request.nodes:
-            return Appended(node_ids=(), leaf_node_id=head.leaf or "")
+            return host_requests.Appended(node_ids=(), leaf_node_id=head.leaf or "")
         assert head.leaf is not None
         segment = split_node_id(head.leaf)[0]
         ids = tuple(node_id(segment, place) for place in range(len(request.nodes)))
-        return Appended(node_ids=ids, leaf_node_id=head.leaf)
+        return host_requests.Appended(node_ids=ids, leaf_node_id=head.leaf)
 
     async def monitor_snapshot(self, session_id: str) -> MonitorSnapshot:
         return await (await self._monitors("monitor_snapshot", session_id)).snapshot(session_id)

@@ -18,14 +18,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from standfast.errors import (
-    InvalidArgument,
-    NotConfigured,
-    ProviderUnavailable,
-    ProviderUnconfigured,
-    SessionNotFound,
-    StandfastError,
-)
+from standfast import errors
 from standfast.model.canonical import Json, digest_bytes, to_json
 from standfast.model.capability import SessionToolAccess
 from standfast.model.directive import SessionRequest
@@ -169,7 +162,7 @@ class SessionDirectory:
         found = await self.store.head(session_id)
         if found is not None and found.code is not None:
             if agent is not None:
-                raise InvalidArgument(
+                raise errors.InvalidArgument(
                     f"session {session_id!r} has no model: its turns are code",
                     hint="choose another session for the agent, or run code in this one with a Sandbox",
                 )
@@ -179,7 +172,7 @@ class SessionDirectory:
         if chosen is None and found is not None:
             chosen = self.agents.get(found.agent)
         if chosen is None:
-            raise NotConfigured(
+            raise errors.NotConfigured(
                 f"no agent is known for session {session_id!r}",
                 hint="pass agent=..., or Runtime(agents=[...])",
             )
@@ -221,11 +214,11 @@ class SessionDirectory:
         if to is None:
             head = await self.store.head(session_id)
             if head is None:
-                raise SessionNotFound(session_id)
+                raise errors.SessionNotFound(session_id)
             segments = [] if head.leaf is None else await self.store.path(head.leaf)
             begins = [at for at, segment in enumerate(segments) if is_turn_id(segment.segment_id)]
             if not 1 <= turns <= len(begins) or begins[-turns] == 0:
-                raise InvalidArgument(
+                raise errors.InvalidArgument(
                     f"session {session_id!r} cannot go back by {turns} of its {len(begins)} turns",
                     hint="something must be left; for an empty session use another id",
                 )
@@ -320,7 +313,7 @@ class SessionDirectory:
         if live.prepared is None:
             try:
                 live.prepared = self.prepared(agent)
-            except (ProviderUnavailable, ProviderUnconfigured) as error:
+            except (errors.ProviderUnavailable, errors.ProviderUnconfigured) as error:
                 error.session_id = session_id
                 raise
         if live.deps is None and fits(agent.deps_type, deps):
@@ -361,14 +354,16 @@ class SessionDirectory:
             return self.assign(
                 head.session_id, agent, above=above, deps=None if above is None else above.deps
             )
-        except StandfastError:  # its model cannot be opened here
+        except errors.StandfastError:  # its model cannot be opened here
             return None
 
     def agent_named(self, name: str, near: LiveSession | None = None) -> AnyAgent:
         """Return the agent of this name: that of *near*, one that it declares, or one known here."""
         found = _agent_below(near, name) or self.known_agent(name)
         if found is None:
-            raise NotConfigured(f"no agent {name!r} is known here", hint="pass it in Runtime(agents=[...])")
+            raise errors.NotConfigured(
+                f"no agent {name!r} is known here", hint="pass it in Runtime(agents=[...])"
+            )
         return found
 
     def known_agent(self, name: str) -> AnyAgent | None:
@@ -459,7 +454,7 @@ def agents_by_name(agents: Iterable[AnyAgent]) -> dict[str, AnyAgent]:
     found: dict[str, AnyAgent] = {}
     for agent in agents:
         if found.setdefault(agent.name, agent) is not agent:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"Runtime(agents=...) has two agents of the name {agent.name!r}",
                 hint="unfinished turns find their agent by its name: give each its own with Agent(name=...)",
             )
@@ -477,7 +472,7 @@ def check_options(prepared: PreparedAgent, options: PluginOptions) -> None:
     known = [factory.id for factory in prepared.host.factories]
     for plugin_id in options.plugins:
         if plugin_id not in known:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"agent {prepared.agent.name!r} has no plugin {plugin_id!r}",
                 hint=f"it has {', '.join(known)}",
             )
@@ -496,10 +491,10 @@ def _checked_metadata(metadata: Mapping[str, Json] | None) -> dict[str, Json] | 
     if metadata is None:
         return None
     if not isinstance(metadata, Mapping):
-        raise InvalidArgument("metadata is not an object", hint='pass metadata={"tenant": "acme"}')
+        raise errors.InvalidArgument("metadata is not an object", hint='pass metadata={"tenant": "acme"}')
     clean, size = to_json(dict(metadata))
     if size > MAX_METADATA_BYTES:
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             f"metadata has {size:,} bytes, and may have {MAX_METADATA_BYTES:,}",
             hint="keep an id there, and look the rest up in the deps factory",
         )

@@ -9,18 +9,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from standfast import errors
 from standfast.durable.driver import TurnDriver
-from standfast.errors import (
-    InputNotFound,
-    LeaseLost,
-    NotConfigured,
-    RuntimeClosed,
-    SessionBusy,
-    SessionNotFound,
-    StandfastError,
-    TurnNotRunnable,
-    TurnUnfinished,
-)
 from standfast.graph.history import messages_of
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.events import Event, TurnBlocked
@@ -37,7 +27,7 @@ from standfast.runtime.result import TurnResult
 from standfast.runtime.sessions.materialize import AS_GIVEN, PreparedAgent, SessionSetup, materialize
 from standfast.runtime.turn import RUNNING_TURN, LiveFeed, Turn, TurnRequest, detached, new_turn_id
 
-_COMES_LATER: Final = (LeaseLost, RuntimeClosed, SessionBusy, TurnUnfinished)
+_COMES_LATER: Final = (errors.LeaseLost, errors.RuntimeClosed, errors.SessionBusy, errors.TurnUnfinished)
 """Errors that mean that another turn comes first."""
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
@@ -110,21 +100,21 @@ class InputQueue:
     async def _run_input(self, item: QueuedInput) -> None:
         try:
             await self._run(item)
-        except InputNotFound:
+        except errors.InputNotFound:
             pass  # it was withdrawn, or another process took it
-        except StandfastError as error:
+        except errors.StandfastError as error:
             self.stuck = True  # it stays queued, mostly behind a turn that waits or was interrupted
             if not isinstance(error, _COMES_LATER):
                 before = self._refusal
                 problem = f"the turn of input {item.input_id} of {self._session_id} could not be run: {error}"
                 self._refusal = self._refused(before, problem)
                 is_new = before is None or before.problem != problem
-                if is_new and isinstance(error, TurnNotRunnable):
+                if is_new and isinstance(error, errors.TurnNotRunnable):
                     await self._note_blocked(error, input_id=item.input_id)
             return
         self._refusal = None
 
-    async def block(self, turn_id: str, error: TurnNotRunnable) -> None:
+    async def block(self, turn_id: str, error: errors.TurnNotRunnable) -> None:
         """Record why a turn cannot be resumed here, and delay the next attempt."""
         before = self._blocked
         problem = f"turn {turn_id} of {self._session_id} is not resumed: {error}"
@@ -139,7 +129,9 @@ class InputQueue:
         pause_s = _FIRST_PAUSE_S if before is None else min(2 * before.pause_s, _LONGEST_PAUSE_S)
         return _Refusal(problem, pause_s, self._services.clock.monotonic() + pause_s)
 
-    async def _note_blocked(self, error: StandfastError, *, turn_id: str = "", input_id: str = "") -> None:
+    async def _note_blocked(
+        self, error: errors.StandfastError, *, turn_id: str = "", input_id: str = ""
+    ) -> None:
         """Show observers why the next turn cannot run, and store it with the session."""
         why = error.error_object()
         self._publish(TurnBlocked(error=why, turn_id=turn_id, input_id=input_id))
@@ -395,7 +387,7 @@ class LiveSession:
         """
         self.setup = msgspec.structs.replace(self.setup, catalog=forked.tool_catalog_overlay)
         if whole and self._context is None:
-            with contextlib.suppress(StandfastError):  # raised again where the session is needed
+            with contextlib.suppress(errors.StandfastError):  # raised again where the session is needed
                 await self._take_over(forked, head)
 
     async def _take_over(self, forked: PluginSession, head: SessionHead) -> None:
@@ -446,7 +438,7 @@ class LiveSession:
     def require_agent(self) -> PreparedAgent:
         """Return the session's agent; raise `NotConfigured` if it has none here."""
         if self.prepared is None:
-            raise NotConfigured(
+            raise errors.NotConfigured(
                 f"no agent is known for session {self.session_id!r}",
                 hint="open it with `runtime.session(id, agent=...)`",
             )
@@ -455,7 +447,7 @@ class LiveSession:
     async def _head(self) -> SessionHead:
         head = await self._services.store.head(self.session_id)
         if head is None:
-            raise SessionNotFound(self.session_id)
+            raise errors.SessionNotFound(self.session_id)
         return head
 
     def forget(self) -> None:

@@ -16,18 +16,10 @@ from standfast.durable.driver import TurnDriver
 from standfast.durable.journal import replay
 from standfast.errors import InvalidArgument
 from standfast.graph.history import frame_at, nodes_of
+from standfast.model import session
 from standfast.model.events import Event, Gap, NodeCommitted, TurnCommitted
 from standfast.model.message import Message
 from standfast.model.outcome import Waiting
-from standfast.model.session import (
-    Blocked,
-    CurrentState,
-    CurrentTurn,
-    Segment,
-    SessionHead,
-    TurnRecord,
-    TurnState,
-)
 from standfast.ports.session_store import SessionStore
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.turn import EventSignal, Missed
@@ -38,7 +30,7 @@ _FIRST_NODES: Final = 256
 class SessionMessages(list[Message]):
     """The messages of a session. The last ones are those of `current`, the turn that has not ended."""
 
-    def __init__(self, committed: Iterable[Message], current: CurrentTurn | None) -> None:
+    def __init__(self, committed: Iterable[Message], current: session.CurrentTurn | None) -> None:
         super().__init__(committed)
         self.current = current
         if current is not None:
@@ -47,14 +39,14 @@ class SessionMessages(list[Message]):
 
 async def current_turn(
     store: SessionStore, session_id: str, driver: TurnDriver | None, now_ms: int
-) -> CurrentTurn | None:
+) -> session.CurrentTurn | None:
     """Return the unfinished turn of a session; *driver* runs it, if this process does."""
     turn = await store.open_turn_journal(session_id)
     if turn is None:
         return None
     record, runs_here = turn.record, driver is not None and driver.turn_id == turn.record.turn_id
-    state: CurrentState = "running"
-    if record.state is TurnState.WAITING:
+    state: session.CurrentState = "running"
+    if record.state is session.TurnState.WAITING:
         state = "waiting"
     elif not runs_here:  # it was interrupted if no process has it
         left = await store.unfinished(now_ms)
@@ -64,7 +56,7 @@ async def current_turn(
     else:
         machine = replay(record.turn_id, turn.input, turn.journal).machine
     outcome = None if record.summary is None else record.summary.outcome
-    return CurrentTurn(
+    return session.CurrentTurn(
         turn_id=record.turn_id,
         state=state,
         messages=tuple(machine.messages),
@@ -72,22 +64,22 @@ async def current_turn(
     )
 
 
-async def blocked_in(store: SessionStore, head: SessionHead) -> Blocked | None:
+async def blocked_in(store: SessionStore, head: session.SessionHead) -> session.Blocked | None:
     """Return why the next turn cannot run, while its turn has not ended or its input is still queued."""
     note = head.blocked
     if note is None:
         return None
     if note.turn_id:
         turn = await store.turn(note.turn_id)
-        return note if turn is not None and turn.state is not TurnState.ENDED else None
+        return note if turn is not None and turn.state is not session.TurnState.ENDED else None
     queued = await store.inputs(head.session_id)
     return note if any(item.input_id == note.input_id for item in queued) else None
 
 
-async def messages_of_turn(store: SessionStore, record: TurnRecord) -> tuple[Message, ...]:
+async def messages_of_turn(store: SessionStore, record: session.TurnRecord) -> tuple[Message, ...]:
     """Return the messages of a turn that has ended, searching from the end of the history."""
     head = await store.head(record.session_id)
-    if record.state is not TurnState.ENDED or head is None or head.leaf is None:
+    if record.state is not session.TurnState.ENDED or head is None or head.leaf is None:
         return ()
     window = _FIRST_NODES
     while True:
@@ -196,7 +188,7 @@ class Observer:
                 yield Observed(event, Cursor(event.depth, cursor.epoch, cursor.seq))
 
 
-def nodes_after(segments: tuple[Segment, ...], depth: int) -> list[NodeCommitted]:
+def nodes_after(segments: tuple[session.Segment, ...], depth: int) -> list[NodeCommitted]:
     """Return the nodes of a path past *depth*, as events."""
     if not segments:
         return []
