@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import msgspec
-import pytest
 
 from standfast.errors import NodeNotFound, SessionExists, SessionNotFound
 from standfast.graph.history import messages_of
@@ -30,9 +29,11 @@ from standfast.testing.session_values import (
     new_turn,
     opened,
     park,
+    refuses,
     said,
     stopped,
     take_turn,
+    take_turns,
     there,
 )
 
@@ -59,8 +60,7 @@ class ChildContract(StoreContract):
         made = await store.open_session(a_child("c1"))
         assert made == a_child("c1")
         assert await store.open_session(a_head("c1")) == made
-        await take_turn(store, "t1", "c1")
-        await take_turn(store, "t2", "c1")
+        await take_turns(store, "t1", "t2", session_id="c1")
         await store.rewind("c1", "t1.1", NOW)
         await store.describe("c1", agent="helper", model="m1", host={})
         head = there(await store.head("c1"))
@@ -177,8 +177,7 @@ class CreationContract(StoreContract, sessions=("s1",)):
         assert await store.inputs("made") == []
         other = msgspec.structs.replace(_CHARTER, request="other")
         for again in (a_new_session(charter=other), a_new_session("s1")):
-            with pytest.raises(SessionExists):
-                await store.make_session(again)
+            await refuses(store.make_session(again), SessionExists)
 
     async def test_of_many_who_make_a_session_one_does(self, store: SessionStore) -> None:
         """Ours: all of them are given the same."""
@@ -220,8 +219,7 @@ class CreationContract(StoreContract, sessions=("s1",)):
             (a_new_session(fork_of="s1", at="t9.0"), NodeNotFound),
             (a_new_session(entries=(said("x"),), make_state=broken), ValueError),
         ):
-            with pytest.raises(error):
-                await store.make_session(new)
+            await refuses(store.make_session(new), error)
             assert await store.head("made") is None
         assert (await store.make_session(a_new_session())).leaf is None
 
@@ -237,12 +235,9 @@ class CreationContract(StoreContract, sessions=("s1",)):
         assert {line.source: line.usage.input for line in added} == {"a": 6, "b": 3}
         assert head.model_calls == before.model_calls + 3
         assert (head.leaf, head.revision, head.updated_at) == (before.leaf, before.revision, NOW + 6)
-        with pytest.raises(SessionNotFound):
-            await store.add_usage("missing", (), 0, NOW)
+        await refuses(store.add_usage("missing", (), 0, NOW), SessionNotFound)
 
-    async def test_what_is_used_beside_a_turn_is_added_to_what_the_turn_used(
-        self, store: SessionStore
-    ) -> None:
+    async def test_usage_beside_a_turn_is_added_to_that_of_the_turn(self, store: SessionStore) -> None:
         """Ours: no line is lost, in any order of writes."""
         begun = await begin(store)
         await store.add_usage("s1", (a_line("beside", 2),), 1, NOW)
@@ -317,9 +312,7 @@ class SnapshotContract(StoreContract):
         assert (await store.prune(PruneRequest(now_ms=NOW))).sessions == 1
         assert {head.session_id for head in await store.heads()} == {"later", "never"}
 
-    async def test_a_session_past_its_time_waits_for_a_turn_that_runs_and_for_no_other(
-        self, store: SessionStore
-    ) -> None:
+    async def test_a_session_past_its_time_waits_only_for_a_running_turn(self, store: SessionStore) -> None:
         """Ours: a running turn keeps its session; a pending approval does not keep a session."""
         now = PruneRequest(now_ms=NOW + 10)
         await store.open_session(a_code_head("runs", NOW))

@@ -23,9 +23,11 @@ from standfast.testing.session_values import (
     claimant,
     opened,
     park,
+    refuses,
     replied,
     said,
     take_turn,
+    take_turns,
     there,
     waiting,
 )
@@ -74,12 +76,9 @@ class HistoryContract(StoreContract):
         head = there(await store.head("s1"))
         assert (head.agent, head.model, head.host) == ("helper", "m2", host)
         assert (head.leaf, head.revision, head.usage) == (before.leaf, before.revision, before.usage)
-        with pytest.raises(errors.SessionNotFound):
-            await store.describe("s2", agent="a", model="m", host={})
+        await refuses(store.describe("s2", agent="a", model="m", host={}), errors.SessionNotFound)
 
-    async def test_what_a_session_was_opened_with_is_kept_until_it_is_replaced(
-        self, store: SessionStore
-    ) -> None:
+    async def test_the_metadata_of_a_session_is_kept_until_replaced(self, store: SessionStore) -> None:
         """Ours: a process that resumes the session's turns makes deps of it; its forks have it, too."""
         await store.open_session(msgspec.structs.replace(a_head(), metadata={"tenant": "acme"}))
         await take_turn(store, "t1")
@@ -90,9 +89,7 @@ class HistoryContract(StoreContract):
         heads = {head.session_id: head.metadata["tenant"] for head in await store.heads()}
         assert heads == {"s1": "other", "s2": "acme"}
 
-    async def test_a_note_that_a_session_is_blocked_is_kept_until_it_is_cleared(
-        self, store: SessionStore
-    ) -> None:
+    async def test_the_note_of_a_blocked_session_is_kept_until_cleared(self, store: SessionStore) -> None:
         """Ours: it moves nothing; forks do not have it, and a session that is gone needs none."""
         await store.open_session(a_head())
         before = await take_turn(store, "t1")
@@ -123,21 +120,17 @@ class HistoryContract(StoreContract):
     async def test_a_session_with_a_running_turn_cannot_be_deleted(self, store: SessionStore) -> None:
         """Ours: deleting must not pull the ground from under a turn."""
         begun = await begin(store)
-        with pytest.raises(errors.SessionBusy, match="w1"):
-            await store.delete_session("s1")
+        await refuses(store.delete_session("s1"), errors.SessionBusy, match="w1")
         await store.save(begun.lease, a_save())
 
-    async def test_a_session_whose_turn_waits_or_whose_owner_died_can_be_deleted(
-        self, store: SessionStore
-    ) -> None:
+    async def test_a_session_without_a_running_turn_can_be_deleted(self, store: SessionStore) -> None:
         """Ours: a session without a running turn belongs to its user."""
         await park(store, a_wait("tick"))
         assert await store.delete_session("s1") is True
         await begin(store, "t2", "s2", claimant("dead"))
         assert await store.delete_session("s2") is True
         assert await store.unfinished(NOW) == []
-        with pytest.raises(errors.TurnNotFound):
-            await store.take_over("t1", claimant())
+        await refuses(store.take_over("t1", claimant()), errors.TurnNotFound)
 
     async def test_deleting_a_session_leaves_its_forks_their_history(self, store: SessionStore) -> None:
         """Ours: forks share nodes, not fates."""
@@ -167,8 +160,7 @@ class HistoryContract(StoreContract):
 
     async def test_a_path_is_cut_after_its_leaf_and_may_begin_late(self, store: SessionStore) -> None:
         """Ours: readers ask for what they have not seen."""
-        for number in range(1, 5):
-            await take_turn(store, f"t{number}")
+        await take_turns(store, "t1", "t2", "t3", "t4")
         assert [len(it.entries) for it in await store.path("t3.0")] == [2, 2, 1]
         assert [it.segment_id for it in await store.path("t4.1", after_depth=4)] == ["t3", "t4"]
         assert [it.segment_id for it in await store.path("t4.1", after_depth=5)] == ["t3", "t4"]
@@ -196,15 +188,13 @@ class HistoryContract(StoreContract):
 
     async def test_what_is_known_of_a_frame_is_not_read_again(self, store: SessionStore) -> None:
         """Ours: the whole history is not loaded for every turn."""
-        for number in range(1, 5):
-            await take_turn(store, f"t{number}")
+        await take_turns(store, "t1", "t2", "t3", "t4")
         assert [it.segment_id for it in await store.frame("t4.1", known="t2.1")] == ["t3", "t4"]
         assert await store.frame("t4.1", known="t4.1") == ()
 
     async def test_a_known_node_that_is_not_on_the_path_is_ignored(self, store: SessionStore) -> None:
         """Ours: after a rewind a cache holds nodes of another branch."""
-        for number in range(1, 4):
-            await take_turn(store, f"t{number}")
+        await take_turns(store, "t1", "t2", "t3")
         await store.rewind("s1", "t2.0", NOW)
         await take_turn(store, "t4")
         whole = await store.frame("t4.1")
@@ -221,15 +211,11 @@ class HistoryContract(StoreContract):
         head = await store.append("s1", "n1", (said("noted"),), "t1.0", NOW + 9)
         assert (head.leaf, head.depth, head.revision, head.updated_at) == ("n1.0", 3, 2, NOW + 9)
         assert [it.segment_id for it in await store.path("n1.0")] == ["t1", "n1"]
-        with pytest.raises(errors.SessionNotFound):
-            await store.append("s2", "n2", (said(),), None, NOW)
+        await refuses(store.append("s2", "n2", (said(),), None, NOW), errors.SessionNotFound)
 
-    async def test_an_append_that_needs_a_node_of_another_branch_writes_nothing(
-        self, store: SessionStore
-    ) -> None:
+    async def test_an_append_that_needs_another_branch_writes_nothing(self, store: SessionStore) -> None:
         """Seed: `StaleBranch` names the current leaf, and nothing is written."""
-        await take_turn(store, "t1")
-        await take_turn(store, "t2")
+        await take_turns(store, "t1", "t2")
         head = await store.rewind("s1", "t1.1", NOW)
         for gone in ("t2.0", "t2.1", "t1.5", "nothing.0"):
             with pytest.raises(errors.StaleBranch) as caught:
@@ -241,16 +227,14 @@ class HistoryContract(StoreContract):
     async def test_an_append_to_an_empty_session_can_require_nothing(self, store: SessionStore) -> None:
         """Ours: there is no path, so no node is on it."""
         await store.open_session(a_head())
-        with pytest.raises(errors.StaleBranch):
-            await store.append("s1", "n1", (said(),), "t1.0", NOW)
+        await refuses(store.append("s1", "n1", (said(),), "t1.0", NOW), errors.StaleBranch)
         assert (await store.append("s1", "n1", (said(),), None, NOW)).leaf == "n1.0"
 
     async def test_a_fork_goes_its_own_way_over_shared_history(self, store: SessionStore) -> None:
         """Seed: fork makes a new session over shared history."""
         await store.open_session(a_head())
         await store.describe("s1", agent="helper", model="m1", host={"k": 1})
-        await take_turn(store, "t1")
-        await take_turn(store, "t2")
+        await take_turns(store, "t1", "t2")
         fork = await store.fork("s1", "s2", "t1.1", NOW + 7)
         assert (fork.session_id, fork.leaf, fork.depth, fork.revision) == ("s2", "t1.1", 2, 0)
         assert (fork.forked_from, fork.created_at, fork.updated_at) == ("s1", NOW + 7, NOW + 7)
@@ -277,21 +261,16 @@ class HistoryContract(StoreContract):
         """Ours: each error names what is wrong."""
         await take_turn(store, "t1")
         await take_turn(store, "t2", "s2")
-        with pytest.raises(errors.SessionNotFound):
-            await store.fork("s9", "s3", None, NOW)
-        with pytest.raises(errors.SessionExists):
-            await store.fork("s1", "s2", None, NOW)
+        await refuses(store.fork("s9", "s3", None, NOW), errors.SessionNotFound)
+        await refuses(store.fork("s1", "s2", None, NOW), errors.SessionExists)
         for foreign in ("t2.1", "t1.2", "nothing.0"):
-            with pytest.raises(errors.NodeNotFound):
-                await store.fork("s1", "s3", foreign, NOW)
-        with pytest.raises(errors.InvalidSessionId):
-            await store.fork("s1", "no good", None, NOW)
+            await refuses(store.fork("s1", "s3", foreign, NOW), errors.NodeNotFound)
+        await refuses(store.fork("s1", "no good", None, NOW), errors.InvalidSessionId)
         assert await store.head("s3") is None
 
     async def test_a_rewind_moves_the_leaf_back_and_forth(self, store: SessionStore) -> None:
         """Seed: rewind moves the leaf; branching never rewrites."""
-        await take_turn(store, "t1")
-        await take_turn(store, "t2")
+        await take_turns(store, "t1", "t2")
         back = await store.rewind("s1", "t1.0", NOW + 3)
         assert (back.leaf, back.depth, back.revision, back.model_calls) == ("t1.0", 1, 3, 0)
         assert back.updated_at == NOW + 3
@@ -306,21 +285,17 @@ class HistoryContract(StoreContract):
         await store.fork("s1", "s2", None, NOW)
         await take_turn(store, "t2", "s1")
         for foreign in ("t2.0", "t1.9", "nothing.0"):
-            with pytest.raises(errors.NodeNotFound):
-                await store.rewind("s2", foreign, NOW)
+            await refuses(store.rewind("s2", foreign, NOW), errors.NodeNotFound)
         assert (await store.rewind("s2", "t1.0", NOW)).leaf == "t1.0"
-        with pytest.raises(errors.SessionNotFound):
-            await store.rewind("s9", "t1.0", NOW)
+        await refuses(store.rewind("s9", "t1.0", NOW), errors.SessionNotFound)
 
     async def test_a_session_with_an_unfinished_turn_is_not_rewound(self, store: SessionStore) -> None:
         """Ours: a turn commits under the leaf it began at."""
         await take_turn(store, "t1")
         begun = await begin(store, "t2")
-        with pytest.raises(errors.SessionBusy):
-            await store.rewind("s1", "t1.0", NOW)
+        await refuses(store.rewind("s1", "t1.0", NOW), errors.SessionBusy)
         await store.park(begun.lease, a_save("t2"), waiting(a_wait("tick")))
-        with pytest.raises(errors.SessionBusy):
-            await store.rewind("s1", "t1.0", NOW)
+        await refuses(store.rewind("s1", "t1.0", NOW), errors.SessionBusy)
 
     async def test_a_commit_without_nodes_leaves_the_leaf_where_it_is(self, store: SessionStore) -> None:
         """Ours: the revision rises when the leaf moves, and only then."""

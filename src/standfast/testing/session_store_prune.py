@@ -29,6 +29,7 @@ from standfast.testing.session_values import (
     showing,
     stopped,
     take_turn,
+    take_turns,
     there,
 )
 
@@ -99,8 +100,7 @@ class PruneContract(StoreContract):
 
     async def test_a_fork_keeps_what_it_shares_with_a_session_that_goes(self, store: SessionStore) -> None:
         """Ours: shared segments are never lost while some session needs them."""
-        await take_turn(store, "t1")
-        await take_turn(store, "t2")
+        await take_turns(store, "t1", "t2")
         await store.fork("s1", "s2", "t1.1", NOW + 100)
         assert (await store.prune(OLD)).sessions == 1
         assert len(await store.path("t1.1")) == 1
@@ -149,9 +149,7 @@ class PruneContract(StoreContract):
 
     async def test_what_is_on_no_active_path_goes(self, store: SessionStore) -> None:
         """Ours: retention by branch."""
-        await take_turn(store, "t1")
-        await take_turn(store, "t2")
-        await take_turn(store, "t3")
+        await take_turns(store, "t1", "t2", "t3")
         await store.rewind("s1", "t1.1", NOW)
         await take_turn(store, "t4")
         assert (await store.prune(BRANCHES)).segments == 2
@@ -160,9 +158,7 @@ class PruneContract(StoreContract):
 
     async def test_a_branch_that_a_fork_is_on_stays(self, store: SessionStore) -> None:
         """Ours: one session's dead branch is another's conversation."""
-        await take_turn(store, "t1")
-        await take_turn(store, "t2")
-        await take_turn(store, "t3")
+        await take_turns(store, "t1", "t2", "t3")
         await store.fork("s1", "s2", "t2.1", NOW)
         await store.rewind("s1", "t1.1", NOW)
         for request in (PruneRequest(branches=True, session_id="s2"), BRANCHES):

@@ -27,6 +27,7 @@ from standfast.testing.session_values import (
     claimant,
     opened,
     park,
+    refuses,
     replied,
     said,
     take_turn,
@@ -98,8 +99,7 @@ class StateContract(StoreContract):
         await store.put_input(an_input("i1", "inject"))
         assert isinstance(await store.commit(begun.lease, commit), CommitRefused)
         lost = dataclasses.replace(begun.lease, fence=begun.lease.fence + 1)
-        with pytest.raises(LeaseLost):
-            await store.commit(lost, commit)
+        await refuses(store.commit(lost, commit), LeaseLost)
         assert await state_of(store) is None
         assert await store.blob(blob.digest) is None
 
@@ -138,17 +138,13 @@ class StateContract(StoreContract):
 
     async def test_a_state_does_not_change_under_an_unfinished_turn(self, store: SessionStore) -> None:
         """Ours: a turn works on the state it began with."""
-        with pytest.raises(SessionNotFound):
-            await change(store, "one")
+        await refuses(change(store, "one"), SessionNotFound)
         begun = await begin(store)
-        with pytest.raises(SessionBusy, match="w1"):
-            await change(store, "one")
+        await refuses(change(store, "one"), SessionBusy, match="w1")
         await store.park(begun.lease, a_save(), waiting(a_wait("tick")))
-        with pytest.raises(SessionBusy, match="t1"):
-            await change(store, "one")
+        await refuses(change(store, "one"), SessionBusy, match="t1")
         await begin(store, "t2", "s2", claimant("dead"))
-        with pytest.raises(SessionBusy):
-            await change(store, "one", "s2")
+        await refuses(change(store, "one", "s2"), SessionBusy)
         assert await state_of(store) is None
 
     async def test_a_process_that_takes_over_gets_the_state_of_the_session(self, store: SessionStore) -> None:
@@ -206,10 +202,8 @@ class StateContract(StoreContract):
     async def test_a_node_that_is_not_there_changes_nothing(self, store: SessionStore) -> None:
         """Ours: refused is refused."""
         before = await take_turn(store, "t1", state=a_state("one"))
-        with pytest.raises(NodeNotFound):
-            await store.rewind("s1", "t1.7", NOW)
-        with pytest.raises(NodeNotFound):
-            await store.fork("s1", "s2", "t9.0", NOW)
+        await refuses(store.rewind("s1", "t1.7", NOW), NodeNotFound)
+        await refuses(store.fork("s1", "s2", "t9.0", NOW), NodeNotFound)
         assert await store.head("s1") == before
 
     async def test_a_fork_begins_with_the_state_at_its_node(self, store: SessionStore) -> None:
@@ -288,9 +282,8 @@ class StateRetentionContract(StoreContract):
         begun = await begin(store)
         await store.save(begun.lease, Save(turn_id="t1", entries=(), blobs=(saved, saved)))
         await store.save(begun.lease, Save(turn_id="t1", entries=(an_entry("k"),), blobs=(saved,)))
-        await store.park(
-            begun.lease, Save(turn_id="t1", entries=(), blobs=(parked,)), waiting(a_wait("tick"))
-        )
+        save = Save(turn_id="t1", entries=(), blobs=(parked,))
+        await store.park(begun.lease, save, waiting(a_wait("tick")))
         assert (await store.prune(EVERYTHING)).blobs == 0
         taken = await store.take_over("t1", claimant())
         assert taken.journal == (an_entry("k"),)

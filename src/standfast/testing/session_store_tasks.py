@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 
 import msgspec
@@ -19,6 +20,7 @@ from standfast.testing.session_values import (
     an_input,
     claimant,
     new_turn,
+    refuses,
     take_turn,
 )
 
@@ -74,8 +76,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
 
     async def test_a_task_is_of_a_session_that_is_there(self, store: SessionStore) -> None:
         """Ours: nothing is kept for a session that does not exist."""
-        with pytest.raises(errors.SessionNotFound, match="s9"):
-            await store.add_task(a_task(session_id="s9"))
+        await refuses(store.add_task(a_task(session_id="s9")), errors.SessionNotFound, match="s9")
         assert await store.tasks() == []
         assert await store.tasks(session_id="s9") == []
 
@@ -83,8 +84,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         """Seed: an id is unique among the live tasks of a session, and free again when its task is over."""
         for state in LIVE:
             await store.add_task(a_task(state.value, state=state))
-            with pytest.raises(errors.TaskExists, match=state.value):
-                await store.add_task(a_task(state.value))
+            await refuses(store.add_task(a_task(state.value)), errors.TaskExists, match=state.value)
             await store.add_task(a_task(state.value, "s2"))
             assert await store.task("s1", state.value) == a_task(state.value, state=state)
         for state in ENDED:
@@ -109,10 +109,9 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         idle = await store.change_task("s1", "watch", becomes(TaskState.IDLE))
         assert idle == _replace(a_task(), state=TaskState.IDLE, updated_at=NOW + 5)
         assert await store.change_task("s1", "watch", lambda record: record) == idle
-        ended = await store.change_task(
-            "s1", "watch", lambda record: _replace(record, state=TaskState.COMPLETED, result={"lines": 3})
-        )
-        assert ended == _replace(idle, state=TaskState.COMPLETED, result={"lines": 3})
+        end = {"state": TaskState.COMPLETED, "result": {"lines": 3}}
+        ended = await store.change_task("s1", "watch", lambda record: _replace(record, **end))
+        assert ended == _replace(idle, **end)
         assert await store.task("s1", "watch") == ended
 
     async def test_what_is_over_stays_as_it_ended(self, store: SessionStore) -> None:
@@ -120,10 +119,8 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         for state in ENDED:
             await store.add_task(a_task(state.value, state=state))
             for late in (TaskState.RUNNING, TaskState.CANCELLED):
-                assert await store.change_task("s1", state.value, becomes(late)) == a_task(
-                    state.value, state=state
-                )
-            assert await store.task("s1", state.value) == a_task(state.value, state=state)
+                found = await store.change_task("s1", state.value, becomes(late))
+                assert found == await store.task("s1", state.value) == a_task(state.value, state=state)
 
     async def test_of_many_ends_at_once_one_holds(self, store: SessionStore) -> None:
         """Ours: completion and cancellation race, and all callers see the same winner."""
@@ -139,17 +136,12 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         def refuse(record: TaskRecord) -> TaskRecord:
             raise errors.StaleState("not mine")
 
-        for name in ("other", "watch"):
-            with pytest.raises((errors.TaskNotFound, errors.StaleState)):
-                await store.change_task("s1", name, refuse)
-        with pytest.raises(errors.TaskNotFound, match="watch"):
-            await store.change_task("s2", "watch", refuse)
-        for change in (
-            lambda record: _replace(record, id="other"),
-            lambda record: _replace(record, session_id="s2"),
-        ):
-            with pytest.raises(errors.InvalidArgument, match="watch"):
-                await store.change_task("s1", "watch", change)
+        await refuses(store.change_task("s1", "other", refuse), errors.TaskNotFound)
+        await refuses(store.change_task("s1", "watch", refuse), errors.StaleState)
+        await refuses(store.change_task("s2", "watch", refuse), errors.TaskNotFound, match="watch")
+        for other in ({"id": "other"}, {"session_id": "s2"}):
+            change = functools.partial(_replace, **other)
+            await refuses(store.change_task("s1", "watch", change), errors.InvalidArgument, match="watch")
         assert await store.tasks() == [a_task()]
 
     # Lists
@@ -190,8 +182,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         moved = [_replace(a_task(name, "s2"), updated_at=NOW + 7) for name in ("a", "c")]
         assert await store.tasks(session_id="s2") == moved
         assert ids(await store.tasks(live=True)) == [("s2", "a"), ("s1", "b"), ("s2", "c")]
-        with pytest.raises(errors.TaskNotFound):
-            await store.change_task("s1", "a", becomes(TaskState.IDLE))
+        await refuses(store.change_task("s1", "a", becomes(TaskState.IDLE)), errors.TaskNotFound)
         await store.change_task("s2", "a", becomes(TaskState.COMPLETED))
         await store.add_task(a_task("a"))
 
@@ -208,8 +199,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
             ("s1", "s1", ("a", "z"), errors.TaskNotFound),
         ]
         for from_id, to_id, task_ids, error in refused:
-            with pytest.raises(error):
-                await store.move_tasks(from_id, to_id, task_ids, NOW)
+            await refuses(store.move_tasks(from_id, to_id, task_ids, NOW), error)
             assert await store.tasks() == before
         await store.move_tasks("s1", "s1", ("a", "b"), NOW + 9)
         await store.move_tasks("s1", "s2", (), NOW + 9)
@@ -295,8 +285,7 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
 
     async def test_a_trigger_needs_its_session(self, store: SessionStore) -> None:
         """Ours: nothing is kept for a session that does not exist."""
-        with pytest.raises(errors.SessionNotFound, match="s9"):
-            await store.put_trigger(a_trigger(session_id="s9"))
+        await refuses(store.put_trigger(a_trigger(session_id="s9")), errors.SessionNotFound, match="s9")
         assert await store.triggers() == []
 
     async def test_a_trigger_is_removed_once(self, store: SessionStore) -> None:

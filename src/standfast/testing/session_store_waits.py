@@ -28,6 +28,8 @@ from standfast.testing.session_values import (
     claimant,
     new_turn,
     park,
+    put,
+    refuses,
     showing,
     stopped,
     there,
@@ -41,21 +43,17 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
     async def test_inputs_wait_in_the_order_they_came(self, store: SessionStore) -> None:
         """Ours: both kinds are durable until they are claimed."""
         items = [an_input("i3"), an_input("i1", "inject"), an_input("i2")]
-        for item in items:
-            await store.put_input(item)
+        await put(store, *items)
         assert await store.inputs("s1") == items
         assert await store.inputs("s2") == []
-        with pytest.raises(errors.SessionNotFound):
-            await store.put_input(an_input("i9", session_id="s9"))
+        await refuses(store.put_input(an_input("i9", session_id="s9")), errors.SessionNotFound)
 
     async def test_the_same_input_twice_is_one(self, store: SessionStore) -> None:
         """Ours: a sender that got no answer repeats itself, perhaps later."""
-        await store.put_input(an_input())
-        await store.put_input(msgspec.structs.replace(an_input(), created_at=NOW + 9))
+        await put(store, an_input(), msgspec.structs.replace(an_input(), created_at=NOW + 9))
         assert await store.inputs("s1") == [an_input()]
         for other in (an_input(text="other"), an_input(kind="inject")):
-            with pytest.raises(errors.IdempotencyConflict, match="i1"):
-                await store.put_input(other)
+            await refuses(store.put_input(other), errors.IdempotencyConflict, match="i1")
 
     async def test_an_input_that_was_claimed_is_not_queued_again(self, store: SessionStore) -> None:
         """Ours: a sender that repeats itself after the claim must not start a second turn."""
@@ -63,13 +61,11 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
         await store.begin(new_turn(consumes="i1"), claimant())
         await store.put_input(an_input())
         assert await store.inputs("s1") == []
-        with pytest.raises(errors.IdempotencyConflict):
-            await store.put_input(an_input(text="other"))
+        await refuses(store.put_input(an_input(text="other")), errors.IdempotencyConflict)
 
     async def test_an_input_can_be_withdrawn_until_it_is_claimed(self, store: SessionStore) -> None:
         """Ours: cancellable until claimed."""
-        await store.put_input(an_input("i1"))
-        await store.put_input(an_input("i2"))
+        await put(store, an_input("i1"), an_input("i2"))
         assert await store.withdraw_input("i1") is True
         assert await store.withdraw_input("i1") is False
         await store.begin(new_turn(consumes="i2"), claimant())
@@ -92,15 +88,13 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
     async def test_an_input_of_another_session_is_not_consumed(self, store: SessionStore) -> None:
         """Ours: ids are not a way into other sessions."""
         await store.put_input(an_input(session_id="s2"))
-        with pytest.raises(errors.InputNotFound):
-            await store.begin(new_turn(consumes="i1"), claimant())
+        await refuses(store.begin(new_turn(consumes="i1"), claimant()), errors.InputNotFound)
         assert len(await store.inputs("s2")) == 1
 
     async def test_a_refused_begin_claims_nothing(self, store: SessionStore) -> None:
         """Ours: every method is atomic."""
         await begin(store)
-        await store.put_input(an_input("i1"))
-        await store.put_input(an_input("i2", "inject"))
+        await put(store, an_input("i1"), an_input("i2", "inject"))
         results = await asyncio.gather(
             *(store.begin(new_turn("t2", consumes="i1"), claimant()) for _ in range(3)),
             return_exceptions=True,
@@ -110,9 +104,7 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
 
     async def test_a_beginning_turn_takes_along_what_was_injected(self, store: SessionStore) -> None:
         """Ours: what came between turns reaches the next one."""
-        await store.put_input(an_input("i1", "inject"))
-        await store.put_input(an_input("i2"))
-        await store.put_input(an_input("i3", "inject"))
+        await put(store, an_input("i1", "inject"), an_input("i2"), an_input("i3", "inject"))
         begun = await store.begin(new_turn(), claimant())
         assert isinstance(begun, Begun)
         assert begun.input == b'[null,["i1","i3"]]'
@@ -121,8 +113,7 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
     async def test_a_checkpoint_claims_what_was_injected(self, store: SessionStore) -> None:
         """Ours: `inject` is delivered at the next checkpoint of this turn, once."""
         begun = await begin(store, claimed_by=claimant("dead"))
-        await store.put_input(an_input("i1", "inject"))
-        await store.put_input(an_input("i2"))
+        await put(store, an_input("i1", "inject"), an_input("i2"))
         first = Save(turn_id="t1", entries=(an_entry("k"),), make_checkpoint=a_checkpoint("checkpoint.1"))
         saved = await store.save(begun.lease, first)
         assert saved.checkpoint == an_entry("checkpoint.1", b'["i1"]')
@@ -137,10 +128,8 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
         begun = await begin(store)
         await store.save(begun.lease, a_save("t1", an_entry("k")))
         await store.put_input(an_input("i1", "inject"))
-        with pytest.raises(errors.StaleState):
-            await store.save(
-                begun.lease, Save(turn_id="t1", entries=(), make_checkpoint=lambda _: an_entry("k"))
-            )
+        again = Save(turn_id="t1", entries=(), make_checkpoint=lambda _: an_entry("k"))
+        await refuses(store.save(begun.lease, again), errors.StaleState)
         assert len(await store.inputs("s1")) == 1
 
     async def test_a_turn_does_not_finish_over_an_injected_message(self, store: SessionStore) -> None:
@@ -158,8 +147,7 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
     async def test_what_a_stopped_turn_did_not_hear_starts_the_next(self, store: SessionStore) -> None:
         """Ours: what misses the last checkpoint becomes the next turn."""
         begun = await begin(store)
-        await store.put_input(an_input("i1", "inject"))
-        await store.put_input(an_input("i2"))
+        await put(store, an_input("i1", "inject"), an_input("i2"))
         task = an_input("t1.task")
         await store.commit(begun.lease, a_commit(summary=stopped(), enqueue=(task,)))
         left = [(it.input_id, it.kind) for it in await store.inputs("s1")]
@@ -171,9 +159,7 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
     async def test_a_first_input_waits_until_a_turn_claims_it(self, store: SessionStore) -> None:
         """Seed: the first turn's input is popped once; turns that begin, save and end leave it alone."""
         first = an_input("i0", "first")
-        await store.put_input(first)
-        await store.put_input(first)
-        await store.put_input(an_input("i1", "inject"))
+        await put(store, first, first, an_input("i1", "inject"))
         begun = await store.begin(new_turn(), claimant())
         assert isinstance(begun, Begun)
         assert begun.input == b'[null,["i1"]]'
@@ -239,8 +225,7 @@ class WaitContract(StoreContract):
         await store.commit(taken.lease, a_commit())
         assert await store.ended_waits("t1", NOW + 9_000) == ()
         assert await store.ended_waits("t9", NOW) == ()
-        with pytest.raises(errors.TokenNotFound):
-            await store.complete(TOKEN, Completed(), NOW)
+        await refuses(store.complete(TOKEN, Completed(), NOW), errors.TokenNotFound)
 
     # Completions
 
@@ -250,8 +235,7 @@ class WaitContract(StoreContract):
         record = await store.complete(TOKEN, Completed(value={"n": 2**70}), NOW)
         assert record.turn_id == "t1"
         for outcome in (Completed(value={"n": 2**70}), Completed(value=2)):
-            with pytest.raises(errors.TokenAlreadyUsed):
-                await store.complete(TOKEN, outcome, NOW)
+            await refuses(store.complete(TOKEN, outcome, NOW), errors.TokenAlreadyUsed)
         assert await store.ended_waits("t1", NOW) == ((TOKEN, Completed(value={"n": 2**70})),)
         assert len(await store.unfinished(NOW)) == 1
 
@@ -271,26 +255,22 @@ class WaitContract(StoreContract):
         await store.park(begun.lease, Save(turn_id="t1", entries=(), waits=(wait,)), waiting(wait))
         assert await store.ended_waits("t1", NOW) == ((TOKEN, Completed(value=1)),)
         assert len(await store.unfinished(NOW)) == 1
-        with pytest.raises(errors.TokenAlreadyUsed):
-            await store.complete(TOKEN, Completed(), NOW)
+        await refuses(store.complete(TOKEN, Completed(), NOW), errors.TokenAlreadyUsed)
 
     async def test_a_completion_that_comes_too_late_is_refused(self, store: SessionStore) -> None:
         """Ours: a wait ends once; other clocks cannot reopen it."""
         await park(store, a_wait(TOKEN, "completion"))
-        with pytest.raises(errors.TokenAlreadyUsed):
-            await store.complete(TOKEN, Completed(), NOW + 1_000)
+        await refuses(store.complete(TOKEN, Completed(), NOW + 1_000), errors.TokenAlreadyUsed)
         assert [it.turn_id for it in await store.unfinished(NOW + 1_000)] == ["t1"]
         assert await store.ended_waits("t1", NOW + 1_000) == ((TOKEN, Expired()),)
-        with pytest.raises(errors.TokenAlreadyUsed):
-            await store.complete(TOKEN, Completed(), NOW)
+        await refuses(store.complete(TOKEN, Completed(), NOW), errors.TokenAlreadyUsed)
         assert await store.ended_waits("t1", NOW) == ((TOKEN, Expired()),)
 
     async def test_a_token_that_no_turn_knows_is_not_found(self, store: SessionStore) -> None:
         """Ours: tokens come from outside."""
         await begin(store)
         for token in ("cpl_t9.x", "cpl_t1", "t1.x", "", "cpl_.x", "cpl_t1."):
-            with pytest.raises(errors.TokenNotFound):
-                await store.complete(token, Completed(), NOW)
+            await refuses(store.complete(token, Completed(), NOW), errors.TokenNotFound)
 
     async def test_of_many_that_complete_at_once_one_succeeds(self, store: SessionStore) -> None:
         """Ours: a wait ends once."""
@@ -316,8 +296,7 @@ class WaitContract(StoreContract):
         """Ours: ids name one thing for ever; what is refused writes nothing."""
         begun = await begin(store, claimed_by=claimant("dead"))
         save = Save(turn_id="t1", entries=(an_entry("k"),), approvals=(an_approval(),) * 2)
-        with pytest.raises(errors.StaleState):
-            await store.save(begun.lease, save)
+        await refuses(store.save(begun.lease, save), errors.StaleState)
         assert await store.approvals() == []
         assert (await store.take_over("t1", claimant())).journal == ()
 
@@ -337,9 +316,7 @@ class WaitContract(StoreContract):
             "a3": Approved(arguments={"cents": 1}),
         }
 
-    async def test_approvals_are_listed_oldest_first_in_the_order_of_the_code(
-        self, store: SessionStore
-    ) -> None:
+    async def test_approvals_are_listed_by_age_in_the_order_of_the_code(self, store: SessionStore) -> None:
         """Ours: a person sees what is open as the code asked for it, by session and by turn."""
         replace = msgspec.structs.replace
         first, second = replace(an_approval("z"), call_id=1), replace(an_approval("b"), call_id=2)
@@ -390,8 +367,7 @@ class WaitContract(StoreContract):
         assert sum(isinstance(it, errors.ApprovalAlreadyDecided) for it in results) == 4
         with pytest.raises(errors.ApprovalAlreadyDecided, match="approved"):
             await store.decide("a1", NO, now_ms=NOW, edited_digest=None)
-        with pytest.raises(errors.ApprovalNotFound):
-            await store.decide("a9", NO, now_ms=NOW, edited_digest=None)
+        await refuses(store.decide("a9", NO, now_ms=NOW, edited_digest=None), errors.ApprovalNotFound)
 
     async def test_an_approval_cannot_be_given_after_its_time(self, store: SessionStore) -> None:
         """Ours: the first process that notices the expiry records it."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 import msgspec
+import pytest
 
 from standfast.errors import Code, ErrorObject
 from standfast.model.approval import Approval, ApprovalState
@@ -242,6 +243,18 @@ async def take_turn(
     return head
 
 
+async def take_turns(store: port.SessionStore, *turn_ids: str, session_id: str = "s1") -> None:
+    """Begin turns and end them well, one after another."""
+    for turn_id in turn_ids:
+        await take_turn(store, turn_id, session_id)
+
+
+async def put(store: port.SessionStore, *items: port.QueuedInput) -> None:
+    """Queue inputs, in this order."""
+    for item in items:
+        await store.put_input(item)
+
+
 async def park(
     store: port.SessionStore, *waits: Wait, turn_id: str = "t1", approvals: tuple[Approval, ...] = ()
 ) -> port.Lease:
@@ -256,6 +269,12 @@ async def ask(store: port.SessionStore, *approval_ids: str) -> None:
     """Begin a turn and let it wait for these approvals."""
     waits = (a_wait(approval_id, "approval") for approval_id in approval_ids)
     await park(store, *waits, approvals=tuple(map(an_approval, approval_ids)))
+
+
+async def refuses(work: Awaitable[object], error: type[Exception], match: str | None = None) -> None:
+    """Await *work*, which must raise *error*."""
+    with pytest.raises(error, match=match):
+        await work
 
 
 def there(value: T | None) -> T:
