@@ -17,7 +17,7 @@ import msgspec
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json, digest_json
 from standfast.model.limits import U64
-from standfast.model.session import SessionIdField, check_session_id
+from standfast.model.session import HoldsSessionIds, SessionIdField
 
 MAX_NAME_CHARS: Final = 256
 
@@ -30,7 +30,7 @@ class ApprovalState(enum.StrEnum):
     CANCELLED = "cancelled"
 
 
-class Approval(msgspec.Struct, frozen=True, kw_only=True):
+class Approval(HoldsSessionIds, frozen=True, kw_only=True):
     """`args` and `kwargs` are the call's own until a person edits them; `edited_digest` then tells so.
 
     `decided_by` names the person who decided, as the deciding program or command gave it.
@@ -51,9 +51,6 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     edited_digest: str | None = None
     decided_by: str | None = None
-
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
 
     @property
     def arguments(self) -> dict[str, Json]:

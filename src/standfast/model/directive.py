@@ -10,7 +10,7 @@ import msgspec
 from standfast.errors import Code, ErrorObject, TurnCode
 from standfast.model.canonical import Json
 from standfast.model.message import UserMessage
-from standfast.model.session import SessionIdField, check_session_id
+from standfast.model.session import HoldsSessionIds, SessionIdField
 
 
 class AbortTurn(msgspec.Struct, frozen=True, kw_only=True, tag="abort_turn"):
@@ -27,16 +27,12 @@ class EnqueueMessages(msgspec.Struct, frozen=True, kw_only=True, tag="enqueue_me
     messages: tuple[UserMessage, ...]
 
 
-class SessionRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SessionRequest(HoldsSessionIds, frozen=True, kw_only=True, omit_defaults=True):
     """A session to be made. Without an id it is named after the turn that asks for it."""
 
     session_id: SessionIdField | None = None
     first_input: UserMessage | None = None
     agent: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.session_id is not None:
-            check_session_id(self.session_id)
 
 
 class CreateSession(msgspec.Struct, frozen=True, kw_only=True, tag="create_session"):
@@ -89,11 +85,6 @@ class EmitTrace(msgspec.Struct, frozen=True, kw_only=True, tag="emit_trace"):
 
 
 PluginDirective = (
-    AbortTurn
-    | EnqueueMessages
-    | CreateSession
-    | ReplaceToolArgs
-    | ShortCircuitTool
-    | EmitRuntimeEvents
+    AbortTurn | EnqueueMessages | CreateSession | ReplaceToolArgs | ShortCircuitTool | EmitRuntimeEvents
     | EmitTrace
-)
+)  # fmt: skip

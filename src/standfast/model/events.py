@@ -10,19 +10,16 @@ from standfast.model.capability import ExternalCallRecord
 from standfast.model.limits import Usage
 from standfast.model.message import RequestedCall, ToolCall, UserMessage
 from standfast.model.outcome import Ended, Wait, WaitOutcome
-from standfast.model.session import Payload, SessionIdField, check_session_id
+from standfast.model.session import HoldsSessionIds, Payload, SessionIdField
 from standfast.model.task import TaskRecord
 
 
-class TurnBegan(msgspec.Struct, frozen=True, kw_only=True, tag="turn_began"):
+class TurnBegan(HoldsSessionIds, frozen=True, kw_only=True, tag="turn_began"):
     """A turn runs, for the first time or again after a crash or a wait."""
 
     turn_id: str
     session_id: SessionIdField
     resumed: bool = False
-
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
 
 
 class ModelCallStarted(msgspec.Struct, frozen=True, kw_only=True, tag="model_call_started"):
@@ -172,23 +169,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True, tag="gap"):
 
 
 Event = (
-    TurnBegan
-    | ModelCallStarted
-    | TextStreamed
-    | ReasoningStreamed
-    | TextRetracted
-    | ReplyReceived
-    | ModelCallFailed
-    | ToolCallStarted
-    | ToolCallSettled
-    | WaitBegan
-    | WaitOver
-    | MessagesDelivered
-    | PluginEventEmitted
-    | TaskChanged
-    | TurnParked
-    | TurnBlocked
-    | TurnCommitted
-    | NodeCommitted
-    | Gap
-)
+    TurnBegan | ModelCallStarted | TextStreamed | ReasoningStreamed | TextRetracted | ReplyReceived
+    | ModelCallFailed | ToolCallStarted | ToolCallSettled | WaitBegan | WaitOver | MessagesDelivered
+    | PluginEventEmitted | TaskChanged | TurnParked | TurnBlocked | TurnCommitted | NodeCommitted | Gap
+)  # fmt: skip

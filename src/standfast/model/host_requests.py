@@ -12,7 +12,7 @@ from standfast.model.message import Message, UserMessage
 from standfast.model.outcome import Outcome
 from standfast.model.plugin_options import PluginOptions
 from standfast.model.plugin_state import SessionState
-from standfast.model.session import Payload, SessionHead, SessionIdField, SessionPolicy, check_session_id
+from standfast.model.session import HoldsSessionIds, Payload, SessionHead, SessionIdField, SessionPolicy
 
 
 class FromNothing(msgspec.Struct, frozen=True, tag="nothing"):
@@ -25,14 +25,11 @@ class FromCurrent(msgspec.Struct, frozen=True, tag="current"):
     at: str | None = None
 
 
-class FromSession(msgspec.Struct, frozen=True, tag="session"):
+class FromSession(HoldsSessionIds, frozen=True, tag="session"):
     """A session over the history of another one, up to the node *at*."""
 
     session_id: SessionIdField
     at: str | None = None
-
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
 
 
 class FromSnapshot(msgspec.Struct, frozen=True, tag="snapshot"):
@@ -52,7 +49,7 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 SessionStart = FromNothing | FromCurrent | FromSession | FromSnapshot
 
 
-class SessionCreateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SessionCreateRequest(HoldsSessionIds, frozen=True, kw_only=True, omit_defaults=True):
     """A session to be made.
 
     Without an id it gets one. The parent of a `child` is the session that asks. A child never has more tools
@@ -74,22 +71,13 @@ class SessionCreateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     authority: Literal["narrowed", "own"] = "narrowed"
     first_turn_input: UserMessage | None = None
 
-    def __post_init__(self) -> None:
-        if self.session_id is not None:
-            check_session_id(self.session_id)
 
-
-class SessionHandle(msgspec.Struct, frozen=True, kw_only=True):
+class SessionHandle(HoldsSessionIds, frozen=True, kw_only=True):
     """A session that was made."""
 
     session_id: SessionIdField
     parent_session_id: SessionIdField | None = None
     depth: int = 0
-
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
-        if self.parent_session_id is not None:
-            check_session_id(self.parent_session_id)
 
 
 class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,7 +88,7 @@ class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     idempotency_key: str | None = None
 
 
-class AssembledTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AssembledTurn(HoldsSessionIds, frozen=True, kw_only=True, omit_defaults=True):
     """A turn that has ended, or waits."""
 
     turn_id: str
@@ -109,9 +97,6 @@ class AssembledTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     text: str = ""
     usage: Usage = Usage()
     messages: tuple[Message, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
 
 
 class AppendSessionNodesRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

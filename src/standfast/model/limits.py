@@ -149,12 +149,9 @@ def dollars(nano_usd: int) -> str:
 
 
 _MINIMA: Final = {
-    "max_iterations": 1,
-    "max_no_progress": 1,
-    "max_attempts": 1,
-    "max_output_retries": 0,
+    "max_iterations": 1, "max_no_progress": 1, "max_attempts": 1, "max_output_retries": 0,
     "max_retry_wait_ms": 0,
-}
+}  # fmt: skip
 
 
 class UsageLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -11,7 +11,7 @@ import enum
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 import msgspec
 
@@ -78,7 +78,22 @@ def session_id_from(text: str) -> SessionId:
 
 
 SessionIdField = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": SESSION_ID_PATTERN})]
-"""How a struct declares a session id. Its `__post_init__` calls `check_session_id`: decoding checks too."""
+"""How a struct declares a session id."""
+
+
+class HoldsSessionIds(msgspec.Struct, frozen=True):
+    """The base of structs with fields of type `SessionIdField`; decoding one checks them, too."""
+
+    session_id_fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        hints = cls.__annotations__.items()
+        cls.session_id_fields = tuple(name for name, hint in hints if hint.startswith("SessionIdField"))
+
+    def __post_init__(self) -> None:
+        for name in self.session_id_fields:
+            if (value := getattr(self, name)) is not None:
+                check_session_id(value)
 
 
 class SessionPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +113,7 @@ def same_provider(model_id: str, other_id: str) -> bool:
     return model_id.partition(":")[0] == other_id.partition(":")[0]
 
 
-class SessionCharter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SessionCharter(HoldsSessionIds, frozen=True, kw_only=True, omit_defaults=True):
     """`depth` counts the sessions above: 0 for a root. `task` is what the session is for.
 
     `tool_access` is already within what the parent had. Without a `policy` it is the agent's. `request` is
@@ -113,10 +128,6 @@ class SessionCharter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     plugin_options: PluginOptions = PluginOptions()
     policy: SessionPolicy | None = None
     request: str = ""
-
-    def __post_init__(self) -> None:
-        if self.parent_session_id is not None:
-            check_session_id(self.parent_session_id)
 
 
 SANDBOX_AGENT: Final = "(sandbox)"
@@ -141,7 +152,7 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     input_id: str = ""
 
 
-class SessionHead(msgspec.Struct, frozen=True, kw_only=True):
+class SessionHead(HoldsSessionIds, frozen=True, kw_only=True):
     """Where a session stands.
 
     `leaf` is the last node of the active path and `depth` the number of nodes on it. `revision` rises by one
@@ -170,11 +181,6 @@ class SessionHead(msgspec.Struct, frozen=True, kw_only=True):
     blocked: Blocked | None = None
     code: CodeSettings | None = None
 
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
-        if self.forked_from is not None:
-            check_session_id(self.forked_from)
-
 
 class TurnState(enum.StrEnum):
     RUNNING = "running"
@@ -190,7 +196,7 @@ class TurnSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     calls: tuple[ExternalCallRecord, ...] = ()
 
 
-class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
+class TurnRecord(HoldsSessionIds, frozen=True, kw_only=True):
     """One turn at rest. `summary` is there when it waits or has ended."""
 
     turn_id: str
@@ -203,9 +209,6 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
     input_digest: str = ""
     cancel_requested: bool = False
     summary: TurnSummary | None = None
-
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
 
 
 CurrentState = Literal["running", "waiting", "interrupted"]
@@ -255,7 +258,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     payload: Payload
 
 
-class Segment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Segment(HoldsSessionIds, frozen=True, kw_only=True, gc=False):
     """A chain of nodes that was appended in one go. `depth` is the place of its first node on its path.
 
     `frame` is the frame of its last node; `opens_frame` says that a `FrameOpened` is among its nodes. The
@@ -271,9 +274,6 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     entries: tuple[Entry, ...]
     opens_frame: bool = False
     model_calls: int = 0
-
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
 
     @property
     def leaf(self) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from standfast.errors import ErrorObject
 from standfast.model.canonical import Json
 from standfast.model.limits import U64
-from standfast.model.session import SessionIdField, check_session_id
+from standfast.model.session import HoldsSessionIds, SessionIdField
 
 TaskId = Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
 
@@ -59,7 +59,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     handle: bool = False
 
 
-class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskRecord(HoldsSessionIds, frozen=True, kw_only=True, omit_defaults=True):
     """A stored task. `owner` is the process that runs it; `result` or `error` is its outcome."""
 
     session_id: SessionIdField
@@ -74,6 +74,3 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     result: Json = None
     error: ErrorObject | None = None
     handle: bool = False
-
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)

@@ -14,7 +14,7 @@ import msgspec
 
 from standfast.model.canonical import Json
 from standfast.model.limits import U64
-from standfast.model.session import SessionIdField, check_session_id
+from standfast.model.session import HoldsSessionIds, SessionIdField
 
 SourceName = Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}$")]
 OccurrenceKey = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
@@ -33,7 +33,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     catch_up: Literal["once", "skip"] = "once"
 
 
-class Trigger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Trigger(HoldsSessionIds, frozen=True, kw_only=True, omit_defaults=True):
     """A source and the session that gets a turn for each of its occurrences.
 
     `prompt` is the turn's input; `{payload}` in it is replaced by the occurrence's payload as JSON. With
@@ -48,9 +48,6 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_at: U64 | None = None
     created_at: U64 = 0
     enabled: bool = True
-
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
 
 
 class Occurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

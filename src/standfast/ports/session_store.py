@@ -42,13 +42,13 @@ from standfast.model.session import (
     Blocked,
     CodeSettings,
     Entry,
+    HoldsSessionIds,
     Segment,
     SessionCharter,
     SessionHead,
     SessionIdField,
     TurnRecord,
     TurnSummary,
-    check_session_id,
 )
 from standfast.model.task import TaskRecord
 from standfast.model.trigger import Occurrence, Trigger
@@ -100,7 +100,7 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes = b""
 
 
-class QueuedInput(msgspec.Struct, frozen=True, kw_only=True):
+class QueuedInput(HoldsSessionIds, frozen=True, kw_only=True):
     """A message that waits: `inject` for a checkpoint of a turn, `queue` to start a turn of its own.
 
     `first` waits for the caller that starts the session's first turn; no turn claims it by itself.
@@ -111,9 +111,6 @@ class QueuedInput(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["inject", "queue", "first"]
     message: UserMessage
     created_at: int
-
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
 
 
 class Blob(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,7 +259,7 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     first: QueuedInput | None = None
 
 
-class PruneRequest(msgspec.Struct, frozen=True, kw_only=True):
+class PruneRequest(HoldsSessionIds, frozen=True, kw_only=True):
     """What may go. Nothing that a session can still reach on its active path goes by `branches`.
 
     sessions_before_ms: idle sessions not used since then, and decided approvals, records of ended turns,
@@ -276,10 +273,6 @@ class PruneRequest(msgspec.Struct, frozen=True, kw_only=True):
     frames: bool = False
     branches: bool = False
     session_id: SessionIdField | None = None
-
-    def __post_init__(self) -> None:
-        if self.session_id is not None:
-            check_session_id(self.session_id)
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ from standfast.model.host_requests import AssembledTurn, TurnInput
 from standfast.model.limits import Usage, UsageLimits
 from standfast.model.message import UserMessage
 from standfast.model.outcome import Finished, FrameSwitched, Outcome, Stopped, StopReason, Waiting, WaitKind
-from standfast.model.session import SessionHead, SessionIdField, check_session_id, split_node_id
+from standfast.model.session import HoldsSessionIds, SessionHead, SessionIdField, split_node_id
 from standfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
 from standfast.ports.host import PluginActionHost, SessionTurnHandle
 
@@ -178,7 +178,7 @@ POLL_S: Final = 0.2
 _SHOWN_CHARS: Final = 2_000
 
 
-class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Child(HoldsSessionIds, frozen=True, kw_only=True, omit_defaults=True):
     """A subagent, as stored in its task's body.
 
     `turn_id` is the turn that it works on, if known, `after` the last turn of its history before that.
@@ -195,9 +195,6 @@ class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     output_schema: dict[str, Any] | None = None
     before: Usage = Usage()
     limits: UsageLimits | None = None
-
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
 
     def spec(self) -> TaskSpec:
         """Return the task to register."""
