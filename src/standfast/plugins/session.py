@@ -12,8 +12,8 @@ Rules
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, partialmethod
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -28,31 +28,8 @@ from standfast.model.plugin_options import NO_OPTIONS, PluginOptions
 from standfast.model.plugin_state import PluginSessionSnapshot
 from standfast.model.prompt import PromptContribution, ordered
 from standfast.model.session import SessionPolicy, same_provider
-from standfast.plugins import answers
+from standfast.plugins import answers, contexts
 from standfast.plugins.actions import PluginActionContext, PluginActionDef, RegisteredAction
-from standfast.plugins.contexts import (
-    AssistantResponseHookContext,
-    AssistantResponseTransform,
-    AssistantStreamHookContext,
-    AssistantStreamTransform,
-    CompactionContext,
-    ContextCompaction,
-    LifecycleEvent,
-    NoHosts,
-    PluginExtensions,
-    PromptHookContext,
-    SessionConfigChanged,
-    SessionHosts,
-    SessionRestored,
-    SubagentContext,
-    ToolCallHookContext,
-    ToolCatalogContext,
-    ToolResultHookContext,
-    ToolResultProjectionContext,
-    TurnFinalized,
-    TurnPersisted,
-    TurnTransformContext,
-)
 from standfast.plugins.directives import CallReview, OwnedDirective, PluginOwned, ResultReview
 from standfast.plugins.plugin import (
     Plugin,
@@ -96,10 +73,10 @@ from standfast.tools.tool_table import ASKED, StaticTools
 T = TypeVar("T")
 
 _EVENT_KIND: Final[dict[type, str]] = {
-    TurnFinalized: "turn_finalized",
-    TurnPersisted: "turn_persisted",
-    SessionRestored: "session_restored",
-    SessionConfigChanged: "session_config_changed",
+    contexts.TurnFinalized: "turn_finalized",
+    contexts.TurnPersisted: "turn_persisted",
+    contexts.SessionRestored: "session_restored",
+    contexts.SessionConfigChanged: "session_config_changed",
 }
 
 
@@ -118,7 +95,7 @@ class SessionAuthority(msgspec.Struct, frozen=True):
     """The rights of a session: its tools, the session it works for, the options of its plugins."""
 
     tool_access: SessionToolAccess = _ALL_TOOLS
-    subagent: SubagentContext | None = None
+    subagent: contexts.SubagentContext | None = None
     plugin_options: PluginOptions = NO_OPTIONS
 
     def within(self, parent: SessionAuthority) -> SessionAuthority:
@@ -153,7 +130,7 @@ class PluginSession(PluginStates):
         plugins: Sequence[SessionPlugin],
         contributions: Contributions,
         registry: ToolRegistry,
-        extensions: PluginExtensions,
+        extensions: contexts.PluginExtensions,
         step: BuildStep,
     ) -> None:
         super().__init__(plugins, contributions.places, host.report, step, host.runner.timeout_s)
@@ -166,7 +143,7 @@ class PluginSession(PluginStates):
         self.contributions = contributions
         self._hooks = contributions.hooks
         self.runner = host.runner
-        self.hosts: SessionHosts = NoHosts()
+        self.hosts: contexts.SessionHosts = contexts.NoHosts()
         self.given_tools: object = registry.settings
         """The registry's settings before the session has decided anything about its tools."""
         self.tool_access = build.authority.tool_access
@@ -191,7 +168,7 @@ class PluginSession(PluginStates):
     # The context of a model call
 
     async def prepare_turn_context(
-        self, ctx: TurnTransformContext, messages: list[Message], at: Current
+        self, ctx: contexts.TurnTransformContext, messages: list[Message], at: Current
     ) -> list[Message]:
         """Apply the transforms to *messages*, one after the other."""
         copy = messages.copy()
@@ -203,7 +180,9 @@ class PluginSession(PluginStates):
             messages = left
         return messages
 
-    async def compact_context(self, ctx: CompactionContext, at: Current) -> ContextCompaction | None:
+    async def compact_context(
+        self, ctx: contexts.CompactionContext, at: Current
+    ) -> contexts.ContextCompaction | None:
         """Return the compaction of earlier turns by the first compactor that answers with one."""
         for hook in self._hooks["compactor"]:
             answer = await at.call(hook, ctx)
@@ -212,7 +191,7 @@ class PluginSession(PluginStates):
         return None
 
     async def collect_prompt_contributions(
-        self, ctx: PromptHookContext, at: Current
+        self, ctx: contexts.PromptHookContext, at: Current
     ) -> list[PromptContribution]:
         """Return the contributions of plugins to the prompt, in order and without repetitions."""
         found: list[PromptContribution] = []
@@ -236,11 +215,11 @@ class PluginSession(PluginStates):
 
         return await self.runner.stage(work)
 
-    before_turn = functools.partialmethod(_directives, "before_turn")
-    at_checkpoint = functools.partialmethod(_directives, "checkpoint")
-    after_turn = functools.partialmethod(_directives, "after_turn")
+    before_turn = partialmethod(_directives, "before_turn")
+    at_checkpoint = partialmethod(_directives, "checkpoint")
+    after_turn = partialmethod(_directives, "after_turn")
 
-    async def before_tool_call(self, ctx: ToolCallHookContext) -> list[OwnedDirective]:
+    async def before_tool_call(self, ctx: contexts.ToolCallHookContext) -> list[OwnedDirective]:
         """Return the directives about a call; the last one replaces the arguments, if they were replaced."""
         review = await self.review_call(ctx)
         if review.arguments is None or review.replaced_by is None:
@@ -248,11 +227,11 @@ class PluginSession(PluginStates):
         replaced = ReplaceToolArgs(arguments=review.arguments)
         return [*review.directives, PluginOwned(review.replaced_by, replaced)]
 
-    async def review_call(self, ctx: ToolCallHookContext) -> CallReview:
+    async def review_call(self, ctx: contexts.ToolCallHookContext) -> CallReview:
         """Ask the plugins about a call; `PluginConflict` if they cannot agree on its arguments."""
 
         async def work(at: Current) -> CallReview:
-            async def ask(hook: RegisteredHook, now: ToolCallHookContext) -> list[OwnedDirective]:
+            async def ask(hook: RegisteredHook, now: contexts.ToolCallHookContext) -> list[OwnedDirective]:
                 return answers.read_directives(hook, await at.call(hook, now))
 
             review = CallReview(ctx, ask)
@@ -261,10 +240,10 @@ class PluginSession(PluginStates):
 
         return await self.runner.stage(work)
 
-    async def after_tool_call(self, ctx: ToolResultHookContext) -> list[OwnedDirective]:
+    async def after_tool_call(self, ctx: contexts.ToolResultHookContext) -> list[OwnedDirective]:
         return (await self.review_result(ctx)).directives
 
-    async def review_result(self, ctx: ToolResultHookContext) -> ResultReview:
+    async def review_result(self, ctx: contexts.ToolResultHookContext) -> ResultReview:
         """Ask the plugins about a result; each sees it as the ones before it left it."""
 
         async def work(at: Current) -> ResultReview:
@@ -278,19 +257,19 @@ class PluginSession(PluginStates):
     # The model's reply
 
     async def transform_assistant_stream(
-        self, ctx: AssistantStreamHookContext
-    ) -> list[PluginOwned[AssistantStreamTransform]]:
+        self, ctx: contexts.AssistantStreamHookContext
+    ) -> list[PluginOwned[contexts.AssistantStreamTransform]]:
         """Return each plugin's version of a piece of the reply; the last one is shown."""
         return await self._chain("assistant_stream", ctx, "chunk", answers.read_chunk)
 
     async def transform_assistant_response(
-        self, ctx: AssistantResponseHookContext
-    ) -> list[PluginOwned[AssistantResponseTransform]]:
+        self, ctx: contexts.AssistantResponseHookContext
+    ) -> list[PluginOwned[contexts.AssistantResponseTransform]]:
         """Return each plugin's version of the whole reply; the last one counts."""
 
-        def read(hook: RegisteredHook, answer: object) -> AssistantResponseTransform:
+        def read(hook: RegisteredHook, answer: object) -> contexts.AssistantResponseTransform:
             if answer is ctx.response:  # unchanged
-                return AssistantResponseTransform(ctx.response)
+                return contexts.AssistantResponseTransform(ctx.response)
             return answers.read_response(hook, answer)
 
         return await self._chain("assistant_response", ctx, "response", read)
@@ -310,7 +289,7 @@ class PluginSession(PluginStates):
 
         return await self.runner.stage(work)
 
-    async def project_tool_result(self, ctx: ToolResultProjectionContext) -> str | None:
+    async def project_tool_result(self, ctx: contexts.ToolResultProjectionContext) -> str | None:
         """Return the text of a result that the model reads; None for the result itself."""
         owned = self.contributions.slots.get("tool_result_projector")
         if owned is None:
@@ -320,7 +299,7 @@ class PluginSession(PluginStates):
 
     # Lifecycle and settings
 
-    async def emit_runtime_event(self, event: LifecycleEvent) -> None:
+    async def emit_runtime_event(self, event: contexts.LifecycleEvent) -> None:
         """Call all observers at once. Their failures are reported and never propagate."""
         hooks, runner = self._hooks[_EVENT_KIND[type(event)]], self.runner
 
@@ -333,7 +312,9 @@ class PluginSession(PluginStates):
         for place, problem in await all_within(runner.timeout_s, map(call, hooks), runner.spares):
             self._report(hooks[place].plugin_id, hooks[place].kind, problem)
 
-    async def mutate_session_config(self, ctx: SessionConfigChanged, policy: SessionPolicy) -> SessionPolicy:
+    async def mutate_session_config(
+        self, ctx: contexts.SessionConfigChanged, policy: SessionPolicy
+    ) -> SessionPolicy:
         """Apply the mutators in order; one that fails, or changes the model's provider, changes nothing."""
         runner = self.runner
         for hook in self._hooks["session_config_mutator"]:
@@ -390,7 +371,7 @@ class PluginSession(PluginStates):
 
     # The catalog of tools
 
-    def resolve_tool_catalog(self, ctx: ToolCatalogContext) -> ToolCatalog:
+    def resolve_tool_catalog(self, ctx: contexts.ToolCatalogContext) -> ToolCatalog:
         """Return the session's tools after the changes of plugins, then the overlay, then the authority."""
         found = []
         for hook in self._hooks["tool_catalog"]:
@@ -516,7 +497,7 @@ class PluginHost:
         report: Report,
         runner: HookRunner | None = None,
         read_attachment: Any = None,
-        hosts_of: Callable[[str], SessionHosts] = lambda session_id: NoHosts(),
+        hosts_of: Callable[[str], contexts.SessionHosts] = lambda session_id: contexts.NoHosts(),
     ) -> None:
         self.factories = [as_factory(one) for one in factories]
         seen: dict[str, PluginFactory] = {}
@@ -565,15 +546,11 @@ class PluginHost:
     def build_session(self, build: SessionBuild, step: BuildStep | None = None) -> PluginSession:
         """Build the plugins of one session with their state. *step* records which plugin does what."""
         step = step or BuildStep()
-        extensions, hosts = PluginExtensions(), self._hosts_of(build.session_id)
-        contributions, runner = Contributions(), self.runner
-        places: dict[PluginLoop | None, PluginPlace] = {None: AT_HOME, "own": AT_HOME, "runtime": AT_HOME}
-        if runner.loops is not None:
-            places["own"] = PluginPlace(away=SharedLoop(runner.loops), stalls=runner.stalls)
-            places["runtime"] = PluginPlace(stalls=runner.stalls)
-        unwritten: set[CallStage] = set()
+        hosts, extensions = self._hosts_of(build.session_id), contexts.PluginExtensions()
+        contributions, places = Contributions(), self._places()
+        ready: list[Callable[[], None]] = []
         plugins: list[SessionPlugin] = []
-        contexts: list[PluginSessionContext] = []
+        unwritten: set[CallStage] = set()
         for factory in self.factories:
             ctx = PluginSessionContext(
                 session_id=build.session_id,
@@ -585,39 +562,45 @@ class PluginHost:
                 read_attachment=self._read_attachment,
                 host=hosts.session,
             )
-            plugin = _attempt(step, factory.id, "build", factory.build, ctx)
-            if not isinstance(plugin, (Plugin, SessionPlugin)):
-                problem = f"built a {type(plugin).__name__}, which is no plugin"
-                raise errors.InvalidPlugin(f"factory {factory.id!r} {problem}")
-            if plugin.id != factory.id:
-                raise errors.InvalidPlugin(f"factory {factory.id!r} built a plugin with the id {plugin.id!r}")
+            plugin = _built(factory, ctx, step)
             memory = PluginMemory(plugin, unwritten, says_changes=isinstance(plugin, Plugin))
             contributions.places[plugin.id] = msgspec.structs.replace(places[loop_of(plugin)], memory=memory)
             _attempt(step, factory.id, "register", plugin.register, PluginRegistrar(plugin.id, contributions))
             plugins.append(plugin)
-            contexts.append(ctx)
+            ready.append(partial(_attempt, step, plugin.id, "session_ready", plugin.session_ready, ctx))
         contributions.sort()
         collect_triggers(contributions, self.runner, step)
         for slot in ("protocol_session", "protocol_driver"):
             if slot not in contributions.slots:
                 hint = 'pass protocol="standard" or a protocol plugin'
                 raise errors.InvalidPlugin(f"no plugin fills the slot {slot}", hint=hint)
+        registry = self._registry(contributions)
+        given_tools = registry.settings
+        if build.tool_state is not None:
+            registry.restore_state(build.tool_state)
+        for call in ready:
+            call()
+        session = PluginSession(self, build, plugins, contributions, registry, extensions, step)
+        session.hosts, session.unwritten, session.given_tools = hosts, unwritten, given_tools
+        session.restore(build.snapshot or PluginSessionSnapshot(), build.fetched)
+        return session
+
+    def _places(self) -> dict[PluginLoop | None, PluginPlace]:
+        """Return where the plugins of one session run, by the loop that they declare."""
+        loops, stalls = self.runner.loops, self.runner.stalls
+        if loops is None:
+            return {None: AT_HOME, "own": AT_HOME, "runtime": AT_HOME}
+        own = PluginPlace(away=SharedLoop(loops), stalls=stalls)
+        return {None: AT_HOME, "own": own, "runtime": PluginPlace(stalls=stalls)}
+
+    def _registry(self, contributions: Contributions) -> ToolRegistry:
+        """Return the tools of one session: the agent's, and those that its plugins bring."""
         registry = self.tools.fork()
         for plugin_id, tools in contributions.tools.items():
             registry.upsert(f"plugin:{plugin_id}", StaticTools(tools, prefix=f"{plugin_id}."))
         for source, provider in contributions.providers:
             registry.upsert(source, provider)
-        given_tools = registry.settings
-        if build.tool_state is not None:
-            registry.restore_state(build.tool_state)
-        for plugin, ctx in zip(plugins, contexts, strict=True):
-            _attempt(step, plugin.id, "session_ready", plugin.session_ready, ctx)
-        session = PluginSession(self, build, plugins, contributions, registry, extensions, step)
-        session.hosts = hosts
-        session.unwritten = unwritten
-        session.given_tools = given_tools
-        session.restore(build.snapshot or PluginSessionSnapshot(), build.fetched)
-        return session
+        return registry
 
     def fork(
         self,
@@ -645,6 +628,17 @@ class PluginHost:
             ),
             step,
         )
+
+
+def _built(factory: PluginFactory, ctx: PluginSessionContext, step: BuildStep) -> SessionPlugin:
+    """Build a plugin; `InvalidPlugin` if it is none, or not the one that the factory announces."""
+    plugin = _attempt(step, factory.id, "build", factory.build, ctx)
+    if not isinstance(plugin, (Plugin, SessionPlugin)):
+        problem = f"built a {type(plugin).__name__}, which is no plugin"
+        raise errors.InvalidPlugin(f"factory {factory.id!r} {problem}")
+    if plugin.id != factory.id:
+        raise errors.InvalidPlugin(f"factory {factory.id!r} built a plugin with the id {plugin.id!r}")
+    return plugin
 
 
 def _attempt(step: BuildStep, plugin_id: str, what: str, function: Any, *given: Any) -> Any:

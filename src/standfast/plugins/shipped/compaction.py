@@ -32,13 +32,7 @@ from standfast.model.message import (
 from standfast.plugins.contexts import CompactionContext, ContextCompaction
 from standfast.plugins.hook import hook
 from standfast.plugins.plugin import Plugin
-from standfast.plugins.shipped.window import (
-    check_window,
-    count_tokens,
-    estimate_tokens,
-    result_text,
-    turns_of,
-)
+from standfast.plugins.shipped import window
 
 INSTRUCTIONS: Final = """\
 You are given the record of a conversation between a user and an assistant that uses tools. The assistant
@@ -79,18 +73,20 @@ class Compaction(Plugin):
         self.check_options()
 
     def check_options(self) -> None:
-        check_window(self.id, self.window_tokens, self.keep_turns, self.fill)
+        window.check_window(self.id, self.window_tokens, self.keep_turns, self.fill)
         if not isinstance(self.instructions, str) or not self.instructions.strip():
             raise InvalidArgument("instructions of plugin 'compaction' are empty")
 
     @hook
     async def compactor(self, ctx: CompactionContext) -> ContextCompaction | None:
         allowed = int(self.window_tokens * self.fill)
-        if self._asked_in == ctx.turn_id or not (ctx.overflowed or count_tokens(ctx.messages) > allowed):
+        if self._asked_in == ctx.turn_id or not (
+            ctx.overflowed or window.count_tokens(ctx.messages) > allowed
+        ):
             return None
         older, kept = self._split(ctx, allowed // 3 if ctx.overflowed else allowed * 2 // 3)
         # Not worth it: one message, most likely a summary, or other things that fill the window.
-        is_short = len(older) < 2 or estimate_tokens(older) <= allowed // 10
+        is_short = len(older) < 2 or window.estimate_tokens(older) <= allowed // 10
         if not older or (is_short and not ctx.overflowed):
             return None
         self._asked_in = ctx.turn_id
@@ -111,11 +107,11 @@ class Compaction(Plugin):
 
     def _split(self, ctx: CompactionContext, allowed: int) -> tuple[list[Message], list[Message]]:
         """Split the messages into those to summarize and those to keep."""
-        turns = turns_of(ctx.messages)
+        turns = window.turns_of(ctx.messages)
         most = min(self.keep_turns, len(turns) // 2) if ctx.overflowed else self.keep_turns
         first = len(turns)
         while first > 0 and len(turns) - first < most:
-            allowed -= estimate_tokens(turns[first - 1])
+            allowed -= window.estimate_tokens(turns[first - 1])
             if allowed < 0:
                 break
             first -= 1
@@ -124,7 +120,7 @@ class Compaction(Plugin):
 
 def _as_text(message: Message) -> str:
     if isinstance(message, ToolMessage):
-        return f"Result of {message.name}(): {_shortened(result_text(message), _RESULT_CHARS)}"
+        return f"Result of {message.name}(): {_shortened(window.result_text(message), _RESULT_CHARS)}"
     if isinstance(message, AssistantMessage):
         lines = ["Assistant: " + message.text]
         for call in message.tool_calls:

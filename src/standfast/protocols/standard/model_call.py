@@ -18,13 +18,7 @@ from standfast.model.events import ModelCallStarted, ReasoningStreamed, TextRetr
 from standfast.model.message import InputPart, Message, Part, RequestedCall, TextPart, UserMessage
 from standfast.plugins.contexts import StreamKind
 from standfast.plugins.turn_hooks import TurnContext, apply_view, close_stream, reply_broken_off
-from standfast.ports.model_provider import (
-    ModelDelta,
-    ModelRequest,
-    ReasoningArrived,
-    ReplyEnded,
-    TextArrived,
-)
+from standfast.ports import model_provider
 
 _CHUNKS_PER_YIELD: Final = 64
 """Chunks read in a row before other tasks on the loop may run."""
@@ -106,7 +100,7 @@ class ModelCall:
         projector = self._turn.projector
         return None if projector is None else _WholeReplyFilter(projector.project_assistant_prose)
 
-    def read(self, reply: ReplyEnded) -> ReadReply:
+    def read(self, reply: model_provider.ReplyEnded) -> ReadReply:
         """Return the prose and the calls of a reply."""
         projector = self._turn.projector
         if projector is None:
@@ -120,14 +114,14 @@ class ModelCall:
             return list(messages)
         return [with_inputs_named(message) for message in messages]
 
-    def request(self, prompt: str, messages: list[Message]) -> ModelRequest:
+    def request(self, prompt: str, messages: list[Message]) -> model_provider.ModelRequest:
         turn = self._turn
         began, now = turn.preamble, turn.session.artifact().preamble
         tools = began.tools
         if now is not began:  # tools that the model has found since the turn began come last
             known = {one.name for one in tools}
             tools = (*tools, *(one for one in now.found if one.name not in known))
-        return ModelRequest(
+        return model_provider.ModelRequest(
             messages=self.shown_messages(messages),
             instructions=prompt,
             tools=tools,
@@ -141,7 +135,7 @@ class ModelCall:
             read_blob=turn.hooks.read_blob,
         )
 
-    async def _ask(self) -> ReplyEnded:
+    async def _ask(self) -> model_provider.ReplyEnded:
         """Stream the reply of the model to the messages as plugins have prepared them."""
         turn, machine = self._turn, self._turn.machine
         await turn.session.prepare()
@@ -156,16 +150,16 @@ class ModelCall:
         finally:
             await close_stream(stream)
 
-    async def _read(self, stream: AsyncIterator[ModelDelta]) -> ReplyEnded:
+    async def _read(self, stream: AsyncIterator[model_provider.ModelDelta]) -> model_provider.ReplyEnded:
         """Read a reply up to its end, and show its pieces, which plugins may change before."""
         hooks, chunks = self._turn.hooks, 0
         change = hooks.stream if hooks.shows_streams else None
         shown: dict[StreamKind, Callable[[str], None]] = {}
         async for delta in stream:
-            if isinstance(delta, TextArrived):
+            if isinstance(delta, model_provider.TextArrived):
                 shown["text"] = self._show_text
                 self._show_text(delta.text if change is None else await change(delta.text))
-            elif isinstance(delta, ReasoningArrived):
+            elif isinstance(delta, model_provider.ReasoningArrived):
                 shown["reasoning"] = self._show_reasoning
                 text = delta.text if change is None else await change(delta.text, "reasoning")
                 self._show_reasoning(text)
@@ -226,9 +220,9 @@ def with_inputs_named(message: Message) -> Message:
     return msgspec.structs.replace(message, content=tuple(parts))
 
 
-def _checked(reply: object) -> ReplyEnded:
+def _checked(reply: object) -> model_provider.ReplyEnded:
     """Raise `ModelError` unless *reply* is a reply that can be stored."""
-    if not isinstance(reply, ReplyEnded):
+    if not isinstance(reply, model_provider.ReplyEnded):
         raise ModelError(f"the model's provider gave {type(reply).__name__} for a reply")
     try:
         reply.text.encode()

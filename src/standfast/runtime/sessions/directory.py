@@ -34,14 +34,8 @@ from standfast.ports.host import SessionTask
 from standfast.ports.session_store import Blob, QueuedInput, SessionStore
 from standfast.runtime.agent_definition import AgentDefinition, declared_agents
 from standfast.runtime.dependencies import fits, inherited_factory
+from standfast.runtime.sessions import materialize
 from standfast.runtime.sessions.live_session import LiveSession, RunsTurns
-from standfast.runtime.sessions.materialize import (
-    PreparedAgent,
-    charter_of_fork,
-    chartered_model,
-    prepare_agent,
-    require_same_provider,
-)
 from standfast.runtime.sessions.session_plugins import as_options
 from standfast.runtime.triggers import deliver, listeners, occurrence
 from standfast.runtime.turn import is_turn_id, new_input_id
@@ -83,7 +77,7 @@ class SessionDirectory:
         services: RuntimeServices,
         agents: Mapping[str, AnyAgent],
         description: dict[str, Json],
-        runner: Callable[[LiveSession, SessionDirectory, PreparedAgent], RunsTurns],
+        runner: Callable[[LiveSession, SessionDirectory, materialize.PreparedAgent], RunsTurns],
     ) -> None:
         self.services = services
         self.agents = agents
@@ -103,7 +97,7 @@ class SessionDirectory:
         self._worked_on: dict[str, AnyAgent] = {}  # the agents of evicted sessions, the oldest first
         self._last_seq = 0
         self._runner = runner
-        self._prepared: dict[int, PreparedAgent] = {}
+        self._prepared: dict[int, materialize.PreparedAgent] = {}
 
     def now_ms(self) -> int:
         return self.services.clock.now_ms()
@@ -202,7 +196,7 @@ class SessionDirectory:
     async def fork(self, session_id: str, new_id: str, at: str | None) -> LiveSession:
         """Make a session over the same history, without a parent and with the default authority."""
         head = await self.store.head(SessionId(session_id))
-        charter = None if head is None else charter_of_fork(head.charter)
+        charter = None if head is None else materialize.charter_of_fork(head.charter)
         made = await self.store.fork(session_id, SessionId(new_id), at, self.now_ms(), charter=charter)
         live = self.live(new_id)
         if head is not None and (source := await self.at_work(head)) is not None:
@@ -298,11 +292,11 @@ class SessionDirectory:
                 live.queue.drain()
         return len(woken)
 
-    def prepared(self, agent: AnyAgent) -> PreparedAgent:
+    def prepared(self, agent: AnyAgent) -> materialize.PreparedAgent:
         """Return the agent ready to work; it is prepared once."""
         found = self._prepared.get(id(agent))
         if found is None:
-            found = self._prepared[id(agent)] = prepare_agent(agent, self.services, self.hosts_of)
+            found = self._prepared[id(agent)] = materialize.prepare_agent(agent, self.services, self.hosts_of)
         return found
 
     def assign(
@@ -397,7 +391,7 @@ class SessionDirectory:
                 metadata=metadata or {},
             )
         )
-        require_same_provider(head, chartered_model(head) or agent.model_id)
+        materialize.require_same_provider(head, materialize.chartered_model(head) or agent.model_id)
         kept = head.metadata if metadata is None else metadata
         if (head.agent, head.model, head.host, head.metadata) == (agent.name, agent.model_id, host, kept):
             return head
@@ -467,7 +461,7 @@ def agents_by_name(agents: Iterable[AnyAgent]) -> dict[str, AnyAgent]:
     return found
 
 
-def check_options(prepared: PreparedAgent, options: PluginOptions) -> None:
+def check_options(prepared: materialize.PreparedAgent, options: PluginOptions) -> None:
     """Raise `InvalidArgument` for options of a plugin that an agent does not have."""
     known = [factory.id for factory in prepared.host.factories]
     for plugin_id in options.plugins:

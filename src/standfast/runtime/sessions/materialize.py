@@ -21,16 +21,10 @@ from standfast.errors import (
     RecordCorrupt,
     StandfastError,
 )
+from standfast.model import plugin_state
 from standfast.model.canonical import Json
 from standfast.model.capability import ToolState
 from standfast.model.limits import AGENT_TIMEOUT_MS
-from standfast.model.plugin_state import (
-    PluginSessionSnapshot,
-    PluginSnapshotEntry,
-    SessionState,
-    decode_entry,
-    decode_state,
-)
 from standfast.model.session import SessionCharter, SessionHead, SessionPolicy, same_provider
 from standfast.plugins.contexts import SessionConfigChanged, SessionHosts, SessionRestored, SubagentContext
 from standfast.plugins.plugin_states import STATE
@@ -205,7 +199,7 @@ class StoreShelf:
         return await at_home(self._home, self._store.plugin_records, self._plugin_id, scope)
 
 
-_EMPTY = SessionState()
+_EMPTY = plugin_state.SessionState()
 _decode_tools = msgspec.json.Decoder(ToolState).decode
 
 
@@ -315,7 +309,7 @@ async def materialize(
 
 
 async def _introduce(
-    context: SessionContext, setup: SessionSetup, state: SessionState, head: SessionHead
+    context: SessionContext, setup: SessionSetup, state: plugin_state.SessionState, head: SessionHead
 ) -> None:
     """Tell the protocol and the plugins that the session is there."""
     plugins = context.plugins
@@ -336,7 +330,7 @@ async def _introduce(
         await plugins.emit_runtime_event(SessionRestored(session_id=head.session_id, leaf=head.leaf))
 
 
-async def durable_state(store: SessionStore, head: SessionHead) -> SessionState:
+async def durable_state(store: SessionStore, head: SessionHead) -> plugin_state.SessionState:
     """What the store has of a session's plugins and tools, also in mid-turn, and its code at a turn's end."""
     state = await read_state(store, head)
     turn = await store.open_turn_journal(head.session_id)
@@ -345,18 +339,18 @@ async def durable_state(store: SessionStore, head: SessionHead) -> SessionState:
     found = journaled_states(head, turn.journal)
     plugins = {**state.plugins.plugins, **found.plugins}
     return msgspec.structs.replace(
-        state, plugins=PluginSessionSnapshot(plugins=plugins), tools=found.tools or state.tools
+        state, plugins=plugin_state.PluginSessionSnapshot(plugins=plugins), tools=found.tools or state.tools
     )
 
 
-async def read_state(store: SessionStore, head: SessionHead) -> SessionState:
+async def read_state(store: SessionStore, head: SessionHead) -> plugin_state.SessionState:
     if head.state is None:
         return _EMPTY
     body = await store.state(head.state)
     if body is None:
         raise RecordCorrupt(f"state {head.state} of session {head.session_id} (it is gone)")
     try:
-        return decode_state(body)
+        return plugin_state.decode_state(body)
     except msgspec.DecodeError as error:
         raise RecordCorrupt(f"state {head.state} of session {head.session_id} ({error})") from None
 
@@ -364,9 +358,9 @@ async def read_state(store: SessionStore, head: SessionHead) -> SessionState:
 class JournaledStates(msgspec.Struct):
     """What plugins and tools were in the middle of a turn."""
 
-    plugins: dict[str, PluginSnapshotEntry] = msgspec.field(default_factory=dict)
+    plugins: dict[str, plugin_state.PluginSnapshotEntry] = msgspec.field(default_factory=dict)
     tools: ToolState | None = None
-    execution: PluginSnapshotEntry | None = None
+    execution: plugin_state.PluginSnapshotEntry | None = None
 
 
 def journaled_states(head: SessionHead, journal: Sequence[JournalEntry]) -> JournaledStates:
@@ -378,16 +372,16 @@ def journaled_states(head: SessionHead, journal: Sequence[JournalEntry]) -> Jour
             if entry.key == "tools":
                 found.tools = _decode_tools(entry.body)
             elif entry.key == "execution":
-                found.execution = decode_entry(entry.body)
+                found.execution = plugin_state.decode_entry(entry.body)
             else:
-                found.plugins[entry.key.removeprefix("plugin.")] = decode_entry(entry.body)
+                found.plugins[entry.key.removeprefix("plugin.")] = plugin_state.decode_entry(entry.body)
         except msgspec.DecodeError as error:
             raise RecordCorrupt(f"{entry.key} of a turn of session {head.session_id} ({error})") from None
     return found
 
 
 async def fetch_blobs(
-    store: SessionStore, entries: Sequence[PluginSnapshotEntry], *, only: str | None = None
+    store: SessionStore, entries: Sequence[plugin_state.PluginSnapshotEntry], *, only: str | None = None
 ) -> dict[str, bytes]:
     """Read the blobs of plugin states, by digest."""
     fetched: dict[str, bytes] = {}
