@@ -1,8 +1,4 @@
-"""Decides approvals, and resumes the turns that asked for them.
-
-Rule: a decision is recorded even if the turn's agent cannot be made here; the output then names the command
-that resumes the turn.
-"""
+"""Decides approvals and resumes their turns. A decision is recorded even if its turn cannot run here."""
 
 from __future__ import annotations
 

@@ -1,14 +1,10 @@
 """Runs work on a session on a background event loop, and follows the session's events meanwhile.
 
-Theory of operation
--------------------
 The event loop has a thread of its own. Ctrl-C and SIGTERM arrive on the main thread, which only ever waits
-for a future or for a line of input, so they take effect at once whatever a tool does to the loop. The runtime
-keeps working while the user types.
-
-A `Follower` reads the live feed of the session, not one turn, so it also shows turns that the runtime resumes
-or starts by itself. Following ends when the work is done and nothing runs in the session. Events that arrive
-in between are kept and shown the next time.
+for a future or for a line of input, so they take effect at once whatever a tool does to the loop. A
+`Follower` reads the live feed of the session, not one turn, so it also shows turns that the runtime resumes
+or starts by itself. Following ends when the work is done and nothing runs; events that arrive later are shown
+the next time.
 """
 
 from __future__ import annotations

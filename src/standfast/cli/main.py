@@ -1,10 +1,7 @@
-"""`standfast`: the group of commands, and the meaning of exit statuses.
+"""`standfast`: the group of commands. Exit status: 0 for success, 1 for any other outcome, 2 for wrong usage.
 
-Rules
------
-1. This module imports click and nothing of the runtime; a command imports what it needs when it runs.
-2. Exit status: 0 for success (`ok`), 1 for any other outcome, 2 for wrong usage.
-3. A traceback is shown only if STANDFAST_DEBUG is set.
+This module imports click and nothing of the runtime; a command imports what it needs when it runs. A
+traceback is shown only if STANDFAST_DEBUG is set.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """How a command answers: one JSON document, or text for people.
 
-Rules
------
-1. With `--json` standard output carries one document and nothing else, whatever tools print.
-2. rich is imported only to show text to people.
-3. Text from guest code or a model reaches a terminal only with its control characters escaped.
+With `--json` standard output carries one document and nothing else, whatever tools print; rich is imported
+only for people. Text from guest code or a model reaches a terminal only with its control characters escaped.
 """
 
 from __future__ import annotations

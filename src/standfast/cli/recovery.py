@@ -1,13 +1,9 @@
 """Resumes unfinished turns, with the agents and the tools on their sessions' records.
 
-Theory of operation
--------------------
 A round reads from the store which turns can be resumed, makes one host for each agent that they need and a
 sandbox for each session of code, and drives all turns at once, each to its end or its next wait. Hosts are
 closed after the round, so nothing runs unseen. `--watch` also fires timers that are due, and runs queued
-input.
-
-Rule: a turn whose agent or tools cannot be made is reported once, with the reason, and left as it is.
+input. Rule: a turn whose agent or tools cannot be made is reported once, with the reason, and left as it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Lines typed at a terminal: entries of code, messages of a chat, answers to questions; history, completion.
 
-Theory of operation
--------------------
 An entry of code ends where the language lets it end. A message of a chat ends with its line, but a paste is
 one message. A terminal with bracketed paste tells readline where a paste begins and ends, and `input` returns
 all of it. From other terminals the lines of a paste arrive like typed ones, only faster than a person types,

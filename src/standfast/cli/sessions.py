@@ -1,8 +1,4 @@
-"""`standfast sessions`: list, show, copy, rewind, resume, export and remove sessions.
-
-A session of an agent holds a conversation. A session that `standfast run` made has no model: it holds the
-cells that were run, and their variables.
-"""
+"""`standfast sessions`: list, show, copy, rewind, resume, export and remove sessions of agents or code."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A session's history for people to read, and its cells: code, output, calls and results.
-
-A cell is a call of `run_code` whose result is a `CellReport`. Rule: any other call or result is shown like a
-call of any tool.
-"""
+"""A session's history for people to read; a cell is a call of `run_code` whose result is a `CellReport`."""
 
 from __future__ import annotations
 

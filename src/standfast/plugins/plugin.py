@@ -52,10 +52,7 @@ _ID = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
 
 
 class PluginSessionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The session that a plugin is built for.
-
-    `host` has the runtime services that the plugin may use; within a hook, only those of the hook's context.
-    """
+    """The session that a plugin is built for. Within a hook, `host` has only the services of its context."""
 
     session_id: str
     extensions: PluginExtensions

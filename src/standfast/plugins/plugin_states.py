@@ -225,10 +225,7 @@ class PluginStates:
         return memory
 
     def snapshot(self, *, tolerant: bool = False) -> tuple[PluginSessionSnapshot, tuple[Blob, ...]]:
-        """Return the states of all plugins, and the blobs of them that are new.
-
-        Raises `PluginStateLost` if a plugin cannot snapshot; with *tolerant*, its previous state is kept.
-        """
+        """Return all states and their new blobs; `PluginStateLost`, or if *tolerant* the last known state."""
         entries = dict(self._absent)
         blobs: list[Blob] = []
         for plugin in self.plugins:

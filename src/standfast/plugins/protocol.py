@@ -51,10 +51,7 @@ class ProtocolSessionContext(msgspec.Struct, frozen=True):
 
 
 class SessionReadView(msgspec.Struct, frozen=True, kw_only=True):
-    """A session in the middle of a turn, read only.
-
-    `history` are the frame's messages before the turn; `turn_messages` and `usage` are the turn's so far.
-    """
+    """A session in mid-turn, read only: its frame's `history` before the turn, and the turn's own so far."""
 
     session_id: str
     turn_id: str
@@ -268,10 +265,7 @@ class CodeExecutorPlugin(Protocol):
         """Free the running cell, as the turn waits; return its error if it can be neither kept nor rerun."""
 
     def turn_over(self, messages: Sequence[Message]) -> None:
-        """The turn is about to be committed, and no cell of it is running.
-
-        *messages* are those of the frame and of the turn: their inputs stay readable for code.
-        """
+        """The turn commits, with no running cell; code can still read the inputs of these *messages*."""
 
     def execution_state_dirty(self) -> bool:
         """Return whether the state has changed since `snapshot_execution_state`."""

@@ -1,7 +1,4 @@
-"""Registers the contributions of plugins, in one namespace for each kind.
-
-Rule: everything is checked here, when the session is built. Errors name the plugin, or both if two conflict.
-"""
+"""Registers and checks what plugins bring, by kind; an error names the plugin, or both that conflict."""
 
 from __future__ import annotations
 

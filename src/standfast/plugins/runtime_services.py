@@ -90,11 +90,7 @@ class TraceRecorder(HookWatch, Protocol):
 
 
 class RuntimeSettings(msgspec.Struct, frozen=True):
-    """The numbers that a runtime works with.
-
-    Up to `cached_sessions` sessions with up to `cached_messages` messages in all are kept in memory; the
-    least recently used are evicted.
-    """
+    """The numbers of a runtime. Past `cached_sessions` or `cached_messages`, the least recent are evicted."""
 
     epoch: str
     lease_ms: int = 30_000

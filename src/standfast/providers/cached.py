@@ -1,10 +1,7 @@
-"""A cache of replies.
+"""A cache of replies, under the digest of the request and the model's id.
 
-Rules
------
-1. The key is the digest of the request and the model's id.
-2. A reply from the cache counts as a call of no tokens at no cost. Its `response_id` begins with `cached:`.
-3. Only complete replies are cached. An entry that cannot be read or written is a miss.
+A reply from the cache counts as a call of no tokens at no cost; its `response_id` begins with `cached:`. Only
+complete replies are cached. An entry that cannot be read or written is a miss.
 """
 
 from __future__ import annotations

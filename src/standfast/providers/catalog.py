@@ -2,12 +2,8 @@
 
 `catalog.json` has entries whose names are patterns: `anthropic:claude-sonnet-4*`, or without a provider
 `llama-3.3*` for that model on any host. The matching entry with the longest name describes the model. A
-user's file of the same form, in `STANDFAST_MODELS` or passed, is merged over it.
-
-Rules
------
-1. An unknown field is None. The catalog only informs: nothing is refused because of it.
-2. A file is checked when it is read. Errors name the file.
+user's file of the same form, in `STANDFAST_MODELS` or passed, is merged over it. A file is checked when it is
+read, and errors name it. Rule: the catalog only informs; nothing is refused because of it.
 """
 
 from __future__ import annotations

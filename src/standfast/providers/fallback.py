@@ -1,7 +1,5 @@
 """Several models in a row: when a call fails, the next attempt goes to the next model.
 
-Theory of operation
--------------------
 The number of the attempt selects the model, so a turn that another process takes over resumes with the right
 one. Each switch is a failed attempt like any other: journaled, counted, its streamed text retracted.
 

@@ -2,12 +2,8 @@
 
 Each call is one line of a `.jsonl` file: a `Reply` with the number of its call and a digest of its request.
 On replay both select the line, so one file holds any number of sessions, and a changed prompt is detected.
-
-Rules
------
-1. A request is digested, never written; by the rules of the port, the text of a failure contains no key.
-2. A line is written under a lock and in one piece, so that several processes can record to one file.
-3. A cancelled call leaves no line.
+Nothing else of a request is written, and a failure's text contains no key. A line is written under a lock and
+in one piece, so that several processes can record to one file; a cancelled call leaves none.
 """
 
 from __future__ import annotations

@@ -3,12 +3,8 @@
 A script of replies is indexed by the request's `call_number`, which counts the calls of a session over all
 processes. The model has no state that matters: one script serves many sessions, and resumes after a restart.
 A recording may have several replies for one number, from several sessions: then the request selects one. A
-script of rules is matched against the last message instead.
-
-Rules
------
-1. A call without a reply in the script is an error, and so are unused replies.
-2. Replies are prepared before the first call: a chunk costs one step of a generator.
+script of rules is matched against the last message instead. A call without a reply is an error, and so are
+unused replies. They are prepared before the first call: a chunk costs one step of a generator.
 """
 
 from __future__ import annotations

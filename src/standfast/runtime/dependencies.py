@@ -113,11 +113,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepsContext:
-    """The turn that a deps factory is asked for.
-
-    `metadata` is what the session was opened with (`runtime.session(..., metadata={...})`); a subagent's
-    session has that of its parent.
-    """
+    """The turn that a deps factory is asked for; `metadata` is its session's, or that of the parent's."""
 
     session_id: str
     turn_id: str

@@ -65,11 +65,7 @@ class SignatureRefused(CallerError):
 
 
 async def put_trigger(store: SessionStore, wanted: Trigger, now_ms: int) -> Trigger:
-    """Save a trigger in place of the one with its name.
-
-    A schedule that has not changed keeps its next time: a program may add its triggers at every start without
-    losing the times that it missed.
-    """
+    """Save a trigger in place of its namesake; an unchanged schedule keeps its next time: none is missed."""
     trigger = msgspec.structs.replace(_checked(wanted), session_id=SessionId(wanted.session_id))
     if not trigger.prompt.strip():
         raise InvalidArgument(f"trigger {trigger.name!r} has no prompt", hint="say what the turn is about")
@@ -180,11 +176,7 @@ async def fire_due(store: SessionStore, known: list[Trigger], now_ms: int) -> li
 
 
 async def reschedule(store: SessionStore, now_ms: int) -> None:
-    """Bring timers forward whose next time is too late, because the clock was set back after it was chosen.
-
-    A time that was delivered already is not delivered again: its key is known. A clock that was set forward
-    needs nothing: the times it skipped count as missed.
-    """
+    """Bring timers forward whose next time is too late because the clock was set back; none comes twice."""
     for trigger in await store.triggers():
         if not trigger.enabled or trigger.schedule is None or trigger.next_at is None:
             continue
@@ -195,10 +187,7 @@ async def reschedule(store: SessionStore, now_ms: int) -> None:
 
 
 async def _fire(store: SessionStore, known: list[Trigger], timer: Trigger, now_ms: int) -> list[str]:
-    """Deliver a timer, or skip it if it is too late, and advance it to its next time.
-
-    It is delivered to its own trigger, and to those of its source that have no schedule of their own.
-    """
+    """Deliver a timer, or skip it if too late, also to other triggers of its source; advance it."""
     assert timer.schedule is not None
     assert timer.next_at is not None
     due, schedule = timer.next_at, timer.schedule

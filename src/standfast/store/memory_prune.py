@@ -1,14 +1,4 @@
-"""Deleting on request: old sessions and records, earlier frames, abandoned branches, unused blobs.
-
-Rules
------
-1. A segment that a session outside the request reaches on its active path stays.
-2. A blob stays as long as its digest stands as text in a segment, in a waiting input or in an open turn, or
-   a state or a save of an open turn lists it.
-3. Nothing of an open turn goes, and no session that input waits for, that has a live task or that a trigger
-   is going to wake.
-4. A session past its `expires_at` goes unless a turn of it runs.
-"""
+"""Deletes old sessions and records, frames, abandoned branches and unused blobs, as `sqlite.prune` does."""
 
 from __future__ import annotations
 

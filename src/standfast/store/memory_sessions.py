@@ -1,9 +1,7 @@
 """Sessions in the memory of one process, gone when it ends.
 
-Rules
------
-1. A method does its work in one go, under one lock: it is atomic on every loop and thread.
-2. Values are kept as they come. They are frozen, so nothing is copied except what a person may edit.
+Rule: a method does its work in one go, under one lock: it is atomic on every loop and thread. Values are
+frozen and kept as they come, so nothing is copied except what a person may edit.
 """
 
 from __future__ import annotations

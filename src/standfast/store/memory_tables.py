@@ -1,10 +1,7 @@
 """What `MemorySessionStore` keeps: sessions, turns, inputs, approvals, tasks and blobs, as plain objects.
 
-Rules
------
-1. Nothing here waits or locks; the store calls it under its own lock.
-2. Whatever can be refused is refused before the first change.
-3. What a session at rest does not have costs it nothing: empty places are None or the empty tuple.
+Nothing here waits or locks: the store holds its lock. Whatever can be refused is refused before the first
+change. What a session at rest does not have costs it nothing: empty places are None or the empty tuple.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""A trace as a file of JSON lines, one per record.
+"""A trace as a file of JSON lines, one per record, without secrets (see `redaction`).
 
-Rules
------
-1. A line is one write to a file that is open for appending, so several processes can share it, and a killed
-   process loses no finished span.
-2. No failure here reaches the turn. A file that cannot be written is logged once.
-3. Secrets are removed before anything is written; see `redaction`.
+A line is one write to a file that is open for appending, so several processes can share it, and a killed
+process loses no finished span. No failure here reaches the turn: a file that cannot be written is logged
+once.
 """
 
 from __future__ import annotations

@@ -2,12 +2,8 @@
 
 Hardly any record contains a secret, and searching each of its texts for all patterns would cost more than
 writing it. So a text is first searched for the fixed parts of the patterns, and short texts without any are
-cached: most records have the same ones. Only a suspicious record is decoded and cleaned.
-
-Rules
------
-1. The caller's own function runs first, so that its changes are cleaned as well.
-2. A record that cannot be cleaned is written without its body.
+cached: most records have the same ones. Only a suspicious record is decoded and cleaned, after the caller's
+own function has changed it; one that cannot be cleaned is written without its body.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Reads a trace file and builds trees of its spans.
 
-Rules
------
-1. A line that is no record is skipped: a full disk truncated it, or another program wrote it.
-2. Of several records of one span the last counts.
-3. A turn that has not ended is included, from its beginning to its latest record.
+A line that is no record is skipped: a full disk truncated it, or another program wrote it. Of several records
+of one span the last counts. A turn that has not ended is included, from its beginning to its latest record.
 """
 
 from __future__ import annotations

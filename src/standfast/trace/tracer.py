@@ -1,10 +1,7 @@
-"""Passes the records of one runtime to its sinks.
+"""Passes the records of one runtime to its sinks; without a sink there is no `Tracer`.
 
-Rules
------
-1. No failure of a sink reaches a turn.
-2. A sink without `contents = True` never gets the value under `content`.
-3. A `Tracer` exists only if there is a sink; callers check for it first.
+Rule: no failure of a sink reaches a turn, and one without `contents = True` never gets the value under
+`content`.
 """
 
 from __future__ import annotations

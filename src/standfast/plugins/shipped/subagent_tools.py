@@ -1,9 +1,7 @@
 """The tools with which a model runs subagents.
 
-Rules
------
-1. Whatever a call creates is named after that call: repeated after a crash, it finds what it had created.
-2. A subagent has no tool that its session lacks, unless it is a declared agent: that has its own tools.
+Rule: whatever a call creates is named after that call: repeated after a crash, it finds what it had created.
+Only a declared agent has tools that its parent's session lacks.
 """
 
 from __future__ import annotations

@@ -29,11 +29,7 @@ class GoogleDialect:
 
 
 class GoogleModel(VendorModel):
-    """A model by its name, such as `gemini-3-flash-preview`.
-
-    The key is `api_key`, GEMINI_API_KEY or GOOGLE_API_KEY; the server `base_url` (without a version),
-    GOOGLE_GEMINI_BASE_URL or Google's own.
-    """
+    """Gemini: `api_key`, GEMINI_API_KEY or GOOGLE_API_KEY; `base_url` or GOOGLE_GEMINI_BASE_URL."""
 
     dialect = GoogleDialect()
     name_prefix = "models/"

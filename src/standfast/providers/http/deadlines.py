@@ -2,12 +2,9 @@
 
 A `WaitTimer` has one timer handle for a whole reply. A task that waits notes when it began. When the handle
 fires, the timer checks whether a wait is overdue, and otherwise schedules the handle for the earliest time at
-which one could be. So a chunk costs neither a timer nor a task of its own.
-
-Rules
------
-1. Only a task that waits for the server is interrupted, never one that consumes the reply.
-2. A wait that is cancelled from outside stays cancelled, even if its time was up as well.
+which one could be. So a chunk costs neither a timer nor a task of its own. Only a task that waits for the
+server is interrupted, never one that consumes the reply; a wait that is cancelled from outside stays
+cancelled.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Where a model is served, and the key for it.
 
-Rules
------
-1. No `repr`, `str` or format of a secret contains it. It cannot be copied into a record or pickled.
-2. Every text about a call passes through `Secret.scrub` before it leaves this package.
+Rule: no `repr`, `str` or format of a secret contains it, and it cannot be copied into a record or pickled.
+Every text about a call passes through `Secret.scrub` before it leaves this package.
 """
 
 from __future__ import annotations

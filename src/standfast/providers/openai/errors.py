@@ -1,7 +1,6 @@
-"""Reads OpenAI's errors, from a response, an `error` event or a failed response object.
+"""Reads OpenAI's errors, from a response, an `error` event or a failed response: flat, or inside `error`.
 
-All three have the same fields, flat or inside `error`. Rule: the message is the vendor's own; its code only
-decides what to do about it.
+Rule: the message is the vendor's own; its code only decides what to do about it.
 """
 
 from __future__ import annotations

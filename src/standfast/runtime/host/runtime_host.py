@@ -1,9 +1,4 @@
-"""Everything that may be asked of the runtime for one session: the one implementation of all services.
-
-The services are in the modules beside this one, each over the runtime and its store. What a hook or a tool is
-given is a view of this that has the methods of its role (`views`); a host program is given the whole of it by
-`Runtime.host`.
-"""
+"""The one implementation of all services of a session's host; hooks and tools get views of it by role."""
 
 from __future__ import annotations
 

@@ -164,10 +164,7 @@ class Monitors:
         return MonitorUpdateBatch(updates=tuple(updates), lost=lost)
 
     async def session_opened(self, session_id: str, specs: Sequence[MonitorSpec] = ()) -> None:
-        """Start what is armed for the start of a session: *specs*, and those that were started before.
-
-        This happens once for each session here. A monitor that was stopped restarts only if it is in *specs*.
-        """
+        """Start, once here, what is armed for a session's start: *specs*, and others that are not stopped."""
         self._require_open()
         found = await self._of_session(session_id)
         if any(not task.state.is_terminal and self._is_left(task) for task, _ in found):

@@ -178,10 +178,7 @@ def owner_is_gone(task: TaskRecord, now_ms: int) -> bool:
 
 
 class UpdateRing:
-    """At most `RING` updates. `seq` is the number of the last one; `lost` were pushed out untaken.
-
-    Rule: an update keeps its number for ever. The next process continues counting where the last one ended.
-    """
+    """At most `RING` updates, numbered for ever, over all processes, by `seq`; `lost` ones were not taken."""
 
     def __init__(self, updates: Iterable[MonitorUpdate] = (), *, seq: int = 0, lost: int = 0) -> None:
         self._updates = deque(updates, RING)

@@ -204,10 +204,7 @@ _decode_tools = msgspec.json.Decoder(ToolState).decode
 
 
 class SessionSetup(msgspec.Struct, frozen=True):
-    """What the host has set for a session in this process; it holds whenever the session is made anew.
-
-    `charter` is that of a session that another one made: whatever is set here stays within it.
-    """
+    """What the host has set for a session in this process, within the `charter` that it was made with."""
 
     overlay: Overlay = NO_OVERLAY
     sources: Mapping[str, ToolProvider] = msgspec.field(default_factory=dict)

@@ -1,11 +1,7 @@
-"""Records beside the turns: tasks, records of plugins, and snapshots.
+"""Records beside the turns: tasks, records of plugins, and snapshots, which outlive their session.
 
-Rules
------
-1. A row is checked whenever it is read, also before it is written anew. Deleting checks nothing, so that a
-   damaged record can be deleted.
-2. What a change does to a task is decided in `rules`.
-3. Deleting a session leaves its snapshots; they are deleted by age.
+Rule: a row is checked whenever it is read, also before it is written anew. Deleting checks nothing, so that a
+damaged record can be deleted. What a change does to a task is decided in `rules`.
 """
 
 from __future__ import annotations
