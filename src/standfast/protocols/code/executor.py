@@ -20,13 +20,7 @@ from typing import Final
 
 import msgspec
 
-from standfast.errors import (
-    Code,
-    CodeExecutionRuntimeStopped,
-    EngineFailed,
-    ErrorObject,
-    PluginStateLost,
-)
+from standfast.errors import Code, CodeExecutionRuntimeStopped, EngineFailed, ErrorObject, PluginStateLost
 from standfast.machine.inputs import ToolSettled
 from standfast.model.canonical import Json
 from standfast.model.capability import CallStatus
@@ -47,11 +41,7 @@ from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import ToolCatalog
 
 CELL_LIMITS: Final = SessionLimits(
-    memory_mb=256,
-    cpu_ms=10_000,
-    wall_ms=600_000,
-    max_stdout_bytes=1 << 20,
-    max_external_calls=1_000,
+    memory_mb=256, cpu_ms=10_000, wall_ms=600_000, max_stdout_bytes=1 << 20, max_external_calls=1_000
 )
 _NO_RESULT: Final = ErrorObject(code=Code.CANCELLED, message="the code ended before it had the result")
 _CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens"})

@@ -34,10 +34,7 @@ from standfast.protocols.standard.host import StandardHost
 from standfast.protocols.standard.model_call import ModelCall, ReadReply, StreamFilter
 from standfast.protocols.tool_docs.tool_guide import guide
 
-LANGUAGE_NAMES: Final[Mapping[Language, str]] = {
-    Language.PYTHON: "Python",
-    Language.TYPESCRIPT: "TypeScript",
-}
+LANGUAGE_NAMES: Final[Mapping[Language, str]] = {Language.PYTHON: "Python", Language.TYPESCRIPT: "TypeScript"}
 
 _FENCES: Final = """\
 You act by writing {language}. A reply may hold one cell, a fence like this:
@@ -299,11 +296,7 @@ class CodeMode(_ActsInCode):
     async def explain(self, ctx: PromptHookContext) -> list[PromptContribution]:
         options = self.options()
         words = how_to_act(
-            fences=False,
-            native=True,
-            engine=options.engine,
-            language=options.language,
-            finish=options.finish,
+            fences=False, native=True, engine=options.engine, language=options.language, finish=options.finish
         )
         return [PromptContribution(content=words, slot=PromptSlot.EXECUTION)]
 

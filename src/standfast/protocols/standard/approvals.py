@@ -14,16 +14,7 @@ from standfast.machine.commands import RunTool
 from standfast.model.approval import Approval, ApprovalState, bind_approval
 from standfast.model.canonical import Json
 from standfast.model.capability import SettledCall
-from standfast.model.outcome import (
-    Approved,
-    Completed,
-    Denied,
-    Elapsed,
-    Expired,
-    Failed,
-    Wait,
-    WaitOutcome,
-)
+from standfast.model.outcome import Approved, Completed, Denied, Elapsed, Expired, Failed, Wait, WaitOutcome
 from standfast.plugins.turn_hooks import TurnContext
 from standfast.tools import settlement
 from standfast.tools.registered_tool import Admitted, RegisteredTool

@@ -129,10 +129,7 @@ def _thinking_config(model: str, reasoning: Effort | int) -> Body:
         return {**shown, "thinkingBudget": reasoning}
     if _generation(model) >= 3:
         lowest = "LOW" if is_pro else "MINIMAL"
-        return {
-            **shown,
-            "thinkingLevel": lowest if reasoning in ("none", "minimal") else reasoning.upper(),
-        }
+        return {**shown, "thinkingLevel": lowest if reasoning in ("none", "minimal") else reasoning.upper()}
     budget = _BUDGETS[reasoning]
     return {**shown, "thinkingBudget": max(budget, _MIN_PRO_BUDGET) if is_pro else budget}
 

@@ -153,8 +153,5 @@ def _rename(db: apsw.Connection, session_id: str, new_id: str) -> None:
         records.put_snapshot(db, records.snapshot_row(snapshot_id, new_id, created_at, data))
 
 
-COMPONENTS: Final[Components] = {
-    "sessions": schema.SESSIONS,
-    "sandbox": (*schema.SANDBOX_BEFORE, convert),
-}
+COMPONENTS: Final[Components] = {"sessions": schema.SESSIONS, "sandbox": (*schema.SANDBOX_BEFORE, convert)}
 """All migrations of a file, in the order in which they run."""
