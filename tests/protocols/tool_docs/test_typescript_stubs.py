@@ -20,7 +20,7 @@ from standfast.model.capability import ToolAvailability, auto_approval
 from standfast.model.code import Language
 from standfast.protocols.tool_docs.stub_writer import TypeScriptWriter
 from standfast.protocols.tool_docs.tool_guide import discovery, guide, signature_of
-from standfast.tools.typescript_stubs import declaration_of, declarations, overloads_of, type_of
+from standfast.tools.stubs import declaration_of, declarations, overloads_of, type_of
 
 TYPESCRIPT = Language.TYPESCRIPT
 

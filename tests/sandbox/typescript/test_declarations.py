@@ -8,7 +8,7 @@ import pytest
 
 from standfast.model.capability import Capability
 from standfast.sandbox.typescript.script import read_script
-from standfast.tools.typescript_stubs import declaration_of, declarations, overloads_of, type_of
+from standfast.tools.stubs import declaration_of, declarations, overloads_of, type_of
 
 
 @pytest.mark.parametrize(

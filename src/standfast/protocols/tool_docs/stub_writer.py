@@ -15,7 +15,7 @@ Rules
 2. A stub that is not returned leaves no names behind.
 3. The text is valid in its language, whatever the names and descriptions in a schema are.
 
-Not here: stubs for type checkers (`standfast.tools.stubs`, `typescript_stubs`), without names and comments.
+Not here: stubs for type checkers (`standfast.tools.stubs`), without names and comments.
 """
 
 from __future__ import annotations
@@ -28,28 +28,9 @@ from collections.abc import Callable, Hashable, Iterable
 from itertools import zip_longest
 from typing import Any, ClassVar, Final
 
+from standfast.tools import stubs
 from standfast.tools.registered_tool import RegisteredTool
-from standfast.tools.stub_words import (
-    MAX_COMMENT_CHARS,
-    camel,
-    description,
-    parameter_words,
-    plain,
-    summary,
-    type_words,
-)
-from standfast.tools.stubs import PythonTypes
-from standfast.tools.typescript_stubs import (
-    MAX_DEFAULT_CHARS,
-    RESERVED_WORDS,
-    SchemaTypes,
-    TypeScriptTypes,
-    comment,
-    function_text,
-    function_words,
-    is_identifier,
-    parameters_of,
-)
+from standfast.tools.stubs import PythonTypes, SchemaTypes, TypeScriptTypes, camel, plain
 
 LINE_CHARS: Final = 100
 
@@ -185,15 +166,15 @@ class StubWriter(Writer):
         returns = _PythonClasses(self, capability.output_schema).text(
             capability.output_schema, f"{self.prefix}Result"
         )
-        words = [f"{name}: {text}" for name, text in parameter_words(capability).items()]
+        words = [f"{name}: {text}" for name, text in stubs.parameter_words(capability).items()]
         heading = f"def {tool.name}({', '.join(parameters)}) -> {returns}:"
         if len(heading) > LINE_CHARS and len(parameters) > 1:
             inside = "".join(f"    {parameter},\n" for parameter in parameters)
             heading = f"def {tool.name}(\n{inside}) -> {returns}:"
-        return f"{heading}{_docstring([summary(capability), *words])}"
+        return f"{heading}{_docstring([stubs.summary(capability), *words])}"
 
     def unsigned(self, tool: RegisteredTool) -> str:
-        lines = [summary(tool.capability), f'describe_tool("{tool.name}") shows its parameters.']
+        lines = [stubs.summary(tool.capability), f'describe_tool("{tool.name}") shows its parameters.']
         return f"def {tool.name}(*args: Any, **kwargs: Any) -> Any:{_docstring(lines)}"
 
     def _arguments(self, tool: RegisteredTool, types: _PythonClasses) -> list[str]:
@@ -216,7 +197,7 @@ class StubWriter(Writer):
             optional_seen |= name not in required
             kind = types.text(part, f"{self.prefix}{camel(name)}")
             default = repr(part["default"]) if isinstance(part, dict) and "default" in part else "..."
-            default = default if len(default) <= MAX_DEFAULT_CHARS else "..."
+            default = default if len(default) <= stubs.MAX_DEFAULT_CHARS else "..."
             parts.append(f"{name}: {kind}" + ("" if name in required else f" = {default}"))
         return parts
 
@@ -234,11 +215,11 @@ class _PythonClasses(_NamedObjects, PythonTypes):
             inside = ", ".join(f"{key!r}: {kind}" for key, (kind, _) in fields.items())
             return f'{name} = TypedDict("{name}", {{{inside}}})'
         lines = [f"class {name}(TypedDict):"]
-        if doc := type_words(schema):
+        if doc := stubs.type_words(schema):
             lines.append(f'    """{_quoted(doc)}"""')
         for key, (kind, part) in fields.items():
-            comment = plain(description(part), MAX_COMMENT_CHARS)
-            lines.append(f"    {key}: {kind}" + (f"  # {comment}" if comment else ""))
+            words = plain(stubs.description(part), stubs.MAX_COMMENT_CHARS)
+            lines.append(f"    {key}: {kind}" + (f"  # {words}" if words else ""))
         return "\n".join(lines)
 
 
@@ -257,7 +238,7 @@ def _quoted(text: str) -> str:
     return f"{escaped} " if escaped.endswith('"') else escaped
 
 
-_TYPESCRIPT_RESERVED: Final = RESERVED_WORDS | frozenset({
+_TYPESCRIPT_RESERVED: Final = stubs.RESERVED_WORDS | frozenset({
     "any", "unknown", "never", "string", "number", "boolean", "object", "symbol", "bigint", "Array",
     "ArrayBuffer", "BigInt", "Boolean", "Date", "Error", "Function", "Iterator", "JSON", "Map", "Math",
     "Number", "Object", "Partial", "Promise", "Proxy", "Readonly", "Record", "RegExp", "Set", "String",
@@ -269,30 +250,32 @@ class TypeScriptWriter(Writer):
     """Writes capabilities as TypeScript, one after the other."""
 
     reserved = _TYPESCRIPT_RESERVED
-    is_name = staticmethod(is_identifier)
+    is_name = staticmethod(stubs.is_identifier)
 
     def function(self, tool: RegisteredTool) -> str:
         inputs, outputs = tool.capability.input_schema, tool.capability.output_schema
         members = _Interfaces(self, inputs).members(inputs, self.prefix)
         returns = _Interfaces(self, outputs).text(outputs, f"{self.prefix}Result")
-        line = function_text(tool.name, parameters_of(inputs, members), returns)
+        parameters = stubs.parameters_of(inputs, members)
+        line = stubs.function_text(f"{tool.name}({parameters}): Promise<{returns}>")
         if len(line) > LINE_CHARS and len(members) > 1:
-            line = function_text(tool.name, parameters_of(inputs, members, in_lines=True), returns)
-        return f"{comment(function_words(tool.capability))}{line}"
+            parameters = stubs.parameters_of(inputs, members, in_lines=True)
+            line = stubs.function_text(f"{tool.name}({parameters}): Promise<{returns}>")
+        return f"{stubs.comment(stubs.function_words(tool.capability))}{line}"
 
     def unsigned(self, tool: RegisteredTool) -> str:
         look_up = f'await describe_tool({{name: "{tool.name}"}}) shows its parameters.'
-        line = function_text(tool.name, "args: Record<string, any>", "any")
-        return f"{comment([summary(tool.capability), look_up])}{line}"
+        line = stubs.function_text(f"{tool.name}(args: Record<string, any>): Promise<any>")
+        return f"{stubs.comment([stubs.summary(tool.capability), look_up])}{line}"
 
 
 class _Interfaces(_NamedObjects, TypeScriptTypes):
     """The types of one schema, its objects as interfaces."""
 
     def described(self, schema: dict[str, Any], name: str) -> str:
-        lines = [f"{comment([type_words(schema)])}interface {name} {{"]
+        lines = [f"{stubs.comment([stubs.type_words(schema)])}interface {name} {{"]
         parts = schema["properties"].values()
         for member, part in zip_longest(self.members(schema, name), parts):  # others may be members too
-            words = plain(description(part), MAX_COMMENT_CHARS)
+            words = plain(stubs.description(part), stubs.MAX_COMMENT_CHARS)
             lines.append(f"  {member};" + (f"  // {words}" if words else ""))
         return "\n".join([*lines, "}"])

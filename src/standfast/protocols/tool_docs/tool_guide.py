@@ -40,8 +40,7 @@ from standfast.tools.context import RunContext
 from standfast.tools.decorator import Tool, tool
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import CatalogTool, ToolCatalog
-from standfast.tools.stubs import stub_of
-from standfast.tools.typescript_stubs import brief_declaration_of
+from standfast.tools.stubs import brief_declaration_of, stub_of
 
 DEFAULT_BUDGET_CHARS: Final = 16_000
 OTHER: Final = "other"

@@ -32,7 +32,7 @@ from standfast.sandbox.typescript.source import (
     parse,
 )
 from standfast.sandbox.typescript.stripper import BUILT_IN_HINT
-from standfast.tools.typescript_stubs import signature_of
+from standfast.tools.stubs import signature_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node

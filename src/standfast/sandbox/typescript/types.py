@@ -37,7 +37,7 @@ from standfast.ports.code_engine import CellFunctions
 from standfast.sandbox.run_errors import by_line, diagnose
 from standfast.sandbox.typescript.checks import check_script
 from standfast.sandbox.typescript.source import Source, parse
-from standfast.tools.typescript_stubs import overloads_of
+from standfast.tools.stubs import overloads_of
 
 VARIABLE: Final = "STANDFAST_TSC"
 _TIMEOUT_S: Final = 30.0
