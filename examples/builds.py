@@ -8,7 +8,7 @@ import asyncio
 from functools import partial
 
 from standfast import Agent, RunContext, Runtime, ScriptedModel, TaskSpec, TaskState, tool
-from standfast.model.events import TaskChanged
+from standfast.events import TaskChanged
 
 
 @tool(side_effect="write")

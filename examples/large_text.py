@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from standfast import Agent, Runtime, ScriptedModel
-from standfast.ports.model_provider import ModelDelta, ModelRequest
+from standfast.providers import ModelDelta, ModelRequest
 
 LINES = 60_000
 FAULTS = {10_007: "disk sda1 is full", 31_991: "disk sda1 is full", 48_600: "payment 7 was declined"}

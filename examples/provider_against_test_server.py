@@ -10,10 +10,7 @@ import asyncio
 import os
 
 from standfast import Agent, tool
-from standfast.testing.servers.anthropic_server import AnthropicServer
-from standfast.testing.servers.chat_server import ChatServer
-from standfast.testing.servers.google_server import GoogleServer
-from standfast.testing.servers.openai_server import OpenAIServer
+from standfast.testing import AnthropicServer, ChatServer, GoogleServer, OpenAIServer
 
 SCRIPT = [
     {"tool_calls": [{"name": "order", "arguments": {"order_id": "A1"}}]},

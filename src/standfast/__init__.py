@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from standfast.errors import Span as Span
     from standfast.errors import StandfastError as StandfastError
     from standfast.errors import ToolError as ToolError
+    from standfast.errors import TurnStopped as TurnStopped
     from standfast.model.approval import Approval as Approval
     from standfast.model.approval import ApprovalState as ApprovalState
     from standfast.model.capability import CallStatus as CallStatus
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from standfast.model.message import AssistantMessage as AssistantMessage
     from standfast.model.message import InjectedTurnInput as InjectedTurnInput
     from standfast.model.message import Message as Message
+    from standfast.model.message import RequestedCall as RequestedCall
     from standfast.model.message import ToolMessage as ToolMessage
     from standfast.model.message import UserMessage as UserMessage
     from standfast.model.monitor import MonitorSpec as MonitorSpec
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
     from standfast.providers.scripted import ScriptedModel as ScriptedModel
     from standfast.runtime.agent import Agent as Agent
     from standfast.runtime.agent_runtime import Runtime as Runtime
+    from standfast.runtime.agent_runtime import open_store as open_store
     from standfast.runtime.agent_session import Attachment as Attachment
     from standfast.runtime.agent_session import Session as Session
     from standfast.runtime.blocking import BlockingSandbox as BlockingSandbox
@@ -90,7 +93,6 @@ if TYPE_CHECKING:
     from standfast.runtime.result import FrameSwitchedTurn as FrameSwitchedTurn
     from standfast.runtime.result import StoppedTurn as StoppedTurn
     from standfast.runtime.result import TurnResult as TurnResult
-    from standfast.runtime.result import TurnStopped as TurnStopped
     from standfast.runtime.result import WaitingTurn as WaitingTurn
     from standfast.runtime.sandbox import Sandbox as Sandbox
     from standfast.runtime.sessions.observation import SessionMessages as SessionMessages

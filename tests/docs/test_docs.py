@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import runpy
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
+from types import ModuleType
+from typing import get_args
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from docblocks import PAGES, ROOT, Block, Command, Shell, blocks, commands, run_script, steps
+from docblocks import PAGES, ROOT, Block, Command, Shell, blocks, commands, run_script, script, steps
 
-import standfast.plugins
-from standfast import CodeProtocol
+from standfast import CodeProtocol, events
 from standfast.cli.main import main
 from standfast.errors import STATUS_OF_CODE, Code
 from standfast.model.code import EngineName
@@ -37,6 +42,15 @@ _NOT_RUN = ("pip install ", "python3 -m venv ", ". .venv/")
 
 def _named(page: Path) -> str:
     return str(page.relative_to(ROOT)).removeprefix("docs/")
+
+
+def _table(page: str, first: str, *, heading: bool = False) -> list[list[str]]:
+    """The cells of the first table of a page whose first column has this name, without backticks."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8").replace("`", "")
+    found = re.search(rf"^\| {first} \|.*?(?=\n\n|\n*\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"{page} has no table of {first}s"
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found[0].split("\n")]
+    return [rows[0], *rows[2:]] if heading else rows[2:]
 
 
 @pytest.mark.slow
@@ -189,19 +203,72 @@ def test_the_generated_tables_of_the_reference_are_current() -> None:
         assert text == writer["current"](text), f"{_named(page)}: run scripts/write-reference"
 
 
-def test_every_public_name_is_in_the_api_reference() -> None:
-    """Ours: what can be imported from `standfast` and `standfast.plugins` is documented once."""
+def _public_modules() -> list[str]:
+    """Return the modules that programs may import from. The table of the API reference is their one list."""
+    return [name for name, *_ in _table("reference/api/modules.md", "module")]
+
+
+def _imports(source: str) -> Iterator[tuple[str, str]]:
+    """Yield the module and the name of each import from Standfast."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((one.name, "") for one in node.names if one.name.startswith("standfast"))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("standfast"):
+            yield from ((node.module or "", one.name) for one in node.names)
+
+
+_SHOWN_PYTHON = [
+    *(pytest.param(script(page), id=_named(page)) for page in PAGES),
+    *(
+        pytest.param(block.text, id=f"{_named(page)}:{block.file}")
+        for page in PAGES
+        for block in blocks(page)
+        if block.file is not None and block.file.endswith(".py")
+    ),
+    *(pytest.param(path.read_text(), id=path.name) for path in sorted((ROOT / "examples").rglob("*.py"))),
+]
+
+
+@pytest.mark.parametrize("source", _SHOWN_PYTHON)
+def test_shown_python_imports_public_names_only(source: str) -> None:
+    """Ours: what the documentation shows keeps working, so it imports from documented modules only."""
+    public = _public_modules()
+    for module, name in _imports(source):
+        assert module in public, f"{module} is not in docs/reference/api/modules.md"
+        found = import_module(module)
+        assert not name or f"{module}.{name}" in public or name in _names(found), f"{module}.{name}"
+
+
+@pytest.mark.parametrize("module", _public_modules())
+def test_every_public_name_is_in_the_api_reference(module: str) -> None:
+    """Ours: what can be imported from a public module is documented, by itself or with its whole module."""
     pages = (ROOT / "docs" / "reference" / "api").glob("*.md")
-    shown = [name for page in pages for name in re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE)]
-    assert len(shown) == len(set(shown))
-    public = {f"standfast.{name}" for name in standfast.__all__} - {"standfast.__version__"}
-    public |= {f"standfast.plugins.{name}" for name in standfast.plugins.__all__}
-    in_other_modules = {
-        "standfast.plugins.HOOKS",
-        *(f"standfast.{name}" for name in ("Plugin", "hook", "action")),
-    }
-    errors = {f"standfast.{name}" for name in standfast.__all__ if hasattr(standfast.errors, name)}
-    assert public - in_other_modules - errors <= set(shown)
+    paths = [name for page in pages for name in re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE)]
+    assert len(paths) == len(set(paths))
+    shown = [resolve_name(path) for path in paths]
+    whole = [one for one in shown if isinstance(one, ModuleType)]
+    public = import_module(module)
+    if public in whole:
+        return
+    for name in _names(public):
+        value = getattr(public, name)
+        assert any(value is one for one in shown) or any(value is vars(one).get(name) for one in whole), name
+
+
+def _names(module: ModuleType) -> list[str]:
+    """Return the names that a module exports, without submodules, and without HOOKS, which has a page."""
+    if (exported := getattr(module, "__all__", None)) is not None:
+        return [name for name in exported if name not in ("__version__", "HOOKS")]
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    ]
+
+
+def test_every_event_is_importable_from_the_module_of_events() -> None:
+    """Ours: a program that observes a session imports everything from one place."""
+    assert {kind.__name__ for kind in get_args(events.Event)} == set(_names(events)) - {"Event"}
 
 
 def test_every_environment_variable_is_in_the_settings() -> None:
@@ -239,15 +306,6 @@ def _what_make_does(command: Command) -> Command:
     """`make run` is the tour; the other targets would run this very test."""
     text = "standfast tour" if command.text == "make run" else ""
     return Command(text, command.output, command.line)
-
-
-def _table(page: str, first: str, *, heading: bool = False) -> list[list[str]]:
-    """The cells of the first table of a page whose first column has this name, without backticks."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8").replace("`", "")
-    found = re.search(rf"^\| {first} \|.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)
-    assert found is not None, f"{page} has no table of {first}s"
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found[0].split("\n")]
-    return [rows[0], *rows[2:]] if heading else rows[2:]
 
 
 def _anchors(page: Path) -> set[str]:

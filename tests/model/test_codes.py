@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import standfast
 from standfast import errors
 from standfast.errors import STATUS_OF_CODE, Code, ErrorObject, Span, StandfastError, ToolError, TurnCode
 from standfast.model.run import RunStatus, status_of_code
+
+ROOT = Path(standfast.__file__).parent
 
 TABLE = {
     "validation_error": """SYNTAX_ERROR TYPE_ERROR UNKNOWN_TOOL UNSUPPORTED_FEATURE RESULT_NOT_SERIALIZABLE
@@ -82,12 +88,74 @@ def test_the_hint_of_a_missing_session_names_the_command_that_lists_them() -> No
     assert "`standfast sessions list`" in str(errors.SessionNotFound("x"))
 
 
+def test_every_exception_of_the_package_is_in_the_module_of_errors() -> None:
+    """Ours: all errors are imported from one place; a private one never leaves its module."""
+    for path in ROOT.rglob("*.py"):
+        for made in re.findall(r"^class (\w+)\((\w+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            kind = getattr(errors, made[1], None)
+            if isinstance(kind, type) and issubclass(kind, StandfastError) and not made[0].startswith("_"):
+                assert hasattr(errors, made[0]), f"{path} has {made[0]}"
+                assert path.parent.name == "errors", f"{path} has {made[0]}"
+
+
 @pytest.mark.parametrize("code", [*Code, *TurnCode])
-def test_every_code_is_raised_somewhere_and_spelled_in_one_place(code: Code | TurnCode) -> None:
-    """Ours: a code that nothing raises is noise, and one spelled twice can drift."""
-    root = Path(errors.__file__).parent
-    sources = {path: path.read_text(encoding="utf-8") for path in root.rglob("*.py")}
-    raised = re.compile(rf"\b(Turn)?Code\.{code.name}\b")
-    assert any(raised.search(text) for text in sources.values())
-    spelled = [path.name for path, text in sources.items() if f'"{code}"' in text]
-    assert set(spelled) - {"google_server.py"} == {"errors.py"}  # Google has two statuses of the same names
+def test_every_code_is_reported_somewhere(code: Code | TurnCode) -> None:
+    """Ours: a code that nothing reports is noise. Code names it, or makes an error of a class that has it."""
+    kinds = {kind.__name__ for kind in _tree() if kind.__dict__.get("code") == code}
+    assert {code.name, *kinds} & _reported()
+
+
+@pytest.mark.parametrize("code", [*Code, *TurnCode])
+def test_every_code_is_spelled_in_one_place(code: Code | TurnCode) -> None:
+    """Ours: a code that is spelled twice can drift."""
+    spelled = [f"{path.name}: {text}" for path, text in _texts() if re.search(rf"\b{code}\b", text)]
+    assert spelled == [f"codes.py: {code}"]
+
+
+def _tree(kind: type[StandfastError] = StandfastError) -> Iterator[type[StandfastError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _tree(below)
+
+
+@functools.cache
+def _parsed() -> dict[Path, ast.Module]:
+    """Return the package without `testing` and Google's client, as Google has codes of these names."""
+    left_out = {"testing", "google"}
+    paths = [path for path in ROOT.rglob("*.py") if not left_out & set(path.relative_to(ROOT).parts)]
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+@functools.cache
+def _reported() -> set[str]:
+    """Return the codes named outside `errors`, other than to compare them, and the classes called."""
+    found: set[str] = set()
+    for path, tree in _parsed().items():
+        if path.parent.name == "errors":
+            continue
+        compared = {
+            id(part)
+            for node in ast.walk(tree)
+            if isinstance(node, (ast.Compare, ast.MatchValue))
+            for part in ast.walk(node)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("Code"):
+                found |= {node.attr} - ({node.attr} if id(node) in compared else set())
+            elif isinstance(node, ast.Call):
+                found.add(ast.unparse(node.func).rpartition(".")[2])
+    return found
+
+
+@functools.cache
+def _texts() -> list[tuple[Path, str]]:
+    """Return every text of the package except docstrings."""
+    found: list[tuple[Path, str]] = []
+    for path, tree in _parsed().items():
+        documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        found += [
+            (path, node.value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented
+        ]
+    return found

@@ -52,6 +52,7 @@ from standfast.model.message import (
     InjectedTurnInput,
     InputPart,
     Reasoning,
+    RequestedCall,
     TextPart,
     ToolCall,
     ToolMessage,
@@ -302,6 +303,7 @@ _EXAMPLES: dict[str, Any] = {
     ),
     "SessionHead": _HEAD,
     "StopReason": StopReason.NO_PROGRESS,
+    "RequestedCall": RequestedCall(name="refund", arguments='{"cents": 5}', provider_id="call_7"),
     "TextPart": TextPart(text="hi"),
     "ToolCall": _NESTED,
     "ToolMessage": ToolMessage(

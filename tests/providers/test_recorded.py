@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from asking import Giving, deltas, ended, heard, request
 
 from standfast import Agent, Recorded, Runtime, TurnStopped, tool
-from standfast.errors import InvalidArgument, ModelError
+from standfast.errors import InvalidArgument, ModelError, UnexpectedModelCall
 from standfast.model.limits import Usage
 from standfast.model.message import AttachmentPart, Reasoning, TextPart, UserMessage
 from standfast.ports.model_provider import (
@@ -28,7 +28,7 @@ from standfast.ports.model_provider import (
     TextArrived,
 )
 from standfast.providers.resolve import resolve_model
-from standfast.providers.scripted import ScriptedModel, UnexpectedModelCall
+from standfast.providers.scripted import ScriptedModel
 
 WHOLE: tuple[ModelDelta, ...] = (
     ReasoningArrived("hm"),

@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from standfast.errors import ErrorObject, InvalidArgument, ModelError, StandfastError
+from standfast.errors import (
+    ErrorObject,
+    InvalidArgument,
+    ModelError,
+    RepliesLeftOver,
+    StandfastError,
+    UnexpectedModelCall,
+)
 from standfast.model.capability import Capability
 from standfast.model.limits import Usage
 from standfast.model.message import AssistantMessage, Message, Reasoning, TextPart, ToolMessage, UserMessage
@@ -26,7 +33,7 @@ from standfast.ports.model_provider import (
 )
 from standfast.providers.request_digest import request_digest
 from standfast.providers.resolve import resolve_model
-from standfast.providers.scripted import RepliesLeftOver, Reply, ScriptedModel, UnexpectedModelCall
+from standfast.providers.scripted import Reply, ScriptedModel
 
 ORDER, REFUND = (Capability(name=name, description="") for name in ("order", "refund"))
 

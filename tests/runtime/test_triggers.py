@@ -17,13 +17,13 @@ import pytest
 from stand_ins import EchoModel, HeldModel, Place, agent_of, asks, keeper_looks, said, until
 
 from standfast import Agent, Plugin, Runtime, Session
-from standfast.errors import InvalidArgument, InvalidSessionId, SessionNotFound
+from standfast.errors import InvalidArgument, InvalidSessionId, SessionNotFound, SignatureRefused
 from standfast.model.session import TurnState
 from standfast.model.trigger import Schedule, Trigger
 from standfast.plugins.contexts import TriggerEvent
 from standfast.plugins.registrar import PluginRegistrar
 from standfast.providers.scripted import ScriptedModel
-from standfast.runtime.triggers import GRACE_MS, MAX_MISSED, MAX_PAYLOAD_BYTES, SignatureRefused
+from standfast.runtime.triggers import GRACE_MS, MAX_MISSED, MAX_PAYLOAD_BYTES
 from standfast.testing.clock import FakeClock
 from standfast.tools.decorator import tool
 

@@ -12,10 +12,9 @@ from standfast.cli import demo_tools
 from standfast.cli.agent_options import AGENT_NAME, AgentSettings
 from standfast.cli.host import load_tools, wrong_grants_are_wrong_usage
 from standfast.cli.trace import trace_sink
-from standfast.errors import NotConfigured, SessionNotFound
+from standfast.errors import NotConfigured, RepliesLeftOver, SessionNotFound
 from standfast.model.session import CurrentTurn, Node, SessionHead
 from standfast.providers.resolve import resolve_model
-from standfast.providers.scripted import RepliesLeftOver
 from standfast.runtime.agent import Agent
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.agent_session import Session

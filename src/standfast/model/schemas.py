@@ -33,8 +33,8 @@ _BY_MODULE: Final = {
     "model.host_requests": "AppendSessionNodesRequest AppendSessionNodesResult AssembledTurn DirectCompletion"
     " DirectRequest SessionCreateRequest SessionHandle SessionSnapshot SessionStart TurnInput",
     "model.limits": "CapabilityLimits SessionLimits Usage UsageEntry UsageLimits",
-    "model.message": "AssistantMessage AttachmentPart InjectedTurnInput InputPart Message TextPart ToolCall"
-    " ToolMessage UserMessage",
+    "model.message": "AssistantMessage AttachmentPart InjectedTurnInput InputPart Message RequestedCall"
+    " TextPart ToolCall ToolMessage UserMessage",
     "model.monitor": "MonitorSnapshot MonitorSpec MonitorState MonitorStatus MonitorUpdate MonitorUpdateBatch"
     " WakePolicy",
     "model.outcome": "Outcome StopReason Wait WaitOutcome",

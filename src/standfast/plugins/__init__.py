@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from standfast.model.directive import ask_person as ask_person
     from standfast.model.directive import deny_call as deny_call
     from standfast.model.plugin_options import PluginOptions as PluginOptions
+    from standfast.model.plugin_state import ProtocolTurnOptions as ProtocolTurnOptions
     from standfast.model.prompt import PromptContribution as PromptContribution
     from standfast.model.prompt import PromptLayer as PromptLayer
     from standfast.model.prompt import PromptSlot as PromptSlot
@@ -59,9 +60,11 @@ if TYPE_CHECKING:
     from standfast.plugins.plugin import PluginFactory as PluginFactory
     from standfast.plugins.plugin import PluginSessionContext as PluginSessionContext
     from standfast.plugins.plugin import SessionPlugin as SessionPlugin
+    from standfast.plugins.protocol import ProtocolBuildInput as ProtocolBuildInput
     from standfast.plugins.protocol import ProtocolDriverPlugin as ProtocolDriverPlugin
     from standfast.plugins.protocol import ProtocolSessionPlugin as ProtocolSessionPlugin
     from standfast.plugins.protocol import TurnDriverPreamble as TurnDriverPreamble
+    from standfast.plugins.protocol import read_turn_options as read_turn_options
     from standfast.plugins.registrar import PluginRegistrar as PluginRegistrar
     from standfast.plugins.session import PluginHost as PluginHost
     from standfast.plugins.session import PluginSession as PluginSession

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from standfast.errors import CallerError, ModelError
+from standfast.errors import ModelError, RepliesLeftOver, UnexpectedModelCall
 from standfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage, text_of
 from standfast.ports.model_provider import ModelDelta, ModelRequest
 from standfast.providers.request_digest import request_digest
@@ -32,31 +32,7 @@ from standfast.providers.script import (
     read_script,
 )
 
-__all__ = ["RepliesLeftOver", "Reply", "Rule", "ScriptedModel", "UnexpectedModelCall"]
-
-
-class UnexpectedModelCall(ModelError):
-    """A call without a reply in the script."""
-
-    def __init__(self, call_number: int, problem: str, request: ModelRequest) -> None:
-        asked = _shortened(_words_of(request.messages[-1])) if request.messages else "nothing"
-        super().__init__(f"call {call_number} was not expected: {problem}; the last message is {asked!r}")
-        self.call_number = call_number
-
-
-class RepliesLeftOver(CallerError):
-    """The model was closed before all replies of its script were used."""
-
-    def __init__(self, model_id: str, total: int, asked: int, first: Reply) -> None:
-        summary = first.whole_text() or "calls " + ", ".join(call.name for call in first.tool_calls)
-        if first.failure is not None:
-            summary = f"failure: {first.failure.message}"
-        super().__init__(
-            f"{total - asked} of the {total} replies of {model_id} were not asked for; "
-            f"the first of them is reply {asked + 1}: {_shortened(summary)!r}",
-            hint="remove them from the script, or make it with strict=False",
-        )
-        self.count = total - asked
+__all__ = ["Reply", "Rule", "ScriptedModel"]
 
 
 class ScriptedModel:
@@ -89,7 +65,7 @@ class ScriptedModel:
         if self._rules:
             rule = next((rule for rule in self._rules if _fits(rule, request)), None)
             if rule is None:
-                raise UnexpectedModelCall(request.call_number, "no rule of the script fits", request)
+                raise _unexpected(request, "no rule of the script fits")
             if rule.text is not None and "{" in rule.text:
                 last = request.messages[-1] if request.messages else None
                 value = _words_of(last) if isinstance(last, ToolMessage) else ""
@@ -124,13 +100,19 @@ class ScriptedModel:
         left = [one for number in unused for one in self._replies[number]]
         if self._strict and left:
             self._strict = False
-            raise RepliesLeftOver(self.model_id, self._total, self._total - len(left), left[0].reply)
+            first = left[0].reply
+            summary = first.whole_text() or "calls " + ", ".join(call.name for call in first.tool_calls)
+            if first.failure is not None:
+                summary = f"failure: {first.failure.message}"
+            raise RepliesLeftOver(
+                self.model_id, total=self._total, asked=self._total - len(left), first=_shortened(summary)
+            )
 
     def _numbered(self, request: ModelRequest) -> PreparedReply:
         number = request.call_number
         known = self._replies.get(number)
         if known is None:
-            raise UnexpectedModelCall(number, f"the script has {self._total} replies", request)
+            raise _unexpected(request, f"the script has {self._total} replies")
         self._asked = max(self._asked, number)
         if len(known) == 1:
             return known[0]
@@ -140,6 +122,11 @@ class ScriptedModel:
         chosen = next((one for one in fits if one not in self._served), (fits or known)[-1])
         self._served.add(chosen)
         return chosen
+
+
+def _unexpected(request: ModelRequest, problem: str) -> UnexpectedModelCall:
+    asked = _shortened(_words_of(request.messages[-1])) if request.messages else "nothing"
+    return UnexpectedModelCall(request.call_number, problem, asked)
 
 
 def _check(expect: Expectation, request: ModelRequest) -> None:
@@ -155,7 +142,7 @@ def _check(expect: Expectation, request: ModelRequest) -> None:
     elif expect.request is not None and expect.request != request_digest(request):
         problem = "it does not ask what was asked when this was recorded"
     if problem is not None:
-        raise UnexpectedModelCall(request.call_number, problem, request)
+        raise _unexpected(request, problem)
 
 
 def _fits(rule: Rule, request: ModelRequest) -> bool:

@@ -33,6 +33,7 @@ from standfast.errors import (
     Code,
     ErrorObject,
     InvalidArgument,
+    RequestTooLarge,
     SessionBusy,
     SessionNotFound,
     SessionWaiting,
@@ -84,12 +85,6 @@ _UNREAD: Final = "unread"
 """The state of a session whose variables were not read."""
 _CLOSE_TIMEOUT_S: Final = 2.0
 _MAX_DIAGNOSTICS: Final = 200
-
-
-class RequestTooLarge(StandfastError):
-    """The code or the inputs of a run are larger than the sandbox takes."""
-
-    code = Code.REQUEST_TOO_LARGE
 
 
 class RunControl:

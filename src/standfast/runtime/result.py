@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Literal, TypeVar, Union
 
-from standfast.errors import ErrorObject, StandfastError
+from standfast.errors import ErrorObject
 from standfast.model.capability import ExternalCallRecord
 from standfast.model.limits import Usage
 from standfast.model.message import Message
@@ -109,18 +109,3 @@ AwaitedResult = Union[FinishedTurn[Output], FrameSwitchedTurn, WaitingTurn]  # n
 
 TurnResult = Union[FinishedTurn[Output], FrameSwitchedTurn, WaitingTurn, StoppedTurn]  # noqa: UP007 - generic
 """The result of a turn. Compare `status`, or match the classes."""
-
-
-class TurnStopped(StandfastError):
-    """A turn ended without an answer. `result` holds everything that it said and did until then."""
-
-    def __init__(self, result: StoppedTurn) -> None:
-        super().__init__(result.error.message, hint=result.error.hint)
-        self.code = result.error.code
-        self.reason = result.reason
-        self.result = result
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """What was said in the turn, every call with a result."""
-        return self.result.messages

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, assert_never
 
 import msgspec
 
-from standfast.errors import CallerError, Code, InvalidArgument
+from standfast.errors import CallerError, InvalidArgument, SignatureRefused
 from standfast.model.canonical import Json, canonical_json, check_bounds, digest_bytes, encode_sorted, to_json
 from standfast.model.message import UserMessage
 from standfast.model.session import SessionId
@@ -50,18 +50,6 @@ MAX_MISSED: Final = 1_000
 """The most missed times that are counted."""
 
 S = TypeVar("S", bound=msgspec.Struct)
-
-
-class SignatureRefused(CallerError):
-    """A webhook's signature is not that of its body under the secret."""
-
-    code = Code.PERMISSION_DENIED
-
-    def __init__(self, source: str) -> None:
-        super().__init__(
-            f"the signature of a message from {source[:128]!r} is wrong",
-            hint="it is the HMAC-SHA256 of the raw body in hex; both sides must have the same secret",
-        )
 
 
 async def put_trigger(store: SessionStore, wanted: Trigger, now_ms: int) -> Trigger:

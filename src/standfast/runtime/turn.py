@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from standfast.errors import RuntimeClosed
+from standfast.errors import RuntimeClosed, TurnStopped
 from standfast.machine.commands import CallModel, Command, RunTool
 from standfast.machine.inputs import (
     CallPrepared,
@@ -60,7 +60,7 @@ from standfast.model.session import PluginNode
 from standfast.plugins.running import HOOK
 from standfast.plugins.turn_hooks import TurnContext
 from standfast.ports.session_store import Blob
-from standfast.runtime.result import AwaitedResult, StoppedTurn, TurnResult, TurnStopped
+from standfast.runtime.result import AwaitedResult, StoppedTurn, TurnResult
 
 if TYPE_CHECKING:
     from standfast.trace.turn_spans import TurnSpans

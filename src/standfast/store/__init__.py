@@ -1,1 +1,14 @@
 """Stores: `memory_sessions` ends with the process, `sqlite.sessions` is one file; `rules` is for both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from standfast.exports import lazy_exports
+
+__all__, __getattr__, __dir__ = lazy_exports(__name__)
+
+if TYPE_CHECKING:
+    from standfast.ports.session_store import SessionStore as SessionStore
+    from standfast.store.memory_sessions import MemorySessionStore as MemorySessionStore
+    from standfast.store.sqlite.sessions import SqliteSessionStore as SqliteSessionStore

@@ -1,1 +1,22 @@
-"""What users and this project test with: a clock to move, and the suites that every store passes."""
+"""What users and this project test with: a clock to move, servers, crash points, the suite of every store.
+
+A name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from standfast.exports import lazy_exports
+
+__all__, __getattr__, __dir__ = lazy_exports(__name__)
+
+if TYPE_CHECKING:
+    from standfast.testing.clock import FakeClock as FakeClock
+    from standfast.testing.crash_points import CrashPoints as CrashPoints
+    from standfast.testing.servers.anthropic_server import AnthropicServer as AnthropicServer
+    from standfast.testing.servers.chat_server import ChatServer as ChatServer
+    from standfast.testing.servers.google_server import GoogleServer as GoogleServer
+    from standfast.testing.servers.openai_server import OpenAIServer as OpenAIServer
+    from standfast.testing.session_stores import SessionStoreContract as SessionStoreContract
+    from standfast.testing.session_stores import is_dead as is_dead

@@ -4,5 +4,15 @@ from standfast.tools.decorator import Tool, as_registered, collect_tools, tool
 from standfast.tools.dispatch import Dispatcher
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import ToolRegistry
+from standfast.tools.tool_table import StaticTools
 
-__all__ = ["Dispatcher", "RegisteredTool", "Tool", "ToolRegistry", "as_registered", "collect_tools", "tool"]
+__all__ = [
+    "Dispatcher",
+    "RegisteredTool",
+    "StaticTools",
+    "Tool",
+    "ToolRegistry",
+    "as_registered",
+    "collect_tools",
+    "tool",
+]

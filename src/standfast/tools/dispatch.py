@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from standfast.errors import Code, StandfastError, ValueTooLarge
+from standfast.errors import CallRefused, Code, StandfastError, ValueTooLarge
 from standfast.model.canonical import Json, to_json
 from standfast.model.capability import SettledCall, ToolCallContext
 from standfast.model.limits import SANDBOX_TIMEOUT_MS
@@ -44,13 +44,7 @@ from standfast.tools.context import RunContext
 from standfast.tools.loop_threads import LoopJob, LoopThread, LoopThreads
 from standfast.tools.registered_tool import Admission, Admitted, NeedsApproval, RegisteredTool
 from standfast.tools.registry import ToolRegistry
-from standfast.tools.settlement import (
-    CallRefused,
-    request_digest,
-    settle_failure,
-    settle_outcome,
-    settle_timed_out,
-)
+from standfast.tools.settlement import request_digest, settle_failure, settle_outcome, settle_timed_out
 from standfast.tools.stalls import StallWatch, watched
 from standfast.tools.threads import DaemonThreads
 

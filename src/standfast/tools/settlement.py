@@ -11,7 +11,15 @@ import time
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from standfast.errors import Code, ErrorObject, InvalidArgument, StandfastError, ToolError, ValueTooLarge
+from standfast.errors import (
+    CallRefused,
+    Code,
+    ErrorObject,
+    InvalidArgument,
+    StandfastError,
+    ToolError,
+    ValueTooLarge,
+)
 from standfast.model.canonical import (
     MAX_VALUE_BYTES,
     Json,
@@ -208,14 +216,6 @@ def output_json(value: object, max_bytes: int = MAX_VALUE_BYTES) -> tuple[Json, 
     if plain is value:
         raise failure
     return to_json(plain, max_bytes)
-
-
-class CallRefused(StandfastError):
-    """A call that breaks a limit or a promise of its contract."""
-
-    def __init__(self, code: Code, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.code = code
 
 
 def settle_timed_out(call: Admitted) -> SettledCall:

@@ -13,9 +13,8 @@ from fault_stage import Played, essence, faulty, hear, play, turn
 from fault_table import cell
 from fault_vendors import DONE, LINES, REPLY, TEXT, Vendor
 
-from standfast.errors import TurnCode
+from standfast.errors import TurnCode, TurnStopped
 from standfast.model.outcome import Stopped, StopReason
-from standfast.runtime.result import TurnStopped
 
 pytestmark = pytest.mark.slow
 

@@ -12,14 +12,13 @@ import msgspec
 import pytest
 
 from standfast import Agent, Runtime, tool
-from standfast.errors import ModelError, TurnCode
+from standfast.errors import ModelError, TurnCode, TurnStopped
 from standfast.model.limits import Usage, UsageLimits
 from standfast.model.message import AssistantMessage, UserMessage
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReasoningArrived, ReplyEnded, TextArrived
 from standfast.providers.http.deadlines import Deadlines
 from standfast.providers.openai_compatible import OpenAICompatibleModel
 from standfast.runtime.agent_session import Attachment
-from standfast.runtime.result import TurnStopped
 from standfast.testing.servers.chat_server import ChatServer
 from standfast.testing.servers.http_server import Fault, Served, ServedReply
 

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from monitor_stage import LONG_S, gone, is_running, pids_in, until, until_now
 
+from standfast.errors import CommandNotStarted
 from standfast.runtime.monitors.process import (
     Command,
-    CommandNotStarted,
     Lines,
     MonitorProcess,
     end_orphans,

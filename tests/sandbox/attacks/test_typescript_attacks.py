@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from standfast.errors import Code
+from standfast.errors import Code, ScriptRefused
 from standfast.sandbox.typescript import types as tsc
-from standfast.sandbox.typescript.script import ScriptRefused, read_script
+from standfast.sandbox.typescript.script import read_script
 
 pytestmark = pytest.mark.slow
 

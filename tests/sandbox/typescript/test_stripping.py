@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from standfast.errors import ScriptRefused
 from standfast.sandbox.typescript import source
-from standfast.sandbox.typescript.script import ScriptRefused, read_script
+from standfast.sandbox.typescript.script import read_script
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from standfast.errors import CallerError, Code, EngineFailed
-from standfast.model.code import Diagnostic
-from standfast.sandbox.typescript.script import ScriptRefused, read_script
+from standfast.errors import CallerError, Code, EngineFailed, ErrorObject, ScriptRefused
+from standfast.sandbox.typescript.script import read_script
 
 
 def refusal(code: str) -> ScriptRefused:
@@ -23,12 +22,12 @@ def refusal(code: str) -> ScriptRefused:
     return caught.value
 
 
-def problems(code: str) -> list[Diagnostic]:
+def problems(code: str) -> list[ErrorObject]:
     """What reading says about the code, if it says anything."""
     try:
         read_script(code).position(1, 7)
     except ScriptRefused as refused:
-        return refused.diagnostics
+        return list(refused.problems)
     return []
 
 
@@ -58,7 +57,7 @@ def problems(code: str) -> list[Diagnostic]:
 )
 def test_a_syntax_error_is_reported_with_its_place(code: str, place: tuple[int, int], message: str) -> None:
     """Seed: the line and the column are those of the TypeScript, and lines and characters count from 1."""
-    (found,) = refusal(code).diagnostics
+    (found,) = refusal(code).problems
     assert (found.code, found.message) == (Code.SYNTAX_ERROR, message)
     assert found.span is not None
     assert (found.span.line, found.span.column) == place
@@ -99,7 +98,7 @@ def test_what_there_is_not_is_refused_with_a_hint(code: str, message: str) -> No
 
 def test_everything_that_is_refused_is_reported_at_once() -> None:
     """Ours: one repair for all of it."""
-    found = refusal("import a from 'a'\nconst b = 1\n@c class D {}").diagnostics
+    found = refusal("import a from 'a'\nconst b = 1\n@c class D {}").problems
     assert [item.span.line for item in found if item.span] == [1, 3]
 
 

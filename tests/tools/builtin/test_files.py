@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from standfast.errors import ToolError
+from standfast.errors import AccessDenied, ToolError
 from standfast.model.capability import ToolCallContext
 from standfast.model.limits import CapabilityLimits
 from standfast.tools import RegisteredTool, ToolRegistry
-from standfast.tools.builtin.access import AccessDenied
 from standfast.tools.builtin.files import file_tools
 from standfast.tools.builtin.mounts import Mount, MountTable
 

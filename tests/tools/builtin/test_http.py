@@ -16,11 +16,10 @@ from typing import Any
 
 import pytest
 
-from standfast.errors import InvalidArgument, ToolError
+from standfast.errors import AccessDenied, InvalidArgument, ToolError
 from standfast.model.capability import ToolCallContext
 from standfast.model.limits import CapabilityLimits
 from standfast.tools import RegisteredTool
-from standfast.tools.builtin.access import AccessDenied
 from standfast.tools.builtin.http import http_tools, is_public
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from standfast.errors import InvalidArgument
-from standfast.tools.builtin.access import AccessDenied
+from standfast.errors import AccessDenied, InvalidArgument
 from standfast.tools.builtin.mounts import MAX_DEPTH, Mount, MountTable
 
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from standfast.errors import ErrorObject, InvalidArgument, StandfastError
+from standfast.errors import ErrorObject, InvalidArgument, UnreadableInput
 from standfast.model.canonical import Json
 from standfast.model.code import RUN_CODE, CellReport
 from standfast.model.message import (
@@ -238,7 +238,3 @@ class ReadOnlyValues:
         if data is None:
             raise InvalidArgument(f"{what} is not stored any more", hint="pass it again with the next turn")
         return data
-
-
-class UnreadableInput(StandfastError):
-    """An input is stored as neither text nor JSON."""

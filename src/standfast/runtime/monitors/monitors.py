@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from standfast.errors import CallerError, InvalidArgument, MonitorNotFound, TaskExists
+from standfast.errors import CallerError, CommandNotStarted, InvalidArgument, MonitorNotFound, TaskExists
 from standfast.model.canonical import check_bounds
 from standfast.model.monitor import (
     MonitorSnapshot,
@@ -40,7 +40,7 @@ from standfast.plugins.runtime_services import runtime_not_open
 from standfast.ports.clock import Clock
 from standfast.ports.session_store import SessionStore
 from standfast.runtime.monitors.monitor_store import MonitorStore, QueueTurn
-from standfast.runtime.monitors.process import Command, CommandNotStarted, MonitorProcess, end_orphans
+from standfast.runtime.monitors.process import Command, MonitorProcess, end_orphans
 from standfast.runtime.monitors.running_monitor import (
     HEARTBEAT_MS,
     MonitorEnding,

@@ -36,7 +36,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from standfast.durable.process_identity import machine
-from standfast.errors import Code, OutsideError
+from standfast.errors import CommandNotStarted
 from standfast.model.limits import U64
 from standfast.model.monitor import MAX_LINE_CHARS, RING
 from standfast.runtime.monitors.supervisor import GRACE_S
@@ -182,17 +182,6 @@ MARK: Final = "STANDFAST_MONITOR"
 PASSED_ON: Final = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
 )  # fmt: skip
-
-
-class CommandNotStarted(OutsideError):
-    """A monitor's command cannot be run."""
-
-    code = Code.IO_ERROR
-
-    def __init__(self, why: str) -> None:
-        super().__init__(
-            f"the command cannot be started: {why}", hint="look at `command`, `cwd` and PATH in `env`"
-        )
 
 
 @dataclass(frozen=True, slots=True)

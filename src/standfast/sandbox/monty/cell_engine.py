@@ -13,7 +13,7 @@ from typing import Final, ParamSpec, TypeVar
 
 import msgspec
 
-from standfast.errors import Code, EngineFailed, ErrorObject, StandfastError
+from standfast.errors import CellTooLarge, Code, EngineFailed, ErrorObject, StandfastError, TypeCheckFailed
 from standfast.model.canonical import Json
 from standfast.model.code import Diagnostic, Language, Severity
 from standfast.ports.cell_stepper import CellFailed, CellStopped, Step, StepEnded, StepperHost
@@ -26,7 +26,7 @@ from standfast.sandbox.monty.engine_run import OS_POLICY, CodeFinished, EngineRu
 from standfast.sandbox.monty.failures import MontyFailure, describe_failure
 from standfast.sandbox.monty.session_source import SessionSource, session_source
 from standfast.sandbox.monty.syntax import MAX_READ_CHARS, misread, parse
-from standfast.sandbox.monty.validate import Declared, TypeCheckFailed, Validator
+from standfast.sandbox.monty.validate import Declared, Validator
 from standfast.sandbox.monty.workers import (
     EngineState,
     KnownError,
@@ -103,12 +103,6 @@ class MontyCells(SteppedCells):
             return [*found, warning]
         new = [one for one in others if not any(_covers(earlier, one) for earlier in found)]
         return sorted([*found, *new], key=by_line)
-
-
-class CellTooLarge(EngineFailed):
-    """A waiting cell that cannot be suspended and loaded within the memory that it may have."""
-
-    code = Code.MEMORY_EXCEEDED
 
 
 class MontyStepper(SlotStepper[MontyWorker]):
@@ -202,10 +196,7 @@ class MontyStepper(SlotStepper[MontyWorker]):
         except Exception as error:
             if "memory limit" not in str(error):
                 raise EngineFailed(f"the cell cannot be suspended: {error}") from error
-            raise CellTooLarge(
-                f"the cell cannot be suspended and loaded again within {limits.memory_mb} MB",
-                hint="hold less data while a call is pending, raise memory_mb, or allow more processes",
-            ) from error
+            raise CellTooLarge(limits.memory_mb) from error
 
     def dump(self) -> bytes:
         run = self._run

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
-from standfast.errors import Code, Span, StandfastError
+from standfast.errors import Code, Span, TypeCheckFailed
 from standfast.model.code import Diagnostic, Severity
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.monty import engine
@@ -52,14 +52,6 @@ class Declared(Protocol):
 
     def stubs(self) -> str:
         """Return one `def` per function."""
-
-
-class TypeCheckFailed(StandfastError):
-    """The code could not be checked within its limits."""
-
-    def __init__(self, code: Code, message: str) -> None:
-        super().__init__(message, hint="check less code at once")
-        self.code = code
 
 
 def too_slow(timeout_ms: int) -> TypeCheckFailed:

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from standfast.errors import Code, EngineFailed, ErrorObject, SnapshotRefused, ValueTooLarge
+from standfast.errors import Code, EngineFailed, ErrorObject, SnapshotRefused, StateTooLarge, ValueTooLarge
 from standfast.model.canonical import MAX_VALUE_BYTES, Json
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.monty import engine
@@ -290,7 +290,7 @@ class MontyWorkers(WorkerSlots[MontyWorker]):
         except Exception as error:
             worker.close()
             if "memory limit" in str(error):
-                raise StateTooLarge(limits) from error
+                raise StateTooLarge(limits.memory_mb) from error
             raise EngineFailed(f"the session's state cannot be loaded: {error}") from error
         return worker
 
@@ -347,18 +347,6 @@ def _start_pool(capacity: int) -> engine.Monty:
             f"the Python engine cannot be started: {error}", hint="run `standfast doctor` to find the reason"
         ) from error
     return pool
-
-
-class StateTooLarge(EngineFailed):
-    """A session's state does not fit into the memory that a run may have."""
-
-    code = Code.MEMORY_EXCEEDED
-
-    def __init__(self, limits: SessionLimits) -> None:
-        super().__init__(
-            f"the session's state cannot be loaded within {limits.memory_mb} MB",
-            hint="run with the memory_mb that the session was last run with, or more",
-        )
 
 
 def read_value(read: Callable[[], object]) -> object:

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from standfast.errors import Code, EngineFailed, ErrorObject, ValueTooLarge
+from standfast.errors import Code, EngineFailed, ErrorObject, ScriptRefused, ValueTooLarge
 from standfast.model.canonical import Json, check_json_bounds, encode_json, read_json
 from standfast.model.capability import GuestException
 from standfast.model.code import Diagnostic, Language
@@ -41,7 +41,7 @@ from standfast.sandbox.quickjs.failures import RunCode, stopped_error, syntax_er
 from standfast.sandbox.quickjs.state import decode_state, read_cell
 from standfast.sandbox.quickjs.workers import QuickJsWorker, QuickJsWorkers
 from standfast.sandbox.typescript.checks import check_script, touched_names
-from standfast.sandbox.typescript.script import Script, ScriptRefused, read_script
+from standfast.sandbox.typescript.script import Script, read_script
 from standfast.sandbox.typescript.types import check_types
 from standfast.sandbox.worker_process import WorkerDied
 from standfast.sandbox.workers import SlotStepper

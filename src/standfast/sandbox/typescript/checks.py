@@ -18,12 +18,12 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from standfast.errors import Code
+from standfast.errors import Code, ScriptRefused
 from standfast.model.code import Diagnostic, Severity
 from standfast.ports.code_engine import CellFunctions
 from standfast.sandbox.run_errors import by_line, diagnose
 from standfast.sandbox.schema_fit import OPEN, Schema, SchemaFit
-from standfast.sandbox.typescript.script import ScriptRefused, read_script
+from standfast.sandbox.typescript.script import read_script
 from standfast.sandbox.typescript.source import (
     CASTS,
     Source,
@@ -101,7 +101,7 @@ def check_script(
     try:
         source = read_script(code).source
     except ScriptRefused as refused:
-        return refused.diagnostics
+        return [Diagnostic.error(problem) for problem in refused.problems]
     found = list(_problems(source, {*bound, *inputs}, functions, inputs))[:_MAX_FOUND]
     return sorted(found, key=by_line)
 

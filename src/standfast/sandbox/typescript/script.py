@@ -21,7 +21,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from standfast.errors import CallerError, Code
+import msgspec
+
+from standfast.errors import Code, ErrorObject, ScriptRefused
 from standfast.model.code import Diagnostic
 from standfast.sandbox.run_errors import by_line, diagnose
 from standfast.sandbox.typescript.declarations import RESULT, TopLevel, assigns_result
@@ -55,16 +57,6 @@ _PYTHON: Final = re.compile(
 )
 _MAX_SHOWN_CHARS: Final = 30
 _MAX_JSX_BYTES: Final = 50_000
-
-
-class ScriptRefused(CallerError):
-    """Code that cannot be run as it is written. `diagnostics` has all that was found, line by line."""
-
-    def __init__(self, diagnostics: list[Diagnostic]) -> None:
-        first = diagnostics[0]
-        super().__init__(first.message, hint=first.hint, span=first.span)
-        self.code = first.code
-        self.diagnostics = diagnostics
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +95,16 @@ def _read(code: str) -> Script:
     try:
         source = parse(code)
     except UnreadableSource as problem:
-        raise ScriptRefused([problem.diagnostic]) from None
+        raise _refused([problem.diagnostic]) from None
     if not source.is_sound:
-        raise ScriptRefused(syntax_errors(source))
+        raise _refused(syntax_errors(source))
     edits = SourceEdits(source.data)
     top = TopLevel(source, edits)
     top.rewrite()
     stripper = Stripper(source, edits, top)
     stripper.strip()
     if refused := [*top.refused, *stripper.refused]:
-        raise ScriptRefused(sorted(refused, key=by_line))
+        raise _refused(sorted(refused, key=by_line))
     javascript, moves = edits.apply()
     assigns = RESULT not in top.bound and RESULT in code and assigns_result(source)
     return Script(
@@ -123,6 +115,10 @@ def _read(code: str) -> Script:
         moves=moves,
         source=source,
     )
+
+
+def _refused(found: list[Diagnostic]) -> ScriptRefused:
+    return ScriptRefused([msgspec.convert(one, ErrorObject, from_attributes=True) for one in found])
 
 
 _read_short: Final = functools.lru_cache(maxsize=64)(_read)

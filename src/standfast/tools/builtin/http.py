@@ -27,9 +27,9 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
-from standfast.errors import Code, InvalidArgument, ToolError
+from standfast.errors import AccessDenied, Code, InvalidArgument, ToolError
 from standfast.model.limits import CapabilityLimits
-from standfast.tools.builtin.access import AccessDenied, built_in
+from standfast.tools.builtin.access import built_in
 from standfast.tools.decorator import tool
 from standfast.tools.registered_tool import RegisteredTool
 

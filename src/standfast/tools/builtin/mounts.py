@@ -32,8 +32,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from standfast.errors import InvalidArgument, ToolError
-from standfast.tools.builtin.access import AccessDenied
+from standfast.errors import AccessDenied, InvalidArgument, ToolError
 
 QUOTA_EXCEEDED: Final = "QUOTA_EXCEEDED"
 _FRESH_S: Final = 1.0

@@ -1,0 +1,72 @@
+"""The root of the tree, and its first split: whose fault an error is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from standfast.errors.codes import Code, ErrorObject, Span
+
+if TYPE_CHECKING:  # the one name that this layer takes from above, for type checkers only
+    from standfast.runtime.result import StoppedTurn
+
+
+class StandfastError(Exception):
+    """The root of the tree. `code` is stable, `hint` says what to do about it."""
+
+    code: str = Code.RUNTIME_ERROR
+    retryable: bool = False
+    hint: str | None = None
+
+    def __init__(self, message: str, *, hint: str | None = None, span: Span | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.span = span
+        if hint is not None:
+            self.hint = hint
+
+    def error_object(self) -> ErrorObject:
+        """The same failure as data."""
+        return ErrorObject(code=str(self.code), message=self.message, hint=self.hint, span=self.span)
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class CallerError(StandfastError):
+    """What was asked for cannot be done as asked."""
+
+    code: str = Code.INVALID_ARGUMENT
+
+
+class OperatorError(StandfastError):
+    """The installation or its configuration is wrong."""
+
+    code: str = Code.IO_ERROR
+
+
+class OutsideError(StandfastError):
+    """Something outside Standfast failed."""
+
+
+class StoreError(StandfastError):
+    """What is stored cannot be read or written."""
+
+    code = Code.IO_ERROR
+
+
+class InternalError(StandfastError):
+    """A defect of Standfast's own."""
+
+
+class TurnStopped(StandfastError):
+    """A turn ended without an answer. `result` holds everything that it said and did until then.
+
+    `messages` are those of the turn, every call with a result.
+    """
+
+    def __init__(self, result: StoppedTurn) -> None:
+        super().__init__(result.error.message, hint=result.error.hint)
+        self.code = result.error.code
+        self.reason = result.reason
+        self.result = result
+        self.messages = result.messages

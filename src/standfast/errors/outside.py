@@ -1,0 +1,129 @@
+"""Errors of the outside world: a tool, an engine, a plugin, a model or the network failed."""
+
+from __future__ import annotations
+
+from standfast.errors.codes import Code, TurnCode
+from standfast.errors.kinds import OutsideError
+
+
+class ToolError(OutsideError):
+    """Raised by a tool to fail with a code of its own; guest code can catch it.
+
+    Raise it from a handler: `raise ToolError("OUT_OF_STOCK", "none left")`. With `ends_turn` the model is not
+    asked what to make of it: the turn stops as `tool_error`.
+    """
+
+    code: str = Code.TOOL_ERROR
+
+    def __init__(self, code: str, message: str, *, hint: str | None = None, ends_turn: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        self.ends_turn = ends_turn
+
+
+class CallRefused(OutsideError):
+    """A tool call that breaks a limit or a promise of its contract; `code` says which."""
+
+    def __init__(self, code: Code, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+class CommandNotStarted(OutsideError):
+    """A monitor's command cannot be run."""
+
+    code = Code.IO_ERROR
+    hint = "look at `command`, `cwd` and PATH in `env`"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the command cannot be started: {why}")
+
+
+class EngineFailed(OutsideError):
+    """The process that runs guest code died or cannot be started."""
+
+    code = Code.INTERRUPTED
+    retryable = True
+
+
+class StateTooLarge(EngineFailed):
+    """A session's state does not fit into the memory that a run may have."""
+
+    code = Code.MEMORY_EXCEEDED
+    hint = "run with the memory_mb that the session was last run with, or more"
+
+    def __init__(self, memory_mb: int) -> None:
+        super().__init__(f"the session's state cannot be loaded within {memory_mb} MB")
+
+
+class CellTooLarge(EngineFailed):
+    """A waiting cell cannot be suspended and loaded again within the memory that it may have."""
+
+    code = Code.MEMORY_EXCEEDED
+    hint = "hold less data while a call is pending, raise memory_mb, or allow more processes"
+
+    def __init__(self, memory_mb: int) -> None:
+        super().__init__(f"the cell cannot be suspended and loaded again within {memory_mb} MB")
+
+
+class CodeExecutionRuntimeStopped(EngineFailed):
+    """The process that ran a cell ended unexpectedly, or did not do the same again after a restart."""
+
+
+class ModelError(OutsideError):
+    """A model call failed. `retry_after_ms` is how long the provider asks to wait."""
+
+    code: str = TurnCode.PROVIDER_ERROR
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = TurnCode.PROVIDER_ERROR,
+        retryable: bool = False,
+        retry_after_ms: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        self.retryable = retryable
+        self.retry_after_ms = retry_after_ms
+
+
+class UnexpectedModelCall(ModelError):
+    """A scripted model has no reply for a call. *asked* is the last message of the request."""
+
+    def __init__(self, call_number: int, problem: str, asked: str) -> None:
+        super().__init__(f"call {call_number} was not expected: {problem}; the last message is {asked!r}")
+        self.call_number = call_number
+
+
+class InstructionsFailed(OutsideError):
+    """The function that makes an agent's instructions raised, or returned no text; the turn did not begin."""
+
+    code = Code.INSTRUCTIONS_FAILED
+
+
+class PluginFailed(OutsideError):
+    """A plugin raised, took too long, or answered with something that it must not answer with."""
+
+    code = TurnCode.PLUGIN_ERROR
+
+    def __init__(self, plugin_id: str, where: str, problem: str, *, hint: str | None = None) -> None:
+        super().__init__(f"plugin {plugin_id!r} failed in {where}: {problem}", hint=hint)
+        self.plugin_id = plugin_id
+
+
+class PluginStateLost(PluginFailed):
+    """A plugin could not say what it remembers, or could not take in what it had remembered."""
+
+
+class BadToolSource(OutsideError):
+    """A tool source raised, or returned an invalid manifest or tool; nothing was changed."""
+
+    code = Code.BAD_TOOL_SOURCE
+    hint = "the source is at fault, or it is down"
+
+    def __init__(self, source: str, what: str) -> None:
+        super().__init__(f"tool source {source!r} {what}")
+        self.source = source
