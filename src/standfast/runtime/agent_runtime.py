@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from standfast.durable.journal import LeaseKeeper, owner_is_dead
-from standfast.errors import InvalidArgument, StandfastError
+from standfast.errors import InvalidArgument, ProviderUnavailable, ProviderUnconfigured, StandfastError
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json, to_json
 from standfast.model.outcome import Completed, Failed
@@ -30,6 +30,7 @@ from standfast.ports.host import RuntimeSessionHost
 from standfast.ports.model_provider import ModelProvider
 from standfast.ports.session_store import Pruned, PruneRequest, SessionStore
 from standfast.ports.trace import PhaseProbe, TraceSink
+from standfast.providers.prices import Prices, PriceTable
 from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.agent_session import Session, decide_call
 from standfast.runtime.dependencies import DepsFactory, checked_factory
@@ -40,7 +41,6 @@ from standfast.runtime.host.tasks import Tasks
 from standfast.runtime.sessions.approvals import approving, list_approvals
 from standfast.runtime.sessions.directory import SessionDirectory, agents_by_name
 from standfast.runtime.sessions.live_session import LiveSession
-from standfast.runtime.sessions.materialize import LazyRules, OpenModels, open_prices, shared_limits
 from standfast.runtime.sessions.recovery import RecoveryLoop
 from standfast.runtime.triggers import put_trigger, verify_webhook, webhook_occurrence
 from standfast.runtime.turn import Turn
@@ -48,12 +48,72 @@ from standfast.runtime.turns.turn_runner import TurnRunner
 from standfast.sandbox.engine_kinds import CodeEngines
 
 if TYPE_CHECKING:
-    from standfast.providers.prices import Prices, PriceTable
     from standfast.providers.rate_limit import RateLimit
     from standfast.runtime.monitors.monitors import Monitors
 
 Deps = TypeVar("Deps")
 Output = TypeVar("Output")
+
+
+class LazyRules:
+    """Approval rules, evaluated by an engine that is started when the first rule needs it."""
+
+    def __init__(self) -> None:
+        self._workers: Any = None
+        self._evaluate: Any = None
+
+    def __call__(self, rule: str, args: list[Json], kwargs: dict[str, Json], session_id: str) -> bool:
+        if self._evaluate is None:
+            from standfast.sandbox.monty.workers import MontyRules, MontyWorkers
+
+            self._workers = MontyWorkers(1)
+            self._evaluate = MontyRules(self._workers)
+        return bool(self._evaluate(rule, args, kwargs, session_id))
+
+    def close(self) -> None:
+        if self._workers is not None:
+            self._workers.close()
+
+
+class OpenModels:
+    """Opens models by name. Models in *shared*, if it is given, are used and never closed."""
+
+    def __init__(
+        self, shared: dict[str, ModelProvider] | None, limited: Callable[[ModelProvider], ModelProvider]
+    ) -> None:
+        self._shared = shared
+        self._opened: dict[str, ModelProvider] = {}
+        self.limited = limited
+
+    def named(self, name: str, session_id: str = "") -> ModelProvider:
+        """Open the model of this name once; an error carries the id of the session that needs it."""
+        found = self._opened.get(name)
+        if found is None:
+            from standfast.providers.resolve import resolve_model
+
+            try:
+                model = None if self._shared is None else self._shared.get(name)
+                if model is None:
+                    model = resolve_model(name)
+                    if self._shared is not None:
+                        self._shared[name] = model
+                found = self._opened[name] = self.limited(model)
+            except (ProviderUnavailable, ProviderUnconfigured) as error:
+                error.session_id = session_id
+                raise
+        return found
+
+    async def close(self) -> None:
+        """Close what was opened here; raise the first error when all are closed."""
+        opened, self._opened = {} if self._shared is not None else self._opened, {}
+        errors = []
+        for model in opened.values():
+            try:
+                await model.close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
 
 class Runtime:
@@ -113,8 +173,12 @@ class Runtime:
         self._system = as_layer(system)
         self._trace = trace
         self._probe = probe
-        self._prices = open_prices(prices)
-        self._limited = shared_limits(rate_limits, self._clock, _sleep)
+        self._prices = prices if isinstance(prices, Prices) else Prices(prices)
+        self._limited: Callable[[ModelProvider], ModelProvider] = lambda model: model
+        if rate_limits:
+            from standfast.providers.rate_limit import SharedLimits
+
+            self._limited = SharedLimits(rate_limits, clock=self._clock, sleep=_sleep).around
         self._settings = RuntimeSettings(
             epoch=self.epoch,
             lease_ms=int(lease_s * 1000),

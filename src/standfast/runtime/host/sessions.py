@@ -35,6 +35,7 @@ from standfast.model.host_requests import (
     FromSnapshot,
     SessionCreateRequest,
     SessionHandle,
+    SessionStart,
 )
 from standfast.model.message import UserMessage
 from standfast.model.plugin_state import PluginSessionSnapshot, SessionState, decode_state
@@ -104,14 +105,8 @@ def new_session(
     inherited: Inherited,
 ) -> NewSession:
     """Return the whole of the requested session, to be written in one transaction."""
-    now, agent, start = maker.now_ms, maker.agent, request.start
-    entries: tuple[Entry, ...] = ()
-    if isinstance(start, FromSnapshot) and start.snapshot.messages:
-        switch = FrameSwitch(
-            frame_id=new_turn_id().replace("t_", "f_"), reason="snapshot", seed=start.snapshot.messages
-        )
-        entries = (Entry(at_ms=now, payload=FrameOpened(switch=switch)),)
-    first = None
+    now, start, first = maker.now_ms, request.start, None
+    fork_of, at, entries = _history_of(start, maker)
     if request.first_turn_input is not None:
         first = QueuedInput(
             input_id=f"first_{secrets.token_hex(8)}",
@@ -120,21 +115,10 @@ def new_session(
             message=request.first_turn_input,
             created_at=now,
         )
-    fork_of: str | None = None
-    match start:
-        case FromCurrent():
-            fork_of = maker.head.session_id
-        case FromSession():
-            fork_of = start.session_id
-        case FromNothing() | FromSnapshot():
-            pass
-        case _:
-            assert_never(start)
 
     def make_state(held: bytes | None) -> StateRecord | None:
         """Make the new session's state from the one at the end of its history."""
-        before = _EMPTY if held is None else decode_state(held)
-        after = before
+        before = after = _EMPTY if held is None else decode_state(held)
         if isinstance(start, FromSnapshot):
             after = start.snapshot.state
         elif request.plugins == "fresh":
@@ -149,20 +133,37 @@ def new_session(
             session_id=session_id,
             created_at=now,
             updated_at=now,
-            agent=agent.name,
-            model=agent.model_id,
+            agent=maker.agent.name,
+            model=maker.agent.model_id,
             host=maker.host,
             charter=charter,
             metadata=maker.head.metadata,
         ),
         fork_of=fork_of,
-        at=start.at if isinstance(start, FromCurrent | FromSession) else None,
+        at=at,
         segment_id=new_turn_id().replace("t_", "a_"),
         entries=entries,
         make_state=make_state,
         blobs=inherited.blobs,
         first=first,
     )
+
+
+def _history_of(start: SessionStart, maker: SessionMaker) -> tuple[str | None, str | None, tuple[Entry, ...]]:
+    """Return the session whose history a new one continues, up to which node, and what is added."""
+    match start:
+        case FromCurrent(at=at):
+            return maker.head.session_id, at, ()
+        case FromSession(session_id=session_id, at=at):
+            return session_id, at, ()
+        case FromSnapshot(snapshot=snapshot) if snapshot.messages:
+            frame_id = new_turn_id().replace("t_", "f_")
+            switch = FrameSwitch(frame_id=frame_id, reason="snapshot", seed=snapshot.messages)
+            return None, None, (Entry(at_ms=maker.now_ms, payload=FrameOpened(switch=switch)),)
+        case FromNothing() | FromSnapshot():
+            return None, None, ()
+        case _:
+            assert_never(start)
 
 
 def charter_of(request: SessionCreateRequest, maker: SessionMaker) -> SessionCharter:

@@ -1,4 +1,4 @@
-"""Prepares agents and sessions: opens models, makes plugins, tools and prompts.
+"""Prepares agents and sessions: makes their plugins, tools and prompts.
 
 A session is made of what its agent brings, the host has set and the store has. Rule: it is the same in every
 process, except for what the host has set in this one.
@@ -8,21 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from standfast.errors import (
-    ProviderMismatch,
-    ProviderUnavailable,
-    ProviderUnconfigured,
-    RecordCorrupt,
-    StandfastError,
-)
+from standfast.errors import ProviderMismatch, RecordCorrupt, StandfastError
 from standfast.model import plugin_state
-from standfast.model.canonical import Json
 from standfast.model.capability import ToolState
 from standfast.model.limits import AGENT_TIMEOUT_MS
 from standfast.model.session import SessionCharter, SessionHead, SessionPolicy, same_provider
@@ -41,89 +33,6 @@ from standfast.tools.dispatch import Dispatcher
 from standfast.tools.loop_threads import at_home, homed
 from standfast.tools.registry import NO_CATALOG_OVERLAY, ToolCatalogContribution
 from standfast.tools.tool_table import ToolProvider
-
-if TYPE_CHECKING:
-    from standfast.providers.prices import Prices, PriceTable
-    from standfast.providers.rate_limit import RateLimit
-
-
-class LazyRules:
-    """Approval rules, evaluated by an engine that is started when the first rule needs it."""
-
-    def __init__(self) -> None:
-        self._workers: Any = None
-        self._evaluate: Any = None
-
-    def __call__(self, rule: str, args: list[Json], kwargs: dict[str, Json], session_id: str) -> bool:
-        if self._evaluate is None:
-            from standfast.sandbox.monty.workers import MontyRules, MontyWorkers
-
-            self._workers = MontyWorkers(1)
-            self._evaluate = MontyRules(self._workers)
-        return bool(self._evaluate(rule, args, kwargs, session_id))
-
-    def close(self) -> None:
-        if self._workers is not None:
-            self._workers.close()
-
-
-class OpenModels:
-    """Opens models by name. Models in *shared*, if it is given, are used and never closed."""
-
-    def __init__(
-        self, shared: dict[str, ModelProvider] | None, limited: Callable[[ModelProvider], ModelProvider]
-    ) -> None:
-        self._shared = shared
-        self._opened: dict[str, ModelProvider] = {}
-        self.limited = limited
-
-    def named(self, name: str, session_id: str = "") -> ModelProvider:
-        """Open the model of this name once; an error carries the id of the session that needs it."""
-        found = self._opened.get(name)
-        if found is None:
-            from standfast.providers.resolve import resolve_model
-
-            try:
-                model = None if self._shared is None else self._shared.get(name)
-                if model is None:
-                    model = resolve_model(name)
-                    if self._shared is not None:
-                        self._shared[name] = model
-                found = self._opened[name] = self.limited(model)
-            except (ProviderUnavailable, ProviderUnconfigured) as error:
-                error.session_id = session_id
-                raise
-        return found
-
-    async def close(self) -> None:
-        """Close what was opened here; raise the first error when all are closed."""
-        opened, self._opened = {} if self._shared is not None else self._opened, {}
-        errors = []
-        for model in opened.values():
-            try:
-                await model.close()
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
-
-
-def open_prices(given: Prices | PriceTable | str | os.PathLike[str] | None) -> Prices:
-    """Return the prices in a table or a file; `Prices` are returned as they are."""
-    from standfast.providers.prices import Prices
-
-    return given if isinstance(given, Prices) else Prices(given)
-
-
-def shared_limits(
-    limits: Mapping[str, RateLimit] | None, clock: Clock, sleep: Callable[[float], Awaitable[None]]
-) -> Callable[[ModelProvider], ModelProvider]:
-    """Return what puts models behind the limits that all sessions share."""
-    if not limits:
-        return lambda model: model
-    from standfast.providers.rate_limit import SharedLimits
-
-    return SharedLimits(limits, clock=clock, sleep=sleep).around
 
 
 class PreparedAgent(msgspec.Struct, frozen=True):
