@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from standfast.errors import InvalidArgument
-from standfast.runtime.cron import next_after, parse_cron, times_after
+from standfast.runtime.cron import parse_cron, times_after
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu")
 _NAMES = {
@@ -30,6 +30,10 @@ def shown(at_ms: int | None, zone: str = "UTC") -> str:
     """What the wall of a zone shows then."""
     assert at_ms is not None
     return datetime.fromtimestamp(at_ms / 1000, ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M")
+
+
+def next_after(expression: str, at_ms: int, timezone: str = "UTC") -> int | None:
+    return next(times_after(expression, at_ms, timezone), None)
 
 
 def upcoming(expression: str, after: str, count: int, zone: str = "UTC") -> list[str]:

@@ -45,7 +45,7 @@ from standfast.plugins.running import Current, described
 from standfast.plugins.runtime_services import Cost, RuntimeServices
 from standfast.plugins.session import answers_for_model
 from standfast.plugins.session_context import SessionContext
-from standfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded
+from standfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded, open_stream
 from standfast.ports.session_store import Blob, JournalEntry
 from standfast.tools.context import Attachments, Triggers
 from standfast.tools.dispatch import Dispatcher
@@ -715,20 +715,11 @@ async def charged_reply(
 
 async def whole_reply(model: ModelProvider, request: ModelRequest) -> ReplyEnded:
     """Return the reply without its pieces; `ModelError` if the stream ends before it does."""
-    stream = model.stream(request)
-    try:
-        async for delta in stream:
+    async with open_stream(model, request) as deltas:
+        async for delta in deltas:
             if isinstance(delta, ReplyEnded):
                 return delta
-    finally:
-        await close_stream(stream)
     raise reply_broken_off()
-
-
-async def close_stream(stream: object) -> None:
-    close = getattr(stream, "aclose", None)
-    if close is not None:
-        await close()
 
 
 def reply_broken_off() -> errors.ModelError:

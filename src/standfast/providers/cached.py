@@ -20,18 +20,17 @@ import msgspec
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import digest_bytes
 from standfast.model.limits import Usage
-from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
+from standfast.ports import model_provider
 from standfast.providers.request_digest import request_digest
 from standfast.providers.resolve import resolve_model
 from standfast.providers.script import Reply, ReplyRecorder, prepare_reply
-from standfast.providers.wrapper import ModelWrapper, open_stream
 
 _log: Final = logging.getLogger("standfast")
 _PREFIX: Final = "cached:"
 _FREE: Final = Usage(calls=1, priced=1)
 
 
-class Cached(ModelWrapper):
+class Cached(model_provider.ModelWrapper):
     """A model that answers each request once: `Cached("openai:gpt-5", "replies")`.
 
     Args:
@@ -41,7 +40,7 @@ class Cached(ModelWrapper):
 
     def __init__(
         self,
-        model: str | ModelProvider,
+        model: str | model_provider.ModelProvider,
         path: str | os.PathLike[str] | None = None,
         *,
         max_entries: int = 1_000,
@@ -51,7 +50,7 @@ class Cached(ModelWrapper):
         super().__init__(resolve_model(model))
         self._replies = _MemoryCache(max_entries) if path is None else _FolderCache(path, max_entries)
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+    async def stream(self, request: model_provider.ModelRequest) -> AsyncIterator[model_provider.ModelDelta]:
         key = digest_bytes(f"{self.model_id}\n{request_digest(request)}".encode())
         kept = self._replies.get(key)
         if kept is not None:
@@ -62,9 +61,9 @@ class Cached(ModelWrapper):
             yield msgspec.structs.replace(ended, usage=_FREE, response_id=_PREFIX + ended.response_id)
             return
         recorder = ReplyRecorder()
-        async with open_stream(self._model, request) as deltas:
+        async with model_provider.open_stream(self._model, request) as deltas:
             async for delta in deltas:
-                if isinstance(delta, ReplyEnded):
+                if isinstance(delta, model_provider.ReplyEnded):
                     self._replies.put(key, recorder.ended(delta))
                 else:
                     recorder.add(delta)

@@ -18,8 +18,7 @@ from typing import Final
 import msgspec
 
 from standfast.errors import InvalidArgument, ModelError, StandfastError, TurnCode
-from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
-from standfast.providers.wrapper import open_stream
+from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded, open_stream
 
 PREFIX: Final = "fallback:"
 SEPARATOR: Final = "|"

@@ -22,11 +22,17 @@ from typing import Any, Final
 
 from standfast.errors import InvalidArgument, ModelError
 from standfast.ports.clock import Clock, SystemClock
-from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
+from standfast.ports.model_provider import (
+    ModelDelta,
+    ModelProvider,
+    ModelRequest,
+    ModelWrapper,
+    ReplyEnded,
+    open_stream,
+)
 from standfast.providers.fallback import Fallback
 from standfast.providers.request_digest import estimated_tokens
 from standfast.providers.resolve import resolve_model
-from standfast.providers.wrapper import ModelWrapper, open_stream
 
 _WINDOW_S: Final = 60.0
 _LONGEST_HOLD_MS: Final = 60_000

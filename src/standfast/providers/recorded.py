@@ -16,30 +16,29 @@ from pathlib import Path
 import msgspec
 
 from standfast.errors import InvalidArgument, ModelError
-from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
+from standfast.ports import model_provider
 from standfast.providers.request_digest import request_digest
 from standfast.providers.resolve import resolve_model
 from standfast.providers.script import Expectation, Reply, ReplyRecorder
-from standfast.providers.wrapper import ModelWrapper, open_stream
 
 
-class Recorded(ModelWrapper):
+class Recorded(model_provider.ModelWrapper):
     """A model whose replies are appended to a `.jsonl` file: `Recorded("openai:gpt-5", "calls.jsonl")`."""
 
-    def __init__(self, model: str | ModelProvider, path: str | os.PathLike[str]) -> None:
+    def __init__(self, model: str | model_provider.ModelProvider, path: str | os.PathLike[str]) -> None:
         super().__init__(resolve_model(model))
         self._path = Path(path)
         if self._path.suffix != ".jsonl":
             raise InvalidArgument(f"a recording is a .jsonl file, not {self._path.name!r}")
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+    async def stream(self, request: model_provider.ModelRequest) -> AsyncIterator[model_provider.ModelDelta]:
         # Digest the request before the call: nothing else of it is ever needed or written.
         number, expect = request.call_number, Expectation(request=request_digest(request))
         recorder, ended = ReplyRecorder(), False
         try:
-            async with open_stream(self._model, request) as deltas:
+            async with model_provider.open_stream(self._model, request) as deltas:
                 async for delta in deltas:
-                    if isinstance(delta, ReplyEnded):
+                    if isinstance(delta, model_provider.ReplyEnded):
                         self._write(recorder.ended(delta), number, expect)
                         ended = True
                     else:

@@ -98,11 +98,6 @@ class Cron:
             day, first_hour = day + timedelta(days=1), 0
 
 
-def next_after(expression: str, at_ms: int, timezone: str = "UTC") -> int | None:
-    """Return the first time of `expression` after `at_ms`, or None after the year 9998; `InvalidArgument`."""
-    return next(times_after(expression, at_ms, timezone), None)
-
-
 def times_after(expression: str, at_ms: int, timezone: str = "UTC") -> Iterator[int]:
     """Yield the times of `expression` that are later than `at_ms`, in order."""
     cron, zone = parse_cron(expression), time_zone(timezone)

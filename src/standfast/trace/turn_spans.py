@@ -32,7 +32,7 @@ from standfast.model.limits import Usage, UsageEntry
 from standfast.model.message import AssistantMessage, ToolCall, text_of
 from standfast.model.outcome import Approved, Denied, Ended, Finished, Stopped, StopReason, Wait, Waiting
 from standfast.model.trace_record import TraceKind, TraceRecord, TraceStatus, span_id_of
-from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
+from standfast.ports import model_provider
 from standfast.ports.session_store import JournalEntry
 from standfast.ports.trace import Under
 from standfast.tools.tracebacks import exception_type_of, frames_of
@@ -330,7 +330,7 @@ def usage_json(usage: Usage) -> dict[str, Json]:
     return found
 
 
-def reply_facts(reply: inputs.ModelReplied | ReplyEnded) -> dict[str, Json]:
+def reply_facts(reply: inputs.ModelReplied | model_provider.ReplyEnded) -> dict[str, Json]:
     """Return what the span of a model call says about its reply."""
     facts: dict[str, Json] = {
         "served": reply.model,
@@ -340,21 +340,14 @@ def reply_facts(reply: inputs.ModelReplied | ReplyEnded) -> dict[str, Json]:
     return facts | {"response_id": reply.response_id} if reply.response_id else facts
 
 
-class TracedModel:
-    """A `ModelProvider` over another one."""
+class TracedModel(model_provider.ModelWrapper):
+    """A model whose calls are recorded as spans of a turn."""
 
-    def __init__(self, model: ModelProvider, spans: TurnSpans) -> None:
-        self._model = model
+    def __init__(self, model: model_provider.ModelProvider, spans: TurnSpans) -> None:
+        super().__init__(model)
         self._spans = spans
 
-    @property
-    def model_id(self) -> str:
-        return self._model.model_id
-
-    async def close(self) -> None:
-        await self._model.close()
-
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+    async def stream(self, request: model_provider.ModelRequest) -> AsyncIterator[model_provider.ModelDelta]:
         spans = self._spans
         parent_id, started_ms = span_under(spans.turn_id), spans.now_ms()
         is_recorded = False
@@ -366,17 +359,15 @@ class TracedModel:
                 body: Json = {"model": self.model_id, "attempt": request.attempt, **facts}
                 spans.record_side_call(request.idempotency_key, started_ms, parent_id, status, body)
 
-        stream = self._model.stream(request)
         try:
-            async for delta in stream:
-                if isinstance(delta, ReplyEnded):
-                    record("ok", reply_facts(delta))
-                yield delta
+            async with model_provider.open_stream(self._model, request) as deltas:
+                async for delta in deltas:
+                    if isinstance(delta, model_provider.ReplyEnded):
+                        record("ok", reply_facts(delta))
+                    yield delta
         except Exception as error:
             code = error.code if isinstance(error, StandfastError) else type(error).__name__
             record("error", {"error": code})
             raise
         finally:
             record("cancelled", {})
-            if (close := getattr(stream, "aclose", None)) is not None:
-                await close()

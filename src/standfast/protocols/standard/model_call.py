@@ -17,7 +17,7 @@ from standfast.machine.inputs import ModelFailed, ModelReplied
 from standfast.model.events import ModelCallStarted, ReasoningStreamed, TextRetracted, TextStreamed
 from standfast.model.message import InputPart, Message, Part, RequestedCall, TextPart, UserMessage
 from standfast.plugins.contexts import StreamKind
-from standfast.plugins.turn_hooks import TurnContext, apply_view, close_stream, reply_broken_off
+from standfast.plugins.turn_hooks import TurnContext, apply_view, reply_broken_off
 from standfast.ports import model_provider
 
 _CHUNKS_PER_YIELD: Final = 64
@@ -148,7 +148,8 @@ class ModelCall:
         try:
             return await turn.hooks.reply(_checked(await self._read(stream)))
         finally:
-            await close_stream(stream)
+            if (close := getattr(stream, "aclose", None)) is not None:
+                await close()
 
     async def _read(self, stream: AsyncIterator[model_provider.ModelDelta]) -> model_provider.ReplyEnded:
         """Read a reply up to its end, and show its pieces, which plugins may change before."""
