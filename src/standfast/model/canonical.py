@@ -69,9 +69,8 @@ def check_bounds(value: object, max_bytes: int = MAX_VALUE_BYTES, max_nodes: int
             size -= 4
         elif kind is list or kind is tuple:
             containers -= 1
-            count = len(item)
-            size -= count + 1
-            nodes -= count
+            size -= len(item) + 1
+            nodes -= len(item)
             if nodes >= 0:
                 pending += item
         elif kind is dict:
@@ -93,27 +92,26 @@ def check_bounds(value: object, max_bytes: int = MAX_VALUE_BYTES, max_nodes: int
         else:
             plain = False
             parts = _parts(item)
-            if isinstance(item, str):
-                size -= str.__len__(item) + 2
-            elif isinstance(item, _BUFFERS):
-                size -= memoryview(item).nbytes
-            else:
-                size -= int.bit_length(item) // 4 + 1 if isinstance(item, int) else 1
+            size -= _least_bytes(item)
             nodes -= len(parts)
             if nodes >= 0:
                 pending += parts
         if size < 0 or nodes < 0 or containers < 0:
             _refuse_cycle(value, max_nodes)
-            break
-    if containers < 0:
-        raise ValueTooLarge(
-            f"the limit is {MAX_VALUE_CONTAINERS} lists and dicts, counting shared ones each time"
-        )
-    if nodes < 0:
-        raise ValueTooLarge(f"the limit is {max_nodes} parts, counting shared ones each time")
-    if size < 0:
-        raise ValueTooLarge(f"the limit is {max_bytes} bytes as JSON")
+            if nodes >= 0 and containers >= 0:
+                raise ValueTooLarge(f"the limit is {max_bytes} bytes as JSON")
+            most = f"{max_nodes} parts" if containers >= 0 else f"{MAX_VALUE_CONTAINERS} lists and dicts"
+            raise ValueTooLarge(f"the limit is {most}, counting shared ones each time")
     return plain
+
+
+def _least_bytes(item: object) -> int:
+    """Return the least that a value which is not plain can take as JSON, without its parts."""
+    if isinstance(item, str):
+        return str.__len__(item) + 2
+    if isinstance(item, _BUFFERS):
+        return memoryview(item).nbytes
+    return int.bit_length(item) // 4 + 1 if isinstance(item, int) else 1
 
 
 def is_light(value: object) -> bool:

@@ -36,7 +36,7 @@ from standfast.model.plugin_state import (
     SessionState,
     encode_state,
 )
-from standfast.plugins.protocol import CodeExecutorPlugin
+from standfast.plugins.protocol import CellExecutor
 from standfast.plugins.running import BuildStep, NoAnswer, PluginPlace, at_once, described, within
 from standfast.plugins.snapshot import NO_ARTIFACTS, SnapshotReader, SnapshotWriter
 from standfast.ports.session_store import Blob, StateRecord
@@ -445,7 +445,7 @@ _PACKED_BYTES: Final = 64 << 10
 class ExecutionMemory:
     """The state of a session's code executor, if it has one."""
 
-    def __init__(self, executor: CodeExecutorPlugin | None, owner: str) -> None:
+    def __init__(self, executor: CellExecutor | None, owner: str) -> None:
         self._executor = executor
         self._owner = owner
         self.entry: PluginSnapshotEntry | None = None

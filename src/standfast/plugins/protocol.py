@@ -239,8 +239,8 @@ class CodeFunctions(CellFunctions, Protocol):
         """Return a function that only code has, or the tool that runs the code itself."""
 
 
-class CodeExecutorPlugin(Protocol):
-    """Runs a model's code and keeps its variables; `executor_defaults` has all members but `execute_code`."""
+class CellExecutor(Protocol):
+    """Runs the cells of a session and keeps their variables."""
 
     @property
     def cell_tool(self) -> str:
@@ -256,8 +256,6 @@ class CodeExecutorPlugin(Protocol):
     @property
     def accepts_finish(self) -> bool:
         """Whether code may end the turn."""
-
-    def functions(self, catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool]) -> CodeFunctions: ...
 
     async def execute_code(self, ctx: CodeExecutionContext, request: ExecRequest) -> ExecResponse: ...
 
@@ -277,6 +275,12 @@ class CodeExecutorPlugin(Protocol):
 
     def restore_execution_state(self, data: bytes) -> None:
         """Restore the state; empty bytes if there is none."""
+
+
+class CodeExecutorPlugin(CellExecutor, Protocol):
+    """Runs code that a model wrote; `executor_defaults` has all members but `execute_code`."""
+
+    def functions(self, catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool]) -> CodeFunctions: ...
 
 
 class AssistantProseProjectorPlugin(Protocol):

@@ -85,7 +85,7 @@ class TurnContext:
     render: Callable[[Sequence[PromptContribution]], str] = dataclasses.field(init=False)
     """Renders the prompt with the contributions of plugins."""
     instructions: str = dataclasses.field(init=False)
-    executor: protocol.CodeExecutorPlugin | None = dataclasses.field(init=False)
+    executor: protocol.CellExecutor | None = dataclasses.field(init=False)
     projector: protocol.AssistantProseProjectorPlugin | None = dataclasses.field(init=False)
     account: ModelAccount = dataclasses.field(init=False)
     hooks: TurnHooks = dataclasses.field(init=False)

@@ -26,7 +26,7 @@ from standfast.model.code import RUN_CODE, CellReport, CodeInput, Language
 from standfast.model.limits import SessionLimits
 from standfast.model.message import AssistantMessage, Message
 from standfast.model.session import CodeSettings
-from standfast.plugins.protocol import CodeExecutionContext, CodeFunctions, ExecRequest, ExecResponse
+from standfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse
 from standfast.ports.code_engine import (
     SLEEP,
     CallAnswer,
@@ -47,7 +47,7 @@ _NOTHING_PRINTED: Final = CellOutput("", "", False)
 
 
 class SandboxExecutor:
-    """The `CodeExecutorPlugin` of one session without a model. One turn at a time uses it."""
+    """The `CellExecutor` of one session without a model. One turn at a time uses it."""
 
     cell_tool = RUN_CODE
     accepts_finish = False
@@ -94,9 +94,6 @@ class SandboxExecutor:
 
     def cell_language(self, reply: AssistantMessage, code: str) -> str:
         return self._memory.language
-
-    def functions(self, catalog: object, resolve: object) -> CodeFunctions:
-        raise NotImplementedError("code in a sandbox calls the tools of its registry")
 
     async def execute_code(self, ctx: CodeExecutionContext, request: ExecRequest) -> ExecResponse:
         assert self._input is not None

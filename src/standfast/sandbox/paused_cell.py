@@ -10,9 +10,11 @@ part.
 
 from __future__ import annotations
 
+import functools
 import struct
 import zlib
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -21,6 +23,8 @@ from standfast.ports.code_engine import CallAnswer
 
 _MAGIC: Final = b"SFCELL1\n"
 _HEAD: Final = struct.Struct("<8sI")
+_SMALL_BYTES: Final = 64 << 10
+T = TypeVar("T")
 
 
 class MadeCall(msgspec.Struct, frozen=True, array_like=True):
@@ -55,6 +59,7 @@ class PausedCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decoder: Final = msgspec.msgpack.Decoder(PausedCell)
+_answers: Final = msgspec.json.Decoder(CallAnswer)
 
 
 def encode_cell(cell: PausedCell) -> bytes:
@@ -68,29 +73,43 @@ def decode_cell(data: bytes) -> PausedCell | None:
         return None
     body = data[_HEAD.size :]
     if len(data) < _HEAD.size or _HEAD.unpack_from(data)[1] != zlib.crc32(body):
-        raise _corrupt("its checksum does not match")
-    return _decoded(body)
+        raise corrupt("suspended cell", "its checksum does not match")
+    return decoded(_decoder, body, "suspended cell")
 
 
 def read_former_cell(data: bytes, dump: bytes) -> PausedCell:
     """Read the common part of the former formats, with the engine's part as *dump*."""
-    return msgspec.structs.replace(_decoded(data), dump=dump)
+    return msgspec.structs.replace(decoded(_decoder, data, "suspended cell"), dump=dump)
 
 
 def decode_answer(data: bytes) -> CallAnswer:
     """Decode an answer that is stored with a cell."""
+    return decoded(_answers, data, "recorded answer of a suspended cell")
+
+
+# ── what all engines share about stored bytes ────────────────────────────────────────────────────────
+
+
+def decoded(
+    decoder: msgspec.msgpack.Decoder[T] | msgspec.json.Decoder[T], data: bytes | memoryview, what: str
+) -> T:
+    """Decode stored bytes; raise `SnapshotRefused` if they are damaged."""
     try:
-        return msgspec.json.decode(data, type=CallAnswer)
+        return decoder.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise _corrupt(f"a recorded answer: {error}") from None
+        raise corrupt(what, str(error)) from None
 
 
-def _decoded(body: bytes) -> PausedCell:
-    try:
-        return _decoder.decode(body)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise _corrupt(str(error)) from None
+def corrupt(what: str, why: str) -> SnapshotRefused:
+    return SnapshotRefused(Code.SNAPSHOT_CORRUPT, f"the {what} cannot be read: {why}")
 
 
-def _corrupt(why: str) -> SnapshotRefused:
-    return SnapshotRefused(Code.SNAPSHOT_CORRUPT, f"the suspended cell cannot be read: {why}")
+class StateReader(Generic[T]):
+    """Decodes states, small ones from a cache: a cell reads its state repeatedly, mostly the latest one."""
+
+    def __init__(self, decode: Callable[[bytes], T]) -> None:
+        self._decode = decode
+        self.cached = functools.lru_cache(maxsize=32)(decode)
+
+    def __call__(self, data: bytes) -> T:
+        return self.cached(data) if len(data) <= _SMALL_BYTES else self._decode(data)

@@ -108,39 +108,18 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
             raise InvalidArgument(
                 f"{parameter.name} of tool {name}() is a RunContext, which only the first parameter can be"
             )
-    fields = [_field(parameter, hints, docs, name) for parameter in parameters]
-    checked = _checked([field[1] for field in fields], f"a parameter of tool {name}()")
-    try:
-        described = _struct(
-            name, [(field[0], type_, *field[2:]) for field, type_ in zip(fields, checked, strict=True)]
-        )
-        input_schema = schema_of(described)
-        shadowed = not _classes_in(checked) <= _classes_in([field[1] for field in fields])
-        struct = _struct(name, fields) if shadowed else described
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(
-            f"a parameter of tool {name}() has a type that JSON cannot carry, or a constraint that its type "
-            f"cannot have: {error}",
-            hint="use JSON types, dataclasses, TypedDict, Literal, Enum, msgspec structs or pydantic models",
-        ) from None
+    struct, checks, input_schema = _input_structs(
+        [_field(one, hints, docs, name) for one in parameters], name
+    )
     kinds = [parameter.kind for parameter in parameters]
-    (returns,) = _checked([without_later(hints.get("return", Any))], f"the result of tool {name}()")
-    if (refused := type_without_json(returns)) is not None:
-        raise InvalidArgument(
-            f"tool {name}() returns {refused}, which has no JSON form",
-            hint="return text (base64 for bytes), JSON types, dataclasses or pydantic models",
-        )
-    output_schema: dict[str, Any] = {}
-    if returns is not Any and returns is not inspect.Signature.empty:
-        with contextlib.suppress(TypeError):
-            output_schema = schema_of(returns)
+    returns, output_schema = _output(hints.get("return", Any), name)
     return Signature(
         name=name,
         parameters=tuple(parameter.name for parameter in parameters),
         positional=sum(kind is not inspect.Parameter.KEYWORD_ONLY for kind in kinds),
         positional_only=sum(kind is inspect.Parameter.POSITIONAL_ONLY for kind in kinds),
         struct=struct,
-        checks=described if shadowed else None,
+        checks=checks,
         returns=returns,
         docs=docs,
         input_schema=input_schema,
@@ -148,6 +127,40 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
         takes_context=takes_context,
         runs_code=runs_code(struct, *([returns] if output_schema else ())),
     )
+
+
+def _input_structs(
+    fields: list[Any], name: str
+) -> tuple[type[msgspec.Struct], type[msgspec.Struct] | None, dict[str, Any]]:
+    """Make the struct of the arguments, one that checks them if a class in it has a shadow, and the schema."""
+    checked = _checked([field[1] for field in fields], f"a parameter of tool {name}()")
+    try:
+        described = _struct(
+            name, [(field[0], type_, *field[2:]) for field, type_ in zip(fields, checked, strict=True)]
+        )
+        schema = schema_of(described)
+        shadowed = not _classes_in(checked) <= _classes_in([field[1] for field in fields])
+        return (_struct(name, fields), described, schema) if shadowed else (described, None, schema)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(
+            f"a parameter of tool {name}() has a type that JSON cannot carry, or a constraint that its type "
+            f"cannot have: {error}",
+            hint="use JSON types, dataclasses, TypedDict, Literal, Enum, msgspec structs or pydantic models",
+        ) from None
+
+
+def _output(annotation: Any, name: str) -> tuple[Any, dict[str, Any]]:
+    """Return the type of the result and its schema, which is empty if the type says nothing."""
+    (returns,) = _checked([without_later(annotation)], f"the result of tool {name}()")
+    if (refused := type_without_json(returns)) is not None:
+        raise InvalidArgument(
+            f"tool {name}() returns {refused}, which has no JSON form",
+            hint="return text (base64 for bytes), JSON types, dataclasses or pydantic models",
+        )
+    if returns is not Any and returns is not inspect.Signature.empty:
+        with contextlib.suppress(TypeError):
+            return returns, schema_of(returns)
+    return returns, {}
 
 
 def schema_of(type_: Any) -> dict[str, Any]:

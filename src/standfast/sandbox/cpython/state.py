@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from standfast.errors import Code, SnapshotRefused
-from standfast.sandbox.paused_cell import PausedCell, read_former_cell
+from standfast.sandbox.paused_cell import PausedCell, decoded, read_former_cell
 
 ENGINE: Final = "cpython"
 FORMAT: Final = 1
@@ -88,12 +88,9 @@ def read_cell(data: bytes) -> PausedCell:
 
 
 def _read(decoder: msgspec.msgpack.Decoder[Stored], data: bytes, what: str) -> Stored:
-    try:
-        header = _headers.decode(data)
-        if (header.engine, header.version, header.format) == (ENGINE, VERSION, FORMAT):
-            return decoder.decode(data)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise SnapshotRefused(Code.SNAPSHOT_CORRUPT, f"the {what} cannot be read: {error}") from None
+    header = decoded(_headers, data, what)
+    if (header.engine, header.version, header.format) == (ENGINE, VERSION, FORMAT):
+        return decoded(decoder, data, what)
     raise SnapshotRefused(
         Code.SNAPSHOT_VERSION_MISMATCH,
         f"the {what} was stored by {header.engine} {header.version} (format {header.format}), "

@@ -13,7 +13,7 @@ their run, or of whether guest code will await a host call. Those are read off t
   the driver of the run makes the call, which saves a round trip to the engine.
 * *changes*: code that only computes values leaves the session as it was, so nothing need be stored.
 
-Rules: nothing here runs guest code, and code that this Python cannot syntax.parse only costs precision.
+Rules: nothing here runs guest code, and code that this Python cannot parse only costs precision.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import functools
 import itertools
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final, Literal
 
 import msgspec
@@ -133,16 +133,8 @@ def read_program(
         mode = "maybe"
     lines = syntax.SourceLines(code)
     edits = _edits(lines, mode, names)
-    data, last_call = lines.data, None
     ending = tree.body[-1] if tree.body else None
-    match ending:
-        case ast.Expr(
-            value=ast.Call(func=ast.Name(id=name) as function, args=[argument], keywords=[]) as call
-        ) if mode == "never" and name in last and name not in names.at_top:
-            start, end = lines.site(function)
-            if start == lines.site(call)[0] and not isinstance(argument, ast.Starred):
-                data = data[:start] + b" " * (end - start) + data[end:]  # nothing else moves
-                last_call = name, lines.span(call)
+    data, last_call = _without_last_call(lines, ending, last - names.at_top if mode == "never" else ())
     awaited = AwaitMarker(tree).calls if "await" in code else set()
     return Program(
         code=code,
@@ -162,8 +154,23 @@ def read_program(
     )
 
 
+def _without_last_call(
+    lines: syntax.SourceLines, ending: ast.stmt | None, last: Collection[str]
+) -> tuple[bytes, tuple[str, Span] | None]:
+    """Blank the function of the call that the code ends with, if it is one of *last*; nothing else moves."""
+    match ending:
+        case ast.Expr(
+            value=ast.Call(func=ast.Name(id=name) as function, args=[argument], keywords=[]) as call
+        ) if name in last and not isinstance(argument, ast.Starred):
+            start, end = lines.site(function)
+            if start == lines.site(call)[0]:
+                data = lines.data[:start] + b" " * (end - start) + lines.data[end:]
+                return data, (name, lines.span(call))
+    return lines.data, None
+
+
 def _unread_program(code: str) -> Program:
-    """Return the program of code that is too long to be parsed, or that this Python cannot syntax.parse.
+    """Return the program of code that is too long to be parsed, or that this Python cannot parse.
 
     A name is put around its last line; the engine refuses that if the line is no expression.
     """

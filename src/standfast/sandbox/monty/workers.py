@@ -9,7 +9,6 @@ has and what would be hashed (`dump.check_arguments`). See `sandbox.workers` for
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import importlib.util
 import os
@@ -25,11 +24,11 @@ import msgspec
 from standfast.errors import Code, EngineFailed, ErrorObject, SnapshotRefused, StateTooLarge, ValueTooLarge
 from standfast.model.canonical import MAX_VALUE_BYTES, Json
 from standfast.model.limits import SessionLimits
+from standfast.sandbox import paused_cell
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.dump import MAX_SUSPENSIONS, check_arguments, with_limits
 from standfast.sandbox.monty.syntax import Site
-from standfast.sandbox.paused_cell import PausedCell
-from standfast.sandbox.paused_cell import read_former_cell as common_cell
+from standfast.sandbox.paused_cell import PausedCell, StateReader, decoded
 from standfast.sandbox.workers import PeakMemory, WorkerSlots
 
 ENGINE: Final = "monty"
@@ -85,22 +84,12 @@ _decoder: Final = msgspec.msgpack.Decoder(EngineState)
 _dump_decoder: Final = msgspec.msgpack.Decoder(MontyCellDump)
 encode_state: Final[Callable[[EngineState], bytes]] = msgspec.msgpack.Encoder().encode
 encode_dump: Final[Callable[[MontyCellDump], bytes]] = msgspec.msgpack.Encoder().encode
-_SMALL_BYTES: Final = 64 << 10
 
 
-def _decode(data: bytes) -> EngineState:
-    return _read(_decoder, data, "session's state")
-
-
-_decode_small: Final = functools.lru_cache(maxsize=32)(_decode)
-"""A cell reads its session's state more than once, and mostly the one that the cell before it wrote."""
-
-
+@StateReader
 def decode_state(data: bytes) -> EngineState | None:
     """Decode what `encode_state` wrote; refuse the state of another engine version."""
-    if not data:
-        return None
-    return _decode_small(data) if len(data) <= _SMALL_BYTES else _decode(data)
+    return _read(_decoder, data, "session's state") if data else None
 
 
 def decode_dump(data: bytes) -> MontyCellDump:
@@ -109,10 +98,7 @@ def decode_dump(data: bytes) -> MontyCellDump:
 
 
 def _read(decoder: msgspec.msgpack.Decoder[Stored], data: bytes, what: str) -> Stored:
-    try:
-        stored = decoder.decode(data)
-    except msgspec.DecodeError as error:
-        raise SnapshotRefused(Code.SNAPSHOT_CORRUPT, f"the {what} cannot be read: {error}") from None
+    stored = decoded(decoder, data, what)
     if (stored.engine, stored.version) != (ENGINE, ENGINE_VERSION):
         raise SnapshotRefused(
             Code.SNAPSHOT_VERSION_MISMATCH,
@@ -124,7 +110,7 @@ def _read(decoder: msgspec.msgpack.Decoder[Stored], data: bytes, what: str) -> S
 
 def read_former_cell(data: bytes) -> PausedCell:
     """Read a cell of the former format, in which `at` was the engine's id of a call."""
-    cell = common_cell(data, encode_dump(decode_dump(data)))
+    cell = paused_cell.read_former_cell(data, encode_dump(decode_dump(data)))
     at = next((number for number, call_id in cell.calls.items() if call_id == cell.at), None)
     return msgspec.structs.replace(cell, at=at)
 

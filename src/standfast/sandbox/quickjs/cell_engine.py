@@ -36,6 +36,7 @@ from standfast.ports.cell_stepper import (
 from standfast.ports.code_engine import SLEEP, CallAnswer, CellFunctions, Check, Touched
 from standfast.sandbox import run_errors
 from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem
+from standfast.sandbox.paused_cell import corrupt
 from standfast.sandbox.quickjs import frames, inputs, state
 from standfast.sandbox.quickjs.failures import RunCode, stopped_error, syntax_error, thrown_error
 from standfast.sandbox.quickjs.state import decode_state, read_cell
@@ -194,7 +195,7 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
         if reply.stop == "version":
             raise state.other_build()
         if reply.stop == "corrupt":
-            raise state.corrupt("session's state", reply.detail[0])
+            raise corrupt("session's state", reply.detail[0])
         if reply.stop == "syntax":
             return StepEnded(error=syntax_error(reply.detail, self._code), refused=True)
         if reply.stop:

@@ -10,7 +10,6 @@ Rule: any bytes are refused or decoded; a wrong memory of a guest shows in the g
 
 from __future__ import annotations
 
-import functools
 import struct
 import zlib
 from typing import Final, TypeVar
@@ -19,7 +18,7 @@ import msgspec
 
 from standfast.errors import Code, CodeExecutionUnavailable, SnapshotRefused
 from standfast.model.former_name import FORMER_QUICKJS_MAGIC
-from standfast.sandbox.paused_cell import PausedCell, read_former_cell
+from standfast.sandbox.paused_cell import PausedCell, StateReader, corrupt, decoded, read_former_cell
 from standfast.sandbox.quickjs.build import GuestMissing, build_id
 from standfast.sandbox.quickjs.frames import Image
 
@@ -58,26 +57,16 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _state_decoder: Final = msgspec.msgpack.Decoder(QuickJsState)
 _dump_decoder: Final = msgspec.msgpack.Decoder(QuickJsDump)
 _NEW: Final = QuickJsState()
-_SMALL_BYTES: Final = 64 << 10
 
 
 def encode_state(state: QuickJsState) -> bytes:
     return _sealed(_encode(state))
 
 
+@StateReader
 def decode_state(data: bytes) -> QuickJsState:
     """Decode a state; no bytes are a new session."""
-    if not data:
-        return _NEW
-    return _decode_small(data) if len(data) <= _SMALL_BYTES else _decode(data)
-
-
-def _decode(data: bytes) -> QuickJsState:
-    return _read(_state_decoder, data, "session's state")
-
-
-_decode_small: Final = functools.lru_cache(maxsize=32)(_decode)
-"""A cell reads its session's state more than once, and mostly the one that the cell before it wrote."""
+    return _read(_state_decoder, data, "session's state") if data else _NEW
 
 
 def encode_dump(dump: QuickJsDump) -> bytes:
@@ -99,10 +88,6 @@ def other_build() -> SnapshotRefused:
         "the session was stored by another build of the TypeScript engine",
         hint="reset the session, or go back to the Standfast and the quickjs-rs that wrote it",
     )
-
-
-def corrupt(what: str, why: str) -> SnapshotRefused:
-    return SnapshotRefused(Code.SNAPSHOT_CORRUPT, f"the {what} cannot be read: {why}")
 
 
 def _known_build() -> bytes:
@@ -127,7 +112,4 @@ def _read(decoder: msgspec.msgpack.Decoder[Stored], data: bytes, what: str) -> S
         raise corrupt(what, "it was damaged")
     if build != _known_build():
         raise other_build()
-    try:
-        return decoder.decode(body)
-    except msgspec.DecodeError as error:
-        raise corrupt(what, str(error)) from None
+    return decoded(decoder, body, what)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from standfast.errors import Code, ToolError
 from standfast.model.limits import CapabilityLimits
@@ -17,7 +18,6 @@ _CHUNK_BYTES = 1 << 16
 def file_tools(table: MountTable, *, limits: CapabilityLimits | None = None) -> list[RegisteredTool]:
     """Return the file tools of a mount table; without a writable mount there is no `write_text`."""
     limits = limits or CapabilityLimits()
-    max_bytes = limits.max_response_bytes
 
     @tool(side_effect="read", limits=limits)
     def read_text(path: str) -> str:
@@ -26,22 +26,7 @@ def file_tools(table: MountTable, *, limits: CapabilityLimits | None = None) -> 
         Args:
             path: absolute path of the file, below one of the mounts; list_dir("/") shows them.
         """
-        with table.open_to_read(path) as file:
-            if (size := os.fstat(file).st_size) > max_bytes:
-                raise _too_large(path, f"it has {size} bytes, the limit is {max_bytes}")
-            data = bytearray()
-            while chunk := os.read(file, _CHUNK_BYTES):
-                data += chunk
-                if len(data) > max_bytes:  # it grew, or it is one of those files that have no size
-                    raise _too_large(path, f"it has more than {max_bytes} bytes")
-        try:
-            return data.decode()
-        except UnicodeDecodeError as error:
-            raise ToolError(
-                Code.TOOL_ERROR,
-                f"{path} is not UTF-8 text: byte {error.start} cannot be decoded",
-                hint="read_text reads text files only",
-            ) from None
+        return _text_of(table, path, limits.max_response_bytes)
 
     @tool(side_effect="read", limits=limits)
     def list_dir(path: str = "/") -> list[str]:
@@ -50,13 +35,7 @@ def file_tools(table: MountTable, *, limits: CapabilityLimits | None = None) -> 
         Args:
             path: absolute path of the directory; "/" shows the mounts.
         """
-        names, size = [], 0
-        for name, is_directory in table.entries(path):
-            size += len(name) + 3
-            if size > max_bytes:
-                raise _too_large(path, f"its list is over {max_bytes} bytes")
-            names.append(name + "/" if is_directory else name)
-        return sorted(names)
+        return sorted(_names_in(table, path, limits.max_response_bytes))
 
     @tool(side_effect="write", idempotent=True, limits=limits)
     def write_text(path: str, text: str) -> int:
@@ -72,6 +51,31 @@ def file_tools(table: MountTable, *, limits: CapabilityLimits | None = None) -> 
         return len(data)
 
     return built_in(read_text, list_dir, *([write_text] if table.writable else []))
+
+
+def _text_of(table: MountTable, path: str, max_bytes: int) -> str:
+    with table.open_to_read(path) as file:
+        if (size := os.fstat(file).st_size) > max_bytes:
+            raise _too_large(path, f"it has {size} bytes, the limit is {max_bytes}")
+        data = bytearray()
+        while chunk := os.read(file, _CHUNK_BYTES):
+            data += chunk
+            if len(data) > max_bytes:  # it grew, or it is one of those files that have no size
+                raise _too_large(path, f"it has more than {max_bytes} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        what = f"{path} is not UTF-8 text: byte {error.start} cannot be decoded"
+        raise ToolError(Code.TOOL_ERROR, what, hint="read_text reads text files only") from None
+
+
+def _names_in(table: MountTable, path: str, max_bytes: int) -> Iterator[str]:
+    size = 0
+    for name, is_directory in table.entries(path):
+        size += len(name) + 3
+        if size > max_bytes:
+            raise _too_large(path, f"its list is over {max_bytes} bytes")
+        yield name + "/" if is_directory else name
 
 
 def _too_large(path: str, why: str) -> ToolError:
