@@ -1,10 +1,8 @@
 """The messages of a conversation: from the user, the model, and the tools that it called.
 
-Rules
------
-1. Media is never inside a message: an `AttachmentPart` or an `InputPart` names a blob by its digest.
-2. A model's reasoning is sent back only to its `Reasoning.origin`.
-3. A tool call whose arguments were not a JSON object keeps them as `raw`; they are never read as `{}`.
+Media is never inside a message: an `AttachmentPart` or an `InputPart` names a blob by its digest. A model's
+reasoning is sent back only to its `Reasoning.origin`. A tool call whose arguments were not a JSON object
+keeps them as `raw`; they are never read as `{}`.
 """
 
 from __future__ import annotations

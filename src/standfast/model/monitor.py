@@ -1,10 +1,8 @@
 """Commands that watch something for a session, and their updates.
 
-Rules
------
-1. Each non-empty line on standard output is an update, on standard error a notice.
-2. A monitor keeps its last `RING` updates; a batch says how many were dropped before it.
-3. A monitor that wakes its session has at most one wake under way until its updates are taken.
+Each non-empty line on standard output is an update, on standard error a notice. A monitor keeps its last
+`RING` updates; a batch says how many were dropped before it. A monitor that wakes its session has at most one
+wake under way until its updates are taken.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Background tasks of a session, as the store keeps them.
 
-Rules
------
-1. An id is unique among the live tasks of a session; a new task may use the id of one that has ended.
-2. A terminal state never changes.
-3. A task whose owner is gone is taken over by another process, or fails as INTERRUPTED.
+An id is unique among the live tasks of a session; a new task may use the id of one that has ended. A terminal
+state never changes. A task whose owner is gone is taken over by another process, or fails as INTERRUPTED.
 """
 
 from __future__ import annotations

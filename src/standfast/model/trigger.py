@@ -1,9 +1,7 @@
 """Triggers wake sessions from outside: named sources, their occurrences, and the sessions that get them.
 
-Rules
------
-1. An occurrence is identified by its source and key. Reported again, it is not delivered again.
-2. A delivery is a queued input of the session, written together with the occurrence.
+An occurrence is identified by its source and key. Reported again, it is not delivered again. A delivery is a
+queued input of the session, written together with the occurrence.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Frames between two processes: a length (u32, big endian) and that many bytes.
 
-Rules
------
-1. One thread at a time sends, and one receives. Another thread may close this end, or end the other process:
-   a thread that waits then gets an error.
-2. A frame is sent with one system call, and a small one is received with one: waking the other process
-   dominates the cost of a conversation.
+One thread at a time sends, and one receives. Another thread may close this end, or end the other process: a
+thread that waits then gets an error. A frame is sent with one system call, and a small one is received with
+one: waking the other process dominates the cost of a conversation.
 """
 
 from __future__ import annotations

@@ -4,11 +4,9 @@ A worker is a program that reads frames from its standard input and writes frame
 its standard output if the channel is a pair of pipes. Their content is up to the engine. To stop a run, the
 worker is killed; a thread that waits for its answer then finds the channel closed.
 
-Rules
------
-1. A frame that is longer than `max_frame` breaks the protocol, and the worker is killed.
-2. One thread at a time talks to a worker. Any thread may call `kill`.
-3. A worker that loses its host ends by itself, because its channel ends.
+A frame that is longer than `max_frame` breaks the protocol, and the worker is killed. One thread at a time
+talks to a worker. Any thread may call `kill`. A worker that loses its host ends by itself, because its
+channel ends.
 """
 
 from __future__ import annotations

@@ -10,12 +10,9 @@ A file with nothing but `name` and `inputs` is a draft. `write` completes it; `c
     python -m standfast.testing.histories write tests/histories/refund.json
     python -m standfast.testing.histories check tests/histories/*.json
 
-Rules
------
-1. A recorded history is never overwritten silently: `write` changes it only with `--replace`, and says what
-   it changes.
-2. Every file carries the version of its format; another version is an error, never a guess.
-3. Fields of commands with their default are omitted, so that a field that is added later changes no file.
+A recorded history is never overwritten silently: `write` changes it only with `--replace`, and says what it
+changes. Every file carries the version of its format; another version is an error, never a guess. Fields of
+commands with their default are omitted, so that a field that is added later changes no file.
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
 """Constraints and descriptions in annotations, translated to what msgspec checks and describes.
 
-Theory of operation
--------------------
 msgspec reads `msgspec.Meta` in `Annotated` and ignores everything else. `checked_type` rewrites a type so
 that pydantic's `Field`, `annotated_types`, `Annotated[T, "text"]` and `Doc` become `Meta`, also in
 lists, dicts, unions, aliases, and in the fields of dataclasses, TypedDicts, NamedTuples and structs. A class
 whose fields carry such metadata is replaced by a *shadow*: a class of the same shape that is checked and
 described in its place. The caller builds the values themselves with the original type.
 
-Rules
------
-1. What cannot be honoured is refused when the type is read (`InvalidArgument`), never ignored.
-2. A type that needs no rewriting is returned as it is, so that callers can tell by identity.
-3. No package is imported here: metadata is recognised by the attributes that its package documents.
+What cannot be honoured is refused when the type is read (`InvalidArgument`), never ignored. A type that needs
+no rewriting is returned as it is, so that callers can tell by identity. No package is imported here: metadata
+is recognised by the attributes that its package documents.
 
 Not here: pydantic models. They check and describe themselves, custom validators included.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import types
@@ -265,6 +266,11 @@ def as_registered(candidate: object) -> RegisteredTool:
         made: Tool[Any, Any] = tool(candidate)
         return made.registered
     raise InvalidArgument(f"{candidate!r} is not a tool", hint="pass functions, ideally decorated with @tool")
+
+
+def built_in(*made: Tool[Any, Any]) -> list[RegisteredTool]:
+    """The tools that ship with Standfast, under one owner."""
+    return [dataclasses.replace(each.registered, owner="standfast built-in") for each in made]
 
 
 def collect_tools(namespace: Iterable[object]) -> list[RegisteredTool]:

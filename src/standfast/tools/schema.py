@@ -132,7 +132,7 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
 def _input_structs(
     fields: list[Any], name: str
 ) -> tuple[type[msgspec.Struct], type[msgspec.Struct] | None, dict[str, Any]]:
-    """Make the struct of the arguments, one that checks them if a class in it has a shadow, and the schema."""
+    """Make the struct of the arguments, one that checks them if a class has a shadow, and their schema."""
     checked = _checked([field[1] for field in fields], f"a parameter of tool {name}()")
     try:
         described = _struct(

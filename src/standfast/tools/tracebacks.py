@@ -1,9 +1,7 @@
 """Tracebacks of tools, for the log, the trace and the record of a call.
 
-Rules
------
-1. A traceback is at most `MAX_CHARS` long and has no secrets of the usual forms in it.
-2. Every exception gives a text, even one that raises while it is shown.
+A traceback is at most `MAX_CHARS` long and has no secrets of the usual forms in it. Every exception gives a
+text, even one that raises while it is shown.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """What the host reads off the code of a cell for full Python, without running or compiling any of it.
 
-Rules
------
-1. No false alarms: a module counts as missing only where the import must fail, and syntax is Python's own.
-2. Code is parsed, not compiled: a compiler can take hours for nested code.
+No false alarms: a module counts as missing only where the import must fail, and syntax is Python's own. Code
+is parsed, not compiled: a compiler can take hours for nested code.
 """
 
 from __future__ import annotations

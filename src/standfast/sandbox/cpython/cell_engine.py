@@ -3,10 +3,8 @@
 No process can be stored in the middle of a run, so a cell that was put aside is replayed: its code runs
 again in another process, and gets the recorded answers.
 
-Rules
------
-1. Every message of the guest is checked. One that makes no sense ends its process, and the cell with it.
-2. Inputs and loaded values are part of the dump, so code that runs again sees the same values.
+Every message of the guest is checked. One that makes no sense ends its process, and the cell with it. Inputs
+and loaded values are part of the dump, so code that runs again sees the same values.
 """
 
 from __future__ import annotations

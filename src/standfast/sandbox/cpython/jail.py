@@ -1,7 +1,5 @@
 """The jail: a process that sees nothing but a Python, can reach no other process, and dies with its host.
 
-Theory of operation
--------------------
 There are two kinds::
 
     bubblewrap   own namespaces: an own file system with a few read-only directories and a private /tmp, no
@@ -13,10 +11,8 @@ In both, before any code runs, the guest drops every capability, limits its reso
 system calls: no sockets, no new processes, no signals, no administration of the kernel (`guest.confine`). A
 supervisor kills it when the host's end of the socket is closed (`guest.boot`).
 
-Rules
------
-1. Where neither kind works, code is refused. There is no third kind.
-2. A jail is for one session. It is ended, never cleaned.
+Where neither kind works, code is refused. There is no third kind. A jail is for one session. It is ended,
+never cleaned.
 """
 
 from __future__ import annotations

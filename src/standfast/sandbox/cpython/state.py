@@ -1,9 +1,7 @@
 """The bytes that a session of the CPython engine, or a suspended cell of it, is stored as.
 
-Rules
------
-1. The payload is a pickle that only a jail ever reads. Here it is bytes.
-2. Pickled functions are byte code: a state belongs to one minor version of Python.
+The payload is a pickle that only a jail ever reads. Here it is bytes. Pickled functions are byte code: a
+state belongs to one minor version of Python.
 """
 
 from __future__ import annotations

@@ -4,10 +4,8 @@ Values are read one by one and written as literals. A value without a literal fo
 instance of it, a generator, a value that contains itself) is made by its definition instead: the text of
 every top-level `def`, `class` and `import` that the session has run, which the engine above keeps.
 
-Rules
------
-1. Nothing here runs code of the session.
-2. A variable that has neither form is reported as lost, never silently dropped.
+Nothing here runs code of the session. A variable that has neither form is reported as lost, never silently
+dropped.
 """
 
 from __future__ import annotations

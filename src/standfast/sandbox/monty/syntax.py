@@ -10,10 +10,8 @@
   proportion to the session. Most code needs no check: nothing that it uses can put an arbitrary value into a
   tuple or a frozenset.
 
-Rules
------
-1. Nothing here runs guest code or changes a tree: trees are cached, because code is checked and then run.
-2. Plain keys: everything that such code may use is listed; code that uses anything else is checked.
+Nothing here runs guest code or changes a tree: trees are cached, because code is checked and then run. Plain
+keys: everything that such code may use is listed; code that uses anything else is checked.
 """
 
 from __future__ import annotations

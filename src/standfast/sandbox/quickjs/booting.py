@@ -16,11 +16,9 @@ prelude has run, the memory it left becomes the module's own: a guest is new, an
 has run in it already. A second memory holds a copy of that image, and room for a list. All of this happens
 once for a build; `module_cache` keeps the result.
 
-Rules
------
-1. Only a module that is known by its digest is changed: the numbers of its functions are facts about it.
-2. Nothing in the guest's memory is moved; the globals that are added hold no state between two entries.
-3. Only this module knows how the engine's own data lie in memory, and it checks what it believes.
+Only a module that is known by its digest is changed: the numbers of its functions are facts about it. Nothing
+in the guest's memory is moved; the globals that are added hold no state between two entries. Only this module
+knows how the engine's own data lie in memory, and it checks what it believes.
 """
 
 from __future__ import annotations

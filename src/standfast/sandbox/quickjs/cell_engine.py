@@ -4,11 +4,9 @@ A worker enters the guest and lets it do all that needs nothing from outside. It
 code made, and whether it waits for some. So a cell always waits between two entries, and what it waits for is
 in the guest: a cell that was put aside is the guest's memory.
 
-Rules
------
-1. `SystemExit` is not given to the code, which could catch it: the code ends where it is, and keeps what it
-   has bound.
-2. A cell ends when its code has, and every call that it made is answered. Timers that are left are dropped.
+`SystemExit` is not given to the code, which could catch it: the code ends where it is, and keeps what it has
+bound. A cell ends when its code has, and every call that it made is answered. Timers that are left are
+dropped.
 """
 
 from __future__ import annotations

@@ -4,11 +4,9 @@ Standard input and output are pipes with frames on them (see `worker_process` an
 reads a frame, enters the guest, and answers. A second thread looks at the clock every few milliseconds while
 the guest computes, and moves the epoch of wasmtime when its time is over: then the guest traps.
 
-Rules
------
-1. A guest that was stopped is not entered again, except once to get what it had printed.
-2. A guest belongs to one session. Another session gets a new one.
-3. When standard input ends, so does the process, also while a guest computes.
+A guest that was stopped is not entered again, except once to get what it had printed. A guest belongs to one
+session. Another session gets a new one. When standard input ends, so does the process, also while a guest
+computes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Worker processes with guests in them; `sandbox.workers` says which session has one.
 
-Rules
------
-1. A process that is given back has forgotten its guest before it gets another. One that was busy, or has sent
-   more than it was asked for, is killed.
-2. A process ends after `MAX_RUNS` runs; one more than are in use is kept ready.
-3. `close` leaves no process.
+A process that is given back has forgotten its guest before it gets another. One that was busy, or has sent
+more than it was asked for, is killed. A process ends after `MAX_RUNS` runs; one more than are in use is kept
+ready. `close` leaves no process.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from standfast.errors import Code
 from standfast.model.code import Diagnostic
+from standfast.model.run import RESERVED
 from standfast.sandbox.run_errors import diagnose
 from standfast.sandbox.typescript.source import Source, SourceEdits, names_in_declaration, names_in_pattern
 
@@ -146,12 +147,6 @@ _PROPERTY_MARKS: Final = frozenset({"accessibility_modifier", "override_modifier
 _TYPES_ONLY: Final = frozenset({
     "interface_declaration", "type_alias_declaration", "ambient_declaration", "comment", "function_signature",
 })  # fmt: skip
-_WORDS: Final = """
-    arguments await break case catch class const continue debugger default delete do else enum eval export
-    extends false finally for function if implements import in instanceof interface let new null package
-    private protected public return static super switch this throw true try typeof var void while with yield
-"""
-_RESERVED: Final = frozenset(_WORDS.split())
 
 
 class NotSupported(Exception):
@@ -197,7 +192,7 @@ class Lowering:
         text = self._text(name)
         key, local = (text, text[1:-1]) if name.type == "string" else (json.dumps(text), text)
         item = f"{enum}[{key}]"
-        is_plain = local.isidentifier() and local not in _RESERVED and local != enum
+        is_plain = local.isidentifier() and local not in RESERVED and local != enum
         target = f"const {local} = {item}" if is_plain else item  # other members may use its name
         if value is None:
             text = f"{target} = {following}; {enum}[{item}] = {key}"

@@ -4,12 +4,9 @@
 lines: types become blanks, declarations of the top level become names of the session. The engine evaluates
 it as a global script in which `await` may be used at the top level; its value is that of its last expression.
 
-Rules
------
-1. Each line of the source is the same line of the JavaScript. Columns stay as well, except after an edit;
-   `Script.position` maps any place in the JavaScript to the source.
-2. The engine counts columns in UTF-8 bytes; we count characters, from 1.
-3. No code raises anything but `ScriptRefused`.
+Each line of the source is the same line of the JavaScript. Columns stay as well, except after an edit;
+`Script.position` maps any place in the JavaScript to the source. The engine counts columns in UTF-8 bytes; we
+count characters, from 1. No code raises anything but `ScriptRefused`.
 """
 
 from __future__ import annotations

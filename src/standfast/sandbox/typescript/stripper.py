@@ -4,11 +4,9 @@ One walk over the tree, with a list of the nodes still to visit instead of recur
 types becomes blank and is not entered. Enums, namespaces and parameter properties, which do something when
 they run, are rewritten by `declarations`.
 
-Rules
------
-1. The JavaScript means what the TypeScript means, statement by statement: where a blank would join two
-   statements or split one, a semicolon or a parenthesis is written into it.
-2. Syntax that has no JavaScript is refused, with its place.
+The JavaScript means what the TypeScript means, statement by statement: where a blank would join two
+statements or split one, a semicolon or a parenthesis is written into it. Syntax that has no JavaScript is
+refused, with its place.
 """
 
 from __future__ import annotations

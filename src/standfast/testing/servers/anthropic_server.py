@@ -1,10 +1,8 @@
 """A server that speaks Anthropic's Messages API from a script.
 
-Rules
------
-1. It refuses what the vendor refuses: calls without results, results out of place, empty text, changed
-   thinking, and parameters that the model or the version of the API does not accept.
-2. Thinking is signed with a digest of its text, so that a change is detected when it comes back.
+It refuses what the vendor refuses: calls without results, results out of place, empty text, changed thinking,
+and parameters that the model or the version of the API does not accept. Thinking is signed with a digest of
+its text, so that a change is detected when it comes back.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """A server of Chat Completions, as OpenAI and compatible vendors provide it.
 
-Rules
------
-1. The stream is OpenAI's: the role, the text, each call with its name before its arguments, the
-   `finish_reason`, the count of tokens if the request asks for it, and `[DONE]`.
-2. The server refuses what OpenAI refuses, in its words: a call without a result, a result without a call,
-   arguments that are no string, a schema without a name.
+The stream is OpenAI's: the role, the text, each call with its name before its arguments, the `finish_reason`,
+the count of tokens if the request asks for it, and `[DONE]`. The server refuses what OpenAI refuses, in its
+words: a call without a result, a result without a call, arguments that are no string, a schema without a
+name.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
 """A server of the Gemini API that answers from a script.
 
-Theory of operation
--------------------
 Every reply is a list of chunks: thoughts, text, calls, and a last one with the finish reason and, in newer
 models, a signature on an empty part. Without a stream it is one object of the same parts. The server stores
 the signatures that it sends, and checks those that it receives.
 
-Rules
------
-1. As with Gemini, thoughts are sent only if the request asks for them.
-2. A model of generation 3 signs its calls and its last text, and requires the signatures of the current turn
-   back; an older one signs a call only if it has thought.
-3. The server refuses what Gemini refuses, in its words. Fields may be spelled `likeThis` or `like_this`.
+As with Gemini, thoughts are sent only if the request asks for them. A model of generation 3 signs its calls
+and its last text, and requires the signatures of the current turn back; an older one signs a call only if it
+has thought. The server refuses what Gemini refuses, in its words. Fields may be spelled `likeThis` or
+`like_this`.
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import msgspec
 
 from standfast.model.limits import SANDBOX_TIMEOUT_MS
-from standfast.tools.builtin.access import built_in
 from standfast.tools.context import RunContext
-from standfast.tools.decorator import tool
+from standfast.tools.decorator import built_in, tool
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import ToolRegistry
 

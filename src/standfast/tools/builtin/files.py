@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from standfast.errors import Code, ToolError
 from standfast.model.limits import CapabilityLimits
-from standfast.tools.builtin.access import built_in
 from standfast.tools.builtin.mounts import MountTable
-from standfast.tools.decorator import tool
+from standfast.tools.decorator import built_in, tool
 from standfast.tools.registered_tool import RegisteredTool
 
 _CHUNK_BYTES = 1 << 16

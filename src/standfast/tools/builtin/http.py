@@ -1,16 +1,12 @@
 """GET from an allow-list of hosts: `fetch_text`, `fetch_json`.
 
-Theory of operation
--------------------
 Each hop of a fetch passes the same steps: the URL is read strictly, its host and port are looked up in the
 allow-list, the name is resolved once, every address of the answer is checked, and the connection goes to a
 checked address, with the name only in the Host header and in TLS. A redirect starts again from the top.
 
-Rules
------
-1. What is checked is what is connected to. A name that resolves differently a moment later changes nothing.
-2. One address that is not granted refuses the whole answer.
-3. Nothing is taken from the environment: no proxy, no netrc, no cookies between hops.
+What is checked is what is connected to. A name that resolves differently a moment later changes nothing. One
+address that is not granted refuses the whole answer. Nothing is taken from the environment: no proxy, no
+netrc, no cookies between hops.
 """
 
 from __future__ import annotations
@@ -29,8 +25,7 @@ import msgspec
 
 from standfast.errors import AccessDenied, Code, InvalidArgument, ToolError
 from standfast.model.limits import CapabilityLimits
-from standfast.tools.builtin.access import built_in
-from standfast.tools.decorator import tool
+from standfast.tools.decorator import built_in, tool
 from standfast.tools.registered_tool import RegisteredTool
 
 if TYPE_CHECKING:

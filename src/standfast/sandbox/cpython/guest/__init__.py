@@ -4,10 +4,8 @@
 reads a run from the socket, runs it in the session's namespace and answers with its end. For everything
 outside (a call, the time, chance, a value by name) the code asks the host, and waits.
 
-Rules
------
-1. Nothing here imports Standfast: the jail does not show it. Modules import each other relatively.
-2. The host trusts nothing here once guest code has run: code can rewrite every object of this process.
+Nothing here imports Standfast: the jail does not show it. Modules import each other relatively. The host
+trusts nothing here once guest code has run: code can rewrite every object of this process.
 """
 
 from typing import Final

@@ -1,10 +1,8 @@
 """Time and chance as code sees them: made of what the host says, so that a run can be repeated.
 
-Rules
------
-1. The clock stands still while code computes; answers of the host move it, and never back.
-2. Everything in the standard library that reads a clock or draws random bytes is made to ask here. Code that
-   is compiled into an extension and asks the system itself is out of reach.
+The clock stands still while code computes; answers of the host move it, and never back. Everything in the
+standard library that reads a clock or draws random bytes is made to ask here. Code that is compiled into an
+extension and asks the system itself is out of reach.
 """
 
 from __future__ import annotations

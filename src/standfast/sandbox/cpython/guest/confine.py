@@ -1,11 +1,8 @@
 """Takes from the process whatever it does not need, before any guest code runs.
 
-Rules
------
-1. Landlock refuses everything that this kernel can refuse, except reading the listed paths and writing below
-   the private directory. Nothing can be executed.
-2. Landlock does not cover a file's size, links' targets, owners and modes. The filter of system calls refuses
-   to change them; they can be read.
+Landlock refuses everything that this kernel can refuse, except reading the listed paths and writing below the
+private directory. Nothing can be executed. Landlock does not cover a file's size, links' targets, owners and
+modes. The filter of system calls refuses to change them; they can be read.
 """
 
 from __future__ import annotations

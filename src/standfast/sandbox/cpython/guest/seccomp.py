@@ -4,12 +4,9 @@ The kernel runs the program at every system call and obeys its answer. The progr
 and its arguments, but no memory: so `clone3`, whose flags are in memory, does not exist for the guest (the C
 library falls back to `clone`), and rules about arguments are rules about numbers.
 
-Rules
------
-1. Another architecture, or the second calling convention of x86_64, ends the process.
-2. A refused call fails with EPERM, which Python shows as a PermissionError.
-3. A call that is not named here and numbered up to `LAST_KNOWN` is allowed. One with a higher number does not
-   exist for the guest, so that a newer kernel opens nothing.
+Another architecture, or the second calling convention of x86_64, ends the process. A refused call fails with
+EPERM, which Python shows as a PermissionError. A call that is not named here and numbered up to `LAST_KNOWN`
+is allowed. One with a higher number does not exist for the guest, so that a newer kernel opens nothing.
 """
 
 from __future__ import annotations
