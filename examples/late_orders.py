@@ -34,7 +34,7 @@ async def order(order_id: str) -> dict[str, str | int]:
 
 @tool(side_effect="external_system", approval="manual")
 def refund(order_id: str, cents: int) -> str:
-    """Pay an order back. A person has to agree."""
+    """Refund an order. A person has to agree."""
     if path := os.environ.get("SHOP_LEDGER"):
         with open(path, "a") as ledger:
             ledger.write(f"refund {order_id} {cents}\n")

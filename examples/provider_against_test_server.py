@@ -20,7 +20,7 @@ SCRIPT = [
 
 @tool(side_effect="read")
 async def order(order_id: str) -> dict[str, int]:
-    """Look an order up."""
+    """Look up an order."""
     return {"cents": 4200, "days_late": 6}
 
 

@@ -33,7 +33,7 @@ def price(order: str) -> int:
 
 @tool(side_effect="external_system", approval="manual")
 def refund(order: str) -> str:
-    """Pay an order back."""
+    """Refund an order."""
     note(f"refund {order}")
     return f"refunded {order}"
 

@@ -19,7 +19,7 @@ ORDERS = {
 
 @tool(side_effect="read")
 def order(order_id: str) -> dict[str, str | int]:
-    """Look an order up.
+    """Look up an order.
 
     Args:
         order_id: such as A1 or B2.
@@ -38,7 +38,7 @@ def fee() -> int:
 
 @tool(side_effect="external_system", approval="manual")
 def refund(order_id: str, cents: int) -> int:
-    """Pay an order back. A person has to agree to every call.
+    """Refund an order. A person has to agree to every call.
 
     Args:
         order_id: which order.
