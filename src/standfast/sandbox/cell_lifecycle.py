@@ -35,14 +35,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from standfast.errors import (
-    Code,
-    EngineFailed,
-    ErrorObject,
-    InvalidArgument,
-    SnapshotRefused,
-    StandfastError,
-)
+from standfast.errors import Code, EngineFailed, ErrorObject, InvalidArgument, SnapshotRefused, StandfastError
 from standfast.model.canonical import encode_json
 from standfast.model.code import Diagnostic, Language, Severity
 from standfast.ports.cell_stepper import (

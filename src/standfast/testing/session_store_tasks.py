@@ -31,10 +31,7 @@ _replace = msgspec.structs.replace
 
 
 def a_task(
-    task_id: str = "watch",
-    session_id: str = "s1",
-    state: TaskState = TaskState.RUNNING,
-    at_ms: int = NOW,
+    task_id: str = "watch", session_id: str = "s1", state: TaskState = TaskState.RUNNING, at_ms: int = NOW
 ) -> TaskRecord:
     """Return a running task."""
     return TaskRecord(

@@ -34,12 +34,9 @@ from standfast.tools.registered_tool import CustomType, Signature, decode_custom
 
 _JSON: Final = (str, int, float, bool, list, tuple, dict, set, frozenset, enum.Enum, type(None))
 _BINARY: Final = (
-    msgspec.inspect.BytesType,
-    msgspec.inspect.ByteArrayType,
-    msgspec.inspect.MemoryViewType,
-    msgspec.inspect.ExtType,
-    msgspec.inspect.RawType,
-)
+    msgspec.inspect.BytesType, msgspec.inspect.ByteArrayType, msgspec.inspect.MemoryViewType,
+    msgspec.inspect.ExtType, msgspec.inspect.RawType,
+)  # fmt: skip
 
 
 def type_without_json(type_: Any) -> str | None:
@@ -77,15 +74,8 @@ _NOT_CONVERTED = (bytes, bytearray, memoryview)
 
 
 _NOT_READING = (
-    "serialization",
-    "metadata",
-    "computed_fields",
-    "config",
-    "cls",
-    "default",
-    "expected",
-    "members",
-)
+    "serialization", "metadata", "computed_fields", "config", "cls", "default", "expected", "members",
+)  # fmt: skip
 """The parts of pydantic's core schema that run no code when a value is read."""
 
 

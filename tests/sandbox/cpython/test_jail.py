@@ -30,11 +30,9 @@ def fresh_report() -> Iterator[None]:
 
 
 def test_the_report_says_which_kind_is_used_and_why() -> None:
-    """Ours: `standfast doctor` shows it."""
+    """Ours: a refusal says it."""
     report = jail_report()
-    assert (report.kind, report.bubblewrap) == ("bubblewrap", "works")
-    assert report.reason == "namespaces are allowed"
-    assert report.landlock.startswith("version ")
+    assert (report.kind, report.reason) == ("bubblewrap", "namespaces are allowed")
     assert jail_report("landlock").kind == "landlock"
 
 

@@ -87,8 +87,6 @@ class JailReport:
 
     kind: JailKind | None
     reason: str
-    bubblewrap: str
-    landlock: str
 
     def require(self) -> JailKind:
         if self.kind is None:
@@ -105,18 +103,17 @@ def jail_report(kind: JailKind | None = None) -> JailReport:
     """Find out which jails this machine allows; `kind` restricts the choice to one."""
     problems = {"bubblewrap": _try_bubblewrap(), "landlock": _try_landlock()}
     wrapped, locked = problems.values()
-    shown = {"bubblewrap": wrapped or "works", "landlock": locked or f"version {landlock_version()}"}
     if sys.platform != "linux":
-        return JailReport(None, "it is made for Linux", **shown)
+        return JailReport(None, "it is made for Linux")
     if not seccomp.knows(machine := os.uname().machine):
-        return JailReport(None, f"there is no filter of system calls for {machine}", **shown)
+        return JailReport(None, f"there is no filter of system calls for {machine}")
     if kind != "landlock" and not wrapped:
-        return JailReport("bubblewrap", "namespaces are allowed", **shown)
+        return JailReport("bubblewrap", "namespaces are allowed")
     if kind != "bubblewrap" and not locked:
         why = "it was asked for" if kind else f"bubblewrap cannot be used: {wrapped}"
-        return JailReport("landlock", why, **shown)
+        return JailReport("landlock", why)
     wanted = [kind] if kind else [*problems]
-    return JailReport(None, "; ".join(f"{name}: {problems[name]}" for name in wanted), **shown)
+    return JailReport(None, "; ".join(f"{name}: {problems[name]}" for name in wanted))
 
 
 def _try_bubblewrap() -> str | None:

@@ -80,7 +80,7 @@ BUILDS: Final = {
     # quickjs-rs 0.2.6
     "647ab11ae29cc6d39a6d17d3aa1e7a6a0b5fb9c44b4864475a18bc644f926050": Build(
         call=762, sbrk=1928, imports=13, data=1 << 20, heap=1_177_304
-    ),
+    )
 }
 
 

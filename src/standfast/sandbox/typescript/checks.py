@@ -24,13 +24,7 @@ from standfast.ports.code_engine import CellFunctions
 from standfast.sandbox.run_errors import by_line, diagnose
 from standfast.sandbox.schema_fit import OPEN, Schema, SchemaFit
 from standfast.sandbox.typescript.script import read_script
-from standfast.sandbox.typescript.source import (
-    CASTS,
-    Source,
-    UnreadableSource,
-    names_in_pattern,
-    parse,
-)
+from standfast.sandbox.typescript.source import CASTS, Source, UnreadableSource, names_in_pattern, parse
 from standfast.sandbox.typescript.stripper import BUILT_IN_HINT
 from standfast.tools.stubs import signature_of
 

@@ -37,16 +37,10 @@ _FIELDS: Final = frozenset(
 )
 _STOPS: Final = {"end": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _ERRORS: Final = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    402: "billing_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    504: "timeout_error",
+    400: "invalid_request_error", 401: "authentication_error", 402: "billing_error", 403: "permission_error",
+    404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error", 504: "timeout_error",
     529: "overloaded_error",
-}
+}  # fmt: skip
 _MEDIA: Final = {
     "image": ("image/jpeg", "image/png", "image/gif", "image/webp"),
     "document": ("application/pdf", "text/plain"),

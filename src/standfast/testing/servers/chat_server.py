@@ -23,12 +23,9 @@ _PARTS: Final = frozenset(("text", "image_url", "input_audio", "file", "refusal"
 _REASONS: Final = {"end": "stop", "stop_sequence": "stop", "refusal": "stop"}
 _NO_OBJECT: Final = "schema must be a JSON Schema of 'type: \"object\"'."
 _KINDS: Final = {
-    400: "invalid_request_error",
-    401: "invalid_request_error",
-    403: "permission_error",
-    404: "invalid_request_error",
-    429: "rate_limit_error",
-}
+    400: "invalid_request_error", 401: "invalid_request_error", 403: "permission_error",
+    404: "invalid_request_error", 429: "rate_limit_error",
+}  # fmt: skip
 
 
 class ChatServer(ModelServer):

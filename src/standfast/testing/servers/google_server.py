@@ -27,22 +27,12 @@ _PATH: Final = re.compile(
     r"/v1(?:beta)?/(?:models|tunedModels)/([^:]+):(streamGenerateContent|generateContent)(\?.*)?"
 )
 _STATUSES: Final = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    429: "RESOURCE_EXHAUSTED",
-    500: "INTERNAL",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
-}
+    400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
+}  # fmt: skip
 _REASONS: Final = {
-    None: "STOP",
-    "end": "STOP",
-    "tool_calls": "STOP",
-    "length": "MAX_TOKENS",
-    "content_filter": "SAFETY",
-}
+    None: "STOP", "end": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY",
+}  # fmt: skip
 _CAMEL: Final = re.compile(r"_([a-z])")
 _FREE: Final = frozenset({"args", "response", "parameters", "parametersJsonSchema", "responseJsonSchema"})
 _SKIPPED: Final = "skip_thought_signature_validator"
