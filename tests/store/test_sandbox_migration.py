@@ -246,7 +246,7 @@ def test_a_file_that_cannot_be_written_is_converted_in_a_copy(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: a file on a read-only disk is read; nothing is changed in its place."""
-    monkeypatch.setattr("standfast.store.sqlite.database.can_write", lambda at: not at.samefile(path))
+    monkeypatch.setattr("standfast.store.sqlite.connection.can_write", lambda at: not at.samefile(path))
     before = path.read_bytes()
 
     async def scenario(store: SqliteSessionStore) -> set[str]:

@@ -18,19 +18,7 @@ from standfast.model.limits import Usage
 from standfast.model.message import Message, UserMessage
 from standfast.model.outcome import Ended
 from standfast.model.session import SessionPolicy
-from standfast.ports.host import (
-    CheckpointHookHost,
-    DirectCompletionHost,
-    HistoryHost,
-    PluginActionHost,
-    ProcessService,
-    PromptHookHost,
-    SessionGraphHost,
-    SessionStateService,
-    ToolHookHost,
-    TurnHookHost,
-    TurnResultHookHost,
-)
+from standfast.ports import host as ports
 from standfast.ports.model_provider import ReplyEnded
 from standfast.tools.context import AsksModel, Attachments
 from standfast.tools.no_host import NO_HOST
@@ -55,18 +43,18 @@ Completer = AsksModel
 class SessionHosts(Protocol):
     """The runtime services of a session's plugins, for each role."""
 
-    prompt: PromptHookHost
-    turn: TurnHookHost
-    checkpoint: CheckpointHookHost
-    turn_result: TurnResultHookHost
-    history: HistoryHost
-    tool: ToolHookHost
-    action: PluginActionHost
-    sessions: SessionStateService
-    session_graph: SessionGraphHost
-    processes: ProcessService
-    completions: DirectCompletionHost
-    session: PluginActionHost
+    prompt: ports.PromptHookHost
+    turn: ports.TurnHookHost
+    checkpoint: ports.CheckpointHookHost
+    turn_result: ports.TurnResultHookHost
+    history: ports.HistoryHost
+    tool: ports.ToolHookHost
+    action: ports.PluginActionHost
+    sessions: ports.SessionStateService
+    session_graph: ports.SessionGraphHost
+    processes: ports.ProcessService
+    completions: ports.DirectCompletionHost
+    session: ports.PluginActionHost
     """The services outside of hooks; within a hook, only those of the hook."""
 
 
@@ -105,7 +93,7 @@ class PromptHookContext(HookContext, frozen=True, kw_only=True):
     """The model is about to be called."""
 
     iteration: int
-    host: PromptHookHost = NO_HOST
+    host: ports.PromptHookHost = NO_HOST
 
 
 class TurnTransformContext(HookContext, frozen=True, kw_only=True):
@@ -117,7 +105,7 @@ class TurnTransformContext(HookContext, frozen=True, kw_only=True):
     turn_messages: int
     prompt_tokens: int = 0
     overflowed: bool = False
-    host: HistoryHost = NO_HOST
+    host: ports.HistoryHost = NO_HOST
 
 
 class CompactionContext(HookContext, frozen=True, kw_only=True):
@@ -128,7 +116,7 @@ class CompactionContext(HookContext, frozen=True, kw_only=True):
     complete: Completer
     prompt_tokens: int = 0
     overflowed: bool = False
-    host: HistoryHost = NO_HOST
+    host: ports.HistoryHost = NO_HOST
 
 
 class TurnHookContext(HookContext, frozen=True, kw_only=True):
@@ -137,7 +125,7 @@ class TurnHookContext(HookContext, frozen=True, kw_only=True):
     input: UserMessage
     messages: Sequence[Message]
     complete: Completer
-    host: TurnHookHost = NO_HOST
+    host: ports.TurnHookHost = NO_HOST
 
 
 class CheckpointHookContext(HookContext, frozen=True, kw_only=True):
@@ -148,7 +136,7 @@ class CheckpointHookContext(HookContext, frozen=True, kw_only=True):
     usage: Usage
     complete: Completer
     answer: str = ""
-    host: CheckpointHookHost = NO_HOST
+    host: ports.CheckpointHookHost = NO_HOST
 
 
 class TurnResultHookContext(HookContext, frozen=True, kw_only=True):
@@ -158,7 +146,7 @@ class TurnResultHookContext(HookContext, frozen=True, kw_only=True):
     messages: Sequence[Message]
     usage: Usage
     complete: Completer
-    host: TurnResultHookHost = NO_HOST
+    host: ports.TurnResultHookHost = NO_HOST
 
 
 class ToolCallHookContext(HookContext, frozen=True, kw_only=True):
@@ -171,7 +159,7 @@ class ToolCallHookContext(HookContext, frozen=True, kw_only=True):
     """None if there is no such tool."""
     parent: int = 0
     """The call that runs the code which makes this one; 0 if the model asked for it."""
-    host: ToolHookHost = NO_HOST
+    host: ports.ToolHookHost = NO_HOST
 
 
 class ToolResultHookContext(HookContext, frozen=True, kw_only=True):
@@ -190,7 +178,7 @@ class ToolResultHookContext(HookContext, frozen=True, kw_only=True):
     record: ExternalCallRecord | None = None
     parent: int = 0
     is_cell: bool = False
-    host: ToolHookHost = NO_HOST
+    host: ports.ToolHookHost = NO_HOST
 
 
 class ToolResultProjectionContext(HookContext, frozen=True, kw_only=True):

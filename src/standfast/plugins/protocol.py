@@ -27,15 +27,8 @@ from standfast.model.prompt import PromptContribution
 from standfast.model.session import Payload, SessionPolicy
 from standfast.model.task import TaskKind, TaskRecord, TaskSpec
 from standfast.plugins.contexts import Completer, PluginExtensions, SwitchAgentFrame, TriggerEventCatalog
+from standfast.ports import host as ports
 from standfast.ports.code_engine import CallAnswer, CellCall, CellFunctions, CodeEngine
-from standfast.ports.host import (
-    DirectCompletionHost,
-    DirectLlmCompletion,
-    ProcessService,
-    SessionGraphHost,
-    SessionStateService,
-    SessionTask,
-)
 from standfast.ports.model_provider import ModelRequest
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import ToolCatalog
@@ -68,13 +61,13 @@ class ProcessScope(msgspec.Struct, frozen=True, kw_only=True):
 
     session_id: str
     parent_invocation: str
-    processes: ProcessService
+    processes: ports.ProcessService
 
     def task_id(self, name: str) -> str:
         return f"{self.parent_invocation}.{name}"
 
     async def spawn(
-        self, name: str, task: SessionTask, *, kind: TaskKind = TaskKind.OTHER, label: str = ""
+        self, name: str, task: ports.SessionTask, *, kind: TaskKind = TaskKind.OTHER, label: str = ""
     ) -> TaskRecord:
         """Start a task of this call; return its record if it runs already."""
         spec = TaskSpec(id=self.task_id(name), kind=kind, label=label or name)
@@ -108,12 +101,14 @@ class ProtocolBeforeLlmCallContext(msgspec.Struct, frozen=True, kw_only=True):
     state: SessionReadView
     latest_prompt_usage: Usage | None
     invocation: str
-    sessions: SessionStateService
-    session_graph: SessionGraphHost
-    processes: ProcessService
-    completions: DirectCompletionHost
+    sessions: ports.SessionStateService
+    session_graph: ports.SessionGraphHost
+    processes: ports.ProcessService
+    completions: ports.DirectCompletionHost
 
-    async def direct_llm_completion(self, request: ModelRequest, usage_source: str) -> DirectLlmCompletion:
+    async def direct_llm_completion(
+        self, request: ModelRequest, usage_source: str
+    ) -> ports.DirectLlmCompletion:
         """Ask the session's model with another request, on the turn's account."""
         return await self.completions.direct_llm_completion(request, usage_source)
 

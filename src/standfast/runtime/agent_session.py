@@ -28,14 +28,7 @@ from standfast.plugins.session_context import Overlay, as_layer
 from standfast.ports.session_store import Blob, QueuedInput, SessionStore
 from standfast.runtime.agent_definition import checked_limits
 from standfast.runtime.result import AwaitedResult
-from standfast.runtime.sessions.approvals import (
-    Arguments,
-    approving,
-    checked_arguments,
-    decide,
-    get_approval,
-    list_approvals,
-)
+from standfast.runtime.sessions import approvals
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.sessions.observation import (
@@ -319,7 +312,7 @@ class Session(Generic[Output, Deps]):
 
     async def approvals(self, *, pending: bool = False) -> list[Approval]:
         now = self._directory.now_ms()
-        return await list_approvals(self._store, now, session=self.session_id, pending=pending)
+        return await approvals.list_approvals(self._store, now, session=self.session_id, pending=pending)
 
     async def approve(
         self,
@@ -334,7 +327,7 @@ class Session(Generic[Output, Deps]):
         *decided_by* names the person who decided; it is stored with the approval. If the turn cannot run
         here, nothing is decided: `WrongAgent` or `DepsMissing`. `Runtime.approve` only decides.
         """
-        return await self._decide(approval_id, approving(None, arguments, reason, decided_by))
+        return await self._decide(approval_id, approvals.approving(None, arguments, reason, decided_by))
 
     async def deny(
         self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
@@ -476,9 +469,9 @@ class Session(Generic[Output, Deps]):
 async def decide_call(directory: SessionDirectory, approval_id: str, decision: Decision) -> Approval:
     """Decide a request, once, and let its turn be resumed."""
     now = directory.now_ms()
-    approval = await get_approval(directory.store, now, approval_id)
+    approval = await approvals.get_approval(directory.store, now, approval_id)
 
-    async def edited(approval: Approval, decision: Decision) -> Arguments:
+    async def edited(approval: Approval, decision: Decision) -> approvals.Arguments:
         """Split a person's arguments by position and by name."""
         given = decision.kwargs or {}
         live = await directory.put_to_work(approval.session_id)
@@ -491,8 +484,8 @@ async def decide_call(directory: SessionDirectory, approval_id: str, decision: D
         tool = context.called_tool(approval.capability)
         args = from_native(tool.capability, given) if is_positional(tool.capability) else []
         arguments = (args, {} if is_positional(tool.capability) else given)
-        return await checked_arguments(tool, approval, arguments, live.prepared.dispatcher, threads)
+        return await approvals.checked_arguments(tool, approval, arguments, live.prepared.dispatcher, threads)
 
-    decided = await decide(directory.store, now, approval, decision, edited)
+    decided = await approvals.decide(directory.store, now, approval, decision, edited)
     directory.changed.set()
     return decided

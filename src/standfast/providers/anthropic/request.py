@@ -33,15 +33,7 @@ from standfast.model.message import (
     ToolMessage,
     UserMessage,
 )
-from standfast.providers.http.content import (
-    base64_text,
-    input_text,
-    media_type,
-    result_text,
-    schema_instruction,
-    unique_id,
-    utf8_text,
-)
+from standfast.providers.http import content
 from standfast.providers.http.dialect import PreparedRequest
 from standfast.providers.http.schemas import anthropic_schema
 from standfast.providers.settings import ModelSettings
@@ -77,7 +69,7 @@ def request_body(prepared: PreparedRequest) -> Body:
         schema = anthropic_schema(request.output_schema)
     system = [request.instructions]
     if request.output_schema is not None and schema is None:
-        system.append(schema_instruction(request.output_schema))
+        system.append(content.schema_instruction(request.output_schema))
     body: Body = {"model": prepared.model, "max_tokens": thinking.max_tokens, "stream": True}
     if prompts := [_text(text) for text in system if text.strip()]:
         body["system"] = prompts
@@ -125,13 +117,15 @@ class _Conversation:
     def turns(self) -> list[_Turn]:
         for message in self._prepared.request.messages:
             match message:
-                case UserMessage(content=content):
+                case UserMessage(content=said):
                     blocks: list[Body] = []
-                    for part in (TextPart(text=content),) if isinstance(content, str) else content:
+                    for part in (TextPart(text=said),) if isinstance(said, str) else said:
                         if isinstance(part, AttachmentPart):
                             blocks.append(_attachment(part, self._prepared.media[part.digest]))
-                        elif text := input_text(part) if isinstance(part, InputPart) else part.text.strip():
-                            blocks.append(_text(text if isinstance(part, InputPart) else part.text))
+                        elif isinstance(part, InputPart):
+                            blocks.append(_text(content.input_text(part)))
+                        elif part.text.strip():
+                            blocks.append(_text(part.text))
                     if blocks:
                         self._turn("user").blocks.extend(blocks)
                 case AssistantMessage():
@@ -139,7 +133,7 @@ class _Conversation:
                 case ToolMessage(call_id=call_id):
                     wire_id = self._open.get(call_id) or _clean(message.provider_id) or f"call_{call_id}"
                     block: Body = {"type": "tool_result", "tool_use_id": wire_id}
-                    if (text := result_text(message)).strip():
+                    if (text := content.result_text(message)).strip():
                         block["content"] = text
                     if message.error is not None:
                         block["is_error"] = True
@@ -172,7 +166,7 @@ class _Conversation:
             self._open = {}
         for call in message.tool_calls:
             wanted = _clean(call.provider_id) or f"call_{call.call_id}"
-            wire_id = unique_id(wanted, self._ids, lambda name, number: f"{name}_{number}")
+            wire_id = content.unique_id(wanted, self._ids, lambda name, number: f"{name}_{number}")
             self._open[call.call_id] = wire_id
             # Arguments that are not a JSON object are sent as the text that arrived.
             arguments = {"raw": call.raw or ""} if call.arguments is None else call.arguments
@@ -192,11 +186,11 @@ def _text(text: str) -> Body:
 
 
 def _attachment(part: AttachmentPart, data: bytes) -> Body:
-    kind = media_type(part)
+    kind = content.media_type(part)
     if kind.startswith("text/") or kind == "application/json":
-        source = {"type": "text", "media_type": "text/plain", "data": utf8_text(part, data)}
+        source = {"type": "text", "media_type": "text/plain", "data": content.utf8_text(part, data)}
     elif kind in _IMAGES or kind == "application/pdf":
-        source = {"type": "base64", "media_type": kind, "data": base64_text(data)}
+        source = {"type": "base64", "media_type": kind, "data": content.base64_text(data)}
     else:
         raise InvalidArgument(
             f"anthropic takes no attachment of type {part.media_type!r}",

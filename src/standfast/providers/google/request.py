@@ -35,14 +35,7 @@ from standfast.model.message import (
     UserMessage,
 )
 from standfast.providers.google.reply_reader import PartLayout, text_digest
-from standfast.providers.http.content import (
-    base64_text,
-    input_text,
-    is_text,
-    media_type,
-    schema_instruction,
-    utf8_text,
-)
+from standfast.providers.http import content
 from standfast.providers.http.dialect import PreparedRequest
 from standfast.providers.http.schemas import google_parameters, google_schema
 from standfast.providers.settings import Effort
@@ -76,7 +69,7 @@ def request_body(prepared: PreparedRequest) -> Body:
     native = takes_both or not request.tools
     instructions = request.instructions
     if request.output_schema is not None and not native:
-        instructions = f"{instructions}\n\n{schema_instruction(request.output_schema)}".strip()
+        instructions = f"{instructions}\n\n{content.schema_instruction(request.output_schema)}".strip()
     if instructions:
         body["systemInstruction"] = {"parts": [{"text": instructions}]}
     if request.tools:
@@ -148,8 +141,8 @@ def _contents(prepared: PreparedRequest) -> list[Json]:
     for message in _with_results_in_order(prepared.request.messages):
         role, parts = "user", []
         match message:
-            case UserMessage(content=content):
-                given = (TextPart(text=content),) if isinstance(content, str) else content
+            case UserMessage(content=said):
+                given = (TextPart(text=said),) if isinstance(said, str) else said
                 parts = [made for part in given if (made := _user_part(part, prepared)) is not None]
             case AssistantMessage():
                 role, parts = "model", _reply_parts(message, prepared.origin)
@@ -192,16 +185,16 @@ def _user_part(part: Part, prepared: PreparedRequest) -> Body | None:
     if isinstance(part, TextPart):
         return {"text": part.text} if part.text else None
     if isinstance(part, InputPart):
-        return {"text": input_text(part)}
-    kind, data = media_type(part), prepared.media[part.digest]
-    if is_text(kind):
-        return {"text": f"[file {part.name or part.media_type}]\n{utf8_text(part, data)}"}
+        return {"text": content.input_text(part)}
+    kind, data = content.media_type(part), prepared.media[part.digest]
+    if content.is_text(kind):
+        return {"text": f"[file {part.name or part.media_type}]\n{content.utf8_text(part, data)}"}
     if not kind.startswith(_INLINE_TYPES):
         raise InvalidArgument(
             f"Gemini takes no {part.media_type!r} ({part.name or 'an attachment'})",
             hint="it takes images, audio, video, PDF and text",
         )
-    return {"inlineData": {"mimeType": kind, "data": base64_text(data)}}
+    return {"inlineData": {"mimeType": kind, "data": content.base64_text(data)}}
 
 
 def _id(provider_id: str) -> Body:

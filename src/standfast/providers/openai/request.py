@@ -33,17 +33,7 @@ from standfast.model.message import (
     ToolMessage,
     UserMessage,
 )
-from standfast.providers.http.content import (
-    data_url,
-    file_text,
-    input_text,
-    is_text,
-    json_text,
-    media_type,
-    result_text,
-    schema_instruction,
-    unique_id,
-)
+from standfast.providers.http import content
 from standfast.providers.http.dialect import PreparedRequest
 from standfast.providers.http.schemas import fits_strict, is_object, openai_parameters, resolve_root
 from standfast.providers.openai import reply_reader
@@ -85,7 +75,7 @@ def request_body(prepared: PreparedRequest) -> dict[str, Json]:
             strict = fits_strict(schema)
             format_ = {"type": "json_schema", "name": "answer", "schema": schema, "strict": strict}
         else:  # the API has no format for it
-            words = schema_instruction(schema)
+            words = content.schema_instruction(schema)
             instructions = f"{instructions}\n\n{words}" if instructions else words
     conversation = _Conversation(prepared)
     for message in request.messages:
@@ -154,8 +144,8 @@ class _Conversation:
     def add(self, message: Message) -> None:
         match message:
             case UserMessage():
-                content = message.content
-                given = (TextPart(text=content),) if isinstance(content, str) else content
+                said = message.content
+                given = (TextPart(text=said),) if isinstance(said, str) else said
                 if parts := [made for part in given if (made := _part(part, self._media)) is not None]:
                     self.items.append({"type": "message", "role": "user", "content": parts})
             case AssistantMessage():
@@ -163,7 +153,7 @@ class _Conversation:
                 for call in message.tool_calls:
                     given_id = call.provider_id
                     wanted = given_id if 0 < len(given_id) <= _MAX_ID_CHARS else f"call_{call.call_id}"
-                    self._ids[call.call_id] = unique_id(
+                    self._ids[call.call_id] = content.unique_id(
                         wanted, self._taken, lambda name, number: f"{name[: _MAX_ID_CHARS - 8]}_{number}"
                     )
                 self.items += self._reply(
@@ -171,7 +161,11 @@ class _Conversation:
                 )
             case ToolMessage():
                 call_id = self._ids.get(message.call_id) or message.provider_id or f"call_{message.call_id}"
-                result = {"type": "function_call_output", "call_id": call_id, "output": result_text(message)}
+                result = {
+                    "type": "function_call_output",
+                    "call_id": call_id,
+                    "output": content.result_text(message),
+                }
                 self.items.append(result)
             case _:
                 assert_never(message)
@@ -203,7 +197,7 @@ class _Conversation:
         return [*items, *map(self._call, calls.values())]
 
     def _call(self, call: ToolCall) -> Json:
-        arguments = call.raw if call.arguments is None else json_text(call.arguments)
+        arguments = call.raw if call.arguments is None else content.json_text(call.arguments)
         return {
             "type": "function_call",
             "call_id": self._ids[call.call_id],
@@ -222,20 +216,20 @@ def _part(part: Part, media: Mapping[str, bytes]) -> Json:
         case TextPart():
             text = part.text
         case InputPart():
-            text = input_text(part)
+            text = content.input_text(part)
         case AttachmentPart():
-            kind, data = media_type(part), media[part.digest]
+            kind, data = content.media_type(part), media[part.digest]
             if kind in _IMAGES:
-                return {"type": "input_image", "detail": "auto", "image_url": data_url(kind, data)}
+                return {"type": "input_image", "detail": "auto", "image_url": content.data_url(kind, data)}
             if kind in _DOCUMENTS:
                 name = part.name or f"attachment.{_DOCUMENTS[kind]}"
-                return {"type": "input_file", "filename": name, "file_data": data_url(kind, data)}
-            if not is_text(kind):
+                return {"type": "input_file", "filename": name, "file_data": content.data_url(kind, data)}
+            if not content.is_text(kind):
                 raise InvalidArgument(
                     f"OpenAI cannot read {kind!r}, which attachment {part.name or part.digest[:12]!r} is",
                     hint="it takes PNG, JPEG, GIF and WebP images, PDF and office documents, and text",
                 )
-            text = file_text(part, data)
+            text = content.file_text(part, data)
         case _:
             assert_never(part)
     return {"type": "input_text", "text": text} if text else None

@@ -39,18 +39,7 @@ from standfast.model.message import (
     ToolMessage,
     UserMessage,
 )
-from standfast.providers.http.content import (
-    base64_text,
-    data_url,
-    file_text,
-    input_text,
-    is_text,
-    json_text,
-    media_type,
-    result_text,
-    schema_instruction,
-    unique_id,
-)
+from standfast.providers.http import content
 from standfast.providers.http.dialect import PreparedRequest
 from standfast.providers.http.schemas import fits_strict, is_object, openai_parameters, resolve_root
 from standfast.providers.openai_compatible.reply_reader import (
@@ -212,9 +201,9 @@ def _response_format(prepared: PreparedRequest, host: ChatHost) -> tuple[Json, s
         return None, ""
     schema = resolve_root(request.output_schema)
     if not is_object(schema) or (request.tools and not host.schema_with_tools):
-        return None, schema_instruction(schema)
+        return None, content.schema_instruction(schema)
     if not host.json_schema:
-        return {"type": "json_object"}, schema_instruction(schema)
+        return {"type": "json_object"}, content.schema_instruction(schema)
     strict = {"strict": True} if fits_strict(schema) else {}
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, **strict}}, ""
 
@@ -235,19 +224,19 @@ class _Conversation:
     def add(self, message: Message) -> None:
         match message:
             case UserMessage():
-                content: Json = message.content
-                if not isinstance(content, str):
+                said: Json = message.content
+                if not isinstance(said, str):
                     media = self._prepared.media
-                    parts = [made for part in content if (made := _part(part, media)) is not None]
-                    is_text = all(part["type"] == "text" for part in parts)
-                    content = "\n".join(part["text"] for part in parts) if is_text else parts
-                if content:
-                    self.messages.append({"role": "user", "content": content})
+                    parts = [made for part in said if (made := _part(part, media)) is not None]
+                    is_plain = all(part["type"] == "text" for part in parts)
+                    said = "\n".join(part["text"] for part in parts) if is_plain else parts
+                if said:
+                    self.messages.append({"role": "user", "content": said})
             case AssistantMessage():
                 if message.text or message.tool_calls:
                     self._add_reply(message)
             case ToolMessage():
-                text, call_id = result_text(message), self._ids.pop(message.call_id, None)
+                text, call_id = content.result_text(message), self._ids.pop(message.call_id, None)
                 if call_id is None:
                     self.messages.append({"role": "user", "content": f"[result of {message.name}]\n{text}"})
                 else:
@@ -268,10 +257,12 @@ class _Conversation:
             wanted = call.provider_id or f"call_{call.call_id}"
             if self._host.nine_letter_ids or len(wanted) > _MAX_ID_CHARS:
                 wanted = _nine_letters(wanted)
-            call_id = unique_id(wanted, self._taken, lambda name, number: _nine_letters(f"{name} {number}"))
+            call_id = content.unique_id(
+                wanted, self._taken, lambda name, number: _nine_letters(f"{name} {number}")
+            )
             self._ids[call.call_id] = call_id
             given = {"malformed_arguments": call.raw or ""} if call.arguments is None else call.arguments
-            function = {"name": call.name, "arguments": json_text(given)}
+            function = {"name": call.name, "arguments": content.json_text(given)}
             calls.append({"id": call_id, "type": "function", "function": function})
         if calls:
             written["tool_calls"] = calls
@@ -303,20 +294,20 @@ def _part(part: Part, media: Mapping[str, bytes]) -> Json:
         case TextPart():
             return _text_part(part.text) if part.text else None
         case InputPart():
-            return _text_part(input_text(part))
+            return _text_part(content.input_text(part))
         case AttachmentPart():
-            kind, data = media_type(part), media[part.digest]
-            if is_text(kind):
-                text = file_text(part, data)
+            kind, data = content.media_type(part), media[part.digest]
+            if content.is_text(kind):
+                text = content.file_text(part, data)
                 return _text_part(text) if text else None
             if kind.startswith("image/"):
-                return {"type": "image_url", "image_url": {"url": data_url(kind, data)}}
+                return {"type": "image_url", "image_url": {"url": content.data_url(kind, data)}}
             if kind in _AUDIO:
-                audio = {"data": base64_text(data), "format": _AUDIO[kind]}
+                audio = {"data": content.base64_text(data), "format": _AUDIO[kind]}
                 return {"type": "input_audio", "input_audio": audio}
             if kind in _DOCUMENTS or kind.startswith("application/vnd."):
                 name = part.name or f"attachment{_DOCUMENTS.get(kind, '')}"
-                return {"type": "file", "file": {"filename": name, "file_data": data_url(kind, data)}}
+                return {"type": "file", "file": {"filename": name, "file_data": content.data_url(kind, data)}}
             name = part.name or part.digest[:12]
             raise InvalidArgument(
                 f"Chat Completions has no part for {kind!r}, which attachment {name!r} is",

@@ -40,17 +40,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import apsw
 
 from standfast.errors import StandfastError, StoreUnavailable
-from standfast.store.sqlite.connection import (
-    Patience,
-    bytes_on_disk,
-    can_write,
-    connect,
-    connect_read_only,
-    copy_to_private_directory,
-    create_file,
-    ensure_checksums,
-    translated,
-)
+from standfast.store.sqlite import connection
 from standfast.store.sqlite.schema import Components, has_old_tables, is_behind, migrate_all, refuse_newer
 
 if TYPE_CHECKING:
@@ -89,7 +79,7 @@ class Database:
         self._group: GroupWriter | None = None
         self._private: tempfile.TemporaryDirectory[str] | None = None
         self._read_path = self.path
-        self._for_writing = can_write(self.path)
+        self._for_writing = connection.can_write(self.path)
         try:
             if self._for_writing:
                 self._open_for_writing(components)
@@ -103,9 +93,9 @@ class Database:
             raise
 
     def _open_for_writing(self, components: Components) -> None:
-        create_file(self.path)
-        patience = Patience(max(self._busy_timeout_ms, UPGRADE_TIMEOUT_MS))
-        ensure_checksums(self.path, patience, lambda db: migrate_all(db, components, self.path))
+        connection.create_file(self.path)
+        patience = connection.Patience(max(self._busy_timeout_ms, UPGRADE_TIMEOUT_MS))
+        connection.ensure_checksums(self.path, patience, lambda db: migrate_all(db, components, self.path))
         self._group = GroupWriter(self._connect(), self._translated)
         if self.read(lambda db: is_behind(db, components)):
             self.write(lambda db: migrate_all(db, components, self.path))
@@ -119,7 +109,7 @@ class Database:
             if not has_old_tables(reader, components):
                 return
             self._readers.pop().close(True)
-        self._private, self._read_path = copy_to_private_directory(self.path)
+        self._private, self._read_path = connection.copy_to_private_directory(self.path)
         Database(self._read_path, components).close()
 
     @property
@@ -183,7 +173,7 @@ class Database:
 
     def bytes_on_disk(self) -> int:
         """The size of the file with its write-ahead log."""
-        return bytes_on_disk(self.path)
+        return connection.bytes_on_disk(self.path)
 
     def require_open(self) -> None:
         """Raise `StoreUnavailable` if the file was closed, or belongs to the parent process."""
@@ -224,11 +214,11 @@ class Database:
 
     def _connect(self) -> apsw.Connection:
         if self._for_writing:
-            return connect(self.path, self._busy_timeout_ms)
-        return connect_read_only(self._read_path, self._busy_timeout_ms)
+            return connection.connect(self.path, self._busy_timeout_ms)
+        return connection.connect_read_only(self._read_path, self._busy_timeout_ms)
 
     def _translated(self, error: BaseException) -> BaseException:
-        return translated(error, self.path)
+        return connection.translated(error, self.path)
 
     # The readers
 
@@ -281,12 +271,10 @@ class _TransactionLost(Exception):
 class GroupWriter:
     """Runs queued jobs on one connection, in groups. `translated` makes errors fit for callers."""
 
-    def __init__(
-        self, connection: apsw.Connection, translated: Callable[[BaseException], BaseException]
-    ) -> None:
+    def __init__(self, db: apsw.Connection, translated: Callable[[BaseException], BaseException]) -> None:
         self.jobs: queue.SimpleQueue[Job[Any]] = queue.SimpleQueue()
         self.writing = threading.Lock()
-        self.connection = connection
+        self.connection = db
         self._translated = translated
         self._asleep = threading.Lock()
         self._asleep.acquire()
