@@ -1,11 +1,8 @@
 """Python on Monty, and on CPython from the first cell on that Monty cannot run.
 
-Theory of operation
--------------------
-A session begins on Monty. Monty refuses a cell that needs what it lacks (a base class, `yield`, a module),
-nearly always before anything ran. If the cell has called nothing by then, the session *moves*: its variables
-are read from Monty and made again in CPython, and the cell runs there from its beginning. From then on the
-session stays on CPython::
+Monty refuses a cell that needs what it lacks (a base class, `yield`, a module), nearly always before anything
+ran. If the cell has called nothing by then, the session *moves*: its variables are read from Monty and made
+again in CPython, and the cell runs there from its beginning::
 
     open ─ Monty: start ─ refused, nothing called ─ read variables ─ CPython: make them ─ CPython: start ─ …
                         └ anything else ─ Monty: answer ─ … ─ end
@@ -13,8 +10,7 @@ session stays on CPython::
 Rules
 -----
 1. A session moves at most once, and never back. An error that CPython raises as well moves nothing.
-2. A cell that has made a call, even one that was answered immediately, stays on its engine: its calls
-   happened.
+2. A cell that has made a call, even one that was answered immediately, stays on its engine.
 3. The notes of the cell that moved the session name the variables that could not be moved.
 4. A state that Monty alone has written is a session on Monty.
 """

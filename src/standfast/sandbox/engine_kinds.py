@@ -1,8 +1,7 @@
 """Engines by name, those that ship with Standfast and those of other packages, and a sandbox's configuration.
 
-A package offers an engine as an entry point of the group `standfast.engines`: its name is what users ask
-for, and its object is an `EngineKind`. To add an engine, derive a class from `cell_lifecycle.SteppedCells`
-and implement `ports.cell_stepper`::
+A package offers an engine as an entry point of the group `standfast.engines`: an `EngineKind`. To add one,
+derive a class from `cell_lifecycle.SteppedCells` and implement `ports.cell_stepper`::
 
     [project.entry-points."standfast.engines"]
     lua = "standfast_lua:KIND"
@@ -11,10 +10,7 @@ Rules
 -----
 1. Finding a kind imports no engine and starts no process. An engine is opened when one of its sessions is
    first used: a data directory may hold sessions of engines that cannot run here.
-2. A name, once stored with a session, keeps its meaning. Other packages cannot take over the names of shipped
-   engines.
-3. The shipped kinds are in a table here as well, because reading the metadata of all packages takes longer
-   than starting an engine.
+2. A name that is stored with a session keeps its meaning: no package can take over that of a shipped engine.
 """
 
 from __future__ import annotations
@@ -137,7 +133,7 @@ KINDS: Final[dict[str, EngineKind]] = {
     EngineName.AUTO: AUTO,
     EngineName.QUICKJS: QUICKJS,
 }
-"""The shipped kinds, and those of other packages that were asked for."""
+"""The shipped kinds, and those of others that were asked for: looking for an entry point takes long."""
 
 
 def find_kind(name: str) -> EngineKind | None:

@@ -2,12 +2,11 @@
 
 Wrap the store and the model of a program, and call `point` before and after every effect of its tools. Each
 pass of a point gets the next number. Run the program with `STANDFAST_CRASH_AT=1`, then 2, then 3, and so on:
-every run ends with SIGKILL one point later than the one before, until one reaches its end. The test need not
-know the points.
+every run ends with SIGKILL one point later than the one before, until one reaches its end.
 
 A write has three points: before it, inside its transaction between the last write and the commit (SQLite
 only), and between the commit and the return to the caller. Every method of a store that is not listed as a
-read counts as a write. The kill is SIGKILL: no handler, no `finally`, no flush.
+read counts as a write.
 
     points = CrashPoints.from_environment()
     async with Runtime(points.store(open_store("standfast.db"))) as runtime:

@@ -2,17 +2,16 @@
 
 A history holds the inputs of a turn, as in the journal, and the results of the machine: the commands after
 each input, the entries, the outcome, the next messages of plugins. `replay` feeds the inputs to a fresh
-machine and reports every difference. A turn that does not replay could not be recovered from a journal of the
-version that recorded it.
+machine and reports every difference: such a turn could not be recovered from a journal of that version.
 
 A file with nothing but `name` and `inputs` is a draft. `write` completes it; `check` replays files::
 
     python -m standfast.testing.histories write tests/histories/refund.json
     python -m standfast.testing.histories check tests/histories/*.json
 
-A recorded history is never overwritten silently: `write` changes it only with `--replace`, and says what it
-changes. Every file carries the version of its format; another version is an error, never a guess. Fields of
-commands with their default are omitted, so that a field that is added later changes no file.
+`write` changes a recorded history only with `--replace`, and says what it changes. Every file carries the
+version of its format; another version is an error. Fields of commands with their default are omitted, so that
+a field that is added later changes no file.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import msgspec
 from standfast.model.approval import Decision
 from standfast.model.message import ToolMessage
 from standfast.model.session import Entry, SessionHead
-from standfast.ports.session_store import Begun, Blob, NewTurn, PruneRequest, QueuedInput, SessionStore
+from standfast.ports.session_store import Begun, Blob, PruneRequest, QueuedInput, SessionStore
 from standfast.testing.session_values import (
     NOW,
     StoreContract,
@@ -189,7 +189,9 @@ class PruneContract(StoreContract):
         await store.put_input(_showing("i2", in_input), (in_input,))
         await store.open_session(a_head("s2"))
         await store.put_input(_showing("i3", in_turn, "inject", "s2"), (in_turn,))
-        begun = await store.begin(_turn_that_keeps_messages(), claimant())
+        begun = await store.begin(
+            msgspec.structs.replace(new_turn("t2", "s2"), make_input=_keep_messages), claimant()
+        )
         assert isinstance(begun, Begun)
         assert (await store.prune(PruneRequest())).blobs == 1
         assert await store.blob(unnamed.digest) is None
@@ -218,10 +220,6 @@ def _showing(input_id: str, blob: Blob, kind: str = "queue", session_id: str = "
     return msgspec.structs.replace(item, message=showing(blob))
 
 
-def _turn_that_keeps_messages() -> NewTurn:
-    """A turn of `s2` whose first journal body holds the messages it claims."""
-
-    def keep(head: SessionHead, claimed: tuple[QueuedInput, ...]) -> bytes:
-        return msgspec.json.encode([item.message for item in claimed])
-
-    return msgspec.structs.replace(new_turn("t2", "s2"), make_input=keep)
+def _keep_messages(head: SessionHead, claimed: tuple[QueuedInput, ...]) -> bytes:
+    """The first journal body of a turn: the messages that it claims."""
+    return msgspec.json.encode([item.message for item in claimed])

@@ -1,7 +1,5 @@
 """`@tool(isolate=True)`: the function runs in a process of its own and can crash, exit or hang alone.
 
-Theory of operation
--------------------
 A call takes an idle worker process or starts one, sends the arguments as JSON and waits for the answer. A
 worker that answered is kept for the next call, so a module is loaded once and its globals last as long as
 the worker. One that is late, dies or answers too much is killed together with what it started.
@@ -9,10 +7,9 @@ the worker. One that is late, dies or answers too much is killed together with w
 Rules
 -----
 1. Only JSON crosses the pipe. Nothing is unpickled; exceptions are rebuilt by name from a fixed list.
-2. A worker serves one call at a time. It ends when the host does, by itself: its pipe ends.
-3. What cannot be found again in another process is refused when it is decorated.
-4. An answer carries the nonce of its request. A worker that has said anything else is ended, so that nothing
-   a tool writes in one call is taken for the answer to another.
+2. A worker serves one call at a time, and ends with its host.
+3. A function that another process could not find is refused when it is decorated.
+4. An answer carries the nonce of its request. A worker that has sent anything else is ended.
 """
 
 from __future__ import annotations

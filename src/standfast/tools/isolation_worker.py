@@ -1,14 +1,10 @@
 """The process that an isolated tool runs in; the other side is `standfast.tools.isolation`.
 
-Theory of operation
--------------------
 Frames are four bytes of length (big-endian) and JSON. A request names a function by file and qualified name
 and carries the call's arguments; the answer is `{"value": …}` or `{"error": {…}}`, with the nonce of the
 request. The pipes are moved away from descriptors 0 and 1 before any foreign code is loaded, so that neither
-`print` nor `input` meets them.
-
-Rule: a thread waits for the end of the request pipe, which is the end of the host, and ends the process
-with it, whatever the tool is doing.
+`print` nor `input` meets them. A thread waits for the end of the request pipe, which is the end of the host,
+and ends the process with it.
 """
 
 from __future__ import annotations

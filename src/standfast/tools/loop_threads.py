@@ -65,7 +65,7 @@ class LoopThread:
             self._loop = self._thread = None
         if loop is None or thread is None:
             return
-        loop.call_soon_threadsafe(_cancel_all, loop)
+        loop.call_soon_threadsafe(lambda: loop.create_task(_cancel_all(loop)))
         thread.join(timeout=0.5)
 
 
@@ -81,17 +81,13 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+async def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
     """End what is under way, then the loop. A task that will not be cancelled keeps its daemon thread."""
-    tasks = asyncio.all_tasks(loop)
+    tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
     for task in tasks:
         task.cancel()
-
-    async def end() -> None:
-        await asyncio.gather(*tasks, return_exceptions=True)
-        loop.stop()
-
-    loop.create_task(end())
+    await asyncio.gather(*tasks, return_exceptions=True)
+    loop.stop()
 
 
 P = ParamSpec("P")

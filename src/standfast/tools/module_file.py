@@ -1,13 +1,9 @@
 """Loads a Python file by its path, such as `desk/tools.py`, with the imports that it makes.
 
-Rules
------
-1. A file in a package (a directory with `__init__.py`) is loaded under its name in that package, so relative
-   imports reach everything in it, and `import desk.models` means the same module as `from . import models`.
-2. The directory of any other file stands for a package of a name of its own, so relative imports reach its
-   neighbours.
-3. `import neighbour` works in both cases, as it does for a script. Directories are added at the end of
-   `sys.path`: a neighbour never hides an installed module.
+A file in a package (a directory with `__init__.py`) is loaded under its name in that package; the directory
+of any other file stands for a package of a name of its own. So relative imports reach the file's neighbours.
+`import neighbour` works in both cases, as it does for a script: directories are added at the end of
+`sys.path`, where a neighbour never hides an installed module.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """From a Python signature to a contract, and from JSON to the values a function expects.
 
-Theory of operation
--------------------
 A function's parameters become one msgspec struct. Its JSON Schema is the contract's input schema, and
-decoding into it is the check: one definition, so that what is described and what is accepted agree.
-Constraints of other packages are translated first (`constraints.py`); where a class has some in its fields,
-`checks` is a struct with a shadow of that class, and the arguments have to fit both. pydantic models take
-part through hooks and are never imported unless a user's signature names one.
+decoding into it is the check, so that what is described and what is accepted agree. Constraints of other
+packages are translated first (`constraints.py`); where a class has some in its fields, `checks` is a struct
+with a shadow of that class, and the arguments have to fit both. pydantic models take part through hooks and
+are never imported unless a user's signature names one.
 """
 
 from __future__ import annotations

@@ -1,21 +1,16 @@
 """Where work runs: daemon threads, tasks that start at once, and a loop for callers that have none.
 
-Theory of operation
--------------------
 *Threads.* A tool that hangs keeps its thread for ever; the standard executor would then hang the interpreter
 at exit. `DaemonThreads` are daemons, are made on demand, and wait for more work when they are done.
 
 *Tasks.* Most hooks never wait for anything, and a task for each would cost more than the hook. `Started` does
-the first step of the work at once, as if a task did: the task is the current one, and the context is the
-work's. If that ends the work, the task serves the next one (`Spares`). If not, it continues after that step.
-(Python 3.12 can start tasks like this by itself; 3.11 cannot.)
+the first step of the work at once, as if a task did (Python 3.12 can do that by itself). If that ends the
+work, the task serves the next one (`Spares`). If not, it continues after that step.
 
 *A loop without I/O.* `run_blocking` drives one coroutine to its end on the calling thread. Everything that
 the coroutine awaits is a future that a callback settles: one that is due, a timer, or one that another thread
-has posted. While none is due, the thread waits for a post. There is no selector and no wake-up pipe, so a
-coroutine that never waits costs little more than a call.
-
-Rule: a `BlockingLoop` belongs to the thread that made it; others may only call `call_soon_threadsafe`.
+has posted. There is no selector and no wake-up pipe, so a coroutine that never waits costs little more than a
+call. A `BlockingLoop` belongs to the thread that made it; others may only call `call_soon_threadsafe`.
 """
 
 from __future__ import annotations

@@ -1,19 +1,17 @@
 """Sources of tools, and the table inside a registry: which source holds which tool id and name.
 
-A table is immutable. Every operation returns a new one or raises, so a table shows the registry at one
-moment, and a change that fails leaves nothing behind. Values derived from a table (the sorted names, the
-manifests, the state) are computed once and kept with it.
+A table is immutable: every operation returns a new one or raises. Values derived from a table (the sorted
+names, the manifests, the state) are computed once and kept with it.
 
 An entry with a binding is *bound*: a live source offers it. An entry without one is an *orphan*: known from a
 source that is gone, from a stored state, or because an overlay covers it. Orphans keep their settings.
 
-Among bound entries an id and a name occur once. Orphans claim no name. Settings (override, membership) belong
-to the id: a source that is listed anew finds them again. An overlay does not: it wins over what it covers,
-settings included.
-
+Rules
+-----
+1. Among bound entries an id and a name occur once. Orphans claim no name.
+2. Settings (override, membership) belong to the id: a source that is listed anew finds them again. An overlay
+   does not: it wins over what it covers, settings included.
 3. The answers of a source are checked before they are used; the error names a source that fails.
-
-Not here: generations and locks (`registry`).
 """
 
 from __future__ import annotations

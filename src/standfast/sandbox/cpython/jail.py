@@ -1,6 +1,6 @@
 """The jail: a process that sees nothing but a Python, can reach no other process, and dies with its host.
 
-There are two kinds::
+There are two kinds; where neither works, code is refused::
 
     bubblewrap   own namespaces: an own file system with a few read-only directories and a private /tmp, no
                  network, no other processes, no privileged user id
@@ -9,10 +9,7 @@ There are two kinds::
 
 In both, before any code runs, the guest drops every capability, limits its resources and installs a filter of
 system calls: no sockets, no new processes, no signals, no administration of the kernel (`guest.confine`). A
-supervisor kills it when the host's end of the socket is closed (`guest.boot`).
-
-Where neither kind works, code is refused. There is no third kind. A jail is for one session. It is ended,
-never cleaned.
+supervisor kills it when the host's end of the socket is closed (`guest.boot`). A jail is for one session.
 """
 
 from __future__ import annotations
@@ -216,7 +213,14 @@ class Jail:
 
     def __init__(self, kind: JailKind | None = None, packages: Sequence[str] = ()) -> None:
         self.kind = jail_report(kind).require()
-        self._packages = _packages_of(packages)
+        try:
+            pickler = _package(_PICKLER)  # the guest itself needs it
+        except InvalidArgument:
+            raise CodeExecutionUnavailable(
+                "full Python needs the package cloudpickle", hint="pip install 'standfast[cpython]'"
+            ) from None
+        others = dict.fromkeys(name for name in packages if name != _PICKLER)
+        self._packages = [pickler, *map(_package, others)]
 
     def start(self) -> JailProcess:
         """Start a process without waiting until it is ready."""
@@ -311,17 +315,6 @@ def _interpreter() -> Interpreter:
                 shared.append(os.path.dirname(path))
     existing = dict.fromkeys(path for path in (*shared, *_LIBRARY_FILES, *_DATA) if os.path.exists(path))
     return Interpreter(os.path.realpath(base), os.path.realpath(library), tuple(existing))
-
-
-def _packages_of(names: Sequence[str]) -> list[Package]:
-    """Return the chosen packages, as the host has them, and the one that the guest itself needs."""
-    try:
-        pickler = _package(_PICKLER)
-    except InvalidArgument:
-        raise CodeExecutionUnavailable(
-            "full Python needs the package cloudpickle", hint="pip install 'standfast[cpython]'"
-        ) from None
-    return [pickler, *(_package(name) for name in dict.fromkeys(names) if name != _PICKLER)]
 
 
 def _package(name: str) -> Package:

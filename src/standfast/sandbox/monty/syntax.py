@@ -1,4 +1,4 @@
-"""The syntax tree of guest code, and what can be read off it.
+"""The syntax tree of guest code, and what can be read off it. Nothing here runs code or changes a tree.
 
 * *Names*: one walk tells what the code binds, calls and imports.
 * *Misread code*: the engine accepts some code and runs it differently from Python. It does not call some
@@ -6,12 +6,8 @@
   U+FFFD in the place of half a surrogate pair. Such code is refused before any of it runs.
 * *Plain keys*: the engine hands a value over as a Python object, and for that it hashes keys and items of
   sets. Hashing a tuple walks it as a tree, in C, holding the GIL: a key of forty tuples that hold each other
-  twice never ends. A value that may hold such a key is first checked in a dump, which costs time in
-  proportion to the session. Most code needs no check: nothing that it uses can put an arbitrary value into a
-  tuple or a frozenset.
-
-Nothing here runs guest code or changes a tree: trees are cached, because code is checked and then run. Plain
-keys: everything that such code may use is listed; code that uses anything else is checked.
+  twice never ends. A value that may hold such a key is first checked in a dump, which is slow. Most code
+  needs no check: all that it uses is listed here, and can put no arbitrary value into a tuple or a frozenset.
 """
 
 from __future__ import annotations

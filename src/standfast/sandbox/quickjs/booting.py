@@ -2,23 +2,21 @@
 
 QuickJS can stop code that recurses too deeply, survive a failed allocation, and report promises that were
 rejected and never looked at. The build for WebAssembly has the first switched off, hands the second to the
-code as an exception that it may catch, and offers no way to ask for the third. So functions are changed
-before the module is compiled, as any linker could: a function's body moves to a new function at the end, and
-its place is taken by one of `guards.wat` that calls it::
+code as an exception, and offers no way to ask for the third. So functions are changed before the module is
+compiled: a function's body moves to a new function, and one of `guards.wat` that calls it takes its place::
 
     call(ctx, f, …)   counts the depth of calls; past `call_depth_limit` it calls `overflow_function` instead
     sbrk(increment)   traps where memory cannot grow
     (a new function)  in the function table, called for a rejected promise: calls `rejection_function`
     scrub, changed    new exports, for snapshots
 
-`overflow_function` and `rejection_function` are exported globals that hold functions of the prelude. When the
-prelude has run, the memory it left becomes the module's own: a guest is new, and the prelude
-has run in it already. A second memory holds a copy of that image, and room for a list. All of this happens
-once for a build; `module_cache` keeps the result.
+Two exported globals hold these functions of the prelude. When the prelude has run, the memory it left becomes
+the module's own; a second memory holds a copy of that image, and room for a list. All of this happens once
+for a build; `module_cache` keeps the result.
 
 Only a module that is known by its digest is changed: the numbers of its functions are facts about it. Nothing
-in the guest's memory is moved; the globals that are added hold no state between two entries. Only this module
-knows how the engine's own data lie in memory, and it checks what it believes.
+in the guest's memory is moved. Only this module knows how the engine's own data lie in memory, and it checks
+what it believes.
 """
 
 from __future__ import annotations

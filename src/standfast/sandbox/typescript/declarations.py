@@ -5,10 +5,8 @@ property an assignment at the beginning of its constructor.
 
 Programs of one session share the global object, and a later one may declare a name again, in any way.
 JavaScript allows that only for `var` and `function`, so `const`, `let` and `class` of the top level become
-`var`. Declarations in a block or in the head of a loop stay as they are.
-
-So, unlike in TypeScript, a top-level name may be read before its declaration (it is undefined, or has the
-value of an earlier program), and a top-level constant may be assigned to.
+`var`. So, unlike in TypeScript, a top-level name may be read before its declaration (it is undefined, or has
+the value of an earlier program), and a top-level constant may be assigned to.
 
 Rule: expressions stay where they are written, so that an error inside of one has its right place.
 """

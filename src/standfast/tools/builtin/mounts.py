@@ -1,11 +1,9 @@
 """Virtual POSIX paths over directories of the host.
 
-Theory of operation
--------------------
 A guest path names a mount (the longest that fits) and components below it. The components are walked one
 by one, each opened relative to the directory before it and never through a symlink; a symlink is read and
-its target is walked in its place, with a stack of open directories to go back on `..`. What is checked
-is what is opened: nothing that happens on the disk in between can lead out of the mount.
+its target is walked in its place, with a stack of open directories to go back on `..`. So what is checked is
+what is opened, whatever happens on the disk in between.
 
 Rules
 -----
