@@ -18,14 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_COLOURS = {
-    "pending": "yellow",
-    "running": "yellow",
-    "idle": "cyan",
-    "cancel_requested": "yellow",
-    "completed": "green",
-    "failed": "red",
-}
+_COLOURS = {"idle": "cyan", "completed": "green", "failed": "red"}
+_COLOURS |= dict.fromkeys(("pending", "running", "cancel_requested"), "yellow")
 _PATIENCE_S = 5.0
 """How long `cancel` waits for the process that runs a task."""
 

@@ -196,6 +196,15 @@ def check_plugin_id(plugin_id: object) -> str:
     return plugin_id
 
 
+def check_numbers(plugin: Plugin, hint: str | None = None, **least: int) -> None:
+    """Raise `InvalidArgument` unless each of these options is a whole number, and at least this."""
+    for name, minimum in least.items():
+        value = getattr(plugin, name)
+        if type(value) is not int or value < minimum:
+            problem = f"{name} of plugin {plugin.id!r} must be at least {minimum}, got {value!r}"
+            raise InvalidArgument(problem, hint=hint)
+
+
 def loop_of(plugin: SessionPlugin) -> PluginLoop | None:
     """Return where the code of a plugin runs; None for a shipped one, whose hooks never block."""
     if is_shipped(plugin):

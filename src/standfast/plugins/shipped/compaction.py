@@ -73,7 +73,7 @@ class Compaction(Plugin):
         self.check_options()
 
     def check_options(self) -> None:
-        window.check_window(self.id, self.window_tokens, self.keep_turns, self.fill)
+        window.check_window(self, self.fill)
         if not isinstance(self.instructions, str) or not self.instructions.strip():
             raise InvalidArgument("instructions of plugin 'compaction' are empty")
 

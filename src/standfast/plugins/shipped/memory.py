@@ -26,7 +26,7 @@ from standfast.model.prompt import PromptContribution, PromptSlot
 from standfast.plugins.actions import PluginActionContext, action
 from standfast.plugins.contexts import PromptHookContext
 from standfast.plugins.hook import hook
-from standfast.plugins.plugin import Plugin
+from standfast.plugins.plugin import Plugin, check_numbers
 from standfast.plugins.snapshot import SnapshotReader, SnapshotWriter
 from standfast.tools.context import RunContext
 from standfast.tools.decorator import tool
@@ -81,10 +81,7 @@ class Memory(Plugin):
         if not isinstance(self.scope, str) or not _SCOPE.fullmatch(self.scope):
             hint = 'use "session", or "user:" and a name without spaces'
             raise InvalidArgument(f"{self.scope!r} is not a scope of plugin 'memory'", hint=hint)
-        for name, least in (("max_notes", 1), ("max_note_bytes", 1), ("shown", 0)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise InvalidArgument(f"{name} of plugin 'memory' is {value!r}; it is a number from {least}")
+        check_numbers(self, max_notes=1, max_note_bytes=1, shown=0)
 
     @tool(side_effect="write", idempotent=True, loop="runtime")
     async def remember(self, ctx: RunContext[Any], text: str, tags: Tags = []) -> str:  # noqa: B006 - never changed

@@ -17,7 +17,7 @@ from standfast.model.prompt import PromptContribution, PromptSlot
 from standfast.plugins.actions import PluginActionContext, action
 from standfast.plugins.contexts import PromptHookContext, ToolResultHookContext
 from standfast.plugins.hook import hook
-from standfast.plugins.plugin import Plugin
+from standfast.plugins.plugin import Plugin, check_numbers
 from standfast.tools.context import RunContext
 from standfast.tools.decorator import tool
 
@@ -46,8 +46,7 @@ class Plan(Plugin):
         self.check_options()
 
     def check_options(self) -> None:
-        if type(self.max_items) is not int or self.max_items < 1:
-            raise InvalidArgument(f"max_items of plugin 'plan' is {self.max_items!r}, not a positive number")
+        check_numbers(self, max_items=1)
 
     @property
     def items(self) -> list[PlanItem]:

@@ -54,7 +54,7 @@ class RollingHistory(Plugin):
         self.check_options()
 
     def check_options(self) -> None:
-        check_window(self.id, self.window_tokens, self.keep_turns, self.fill)
+        check_window(self, self.fill)
 
     @hook
     async def context_transform(self, ctx: TurnTransformContext, messages: list[Message]) -> list[Message]:

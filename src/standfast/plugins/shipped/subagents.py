@@ -34,7 +34,7 @@ from standfast.model.session import SessionPolicy
 from standfast.plugins import contexts
 from standfast.plugins.actions import PluginActionContext, action
 from standfast.plugins.hook import hook
-from standfast.plugins.plugin import Plugin
+from standfast.plugins.plugin import Plugin, check_numbers
 from standfast.plugins.shipped import subagent_children
 from standfast.plugins.shipped.subagent_pool import Pool, less
 from standfast.plugins.shipped.subagent_tools import SubagentTools, rests_of_all
@@ -101,10 +101,7 @@ class Subagents(Plugin):
                 "agents of plugin 'subagents' is not a list", hint="agents=[researcher], or names"
             )
         self.agents = [_name_of(one) for one in self.agents]
-        for name in ("max_depth", "max_children"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise InvalidArgument(f"{name} of plugin 'subagents' must be at least 1, got {value!r}")
+        check_numbers(self, max_depth=1, max_children=1)
 
     @property
     def depth(self) -> int:

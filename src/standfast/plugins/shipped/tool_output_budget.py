@@ -24,7 +24,7 @@ from standfast.errors import InvalidArgument
 from standfast.model.directive import ShortCircuitTool
 from standfast.plugins.contexts import ToolResultHookContext
 from standfast.plugins.hook import hook
-from standfast.plugins.plugin import Plugin
+from standfast.plugins.plugin import Plugin, check_numbers
 from standfast.plugins.shipped.window import size_of
 from standfast.tools.decorator import tool
 
@@ -54,12 +54,8 @@ class ToolOutputBudget(Plugin):
         self.check_options()
 
     def check_options(self) -> None:
-        for name, least in (("max_bytes", 512), ("max_lines", 10)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                hint = "less would leave no room for what is said about the rest"
-                problem = f"{name} of plugin 'tool-output-budget' is {value!r}, not a number from {least}"
-                raise InvalidArgument(problem, hint=hint)
+        hint = "less would leave no room for what is said about the rest"
+        check_numbers(self, hint, max_bytes=512, max_lines=10)
 
     @hook
     async def after_tool_call(self, ctx: ToolResultHookContext) -> ShortCircuitTool | None:

@@ -9,6 +9,7 @@ import msgspec
 
 from standfast.errors import InvalidArgument
 from standfast.model.message import AssistantMessage, InputPart, Message, TextPart, ToolMessage, UserMessage
+from standfast.plugins.plugin import Plugin, check_numbers
 
 CHARS_A_TOKEN: Final = 4
 _ATTACHMENT_CHARS: Final = 6_000
@@ -17,15 +18,11 @@ _INPUT_CHARS: Final = 100
 """The estimate for an input: the model reads only its name."""
 
 
-def check_window(plugin_id: str, window_tokens: object, keep_turns: object, fill: object) -> None:
-    """Raise `InvalidArgument` if an option of a plugin is out of range."""
-    if type(window_tokens) is not int or window_tokens < 1:
-        problem = f"window_tokens of plugin {plugin_id!r} must be at least 1, got {window_tokens!r}"
-        raise InvalidArgument(problem)
-    if type(keep_turns) is not int or keep_turns < 0:
-        raise InvalidArgument(f"keep_turns of plugin {plugin_id!r} must be at least 0, got {keep_turns!r}")
+def check_window(plugin: Plugin, fill: object) -> None:
+    """Raise `InvalidArgument` if `window_tokens`, `keep_turns` or *fill* of a plugin is out of range."""
+    check_numbers(plugin, window_tokens=1, keep_turns=0)
     if type(fill) not in (int, float) or not 0 < fill <= 1:  # type: ignore[operator]
-        raise InvalidArgument(f"fill of plugin {plugin_id!r} must be above 0 and at most 1, got {fill!r}")
+        raise InvalidArgument(f"fill of plugin {plugin.id!r} must be above 0 and at most 1, got {fill!r}")
 
 
 def turns_of(messages: Sequence[Message]) -> list[list[Message]]:

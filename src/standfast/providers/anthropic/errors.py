@@ -13,18 +13,11 @@ import msgspec
 from standfast.errors import Code, ModelError, TurnCode
 from standfast.providers.http.dialect import ErrorReport
 
-_RETRYABLE: Final = {
-    "overloaded_error": True,
-    "rate_limit_error": True,
-    "api_error": True,
-    "timeout_error": True,
-    "invalid_request_error": False,
-    "authentication_error": False,
-    "billing_error": False,
-    "permission_error": False,
-    "not_found_error": False,
-    "request_too_large": False,
-}
+_TRANSIENT: Final = ("overloaded_error", "rate_limit_error", "api_error", "timeout_error")
+_PERMANENT: Final = (
+    "invalid_request_error", "authentication_error", "billing_error", "permission_error", "not_found_error",
+    "request_too_large",
+)  # fmt: skip
 _OVERFLOW: Final = ("prompt is too long", "exceed context limit", "exceeds the context window")
 _SPENT: Final = ("credit balance is too low", "spend limit", "usage limits")
 _MAX_CHARS: Final = 500
@@ -68,7 +61,7 @@ def stream_error(error: AnthropicError, request_id: str | None) -> ModelError:
 
 def _report(error: AnthropicError, request_id: str | None) -> ErrorReport:
     words = error.message.casefold()
-    retryable = _RETRYABLE.get(error.type)
+    retryable = True if error.type in _TRANSIENT else False if error.type in _PERMANENT else None
     code: str = Code.RATE_LIMITED if error.type == "rate_limit_error" else TurnCode.PROVIDER_ERROR
     cause = error.details.error_code if error.details is not None else None
     if any(sign in words for sign in _OVERFLOW):

@@ -48,12 +48,8 @@ _INLINE_TYPES: Final = ("image/", "audio/", "video/", "application/pdf")
 _OMISSION: Final = "(Earlier messages are left out.)"
 _GENERATION: Final = re.compile(r"gemini-(\d+)")
 _BUDGETS: Final[dict[Effort, int]] = {
-    "none": 0,
-    "minimal": 512,
-    "low": 1_024,
-    "medium": 8_192,
-    "high": 24_576,
-}
+    "none": 0, "minimal": 512, "low": 1_024, "medium": 8_192, "high": 24_576,
+}  # fmt: skip
 _MIN_PRO_BUDGET: Final = 128
 
 

@@ -55,12 +55,8 @@ _MEDIUM_TOKENS: Final = 16384
 _NINE: Final = re.compile(r"[A-Za-z0-9]{9}", re.ASCII)
 _MAX_ID_CHARS: Final = 64
 _AUDIO: Final = {
-    "audio/wav": "wav",
-    "audio/x-wav": "wav",
-    "audio/wave": "wav",
-    "audio/vnd.wave": "wav",
-    "audio/mpeg": "mp3",
-    "audio/mp3": "mp3",
+    **{f"audio/{name}": "wav" for name in ("wav", "x-wav", "wave", "vnd.wave")},
+    **{f"audio/{name}": "mp3" for name in ("mpeg", "mp3")},
 }
 _DOCUMENTS: Final = {
     "application/pdf": ".pdf",

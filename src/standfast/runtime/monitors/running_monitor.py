@@ -214,13 +214,6 @@ class UpdateRing:
             self._updates.popleft()
             self.lost = 0
 
-    def take(self) -> tuple[tuple[MonitorUpdate, ...], int]:
-        """Everything, and how much was lost before it."""
-        taken, lost = self.updates, self.lost
-        self._updates.clear()
-        self.lost = 0
-        return taken, lost
-
 
 Notify = Callable[[str, MonitorUpdate], None]
 """Gets the updates of a session's monitors as they come. It must not block."""
