@@ -13,7 +13,7 @@ import msgspec
 
 from standfast.errors import ErrorObject, InvalidArgument, InvalidToolName, UnknownTool
 from standfast.model.canonical import Json, digest_json
-from standfast.model.limits import U32, U64, CapabilityLimits, none_means_defaults
+from standfast.model.limits import U32, U64, CapabilityLimits, default_limits
 
 
 class SideEffect(enum.StrEnum):
@@ -71,7 +71,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         check_capability_name(self.name)
         if self.idempotent is None:
             msgspec.structs.force_setattr(self, "idempotent", self.side_effect in REPEATABLE)
-        none_means_defaults(self, _DEFAULT_LIMITS)
+        default_limits(self, _DEFAULT_LIMITS)
 
     def digest(self) -> str:
         """The digest of the whole contract; an approval or a snapshot made under another one is void."""

@@ -56,7 +56,7 @@ class CapabilityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         require_unsigned(self, "timeout_ms", "concurrency")
 
 
-def none_means_defaults(struct: msgspec.Struct, defaults: msgspec.Struct) -> None:
+def default_limits(struct: msgspec.Struct, defaults: msgspec.Struct) -> None:
     """Give a struct that was made with `limits=None` the default limits."""
     if getattr(struct, "limits", defaults) is None:
         msgspec.structs.force_setattr(struct, "limits", defaults)

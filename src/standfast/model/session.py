@@ -20,15 +20,7 @@ from standfast.model.canonical import Json, digest_bytes
 from standfast.model.capability import ExternalCallRecord, SessionToolAccess
 from standfast.model.code import Language
 from standfast.model.frame import INITIAL, FrameSwitch
-from standfast.model.limits import (
-    U32,
-    U64,
-    SessionLimits,
-    Usage,
-    UsageEntry,
-    UsageLimits,
-    none_means_defaults,
-)
+from standfast.model.limits import U32, U64, SessionLimits, Usage, UsageEntry, UsageLimits, default_limits
 from standfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
 from standfast.model.outcome import Outcome, Stopped, Wait
 from standfast.model.plugin_options import PluginOptions
@@ -105,7 +97,7 @@ class SessionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Json] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        none_means_defaults(self, UsageLimits())
+        default_limits(self, UsageLimits())
 
 
 def same_provider(model_id: str, other_id: str) -> bool:
@@ -320,7 +312,7 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_session_id(self.id)
-        none_means_defaults(self, SessionLimits())
+        default_limits(self, SessionLimits())
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):

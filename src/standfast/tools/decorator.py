@@ -7,18 +7,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterable
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Generic,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    Union,
-    cast,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Union, overload
 
 import msgspec
 
@@ -46,7 +35,8 @@ class Tool(Generic[Function_co, Needs_co]):
     """
 
     def __init__(self, function: Callable[..., Any], registered: RegisteredTool) -> None:
-        functools.update_wrapper(cast("Any", self), function)
+        wrapper: Any = self  # type checkers see a property in the place of `__call__`
+        functools.update_wrapper(wrapper, function)
         self.function = function
         self.registered = registered
 

@@ -42,14 +42,7 @@ from standfast.model.capability import (
     checked_availability,
 )
 from standfast.tools.registered_tool import RegisteredTool
-from standfast.tools.tool_table import (
-    Binding,
-    StaticTools,
-    ToolProvider,
-    ToolTable,
-    bindings_of,
-    resolve_binding,
-)
+from standfast.tools.tool_table import Binding, StaticTools, ToolProvider, ToolTable, bindings_of
 
 
 class CatalogTool(msgspec.Struct, frozen=True):
@@ -397,7 +390,7 @@ class ToolRegistry:
         """The tool behind a binding. Of two threads that resolve it at once, both get the first one's."""
         if (known := self._resolved.get(binding)) is not None:
             return known
-        tool = resolve_binding(binding)
+        tool = binding.resolve()
         with self._lock:
             if binding not in self._resolved and self._table.holds(binding):
                 self._resolved[binding] = tool

@@ -95,6 +95,19 @@ class Binding:
     provider: ToolProvider
     claimant: str
 
+    def resolve(self) -> RegisteredTool:
+        """The tool, if its source still has it and it is what was advertised."""
+        name, effect = self.manifest.name, self.manifest.side_effect
+        tool = _answer(self.claimant, f"resolve({name!r})", lambda: self.provider.resolve(name))
+        if tool is None:
+            raise BadToolSource(self.claimant, f"lists the tool {name!r} and cannot resolve it")
+        if not isinstance(tool, RegisteredTool) or tool.name != name:
+            raise BadToolSource(self.claimant, f"resolves {name!r} to {_described(tool)}")
+        if (real := tool.capability.side_effect) != effect:
+            shown = f"{str(effect)!r}, it has {str(real)!r}"
+            raise BadToolSource(self.claimant, f"lists {name!r} with side effect {shown}")
+        return tool
+
 
 def bindings_of(claimant: str, provider: ToolProvider) -> list[Binding]:
     """Return a binding for each manifest that *provider* lists; raise `BadToolSource` for a wrong one."""
@@ -111,23 +124,6 @@ def bindings_of(claimant: str, provider: ToolProvider) -> list[Binding]:
         if not fits:
             raise BadToolSource(claimant, f"lists {manifest.name!r} with fields of the wrong type")
     return [Binding(manifest, provider, claimant) for manifest in listed]
-
-
-def resolve_binding(binding: Binding) -> RegisteredTool:
-    """The tool behind a binding, if its source still has it and it is what was advertised."""
-    manifest, claimant = binding.manifest, binding.claimant
-    tool = _answer(claimant, f"resolve({manifest.name!r})", lambda: binding.provider.resolve(manifest.name))
-    if tool is None:
-        raise BadToolSource(claimant, f"lists the tool {manifest.name!r} and cannot resolve it")
-    if not isinstance(tool, RegisteredTool) or tool.name != manifest.name:
-        raise BadToolSource(claimant, f"resolves {manifest.name!r} to {_described(tool)}")
-    if tool.capability.side_effect != manifest.side_effect:
-        real = str(tool.capability.side_effect)
-        raise BadToolSource(
-            claimant,
-            f"lists {manifest.name!r} with side effect {str(manifest.side_effect)!r}, it has {real!r}",
-        )
-    return tool
 
 
 def _answer(claimant: str, method: str, ask: Callable[[], T]) -> T:

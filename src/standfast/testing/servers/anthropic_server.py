@@ -22,7 +22,7 @@ from standfast.testing.servers.http_server import (
     SeenRequest,
     cut_text,
     event_block,
-    reported_usage,
+    usage_of,
 )
 
 Object = dict[str, Any]
@@ -82,7 +82,7 @@ class AnthropicServer(ModelServer):
         return [event_block(event) for event in events]
 
     def whole(self, request: SeenRequest, reply: Reply) -> Object:
-        number, reason, used = len(self.requests), reply.stop_reason, reported_usage(reply)
+        number, reason, used = len(self.requests), reply.stop_reason, usage_of(reply)
         content: list[Object] = []
         if words := reply.reasoning:
             content.append({"type": "thinking", "thinking": words, "signature": signature_of(words)})

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from standfast.providers.script import Reply, ScriptedCall
-from standfast.testing.servers.http_server import ModelServer, SeenRequest, Served, cut_text, reported_usage
+from standfast.testing.servers.http_server import ModelServer, SeenRequest, Served, cut_text, usage_of
 
 _CREATED: Final = 1_750_000_000
 _PIECE_CHARS: Final = 7
@@ -116,7 +116,7 @@ def _finish_reason(reply: Reply) -> str:
 
 
 def _usage(reply: Reply) -> dict[str, Any]:
-    used = reported_usage(reply)
+    used = usage_of(reply)
     asked = used.input + used.cache_read + used.cache_write
     return {
         "prompt_tokens": asked,

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 import msgspec
 
 from standfast.providers.script import Reply, ScriptedCall
-from standfast.testing.servers.http_server import ModelServer, SeenRequest, Served, reported_usage
+from standfast.testing.servers.http_server import ModelServer, SeenRequest, Served, usage_of
 
 _PATH: Final = re.compile(
     r"/v1(?:beta)?/(?:models|tunedModels)/([^:]+):(streamGenerateContent|generateContent)(\?.*)?"
@@ -146,7 +146,7 @@ class _ReplyWriter:
         return self._response({"candidates": [candidate]})
 
     def _response(self, said: dict[str, Any]) -> dict[str, Any]:
-        used = reported_usage(self._reply)
+        used = usage_of(self._reply)
         prompt = used.input + used.cache_read + used.cache_write
         usage = {
             "promptTokenCount": prompt,

@@ -269,7 +269,7 @@ def cut_text(text: str, size: int) -> list[str]:
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-def reported_usage(reply: Reply) -> ScriptedUsage:
+def usage_of(reply: Reply) -> ScriptedUsage:
     """Return the usage that a reply reports; one token of input if the script does not say."""
     return reply.usage or ScriptedUsage(input=1, output=max(1, len(reply.whole_text()) // 4))
 

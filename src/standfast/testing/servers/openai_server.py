@@ -10,13 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from standfast.providers.script import Reply, ScriptedCall
-from standfast.testing.servers.http_server import (
-    ModelServer,
-    SeenRequest,
-    cut_text,
-    event_block,
-    reported_usage,
-)
+from standfast.testing.servers.http_server import ModelServer, SeenRequest, cut_text, event_block, usage_of
 
 Item = dict[str, Any]
 
@@ -99,7 +93,7 @@ class _Response:
         return response
 
     def _object(self, status: str) -> Item:
-        body, used = self._body, reported_usage(self._reply)
+        body, used = self._body, usage_of(self._reply)
         before = used.input + used.cache_read + used.cache_write
         details = {"cached_tokens": used.cache_read, "cache_write_tokens": used.cache_write}
         usage = {
