@@ -156,7 +156,7 @@ class Follower:
 def carry_out(
     follower: Follower, work: Coroutine[Any, Any, Any], on_cancel: Callable[[], None]
 ) -> TurnReport | None:
-    """Follow *work* while its host is open. Ctrl-C cancels the turn, twice is `Leave`; SIGTERM ends it."""
+    """Follow *work* with its host open. Ctrl-C cancels the turn, twice: `Leave`; SIGTERM: `Terminated`."""
     background = Background()
 
     async def cancel() -> None:

@@ -116,7 +116,7 @@ def calls_at(lookup: Lookup, leaf: str) -> int:
 
 
 def model_calls_at(segment: Segment, index: int) -> int:
-    """Count the model calls that left a reply up to node *index*; the host may have added replies, too."""
+    """Count the calls that left a reply up to node *index*; replies of the host lower it (`calls_at`)."""
     later = sum(isinstance(entry.payload, AssistantMessage) for entry in segment.entries[index + 1 :])
     return max(0, segment.model_calls - later)
 

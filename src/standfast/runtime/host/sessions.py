@@ -285,7 +285,7 @@ class LifecycleService(HostService):
     async def _forked(
         self, request: SessionCreateRequest, maker: SessionMaker, session_id: str, charter: SessionCharter
     ) -> PluginSession | None:
-        """Fork this session's plugins for the new one; None if it exists, or has other or more rights."""
+        """Fork this session's plugins for a new one; None if it exists, has another agent or more rights."""
         live = maker.live
         if live is None or not self.is_open or request.authority == "own":
             return None
