@@ -26,8 +26,7 @@ class FrameTooLarge(Exception):
 
 
 class Frames:
-    """One end: handles to read from and to write to. `send` and `receive` raise `OSError` or `EOFError` when
-    the other end is gone."""
+    """One end of a channel. `send` and `receive` raise `OSError` or `EOFError` when the other end is gone."""
 
     def __init__(self, reads: int, writes: int, max_frame: int = MAX_FRAME) -> None:
         self._reads, self._writes = reads, writes

@@ -36,10 +36,7 @@ _FORMER_VERSION: Final = 1
 
 
 class PausedTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A waiting turn, and the session's variables before it.
-
-    `input` and `journal` are the turn's, `blobs` those that the journal names: enough to resume it anywhere.
-    """
+    """A waiting turn with its journal and the blobs that this names, and the variables before it."""
 
     input: bytes
     journal: list[JournalEntry]

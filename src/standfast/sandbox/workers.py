@@ -2,18 +2,16 @@
 
 A run needs a worker process with its session loaded. Loading costs more than a small run, so a session
 keeps its worker after a run until another session needs the slot; the longest idle worker is closed first.
-Everything that a worker holds is also in the session's last state, so a worker may be closed at any time. A
-run that waits for something outside *lends* its slot: it may be asked to free it, and then takes another one
-to continue.
+Everything that a worker holds is also in the session's last state, so it may be closed at any time. A run
+that waits for something outside *lends* its slot: it may have to free it, and then takes another one.
 
 Rules
 -----
 1. Methods of `WorkerSlots` may block. The threads that drive runs call them.
 2. Lending takes no lock, because a run lends at every call that it makes: the table of lenders is changed by
    single operations, and a thread that waits says so (`_waiting`) before it checks the table a last time.
-3. One thread at a time uses a `WorkerSlot`, but any thread may call `kill`. It only kills the processes; the
-   thread that waits for one of them notices. A killed slot takes no further worker: `put` raises
-   `CellStopped`.
+3. One thread at a time uses a `WorkerSlot`, but any thread may call `kill`, which only kills the processes. A
+   killed slot takes no further worker: `put` raises `CellStopped`.
 """
 
 from __future__ import annotations

@@ -399,11 +399,8 @@ class BlockingLoop(asyncio.AbstractEventLoop):
 
 
 def interruptible_result(future: Future[T]) -> T:
-    """Wait for *future* on the main thread; return its result.
-
-    It waits for short periods: a signal that another thread receives does not wake the main thread, which
-    alone can raise the `KeyboardInterrupt` of Ctrl-C.
-    """
+    """Wait for *future* on the main thread; return its result."""
+    # For short periods: a signal to another thread does not wake this one, which alone can raise Ctrl-C.
     from concurrent.futures import wait
 
     while not future.done():

@@ -2,12 +2,10 @@
 
 Rules
 -----
-1. A process serves one session and is then ended. One more than needed is kept ready, because starting one
-   takes a thousand times longer than using one.
+1. A process serves one session. One more than needed is kept ready, because starting one takes long.
 2. A process without a run is stopped (SIGSTOP), so that no thread of a guest computes between two runs.
 3. A process that has sent more than belongs to its last run is ended: no run reads a message of another.
-4. Freeing a process waits a moment until it is gone. One that takes longer keeps its slot, and a background
-   thread waits for it.
+4. A process that is not gone within a moment keeps its slot, and a background thread waits for it.
 """
 
 from __future__ import annotations

@@ -80,11 +80,8 @@ def _careful(edit: Callable[P, T]) -> Callable[P, T]:
 
 @_careful
 def with_limits(dump: bytes, limits: SessionLimits) -> bytes:
-    """Return the same session under other limits.
-
-    The tracker follows the heap, and after it come only counters and references, so the last occurrence of
-    its key is the real one whatever strings guest code keeps.
-    """
+    """Return the same session under other limits."""
+    # Only counters and references follow the tracker, so no string of guest code can be the last of its key.
     at = dump.rfind(_TRACKER)
     if not dump.startswith(_MAGIC) or at < 0:
         raise EngineFailed("the engine's dump has no limits where they are expected")

@@ -170,10 +170,7 @@ def _without_last_call(
 
 
 def _unread_program(code: str) -> Program:
-    """Return the program of code that is too long to be parsed, or that this Python cannot parse.
-
-    A name is put around its last line; the engine refuses that if the line is no expression.
-    """
+    """Return the program of code that is too long, or that this Python cannot parse; name its last line."""
     always = _RESULT.search(code) is not None
     before, newline, last = code.rstrip().rpartition("\n")
     named = None

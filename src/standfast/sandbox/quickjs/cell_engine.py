@@ -260,11 +260,8 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
             raise
 
     def _ask(self, question: frames.Question, *, last: bool = False) -> frames.GuestReply:
-        """Ask the worker, and give it the values that it wants before it answers.
-
-        A worker that dies while it runs the code ends the cell. One that dies before may have been dead all
-        along: raise `WorkerDied`, unless this is the *last* attempt.
-        """
+        """Ask the worker, and give it the values that it wants; the death of a worker ends the cell."""
+        # One that dies before it runs code may have been dead all along: `WorkerDied`, unless it is the last.
         worker = self._worker()
         worker.version = None
         try:

@@ -5,8 +5,7 @@ reads a frame, enters the guest, and answers. A second thread looks at the clock
 the guest computes, and moves the epoch of wasmtime when its time is over: then the guest traps.
 
 A guest that was stopped is not entered again, except once to get what it had printed. A guest belongs to one
-session. Another session gets a new one. When standard input ends, so does the process, also while a guest
-computes.
+session. When standard input ends, so does the process, also while a guest computes.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ Rules
 1. No false alarms. Only what is certain to fail is an error: a name counts as bound if the code binds it
    anywhere, a function that the code or the session binds is not checked, and an argument is checked only if
    it is a literal. A likely mistake is a warning.
-2. Fast: one walk over the tree that running the code needs anyway.
-3. One plain object whose keys are all parameters, with every required one among them, holds the arguments by
+2. One plain object whose keys are all parameters, with every required one among them, holds the arguments by
    name; anything else is arguments by position. An object that is neither is reported as what it most likely
    was meant to be.
 """

@@ -123,11 +123,8 @@ class Source:
 
 
 def first_row(node: Node) -> int:
-    """Return the row that `node` begins on, from 0.
-
-    By index: the attributes of a point release a reference that they do not own (tree-sitter 0.26), which
-    kills the process.
-    """
+    """Return the row that `node` begins on, from 0."""
+    # By index: the attributes of a point release a reference that they do not own (tree-sitter 0.26).
     return node.start_point[0]
 
 

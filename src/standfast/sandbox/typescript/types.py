@@ -1,16 +1,12 @@
-"""What the TypeScript compiler finds, where it is installed.
+"""What the TypeScript compiler finds, where it is installed; if it did not run, one diagnostic says so.
 
 The compiler gets the code as it is written, with declarations of the functions that it may call, of the
 guest's own objects, and of the session's names, whose types are not known. The checks that need no compiler
-come first, and a place that they report is not reported again.
+come first, and a place that they report is not reported again. Strict options are off, and messages about
+types of earlier programs, of which a session keeps nothing, are left out.
 
-Rules
------
-1. Lenient: the compiler's strict options are off, and messages about types of earlier programs, of which a
-   session keeps nothing, are left out.
-2. If the compiler did not run, one diagnostic says so.
-3. The compiler is a foreign program: it runs in a temporary directory of its own, without our environment,
-   and for a limited time. Versions 5 (on Node) and 7 (native) are called alike.
+Rule: the compiler is a foreign program. It runs in a temporary directory of its own, without our environment,
+and for a limited time. Versions 5 (on Node) and 7 (native) are called alike.
 """
 
 from __future__ import annotations

@@ -2,12 +2,11 @@
 
 The server answers requests in order with the replies of the script. A vendor's subclass writes a reply in the
 vendor's format: as the events of a stream, or as one object if the request asks for no stream. HTTP is
-written by hand, so that every byte can be withheld, cut off or wrong.
+written by hand, so that every byte can be withheld, cut off or wrong. Every event is a chunk of its own.
 
-The server refuses requests that the vendor would refuse (`checked`), so that no test passes with one. Every
-event is a chunk of its own, written after the one before, unless the fault says otherwise. `hung_up` is set
-when a client leaves before its response is complete, `stalled` when the server has stopped sending because of
-its fault.
+The server refuses requests that the vendor would refuse (`checked`), so that no test passes with one.
+`hung_up` is set when a client leaves before its response is complete, `stalled` when the server has stopped
+sending because of its fault.
 """
 
 from __future__ import annotations

@@ -343,9 +343,7 @@ def _translated(place: _Place) -> Iterator[None]:
 
 
 def _guest_parts(path: str) -> tuple[str, ...]:
-    """The components of a path that guest code gave. A backslash is an ordinary character, and so is a
-    percent sign, unless what it encodes would lead somewhere else.
-    """
+    """The components of a path. Backslashes and percent signs are characters, unless they hide a step."""
     if not path.startswith("/"):
         raise AccessDenied(f"path {path[:80]!r} is not absolute", hint="paths begin with '/'")
     if len(path) > MAX_PATH_CHARS:
