@@ -343,7 +343,7 @@ def _translated(place: _Place) -> Iterator[None]:
 
 
 def _guest_parts(path: str) -> tuple[str, ...]:
-    """The components of a path. Backslashes and percent signs are characters, unless they hide a step."""
+    """The components of a path. A backslash is ordinary, and so is a percent sign that hides no step."""
     if not path.startswith("/"):
         raise AccessDenied(f"path {path[:80]!r} is not absolute", hint="paths begin with '/'")
     if len(path) > MAX_PATH_CHARS:
