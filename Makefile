@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+PYTEST := -n auto --dist worksteal --durations 10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast lint conformance docs bench dist
+.PHONY: help setup run test test-all test-fast lint conformance docs bench dist
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,11 +18,14 @@ setup: $(STAMP) ## make .venv and install Standfast in it, with the tools for de
 run: setup ## see it work: a tour of the sandbox
 	@$(BIN)/standfast tour
 
-test: lint ## lint, then every test
-	@$(BIN)/python -m pytest -n auto
+test: lint ## lint, then every test, with a sample of the crash points and of the large tables
+	@$(BIN)/python -m pytest $(PYTEST)
+
+test-all: lint ## lint, then every test with every crash point and every case; takes an hour
+	@STANDFAST_TEST_SEED=all $(BIN)/python -m pytest $(PYTEST)
 
 test-fast: setup ## the tests that take less than a second
-	@$(BIN)/python -m pytest -n auto -m "not slow"
+	@$(BIN)/python -m pytest $(PYTEST) -m "not slow"
 
 lint: setup ## ruff, mypy, the layer rules and words
 	@$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""What several test files share: fresh session ids, a clock that stands still, child processes."""
+"""What several test files share: samples of large tables, fresh session ids, a clock, child processes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +22,57 @@ from hypothesis import HealthCheck, settings
 from standfast.testing.clock import FakeClock
 
 _numbers = itertools.count()
+
+SEED = os.environ.setdefault("STANDFAST_TEST_SEED", str(date.today().toordinal()))
+"""A number selects the sample that a run takes of large tables and of crash points; `all` takes everything.
+
+It changes every day, so that `make test` comes to every case in time. Workers inherit the variable.
+"""
+
+
+def places(name: str, step: int) -> tuple[int, int]:
+    """Return the first place, from 0, in the sample of the table *name*, and the distance to the next."""
+    return (0, 1) if SEED == "all" else ((int(SEED) + zlib.crc32(name.encode())) % step, step)
+
+
+@pytest.hookimpl(trylast=True)  # what was selected by name or mark is a table of its own
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep every n-th case of a test marked `sampled(n)`, and at least one for each value of `each`."""
+    tables: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if (mark := item.get_closest_marker("sampled")) is not None:
+            params: dict[str, Any] = getattr(item, "callspec").params  # noqa: B009 - only of parametrized tests
+            each = [str(params[name]) for name in mark.kwargs.get("each", "").split()]
+            tables[" ".join([item.nodeid.partition("[")[0], *each])].append(item)
+    dropped: set[pytest.Item] = set()
+    for name, cases in tables.items():
+        start, step = places(name, cases[0].get_closest_marker("sampled").args[0])
+        dropped |= set(cases) - set(cases[start % len(cases) :: step])
+    if dropped:
+        config.hook.pytest_deselected(items=[item for item in items if item in dropped])
+        items[:] = [item for item in items if item not in dropped]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if SEED == "all":
+        terminalreporter.write_line("every crash point and every case of the large tables")
+    else:
+        terminalreporter.write_line(
+            f"a sample of the crash points and large tables, STANDFAST_TEST_SEED={SEED}; "
+            "`make test-all` takes all"
+        )
+
+
+@pytest.fixture
+def sampled(request: pytest.FixtureRequest) -> Callable[[int], slice]:
+    """Returns the slice of a list that is in this test's sample: every *step*-th item, or all."""
+
+    def every(step: int) -> slice:
+        start, distance = places(request.node.nodeid, step)
+        return slice(start, None, distance)
+
+    return every
+
 
 # How long an example takes says nothing on a busy machine; Hypothesis's own profile for CI does the same.
 settings.register_profile("untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -396,6 +396,7 @@ class Scene:
 
     place: Place
     switch: Switch
+    fault: str
     ear: Ear = field(default_factory=Ear)
     notes: Notes = field(default_factory=Notes)
     model: Actor = field(default_factory=Actor)
@@ -409,7 +410,7 @@ class Scene:
             self.agent = Agent(self.model, tools=[self.notes.tool()], plugins=[plugin])
 
     def runtime(self) -> Runtime:
-        limit = 0.25 if "hangs" in str(self.switch.fault) else 10
+        limit = 0.5 if self.fault.startswith("hangs") else 10  # a busy machine is slow to answer, too
         return self.place.runtime(trace=self.ear, hook_timeout_s=limit)
 
     async def open(self, runtime: Runtime) -> Session[Any]:
@@ -432,14 +433,14 @@ class Seen:
     """The last one that was begun."""
 
 
-async def _provoke(scene: Scene, runtime: Runtime, fault: str) -> Seen:
+async def _provoke(scene: Scene, runtime: Runtime) -> Seen:
     """Everything at which a plugin may do something wrong."""
     kind, switch, seen = scene.switch.kind, scene.switch, Seen()
     try:
         if kind in ASKED_AT_OPENING:
-            switch.fault = fault
+            switch.fault = scene.fault
         seen.session = await scene.open(runtime)
-        switch.fault = fault
+        switch.fault = scene.fault
         seen.step = CONFIGURING
         seen.policy = await seen.session.plugins.configure(instructions="Be brief.")
         if kind == "action":
@@ -517,15 +518,15 @@ def _check_refused(scene: Scene, seen: Seen) -> None:
     assert seen.step == REFUSED_AT[scene.switch.kind]
 
 
-async def _cell(scene: Scene, fault: str) -> None:
+async def _cell(scene: Scene) -> None:
     switch = scene.switch
     kind = switch.kind
     async with scene.runtime() as runtime:
         assert (await (await scene.open(runtime)).turn("first")).output == "done"
     async with scene.runtime() as runtime:
-        seen = await _provoke(scene, runtime, fault)
+        seen = await _provoke(scene, runtime)
         assert switch.asked, "the fault was never met"
-        _check(scene, EXCEPTIONS.get((kind, fault), ROWS[kind]), seen)
+        _check(scene, EXCEPTIONS.get((kind, scene.fault), ROWS[kind]), seen)
         switch.fault = None
         switch.release.set()
         session = seen.session or await scene.open(runtime)
@@ -550,7 +551,7 @@ def test_a_fault_comes_to_what_the_table_says(
     """Seed: guards fail closed, observers are never fatal, the session is usable after."""
 
     async def main() -> None:
-        await _cell(Scene(memory, Switch(kind)), fault)
+        await _cell(Scene(memory, Switch(kind), fault))
 
     asyncio.run(main())
     if EXCEPTIONS.get((kind, fault), ROWS[kind]) == NEVER_FATAL:
@@ -577,7 +578,7 @@ def test_a_fault_comes_to_the_same_in_a_file(kind: str, fault: str, tmp_path: Pa
     """Ours: what a fault means does not depend on the store."""
 
     async def main() -> None:
-        await _cell(Scene(Place(tmp_path / "standfast.db", clock), Switch(kind)), fault)
+        await _cell(Scene(Place(tmp_path / "standfast.db", clock), Switch(kind), fault))
 
     asyncio.run(main())
 
@@ -590,8 +591,7 @@ def test_a_hook_that_cancels_its_own_task_has_failed(kind: str, memory: Place) -
     """Bug: it ended the turn that asked it, without an outcome."""
 
     async def main() -> None:
-        scene = Scene(memory, Switch(kind))
-        await _cell(scene, "cancels its own task")
+        await _cell(Scene(memory, Switch(kind), "cancels its own task"))
 
     asyncio.run(main())
 
@@ -609,7 +609,7 @@ def test_a_turn_can_be_cancelled_while_a_hook_hangs(kind: str, fault: str, memor
     """Ours: cancelling a turn does not wait for a plugin's time to be over, and is no fault of the plugin."""
 
     async def main() -> None:
-        scene = Scene(memory, Switch(kind))
+        scene = Scene(memory, Switch(kind), fault)
         async with memory.runtime(trace=scene.ear) as runtime:
             session = await scene.open(runtime)
             await session.turn("first")

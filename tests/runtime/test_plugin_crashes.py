@@ -6,7 +6,7 @@ The points are those of `test_crash_points.py`, and two more around every hook.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from crash_scenarios.plugin_theatre import PluginTheatre, watched
 
 
 @pytest.fixture
-def theatre(tmp_path: Path) -> Iterator[PluginTheatre]:
-    made = PluginTheatre(tmp_path)
+def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[PluginTheatre]:
+    made = PluginTheatre(tmp_path, range(1, 1_000)[sampled(11)])
     yield made
     made.close()
 

@@ -664,9 +664,12 @@ def twice_in_disorder(count: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_ten_thousand_occurrences_told_twice_are_ten_thousand_turns(tmp_path: Path) -> None:
-    """Ours: issue 8, must show; one trigger, one session, one file, two tasks that tell out of order."""
-    told = twice_in_disorder(10_000)
+def test_thousands_of_occurrences_told_twice_are_as_many_turns(
+    tmp_path: Path, sampled: Callable[[int], slice]
+) -> None:
+    """Ours: one trigger, one session, one file, two tasks that tell out of order; with all points 10,000."""
+    count = len(range(10_000)[sampled(10)])
+    told = twice_in_disorder(count)
 
     async def tell(runtime: Runtime, numbers: list[int]) -> int:
         return sum([await runtime.occur("orders", f"order-{number}", number) for number in numbers])
@@ -677,15 +680,15 @@ def test_ten_thousand_occurrences_told_twice_are_ten_thousand_turns(tmp_path: Pa
             session: Session[Any] = await runtime.session("s", agent=agent)
             await runtime.add_trigger("t", "orders", "s")
             counts = await asyncio.gather(tell(runtime, told[::2]), tell(runtime, told[1::2]))
-            assert sum(counts) == 10_000
+            assert sum(counts) == count
             draining = runtime.live("s").draining
             assert draining is not None
             await draining
             assert await session.inputs() == []
             turns = await session.turns()
-            assert len(turns) == 10_000
+            assert len(turns) == count
             assert {turn.state for turn in turns} == {TurnState.ENDED}
-            assert sorted(map(int, said(await session.messages()))) == list(range(10_000))
+            assert sorted(map(int, said(await session.messages()))) == list(range(count))
 
     asyncio.run(main())
 

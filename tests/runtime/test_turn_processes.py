@@ -179,8 +179,8 @@ def test_an_owner_that_is_stopped_in_a_tool_commits_nothing_when_it_continues(wr
 
 
 @pytest.fixture
-def theatre(tmp_path: Path) -> Iterator[Theatre]:
-    made = Theatre(tmp_path)
+def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[Theatre]:
+    made = Theatre(tmp_path, range(1, 1_000)[sampled(7)])
     yield made
     made.close()
 
@@ -207,7 +207,7 @@ def test_an_owner_that_is_stopped_at_any_point_is_succeeded_and_commits_nothing(
         Truth(home / str(again), report["last"]).check(scenario)
         return True
 
-    assert theatre.enumerate(stopped_at) > 15
+    assert theatre.enumerate(stopped_at, theatre.points) > 15
 
 
 # What comes in at the last moment

@@ -22,8 +22,8 @@ from standfast.store.sqlite.connection import open_checked
 
 
 @pytest.fixture
-def theatre(tmp_path: Path) -> Iterator[Theatre]:
-    made = Theatre(tmp_path)
+def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[Theatre]:
+    made = Theatre(tmp_path, range(1, 1_000)[sampled(7)])
     yield made
     made.close()
 
@@ -57,7 +57,7 @@ def test_a_disk_that_fails_at_any_write_of_a_turn_breaks_nothing(
     theatre: Theatre, case: Callable[[ForkServer, Path, int], bool]
 ) -> None:
     """Ours: the issue; a typed error, no half commit, and the turn resumes when there is room."""
-    assert theatre.enumerate(case) > 80
+    assert theatre.enumerate(case, theatre.points) > 80
 
 
 def test_a_full_disk_is_a_typed_error_and_the_turn_resumes_when_there_is_room(tmp_path: Path) -> None:

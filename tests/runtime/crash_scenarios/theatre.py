@@ -44,10 +44,11 @@ class ForkServer:
 
 
 class Theatre:
-    """A few servers that play many cases at once, each in a directory of its own."""
+    """A few servers that play many cases at once, each in a directory of its own. Sweeps kill at *points*."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, points: range) -> None:
         self._root = root
+        self.points = points
         self._here = threading.local()
         self._servers: list[ForkServer] = []
         self._threads = ThreadPoolExecutor(WORKERS)
@@ -61,9 +62,9 @@ class Theatre:
             self._servers.append(self._here.server)
         return case(self._here.server, home)
 
-    def enumerate(self, case: Callable[[ForkServer, Path, int], object]) -> int:
-        """Play a case for 1, 2, 3 and so on until it says that nothing happened; returns how often it did."""
-        numbers = count(1)
+    def enumerate(self, case: Callable[[ForkServer, Path, int], object], points: Iterable[int]) -> int:
+        """Play a case for each of *points* until it says that nothing happened; returns the last that did."""
+        numbers = iter(points)
         ends: list[int] = []
 
         def work() -> None:
@@ -76,18 +77,23 @@ class Theatre:
         return min(ends) - 1
 
     def kill_everywhere(self, scenario: str) -> int:
-        """Kill at the first point, the second, and so on until a process lives; returns their number."""
+        """Kill at one point after the other until a process lives; returns about how many there are."""
         return self.enumerate(
-            lambda server, home, number: killed_at(server, home, scenario=scenario, kills=(number,))
+            lambda server, home, number: killed_at(server, home, scenario=scenario, kills=(number,)),
+            self.points,
         )
 
     def kill_twice(self, scenario: str, points: int, kills_each: int) -> None:
         """Kill at each point, and the process that recovers at some of its own, spread over all it has."""
         self._all(
             partial(self.play, partial(killed_at, scenario=scenario, kills=(first, second)))
-            for first in range(1, points + 1)
+            for first in self.points[: self.up_to(points)]
             for second in _spread(first, points, kills_each)
         )
+
+    def up_to(self, last: int) -> int:
+        """Return how many of the points are not after the *last*."""
+        return len(range(self.points.start, last + 1, self.points.step))
 
     def _all(self, jobs: Iterable[Callable[[], Any]]) -> None:
         for future in [self._threads.submit(job) for job in jobs]:

@@ -241,6 +241,17 @@ class Functions:
 
 
 @pytest.fixture(scope="session")
+def chosen(request: pytest.FixtureRequest) -> Callable[[str, str], list[str]]:
+    """Returns the names of the cases of a file and an engine that this run of the tests takes."""
+
+    def names(file: str, engine: str) -> list[str]:
+        taken = [getattr(item, "callspec") for item in request.session.items if str(item.path) == file]  # noqa: B009
+        return [each.params["name"] for each in taken if each.params["engine"] == engine]
+
+    return names
+
+
+@pytest.fixture(scope="session")
 def functions() -> Functions:
     return Functions()
 

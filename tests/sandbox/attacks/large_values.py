@@ -39,7 +39,7 @@ PYTHON = {
     "texts": "['é' * 30 for i in range(199_000)]",
     "floats": "[i + 0.1234567 for i in range(199_000)]",
     "integers": "[10**60 + i for i in range(99_000)]",
-    "deep lists": "[eval('[' * 60 + ']' * 60) for i in range(2_400)]",
+    "deep lists": "[eval('[' * 60 + ']' * 60) for i in range(1_950)]",
     "shared lists": "[['é' * 1000] * 10] * 500",
 }
 """Legal results: below 16 MiB as JSON, and 200,000 parts."""
@@ -50,7 +50,7 @@ SCRIPT = {
     "escaped text": "'\"'.repeat(15 << 19)",
     "texts": "Array.from({length: 199000}, () => 'é'.repeat(30))",
     "floats": "Array.from({length: 199000}, (_, i) => i + 0.1234567)",
-    "deep lists": "Array.from({length: 2400}, () => JSON.parse('['.repeat(60) + ']'.repeat(60)))",
+    "deep lists": "Array.from({length: 1950}, () => JSON.parse('['.repeat(60) + ']'.repeat(60)))",
     "shared lists": "new Array(500).fill(new Array(10).fill('é'.repeat(1000)))",
 }
 TOO_LARGE = {

@@ -178,6 +178,7 @@ ESCAPES: list[tuple[str, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(5, each="jail")
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are those of x86_64")
 @pytest.mark.parametrize("code", [row[1] for row in ESCAPES], ids=[row[0] for row in ESCAPES])
 def test_guest_code_reaches_nothing(jail: Target, outside: Outside, secret: str, code: str) -> None:
@@ -311,6 +312,7 @@ def ends_well(target: Target, session: str, code: str, expected: set[str]) -> No
     assert target.box.run("1 + 1", session="bystander").result == 2
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(("code", "expected"), [row[1:] for row in BOMBS], ids=[row[0] for row in BOMBS])
 def test_a_bomb_ends_in_time_and_does_no_harm(
@@ -320,6 +322,7 @@ def test_a_bomb_ends_in_time_and_does_no_harm(
     ends_well(any_jail, sid, code, expected)
 
 
+@pytest.mark.sampled(4, each="jail")
 @pytest.mark.slow
 @pytest.mark.parametrize(("code", "expected"), [row[1:] for row in HOARDS], ids=[row[0] for row in HOARDS])
 def test_memory_files_and_threads_are_limited_in_each_kind_of_jail(
@@ -444,6 +447,7 @@ FORGERIES: list[tuple[str, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [row[1] for row in FORGERIES], ids=[row[0] for row in FORGERIES])
 def test_whatever_a_guest_says_the_host_is_well(
@@ -508,6 +512,7 @@ PLANTED: list[tuple[str, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [row[1] for row in PLANTED], ids=[row[0] for row in PLANTED])
 def test_what_one_run_plants_the_next_does_not_use(
@@ -544,6 +549,7 @@ LARGE: list[tuple[str, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [row[1] for row in LARGE], ids=[row[0] for row in LARGE])
 def test_a_large_frame_costs_the_host_a_few_times_its_size(any_jail: Target, sid: str, code: str) -> None:

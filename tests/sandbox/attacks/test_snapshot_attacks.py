@@ -269,6 +269,7 @@ PICKLES: dict[str, bytes] = {
 SLOW = {"runs for ever", "changes the runner", "expands", "deep", "crashes", "a huge text", "needs memory"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in PICKLES]
 )
@@ -382,6 +383,7 @@ def changed(data: bytes, **fields: Any) -> bytes:
     return encode_cell(msgspec.structs.replace(cell, **{"dump": dump, **own}))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "change",
     [

@@ -133,6 +133,7 @@ def listening() -> Iterator[socket.socket]:
         yield server
 
 
+@pytest.mark.sampled(4, each="jailed")
 @pytest.mark.parametrize("probe", PROBES, ids=[repr(row)[:70] for row in PROBES])
 def test_guest_code_does_not_get_out(
     jail_session: Session, secret_file: Path, listening: socket.socket, probe: str
@@ -254,6 +255,7 @@ TAMPERING: list[str] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(4, each="jailed")
 @pytest.mark.parametrize("code", TAMPERING, ids=[repr(row)[:70] for row in TAMPERING])
 def test_whatever_code_does_to_its_own_process_the_host_is_well(jail_session: Session, code: str) -> None:
     """Ours: the guest's runner is guest territory; the host trusts nothing from it and keeps running."""

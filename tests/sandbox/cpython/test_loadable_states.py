@@ -31,6 +31,7 @@ def _run(cells: CPythonCells, request: CellRequest) -> CellEnd:
     return end
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", GROWTH)
 def test_every_state_that_was_stored_can_be_loaded_again(
     engine: CPythonCells, other: CPythonCells, request_of: Request, kind: str
