@@ -39,7 +39,7 @@ def costly(tmp_path: Path) -> str:
 
 
 def test_a_turn_and_a_session_tell_what_they_cost(standfast: Any, costly: str) -> None:
-    """Ours: issue 7, the cost where the usage is."""
+    """Ours: the cost is shown with the usage."""
     ran = standfast("chat", "hi", "--model", costly)
     assert "1 model call · 1010 tokens · $0.0021" in ran.stderr
     ran = standfast("chat", "again", "--model", costly, "--json")

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_value_of_the_last_expression_is_the_result(standfast: Any) -> None:
-    """Seed: the first example of the issue."""
+    """Seed: the first example of the command line."""
     ran = standfast("run", "-e", "sum(range(10))", "--json")
     assert (ran.status, ran.document["status"], ran.document["result"]) == (0, "ok", 45)
 

@@ -27,7 +27,7 @@ def lines_of(text: str) -> list[list[str]]:
 
 
 def test_a_conversation_is_drawn_with_a_bar_for_every_span(standfast: Any, tmp_path: Path) -> None:
-    """Ours: the issue's demand; a waterfall in the terminal, and where there is none."""
+    """Ours: every span has a bar, in a terminal and in a pipe."""
     trace = str(tmp_path / "t.jsonl")
     assert standfast("chat", "order A1", "--trace", trace).status == 0
     shown = standfast("trace", "show", "chat", "--file", trace)

@@ -15,7 +15,7 @@ def session(standfast: Any) -> str:
 
 
 def test_a_trigger_is_added_listed_and_removed(standfast: Any, session: str) -> None:
-    """Ours: issue 8, `standfast triggers list|add|remove`."""
+    """Ours: `standfast triggers list|add|remove` manage triggers."""
     assert standfast("triggers", "list", "--json").document == []
     assert "no triggers" in standfast("triggers", "list").stdout
     made = standfast(
@@ -75,7 +75,7 @@ def test_a_trigger_of_an_unknown_session_says_how_to_make_one(standfast: Any) ->
 
 
 def test_what_is_fired_is_queued_once_for_each_key(standfast: Any, session: str) -> None:
-    """Ours: issue 8, `standfast triggers fire`; the turn is left to the program that knows the agent."""
+    """Ours: `standfast triggers fire` leaves the turn to the program that knows the agent."""
     standfast("triggers", "add", "orders", "--session", session, "--source", "shop")
     words = ("triggers", "fire", "shop", "--key", "A1", "--payload", '{"id": "A1"}')
     fired = standfast(*words, "--json").document

@@ -63,7 +63,7 @@ def test_a_cell_that_made_no_call_is_begun_again(bench: Benches) -> None:
 
 
 def test_a_cell_whose_calls_were_under_way_gets_them_carried_out_first(bench: Benches) -> None:
-    """Seed: issue 5, a crash in the middle of a cell resumes the cell at the call."""
+    """Seed: after a crash in the middle of a cell, it resumes at the call."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "a", "b"),))
@@ -82,7 +82,7 @@ def test_a_cell_whose_calls_were_under_way_gets_them_carried_out_first(bench: Be
 
 
 def test_a_cell_that_had_received_results_resumes_with_all_of_them(bench: Benches) -> None:
-    """Seed: issue 5, finished calls are replayed and not repeated."""
+    """Seed: finished calls are replayed, not repeated."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "a", "b", "c"),), (paused(1, 2),))

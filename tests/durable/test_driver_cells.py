@@ -145,7 +145,7 @@ def test_a_store_that_fails_while_a_cell_computes_is_the_error_of_the_turn(bench
 
 
 def test_a_call_of_a_cell_begins_once_its_pause_and_its_intent_are_on_disk(bench: Benches) -> None:
-    """Seed: issue 5, each host call is an effect in the journal of the durable turn."""
+    """Seed: each call of a cell is an effect in the journal of the turn."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         driver, _host, commands = await begin(one, (paused(1, 1, "look"),), (settled(1),))
@@ -267,7 +267,7 @@ def waiting(one: Bench, call_id: int, kind: Any = "timer") -> Wait:
 
 
 def test_what_a_cell_holds_is_set_free_before_the_turn_is_parked(bench: Benches) -> None:
-    """Seed: issue 5, the worker process is released; what is left of the cell is journaled with the park."""
+    """Seed: the worker process is released; the suspended cell is journaled with the park."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "sleep"),))
@@ -310,7 +310,7 @@ def test_a_turn_does_not_park_while_its_cell_computes(bench: Benches) -> None:
 
 
 def test_a_decision_continues_the_cell_in_another_process(bench: Benches) -> None:
-    """Seed: issue 5, a decision in any process continues it; what was called is not called again."""
+    """Seed: a decision in any process resumes the cell without repeating calls."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "look", "sleep"),), (paused(1, 2),))
@@ -473,7 +473,7 @@ def test_a_cell_that_ended_meanwhile_does_not_go_on_beside_others(bench: Benches
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
 def test_breaking_in_ends_a_cell_that_computes(bench: Benches, how: str) -> None:
-    """Seed: issue 5, a cell that never ends: the turn ends."""
+    """Seed: a turn ends even if its cell does not."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         one.limits = UsageLimits(max_wall_ms=60_000)
@@ -570,7 +570,7 @@ def test_what_a_cell_delivers_after_the_end_changes_nothing(bench: Benches) -> N
 
 
 def test_a_cell_that_hands_over_opens_the_frame_in_the_commit(bench: Benches) -> None:
-    """Seed: issue 5, `continue_as(task, seed)`."""
+    """Seed: `continue_as(task, seed)` switches frames."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         switch = FrameSwitchRequested(at_ms=1, switch=FrameSwitch(frame_id="f_2"))

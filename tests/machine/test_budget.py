@@ -42,12 +42,12 @@ STEPS = UsageLimits(max_iterations=1_000)
     ],
 )
 def test_the_model_gets_a_warning_when_a_level_is_reached_and_not_before(used: int, level: int) -> None:
-    """Seed: issue 5, warnings to the model at 60, 90 and 100 %."""
+    """Seed: the model is warned at 60, 90 and 100 %."""
     assert _level(STEPS, iterations=used) == level
 
 
 def test_the_words_name_what_is_used_and_what_to_do() -> None:
-    """Seed: issue 5. The words fit a model that has `finish` and one that has not."""
+    """Seed: the text suits models with and without `finish`."""
     limits = UsageLimits(max_iterations=50, max_tokens=100_000, max_wall_ms=90_500)
     assert _warned(limits, iterations=30) == (
         "30 of 50 steps used (60 %). Plan what is left so that you come to an answer in time."
@@ -73,7 +73,7 @@ def test_a_share_is_never_rounded_up() -> None:
 
 
 def test_the_model_gets_each_warning_once() -> None:
-    """Seed: issue 5. A model that reads the same warning at each step stops reading it."""
+    """Seed: a repeated warning would be ignored by the model."""
     watch = BudgetWatch()
     limits = UsageLimits(max_iterations=10)
     told = [watch.warning(limits, TurnSpending(iterations=used, tokens=0, wall_ms=0)) for used in range(13)]
@@ -81,7 +81,7 @@ def test_the_model_gets_each_warning_once() -> None:
 
 
 def test_a_jump_tells_of_the_highest_level_only() -> None:
-    """Seed: issue 5. From 10 to 95 % there is one warning, and none for 60 % after it."""
+    """Seed: from 10 to 95 % there is one warning, and none for 60 % afterwards."""
     watch = BudgetWatch()
     limits = UsageLimits(max_iterations=100, max_tokens=100)
     assert watch.warning(limits, TurnSpending(iterations=10, tokens=10, wall_ms=0)) is None
@@ -101,7 +101,7 @@ def test_a_second_limit_at_the_same_level_says_nothing_more() -> None:
 
 
 def test_the_fullest_limit_is_the_one_that_is_named() -> None:
-    """Seed: issue 5. Of two that are equally full, steps come first."""
+    """Seed: if two budgets are equally used, steps come first."""
     limits = UsageLimits(max_iterations=10, max_tokens=100, max_wall_ms=10_000)
     assert str(_warned(limits, iterations=7, tokens=80, wall_ms=9_000)).startswith(
         "9 of 10 seconds used (90 %)"
@@ -132,7 +132,7 @@ def test_a_warning_shows_tokens_over_the_limit_as_they_are() -> None:
 
 
 def test_it_is_spent_from_the_last_warning_on() -> None:
-    """Seed: issue 5. The driver asks this to grant one step and no more."""
+    """Seed: the driver uses this to grant exactly one more step."""
     watch = BudgetWatch()
     limits = UsageLimits(max_iterations=2)
     seen = []
@@ -143,7 +143,7 @@ def test_it_is_spent_from_the_last_warning_on() -> None:
 
 
 def test_warnings_cover_model_calls_and_money_as_well() -> None:
-    """Ours: issue 7. The last call that is allowed is the last step; money has no last step."""
+    """Ours: the last permitted call is the last step; a cost limit has no last step."""
     limits = UsageLimits(max_calls=10, max_cost_usd=0.5)
     assert _warned(limits, calls=6) == (
         "6 of 10 model calls used (60 %). Plan what is left so that you come to an answer in time."

@@ -70,7 +70,7 @@ def results(turn: Turn) -> list[ToolMessage]:
 
 
 def test_the_calls_of_a_cell_run_at_once_under_ids_of_the_turn() -> None:
-    """Seed: issue 5, each host call is an effect in the journal, as any native call is."""
+    """Seed: each call of a cell is an effect in the journal, like a native call."""
     turn = in_a_cell()
     assert turn.tell(paused(1, 1, "look", "pay", "look")) == ["tool.2.1", "tool.3.1", "tool.4.1"]
     assert turn.machine.calls.under_way() == [2, 3, 4]
@@ -104,7 +104,7 @@ def test_the_ids_of_a_cell_and_of_a_later_reply_never_meet() -> None:
 
 
 def test_plugins_rule_on_what_a_cell_calls_as_on_any_call() -> None:
-    """Seed: issue 5, the calls of code go through what native calls go through."""
+    """Seed: calls of code take the same steps as native calls."""
     turn = Turn(started(stages=("before_tool_call",)), calls("run_code"), ruled(1))
     assert turn.tell(paused(1, 1, "a", "b")) == ["tool.2.1?", "tool.3.1?"]
     turn.feed(ruled(3, arguments={"n": 2}))
@@ -300,7 +300,7 @@ def test_a_cell_itself_cannot_begin_to_wait() -> None:
 
 
 def test_only_the_result_of_the_cell_goes_to_the_model() -> None:
-    """Seed: issue 5, the model reads an observation, not every call."""
+    """Seed: the model reads an observation, not every call."""
     turn = in_a_cell(paused(1, 1, "a", "b"), recorded(2), recorded(3), paused(1, 2), settled(1, "both"))
     assert turn.talk() == ["user: hello", "assistant: run_code", "tool 1: both"]
     assert turn.history() == turn.talk()
@@ -395,7 +395,7 @@ def test_a_cell_beside_other_calls_is_one_of_them() -> None:
 
 
 def test_a_turn_parks_in_a_cell_only_when_the_cell_is_paused_and_nothing_runs() -> None:
-    """Seed: issue 5, the worker process is released and the turn is waiting."""
+    """Seed: the worker process is released and the turn is waiting."""
     turn = in_a_cell(paused(1, 1, "a", "pay"))
     assert turn.tell(waits(3)) == []
     assert turn.tell(settled(2)) == ["cell.1 hears 2"]
@@ -421,7 +421,7 @@ def test_a_turn_does_not_park_while_another_call_runs() -> None:
 
 
 def test_a_wait_that_ends_runs_the_call_and_then_the_cell() -> None:
-    """Seed: issue 5, a decision in any process continues it."""
+    """Seed: a decision in any process resumes the cell."""
     turn = in_a_cell(paused(1, 1, "sleep"), waits(2, kind="timer"))
     assert turn.recovered() == ["park w2"]
     (command,) = turn.feed(ended("w2", Elapsed()))
@@ -478,7 +478,7 @@ def test_a_result_for_a_parked_cell_lets_the_time_of_the_turn_go_on() -> None:
     ],
 )  # fmt: skip
 def test_a_fresh_machine_asks_for_what_is_unanswered(more: tuple[Input, ...], asked: list[str]) -> None:
-    """Seed: issue 5, a crash in the middle of a cell resumes it; finished calls are not repeated."""
+    """Seed: after a crash in the middle of a cell, finished calls are not repeated."""
     turn = in_a_cell(*more, resumed())
     assert turn.recovered() == asked
 

@@ -40,7 +40,7 @@ from standfast.model.outcome import Finished, FrameSwitched, StopReason
 
 
 def test_code_gives_the_answer_which_is_said_as_if_the_model_had() -> None:
-    """Seed: issue 5, `finish(value)`."""
+    """Seed: `finish(value)` ends the turn."""
     turn = in_a_cell(paused(1, 1, "a"), settled(2))
     assert turn.tell(finish(1, "42")) == []
     assert turn.feed(settled(1, "finished")) == [Checkpoint("before_completion", 1, "42")]
@@ -87,7 +87,7 @@ def test_plugins_may_hold_an_answer_of_code() -> None:
 
 
 def test_the_model_learns_that_an_answer_of_code_does_not_fit() -> None:
-    """Seed: issue 5, validated against `output_type`."""
+    """Seed: the value is validated against `output_type`."""
     turn = in_a_cell(finish(1, "many"), settled(1))
     assert turn.tell(misfit("$ is no number")) == ["model.2"]
     assert turn.talk()[-2:] == [
@@ -184,7 +184,7 @@ def test_a_cell_that_brings_something_else_is_progress(report: dict[str, Json]) 
 
 
 def test_the_model_gets_warnings_of_its_budget_and_a_last_step() -> None:
-    """Seed: issue 5, budgets with warnings to the model at 60, 90 and 100 %."""
+    """Seed: the model is warned at 60, 90 and 100 % of its budget."""
     turn = Turn(started(warns=True, max_iterations=2))
     assert turn.tell(calls("run_code"), settled(1, 1), passed("after_work")) == ["model.2"]
     assert turn.tell(calls("run_code"), settled(2, 2), passed("after_work")) == ["model.3"]
@@ -194,7 +194,7 @@ def test_the_model_gets_warnings_of_its_budget_and_a_last_step() -> None:
 
 
 def test_the_last_step_may_give_the_answer() -> None:
-    """Seed: issue 5, the warning comes while there is still something to do about it."""
+    """Seed: the warning arrives while the model can still react."""
     turn = Turn(started(warns=True, max_iterations=1), calls("run_code"), settled(1), passed("after_work"))
     turn.feed(calls("run_code"), finish(2, "in time"), settled(2))
     assert turn.tell(passed("before_completion")) == ["commit finished"]

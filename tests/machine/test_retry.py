@@ -110,7 +110,7 @@ def test_a_time_in_the_past_is_no_wish() -> None:
 def test_no_wait_is_shorter_than_asked_or_longer_than_there_is_time(
     asked: int | None, attempt: int, waited: int, budget: int, seed: str
 ) -> None:
-    """Ours: issue 7, retries stay in budget and honour Retry-After."""
+    """Ours: retries stay within the budget and honour Retry-After."""
     decision = _decided(asked, attempt=attempt, waited_ms=waited, seed=seed, max_retry_wait_ms=budget)
     if isinstance(decision, Retry):
         assert decision.delay_ms >= (asked or 0)

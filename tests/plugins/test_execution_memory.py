@@ -84,7 +84,7 @@ def test_a_small_state_stands_in_the_record() -> None:
 
 
 def test_a_large_state_is_compressed() -> None:
-    """Ours: the issue's large states are mostly text."""
+    """Ours: large states are mostly text."""
     entry, blobs = written(b"row " * 100_000)
     (data,) = blobs.values()
     assert len(data) < 10_000

@@ -47,7 +47,7 @@ def test_a_cell_survives_kills_here_and_there(theatre: CodeTheatre) -> None:
 def test_a_turn_that_acts_in_code_survives_a_kill_at_every_point_and_another_while_it_is_recovered(
     theatre: CodeTheatre, scenario: str
 ) -> None:
-    """Ours: the issue's demand; calls are made once, cells go on, and the variables are right at the end."""
+    """Ours: calls run once, cells resume, and the final variables are correct."""
     points = theatre.kill_everywhere(scenario)
     assert points > 50
     print(f"{scenario}: {points} points")

@@ -78,7 +78,7 @@ class Reads:
 
 
 def test_a_text_of_five_megabytes_is_searched_and_summarised_with_a_small_prompt(filed: Place) -> None:
-    """Ours: the issue's demand; less than 64 KB are ever in a prompt, in all prompts together even."""
+    """Ours: all prompts together contain less than 64 KB of the input."""
 
     async def main() -> None:
         cells = [

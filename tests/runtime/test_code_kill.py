@@ -87,7 +87,7 @@ def home(child: Callable[..., Any], tmp_path: Path) -> Callable[..., Home]:
 def test_a_cell_that_is_killed_while_it_computes_computes_again_and_calls_nothing_twice(
     home: Callable[..., Home], how: str
 ) -> None:
-    """Ours: the issue; no call is under way, so nothing is interrupted, and nothing is asked for again."""
+    """Ours: no call is running, so nothing is interrupted or requested again."""
     computing = _killed_while_it_computes(home)
     truth = computing.ends(how)
     assert [line["name"] for line in truth.ledger] == ["price", "charge"]
@@ -132,7 +132,7 @@ def _any_left(group: int) -> bool:
 def test_a_cell_that_is_killed_while_a_call_of_it_runs_hears_what_is_known_of_it(
     home: Callable[..., Home], name: str, how: str
 ) -> None:
-    """Ours: the issue; the call that hung is made again if it may be, and is interrupted if it may not."""
+    """Ours: a running call is repeated if it is idempotent, otherwise reported as interrupted."""
     hanging = home("five")
     gate = hanging.path / f"{name}.hang"
     gate.touch()
@@ -152,7 +152,7 @@ def test_a_cell_that_is_killed_while_a_call_of_it_runs_hears_what_is_known_of_it
 
 @pytest.mark.parametrize("how", HEIRS)
 def test_a_cell_that_waits_outlives_the_process_that_ran_it(home: Callable[..., Home], how: str) -> None:
-    """Ours: the issue; the cell is bytes by then, and resumes where it stopped."""
+    """Ours: the suspended cell is stored and resumes where it stopped."""
     waiting = home("five")
     waiting.says(waiting.start("ask"), "waiting").kill()
     truth = waiting.ends(how)
@@ -163,7 +163,7 @@ def test_a_cell_that_waits_outlives_the_process_that_ran_it(home: Callable[..., 
 
 @pytest.mark.parametrize("how", HEIRS)
 def test_a_decision_that_was_just_made_outlives_its_process(home: Callable[..., Home], how: str) -> None:
-    """Ours: the issue; the process that asked is dead, the one that decided dies, a third one resumes."""
+    """Ours: the first process dies after asking, the second after deciding, and a third resumes."""
     waiting = home("five")
     waiting.says(waiting.start("ask"), "waiting").kill()
     waiting.says(waiting.start("decide"), "decided").kill()

@@ -40,7 +40,7 @@ def clerk(*replies: Any, **options: Any) -> Agent[Any, Any]:
 
 
 def test_native_calls_and_cells_are_mixed_in_one_session(place: Place) -> None:
-    """Ours: the issue's demand; for models and hosts that want both."""
+    """Ours: a model can use native calls and code in one session."""
 
     async def main() -> None:
         agent = clerk(

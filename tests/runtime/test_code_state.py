@@ -124,7 +124,7 @@ def test_a_worker_that_was_kept_for_an_older_state_is_not_used(place: Place) -> 
 
 
 def test_each_branch_of_a_fork_has_its_own_variables(place: Place) -> None:
-    """Ours: the issue's demand; fork after turn 2 and both branches see their own variables."""
+    """Ours: after a fork, both branches have their own variables."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -164,7 +164,7 @@ def test_a_fork_at_an_earlier_node_has_the_variables_of_then(place: Place) -> No
 
 
 def test_rewinding_takes_variables_back(place: Place) -> None:
-    """Ours: the issue's demand; also what was defined in between is gone, and a new line begins."""
+    """Ours: a rewind also removes definitions made since, and starts a new branch."""
 
     async def main() -> None:
         agent = typing()

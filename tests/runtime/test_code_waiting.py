@@ -95,7 +95,7 @@ def holds_nothing(runtime: Runtime) -> bool:
 
 
 def test_a_cell_waits_in_the_middle_of_an_expression(place: Place, shop: Shop) -> None:
-    """Ours: the issue's reason to be; what was computed before the wait is not computed again."""
+    """Ours: a resumed cell does not repeat the computation before the wait."""
 
     async def main() -> None:
         agent = coder(cell('x = 1 + price("AB") * refund("A", 5)'), finish("x"), tools=shop.tools)
@@ -121,7 +121,7 @@ def test_a_cell_waits_in_the_middle_of_an_expression(place: Place, shop: Shop) -
 
 
 def test_a_cell_that_waits_holds_no_worker(place: Place, shop: Shop) -> None:
-    """Ours: the issue's demand; the worker is released, the turn is waiting."""
+    """Ours: a waiting cell releases its worker, and the turn is waiting."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -304,7 +304,7 @@ def test_a_waiting_cell_sees_the_variables_of_before_and_leaves_its_own(place: P
 
 
 def test_a_cell_sleeps_for_days_without_a_process(place: Place, shop: Shop) -> None:
-    """Ours: the issue's demand; `await sleep(days=2)`."""
+    """Ours: code can wait for days with `await sleep(days=2)`."""
 
     async def main() -> None:
         agent = coder(cell("await sleep(days=2)\nx = 'woke'"), finish("x"), tools=shop.tools)
@@ -446,7 +446,7 @@ found
 def test_an_approval_a_timer_and_a_completion_end_in_any_order_in_any_runtime(
     filed: Place, shop: Shop, order: tuple[str, ...]
 ) -> None:
-    """Ours: the issue's demand; one `gather`, three waits, each over in another runtime."""
+    """Ours: one `gather` has three waits, each ended by another runtime."""
 
     async def main() -> None:
         agent = typing(tools=shop.tools)
@@ -740,7 +740,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 def test_a_decision_in_any_process_continues_the_cell(child: Start, tmp_path: Path, ledger: Path) -> None:
-    """Ours: the issue's demand; begun in one process, decided in others, continued in others yet."""
+    """Ours: a cell can be started, decided and resumed in different processes."""
 
     def run(**job: Any) -> Any:
         return json.loads(

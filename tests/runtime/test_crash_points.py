@@ -49,7 +49,7 @@ def test_a_turn_survives_kills_here_and_there(theatre: Theatre) -> None:
 
 @pytest.mark.slow
 def test_a_turn_survives_a_kill_at_every_point_and_another_while_it_is_recovered(theatre: Theatre) -> None:
-    """Ours: the issue's proof; a repeatable call, one that is not, an approval, the commit; killed twice."""
+    """Ours: two kills around an idempotent call, a non-idempotent one, an approval and the commit."""
     points = theatre.kill_everywhere("sequence")
     assert points > 50
     theatre.kill_twice("sequence", points, 2)

@@ -66,7 +66,7 @@ def upcoming(expression: str, after: str, count: int, zone: str = "UTC") -> list
     ],
 )
 def test_the_next_time_is_the_first_that_matches(expression: str, expected: str) -> None:
-    """Ours: issue 8, cron expressions with ranges, lists, steps, names and shorthands."""
+    """Ours: cron expressions have ranges, lists, steps, names and shorthands."""
     assert shown(next_after(expression, ms("2024-05-15T10:30"))) == expected
 
 
@@ -91,7 +91,7 @@ def test_a_day_that_begins_with_a_star_restricts_together_with_the_other() -> No
 
 
 def test_an_impossible_day_is_refused_at_once() -> None:
-    """Ours: issue 8, February 30 ends with an error and not with a search."""
+    """Ours: an impossible date such as February 30 raises an error instead of searching forever."""
     for expression in ("0 0 30 2 *", "0 0 31 4,6,9,11 *", "0 0 31 2 */2"):
         with pytest.raises(InvalidArgument, match="no month has") as caught:
             next_after(expression, 0)
@@ -134,7 +134,7 @@ def test_a_rare_day_is_found_over_a_century_without_a_leap_day() -> None:
     ],
 )
 def test_an_expression_that_is_wrong_says_where_and_what_to_write(expression: str, words: str) -> None:
-    """Ours: issue 8, errors are typed and have a hint."""
+    """Ours: errors are typed and have a hint."""
     with pytest.raises(InvalidArgument) as caught:
         parse_cron(expression)
     assert words in caught.value.message
@@ -164,7 +164,7 @@ def test_an_unknown_time_zone_is_an_error_with_a_hint(zone: str) -> None:
 
 
 def test_a_time_that_the_clock_skips_is_at_the_shift() -> None:
-    """Ours: issue 8, skipped times run once at the shift; the next day they are in their place."""
+    """Ours: skipped times fire once at the clock change, and normally the next day."""
     assert upcoming("30 2 * * *", "2024-03-30T12:00", 2, "Europe/Berlin") == [
         "2024-03-31 03:00", "2024-04-01 02:30",
     ]  # fmt: skip
@@ -178,7 +178,7 @@ def test_everything_that_the_clock_skips_together_is_once() -> None:
 
 
 def test_a_time_that_the_clock_has_twice_is_once() -> None:
-    """Ours: issue 8, doubled times run once: the first one."""
+    """Ours: a time that occurs twice fires once, the first time."""
     zone = "America/New_York"
     first = next_after("30 1 * * *", ms("2024-11-02T12:00", zone), zone)
     assert first == ms("2024-11-03T01:30", zone, fold=0)
@@ -288,7 +288,7 @@ def _wall(at_ms: int, zone: str) -> datetime:
 def test_the_next_time_is_the_one_that_a_walk_over_every_minute_finds(
     expression: str, near: str, later: int, zone: str
 ) -> None:
-    """Ours: issue 8, the property of the search, in zones with shifts of an hour, half an hour and none."""
+    """Ours: the search is correct in zones with shifts of an hour, half an hour and none."""
     at = ms(near) + later
     found, walked = next_after(expression, at, zone), _walk(expression, at, zone, minutes=3_000)
     if walked is not None:

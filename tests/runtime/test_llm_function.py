@@ -45,7 +45,7 @@ def lines(usage: tuple[UsageEntry, ...]) -> dict[str, Usage]:
 
 
 def test_code_asks_a_model_for_a_text(place: Place) -> None:
-    """Ours: the issue's demand; only the prompt is sent, not the conversation."""
+    """Ours: only the prompt is sent, not the conversation."""
 
     async def main() -> None:
         agent, model = asking(lambda prompt: prompt.upper(), cell('x = llm("hello")'), finish("x"))
@@ -218,7 +218,7 @@ def test_questions_have_numbers_of_their_own(memory: Place) -> None:
 
 
 def test_what_code_asks_is_in_the_ledger_under_its_name(place: Place) -> None:
-    """Ours: the issue's demand; its usage in the ledger, and in that of the turn."""
+    """Ours: the ledger and the turn's usage include the call."""
 
     async def main() -> None:
         code = "a = llm('one')\nb = llm('two')"

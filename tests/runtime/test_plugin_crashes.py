@@ -33,7 +33,7 @@ def test_a_turn_with_hooks_survives_kills_here_and_there(theatre: PluginTheatre)
 def test_a_turn_with_hooks_survives_a_kill_at_every_point_and_another(
     theatre: PluginTheatre, scenario: str
 ) -> None:
-    """Ours: the issue's demand; recovery never runs a hook twice, and what plugins remember is right."""
+    """Ours: recovery never repeats a recorded hook, and plugin states are correct."""
     points = theatre.kill_everywhere(scenario)
     assert points > 80
     print(f"{scenario}: {points} points")

@@ -422,7 +422,7 @@ def test_a_trace_of_a_plugin_goes_to_the_configured_sink(memory: Place, stage: s
 
 
 def test_a_call_that_a_plugin_wants_approved_does_not_meet_the_plugin_again(place: Place) -> None:
-    """Ours: the issue's demand; restart, approve, and no before-hook runs a second time."""
+    """Ours: no before-hook runs again after a restart and an approval."""
     look, done = effects()
     asked: list[str] = []
 

@@ -57,7 +57,7 @@ def agent_with(*plugins: object, **options: Any) -> Agent[Any, Any]:
 
 @pytest.mark.slow
 def test_what_a_plugin_remembers_is_there_in_the_next_process(run: Run) -> None:
-    """Ours: the issue's demand; with state, without state, and with larger pieces."""
+    """Ours: plugins are restored with state, without state, and with blobs."""
     plugins = ("counter", "stateless", "album")
     assert run(plugins, BUMP, BUMP, ("turn", "call paste"), COUNT) == ["ok", "ok", "ok", 2]
     assert run(plugins, COUNT, ("invoke", "album.look"), BUMP, COUNT) == [2, {"page": "page" * 5}, "ok", 3]
@@ -66,7 +66,7 @@ def test_what_a_plugin_remembers_is_there_in_the_next_process(run: Run) -> None:
 
 @pytest.mark.slow
 def test_a_newer_version_is_refused_and_loses_nothing(run: Run) -> None:
-    """Ours: the issue's demand; the error names both versions, and the older version still works."""
+    """Ours: the error names both versions, and the older version still works."""
     assert run(["counter"], BUMP) == ["ok"]
     before = run(["counter"], ("said",))
     refused, asked, again = run(["newer"], BUMP, COUNT, BUMP)
@@ -80,7 +80,7 @@ def test_a_newer_version_is_refused_and_loses_nothing(run: Run) -> None:
 
 @pytest.mark.slow
 def test_a_newer_version_that_migrates_continues_and_the_older_is_then_refused(run: Run) -> None:
-    """Ours: the issue's demand; what was migrated is written in the new version with the next turn."""
+    """Ours: migrated state is written in the new version with the next turn."""
     assert run(["counter"], BUMP, BUMP) == ["ok", "ok"]
     assert run(["migrating"], COUNT, BUMP, COUNT) == [20, "ok", 21]
     assert run(["migrating"], COUNT) == [21]
@@ -98,7 +98,7 @@ def test_what_is_only_read_by_a_newer_version_stays_in_the_older_one(run: Run) -
 
 @pytest.mark.slow
 def test_what_a_plugin_remembers_waits_until_it_is_installed_again(run: Run) -> None:
-    """Ours: the issue's demand; several turns of other plugins pass meanwhile."""
+    """Ours: state is kept while other plugins take several turns."""
     assert run(["counter", "album"], BUMP, ("turn", "call paste")) == ["ok", "ok"]
     missing = run(["late"], ("turn", "hello"), ("turn", "call note"), COUNT)
     assert missing[:2] == ["ok", "ok"]
@@ -109,7 +109,7 @@ def test_what_a_plugin_remembers_waits_until_it_is_installed_again(run: Run) -> 
 
 @pytest.mark.slow
 def test_a_plugin_that_is_added_later_is_restored_with_nothing(run: Run) -> None:
-    """Ours: the issue's demand; SPEC §8, no entry in the snapshot: restore with state None."""
+    """Ours: a plugin without an entry in the snapshot is restored with the state None."""
     assert run(["counter"], BUMP) == ["ok"]
     assert run(["counter", "late"], ("invoke", "late.given"), COUNT, BUMP) == [[None, "1"], 1, "ok"]
     assert run(["counter", "late"], ("turn", "call note")) == ["ok"]
@@ -379,7 +379,7 @@ def test_a_plugin_that_raises_while_it_is_restored_is_named_and_nothing_is_lost(
 
 
 def test_a_fork_keeps_the_state_and_both_branches_then_differ(place: Place) -> None:
-    """Ours: the issue's demand; in the same process and in the next one."""
+    """Ours: a fork copies state, in the same process and in the next."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -411,7 +411,7 @@ async def three_bumps(runtime: Runtime) -> tuple[Session[Any], list[str]]:
 
 
 def test_a_fork_at_an_earlier_node_has_the_state_of_that_node(place: Place) -> None:
-    """Ours: the issue's demand; a node in the middle of a turn has the state from before that turn."""
+    """Ours: a node in the middle of a turn has the state from before that turn."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -436,7 +436,7 @@ def test_a_fork_at_an_earlier_node_has_the_state_of_that_node(place: Place) -> N
 
 
 def test_a_rewind_takes_the_state_back_and_forth(place: Place) -> None:
-    """Ours: the issue's demand; at once, for turns as for actions."""
+    """Ours: a rewind restores state at once, for turns and for actions."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -654,7 +654,7 @@ def test_a_child_gets_the_larger_pieces_that_its_parent_wrote_long_ago(memory: P
 def test_a_child_has_no_more_tools_than_its_parent_allows(
     memory: Place, parents: SessionToolAccess, wanted: SessionAuthority, found: list[str]
 ) -> None:
-    """Ours: the issue's demand; and the child of a child has no more than the child."""
+    """Ours: a grandchild has no more permissions than the child."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

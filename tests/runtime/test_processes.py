@@ -130,7 +130,7 @@ def _wait_for(ledger: Path, line: str, count: int = 1) -> None:
 def test_a_run_paused_in_an_expression_is_continued_by_another_process_after_sigkill(
     console: Callable[[], Console], ledger: Path
 ) -> None:
-    """Ours: the issue's heart; calls made before the pause are not made again."""
+    """Ours: calls made before the pause are not repeated."""
     first = console()
     first.run("x = 1\ndef twice(n):\n    return 2 * n")
     waiting = first.run("x += 1\ntotal = fee() + len(pay('A')) + twice(fee(2))\n[x, total]")

@@ -182,7 +182,7 @@ class Numbered(Plugin):
 
 @pytest.mark.parametrize("plugins", [(), (Numbered(),)])
 def test_a_turn_that_waited_asks_with_the_prompt_that_it_began_with(place: Place, plugins: Any) -> None:
-    """Ours: the issue's demand; what `system=` says is part of the turn's input."""
+    """Ours: `system=` is part of the turn's stored input."""
 
     async def main() -> None:
         model = ObedientModel()

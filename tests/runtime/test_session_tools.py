@@ -219,7 +219,7 @@ def test_what_is_decided_about_tools_is_durable_when_the_call_returns(place: Pla
 
 
 def test_what_is_decided_about_tools_follows_forks_and_rewinds(place: Place) -> None:
-    """Ours: the issue's demand; each node has the tools that it had."""
+    """Ours: tool settings belong to their node of the history."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -324,7 +324,7 @@ def test_a_source_is_added_and_removed_in_the_middle_of_a_session(memory: Place)
 
 
 def test_a_source_that_is_gone_after_a_restart_leaves_orphans_that_come_back_with_it(place: Place) -> None:
-    """Ours: the issue's demand; orphan hidden, then rebound with its settings, over restarts."""
+    """Ours: an orphan is hidden, and rebound with its settings after restarts."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -517,7 +517,7 @@ def test_a_tool_is_resolved_when_it_is_needed_and_once(memory: Place) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("availability", [ToolAvailability.SHOWCASED, ToolAvailability.CALLABLE])
 def test_ten_thousand_tools_cost_a_second_turn_nothing(memory: Place, availability: ToolAvailability) -> None:
-    """Ours: the issue's demand; no call of the provider, no catalog, the very same contracts."""
+    """Ours: the cached catalog calls no source and returns the same contracts."""
 
     async def main() -> None:
         heard: list[ToolCatalogContext] = []

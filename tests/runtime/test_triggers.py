@@ -70,7 +70,7 @@ def due(texts: list[str]) -> list[int]:
 
 
 def test_an_occurrence_becomes_one_turn_of_each_trigger_of_its_source(place: Place) -> None:
-    """Ours: issue 8, named sources; all triggers of the source hear of it, others do not."""
+    """Ours: all triggers of a source fire, others do not."""
 
     async def main() -> None:
         agent = clerk()
@@ -91,7 +91,7 @@ def test_an_occurrence_becomes_one_turn_of_each_trigger_of_its_source(place: Pla
 
 
 def test_the_same_source_and_key_are_delivered_once(place: Place) -> None:
-    """Ours: issue 8, occurrence with idempotency key, exactly one delivery; also after a restart."""
+    """Ours: an occurrence is delivered exactly once per key, also after a restart."""
 
     async def main() -> None:
         for expected in (1, 0):
@@ -184,7 +184,7 @@ def test_an_occurrence_waits_for_the_decision_that_its_session_waits_for(place: 
 
 
 def test_a_session_that_is_not_open_here_is_run_if_its_agent_is_known(place: Place) -> None:
-    """Ours: issue 8, a process that knows the session's agent runs a queued input, which waits until then."""
+    """Ours: a queued input waits for a process that knows the session's agent."""
 
     async def main() -> None:
         async with opened(place, clerk()) as first:
@@ -219,7 +219,7 @@ def test_what_another_process_delivers_while_we_run_is_run_here(tmp_path: Path, 
 
 
 def test_a_trigger_needs_a_session_and_dies_with_it(place: Place) -> None:
-    """Ours: issue 8, a trigger for a deleted session delivers nothing and breaks nothing."""
+    """Ours: a trigger for a deleted session does nothing."""
 
     async def main() -> None:
         async with opened(place, agent := clerk()) as runtime:
@@ -337,7 +337,7 @@ class Announces(Plugin):
 
 
 def test_a_payload_has_to_fit_what_a_plugin_announces_for_its_source(place: Place) -> None:
-    """Ours: issue 8, checked where the source is announced; what does not fit is not known."""
+    """Ours: the payload is validated where the source is announced."""
 
     async def main() -> None:
         agent = clerk(plugins=[Announces()])
@@ -366,7 +366,7 @@ def signed(body: bytes, secret: str = SECRET) -> str:
 
 
 def test_a_signed_webhook_is_an_occurrence_known_by_its_body_or_its_key(place: Place) -> None:
-    """Ours: issue 8, the entry point of signed webhooks."""
+    """Ours: webhooks must be signed."""
 
     async def main() -> None:
         async with opened(place, agent := clerk()) as runtime:
@@ -422,7 +422,7 @@ def test_an_empty_secret_and_a_body_that_is_no_text_are_refused(memory: Place) -
 
 
 def test_a_timer_fires_when_it_is_due_and_moves_on(place: Place) -> None:
-    """Ours: issue 8, the keeper fires due schedules with {due, now, missed}."""
+    """Ours: due schedules fire with {due, now, missed}."""
 
     async def main() -> None:
         start = place.clock.now_ms()
@@ -449,7 +449,7 @@ def test_a_timer_fires_when_it_is_due_and_moves_on(place: Place) -> None:
 
 @pytest.mark.slow
 def test_a_cron_timer_follows_the_clock_of_its_zone_over_a_shift(place: Place) -> None:
-    """Ours: issue 8, half past two on the night when the clock skips it is at three."""
+    """Ours: a time skipped by the spring clock change fires at the change."""
     place.clock.ms = 1_711_796_400_000  # 2024-03-30 12:00 in Berlin
 
     async def main() -> None:
@@ -489,7 +489,7 @@ def test_a_time_that_comes_once_is_fired_once(place: Place) -> None:
 
 
 def test_what_was_missed_while_no_process_ran_is_made_up_for_once(place: Place) -> None:
-    """Ours: issue 8, catch_up="once"; adding the same trigger again at the start does not lose it."""
+    """Ours: catch_up="once" fires once, even if the program adds the trigger again at its start."""
 
     async def main() -> None:
         start = place.clock.now_ms()
@@ -509,7 +509,7 @@ def test_what_was_missed_while_no_process_ran_is_made_up_for_once(place: Place) 
 
 
 def test_what_was_missed_is_passed_over_if_the_schedule_says_so(place: Place) -> None:
-    """Ours: issue 8, catch_up="skip"; a little late is not missed."""
+    """Ours: catch_up="skip" ignores missed times; a small delay is not a miss."""
 
     async def main() -> None:
         start = place.clock.now_ms()
@@ -630,7 +630,7 @@ def test_a_runtime_that_knows_no_agent_fires_nothing(place: Place) -> None:
 
 @pytest.mark.slow
 def test_two_runtimes_on_one_file_fire_a_timer_once(tmp_path: Path, clock: FakeClock) -> None:
-    """Ours: issue 8, the occurrence's key and the move to the next time are one transaction."""
+    """Ours: one transaction stores the occurrence and moves the trigger to its next time."""
     place = Place(tmp_path / "standfast.db", clock)
 
     async def main() -> None:
@@ -728,7 +728,7 @@ asyncio.run(main())
 def test_processes_that_are_killed_during_delivery_lose_and_double_nothing(
     child: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Ours: issue 8, SIGKILL in the middle and a restart: still each exactly once."""
+    """Ours: after SIGKILL and a restart, each occurrence is delivered exactly once."""
     database, count = tmp_path / "standfast.db", 300
     model = listener(tmp_path)
 
@@ -786,7 +786,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 def test_two_processes_on_one_file_fire_a_timer_once(child: Callable[..., Any], tmp_path: Path) -> None:
-    """Ours: issue 8, two processes see the same times due."""
+    """Ours: two processes that see the same due times deliver each once."""
     database, ticks = tmp_path / "standfast.db", 40
     model, clock = listener(tmp_path), FakeClock()
 

@@ -56,7 +56,7 @@ def staged(
 
 
 def test_the_cost_of_a_reply_is_in_the_result_the_message_and_the_ledger(place: Place) -> None:
-    """Ours: issue 7, cost in the usage ledger; it is journaled with the reply, and counted once."""
+    """Ours: the ledger has the cost, which is journaled with the reply and counted once."""
 
     async def main() -> None:
         used = Usage(input=1000, output=500)
@@ -103,7 +103,7 @@ def test_a_provider_may_know_what_it_costs_itself(memory: Place) -> None:
 
 
 def test_a_limit_on_money_is_refused_before_there_is_a_turn_if_no_price_is_known(memory: Place) -> None:
-    """Ours: issue 7, fail closed; the error says what to do."""
+    """Ours: without a price a cost limit fails closed, with a hint."""
 
     async def main() -> None:
         model = staged(Usage(input=5))
@@ -164,7 +164,7 @@ def test_a_turn_that_no_longer_has_a_price_can_be_cancelled(place: Place) -> Non
 
 
 def test_a_turn_stops_before_the_call_that_it_has_no_money_for(memory: Place) -> None:
-    """Ours: issue 7, enforced before a call is made."""
+    """Ours: limits are enforced before a call is made."""
 
     async def main() -> None:
         model = staged(Usage(input=5000), calls=99)  # a cent each
@@ -195,7 +195,7 @@ def test_the_price_of_the_model_that_was_asked_stands_in_for_an_unknown_name(mem
 
 
 def test_calls_that_failed_and_calls_of_tools_count_against_max_calls(memory: Place) -> None:
-    """Ours: issue 7, limits in calls; a tool's call that is one too many fails with an error."""
+    """Ours: a tool's model call beyond the limit fails with an error."""
 
     async def main() -> None:
         script = [{"failure": {"retryable": True}}, asks(("ponder", {"times": 5})), "one", "two", "never"]

@@ -286,7 +286,7 @@ def _agent() -> Agent[Any, str]:
 
 @pytest.mark.slow
 def test_a_hundred_sessions_take_ten_turns_at_once(tmp_path: Path) -> None:
-    """Ours: the issue; each session has its own turns, in order."""
+    """Ours: each session has its own turns, in order."""
 
     async def take_ten(runtime: Runtime, agent: Agent[Any, str], name: str) -> list[str | None]:
         session = await runtime.session(name, agent=agent)
@@ -339,7 +339,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 def test_a_thousand_idle_sessions_take_little_room_and_still_work(child: Start, tmp_path: Path) -> None:
-    """Ours: the issue; what they take is measured in `bench/turns.py`, here it only must not be absurd."""
+    """Ours: `bench/turns.py` measures the memory; this test only excludes absurd values."""
     said = json.loads(child(IDLE, tmp_path / "standfast.db").output(timeout=60))
     assert (said["first"], said["again"]) == (["one"], ["two"])
     print(f"{said['bytes_each']:.0f} bytes for each idle session")

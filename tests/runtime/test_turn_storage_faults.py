@@ -56,7 +56,7 @@ def _next_process(server: ForkServer, home: Path, number: int) -> bool:
 def test_a_disk_that_fails_at_any_write_of_a_turn_breaks_nothing(
     theatre: Theatre, case: Callable[[ForkServer, Path, int], bool]
 ) -> None:
-    """Ours: the issue; a typed error, no half commit, and the turn resumes when there is room."""
+    """Ours: a full disk gives a typed error and no partial commit; the turn resumes when there is room."""
     assert theatre.enumerate(case, theatre.points) > 80
 
 

@@ -76,7 +76,7 @@ async def weigh(grams: int) -> str:
 
 
 def test_an_exported_trace_passes_through_a_collector(receiver: Any, collector: str) -> None:
-    """Ours: the issue's must-show; the collector reads the trace with its own code, and loses nothing."""
+    """Ours: a collector decodes the trace with its own code, and no span is lost."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor

@@ -88,7 +88,7 @@ class Watching(Plugin):
 
 
 def test_an_exported_trace_opens_in_an_otlp_receiver(receiver: Any, clock: FakeClock) -> None:
-    """Ours: the issue's must-show; names, parents and attributes arrive as the conventions have them."""
+    """Ours: names, parents and attributes of spans follow the semantic conventions."""
     from otlp_receiver import attributes
 
     from standfast import Agent

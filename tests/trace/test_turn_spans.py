@@ -38,7 +38,7 @@ async def run(sink: Any, agent: Any, *, clock: FakeClock | None = None, **option
 
 
 def test_a_turn_a_model_call_and_a_tool_call_are_spans_with_parents() -> None:
-    """Ours: the issue's demand; records with span parents."""
+    """Ours: each record names its parent span."""
     kept = Kept()
     done = asyncio.run(run(kept, agent_of(asks(("look", {"place": "A1"})), "end", tools=[look])))
     turn, call = kept.one("turn"), kept.one("tool_call")
@@ -121,7 +121,7 @@ def test_every_attempt_of_a_model_call_is_a_span() -> None:
 
 
 def test_the_calls_of_a_cell_are_parts_of_the_cell() -> None:
-    """Ours: the issue's demand; calls from code do not bypass traces."""
+    """Ours: calls made by code are traced like native ones."""
     kept = Kept()
     code = "```python\na = look('A1')\nfinish(a + look('A2'))\n```"
     asyncio.run(run(kept, agent_of(code, tools=[look], protocol="code")))

@@ -75,7 +75,7 @@ def _long(index: int, chars: int = 100_000) -> CellReport:
 
 
 def test_cells_are_in_the_order_of_their_calls() -> None:
-    """Seed: issue 5, earlier results as `history[n]`. Results of one reply may come in any order."""
+    """Seed: `history[n]` follows the order of the calls; results may arrive in any order."""
     messages: list[Message] = [
         UserMessage(content="go"),
         _asked("a", "b"),
@@ -182,7 +182,7 @@ def test_a_refused_cell_shows_why() -> None:
 
 
 def test_history_has_code_output_result_and_error_of_each_cell() -> None:
-    """Seed: issue 5, `history[n]`."""
+    """Seed: `history[n]` is the result of cell n."""
     blobs = Blobs()
     failure = ErrorObject(code="RUNTIME_ERROR", message="boom", hint="h", span=Span(line=2))
     entries = [
@@ -203,7 +203,7 @@ def test_history_has_code_output_result_and_error_of_each_cell() -> None:
 
 
 def test_a_long_report_is_read_whole() -> None:
-    """Seed: issue 5, the whole kept and readable from the next cell."""
+    """Seed: the next cell can read the whole result."""
     blobs = Blobs()
     report = CellReport(index=0, stdout="é\n" * 100_000, result={"rows": list(range(50_000))})
     (seen,) = _history([_entry(blobs, report)], blobs)
@@ -213,7 +213,7 @@ def test_a_long_report_is_read_whole() -> None:
 
 
 def test_the_newest_are_read_whole_until_the_cap() -> None:
-    """Seed: issue 5. Old output must not fill the memory of a cell; its cut text remains."""
+    """Seed: old output must not fill the memory of a cell; its shortened text remains."""
     blobs = Blobs()
     entries = [_entry(blobs, _long(index)) for index in range(4)]
     seen = _history(entries, blobs, cap_bytes=250_000)
@@ -274,7 +274,7 @@ def test_a_short_report_is_kept_in_the_message() -> None:
 
 
 def test_a_long_report_is_cut_in_the_message_and_kept_whole_beside_it() -> None:
-    """Seed: issue 5, the whole kept."""
+    """Seed: the whole result is kept."""
     blobs = Blobs()
     report = CellReport(
         index=2, stdout="o" * 9_000, stderr="short", result={"rows": ["r"] * 9_000}, finished=True

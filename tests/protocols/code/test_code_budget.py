@@ -32,7 +32,7 @@ def stopped(played: Played) -> StopReason:
 
 
 def test_the_model_is_warned_at_60_90_and_100_percent_of_its_steps(place: Place) -> None:
-    """Seed: issue 5, budgets with warnings to the model at 60, 90 and 100 %; then the turn is stopped."""
+    """Seed: the model is warned at 60, 90 and 100 % of its budget; then the turn stops."""
     played = play(place, *cells(11), limits=UsageLimits(max_iterations=10))
     assert warnings(played) == [
         "6 of 10 steps used (60 %). Plan what is left so that you come to an answer in time.",

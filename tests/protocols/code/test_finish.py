@@ -79,7 +79,7 @@ def test_the_next_turn_reads_the_answer_in_its_history(memory: Place) -> None:
     ],
 )
 def test_the_answer_is_of_the_output_type(memory: Place, kind: Any, expression: str, output: Any) -> None:
-    """Seed: issue 5, `finish(value)` validated against `output_type`."""
+    """Seed: `finish(value)` is validated against `output_type`."""
     assert play(memory, finish(expression), output_type=kind).first.output == output
 
 

@@ -39,7 +39,7 @@ def native(code: str) -> dict[str, Any]:
 
 
 def test_broken_code_is_not_run_and_shown_with_line_and_caret(place: Place) -> None:
-    """Ours: issue 5, broken code; a failed check costs no execution."""
+    """Ours: broken code fails its check and is not executed."""
     played = misbehave(place, cell("look('a')\nkept = = 1"), cell("kept = look('b')"), "over")
     assert observations(played.first.messages)[1] == (
         "[cell 1] failed, nothing was executed\n"
@@ -53,7 +53,7 @@ def test_broken_code_is_not_run_and_shown_with_line_and_caret(place: Place) -> N
 
 
 def test_four_broken_cells_in_a_row_end_the_turn(place: Place) -> None:
-    """Ours: issue 5, no-progress stop."""
+    """Ours: a turn without progress stops."""
     played = misbehave(place, *[cell(f"kept = = {number}") for number in range(4)])
     assert isinstance(played.first.outcome, Stopped)
     assert played.first.outcome.reason is StopReason.NO_PROGRESS
@@ -62,7 +62,7 @@ def test_four_broken_cells_in_a_row_end_the_turn(place: Place) -> None:
 
 
 def test_an_unknown_function_is_found_before_anything_runs(place: Place) -> None:
-    """Ours: issue 5, checked before it runs."""
+    """Ours: a cell is checked before it runs."""
     played = misbehave(place, cell("kept = look('a')\nlok('b')"), "over")
     told = observations(played.first.messages)[1]
     assert told.startswith("[cell 1] failed, nothing was executed\nerror:\nUNKNOWN_TOOL: lok()")
@@ -111,7 +111,7 @@ def test_a_cell_in_another_language_gets_an_error_and_the_turn_continues(
 
 
 def test_a_model_that_insists_on_another_language_is_stopped(memory: Place) -> None:
-    """Ours: issue 5, code in the wrong language; the turn ends."""
+    """Ours: code in the wrong language is not executed, and the turn ends."""
     played = misbehave(memory, *["```bash\nls\n```"] * 4)
     assert isinstance(played.first.outcome, Stopped)
     assert played.first.outcome.reason is StopReason.NO_PROGRESS
@@ -132,7 +132,7 @@ def test_an_empty_cell_is_a_failed_one(memory: Place, empty: str) -> None:
 
 
 def test_only_the_first_of_several_cells_runs(place: Place) -> None:
-    """Ours: issue 5, two cells."""
+    """Ours: only the first of two cells runs."""
     reply = "\n\n".join([cell("kept = look('a')"), "then", cell("kept = look('b')"), cell("look('c')")])
     played = misbehave(place, reply, "over")
     assert observations(played.first.messages)[1].endswith(
@@ -143,7 +143,7 @@ def test_only_the_first_of_several_cells_runs(place: Place) -> None:
 
 
 def test_a_reply_without_a_cell_is_the_answer(memory: Place) -> None:
-    """Ours: issue 5, no cell."""
+    """Ours: a reply without a cell is the answer."""
     played = misbehave(memory, "Nothing to run: `kept` is fine.\n\n```json\n{}\n```")
     assert played.first.output == "Nothing to run: `kept` is fine.\n\n```json\n{}\n```"
     assert played.last.output == "before"
@@ -186,7 +186,7 @@ LISTED = """\
 def test_a_cell_is_found_wherever_it_stands_and_not_shown(
     memory: Place, reply: str, prose: str, chunk_size: int
 ) -> None:
-    """Ours: issue 5, a cell inside prose inside a list; the prose is shown without it."""
+    """Ours: a cell inside prose inside a list runs; the prose is shown without it."""
     played = misbehave(memory, {"text": reply, "chunk_size": chunk_size}, "over")
     assert "".join(played.shown) == f"{prose}overseen a"
     spoken = [one for one in played.first.messages if isinstance(one, AssistantMessage)]
@@ -229,7 +229,7 @@ def test_a_whole_cell_runs_though_the_reply_was_cut_off_after_it(memory: Place) 
 def test_a_cell_beyond_its_limits_is_stopped_and_its_variables_rolled_back(
     place: Place, code: str, problem: str
 ) -> None:
-    """Ours: issue 5, a cell that never ends; after a hard failure the state is as before."""
+    """Ours: a cell that never ends is stopped, and the state is restored."""
     bad = cell(f"kept = 'in between'\n{code}")
     cpu_ms = SMALL.cpu_ms if problem == "TIMEOUT_CPU" else 5_000  # a busy machine takes its time
     limits = msgspec.structs.replace(SMALL, cpu_ms=cpu_ms)

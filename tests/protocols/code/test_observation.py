@@ -38,7 +38,7 @@ def _read(**of: object) -> str:
 
 
 def test_every_section_has_its_place() -> None:
-    """Seed: issue 5, the observation is stdout, result, diagnostics with the failing line, and calls made."""
+    """Seed: the observation has stdout, result, diagnostics with the failing line, and calls."""
     text = _read(
         stdout="12 orders\n",
         stderr="slow\n",
@@ -81,7 +81,7 @@ def test_a_cell_that_leaves_nothing_says_so() -> None:
 
 
 def test_a_failed_check_says_that_nothing_was_executed() -> None:
-    """Seed: issue 5, a failed check costs no execution, and the model must not believe half of it ran."""
+    """Seed: the model must not assume that code which failed its check ran in part."""
     text = _read(error=FAILURE, diagnostics=(Diagnostic.error(FAILURE),), notes=(NOT_EXECUTED,))
     assert text.splitlines()[0] == "[cell 3] failed, nothing was executed"
     assert "notes:" not in text
@@ -89,7 +89,7 @@ def test_a_failed_check_says_that_nothing_was_executed() -> None:
 
 
 def test_each_diagnostic_is_shown_with_its_line() -> None:
-    """Seed: issue 5, diagnostics with the failing line."""
+    """Seed: diagnostics show the failing line."""
     found = tuple(
         Diagnostic(
             severity=Severity.ERROR, code="TYPE_ERROR", message=f"m{line}", span=Span(line=line, column=2)
@@ -152,7 +152,7 @@ def test_of_a_long_line_of_code_the_part_around_the_column_is_shown() -> None:
     ids=["text", "no text", "zero", "false", "a line", "short", "long"],
 )
 def test_a_result_is_shown_as_json_and_a_text_as_it_is(result: object, shown: str) -> None:
-    """Seed: issue 5. An indent is for what fits on a page and not on a line."""
+    """Seed: only values that do not fit on a line are indented."""
     assert _read(result=result) == f"[cell 3] ok\nresult:\n{shown}"
 
 
@@ -167,7 +167,7 @@ def test_output_that_the_engine_dropped_is_said_to_be_lost() -> None:
 
 
 def test_calls_are_listed_in_order_with_their_results() -> None:
-    """Seed: issue 5, calls made."""
+    """Seed: the observation lists the calls."""
     late = ErrorObject(code="TIMEOUT_TOOL", message="took\n  too long")
     text = _read(
         calls=(
@@ -184,7 +184,7 @@ def test_calls_are_listed_in_order_with_their_results() -> None:
 
 
 def test_many_calls_are_counted_and_failed_ones_shown() -> None:
-    """Seed: issue 5. A loop over a thousand orders is one line, its one denied refund another."""
+    """Seed: a loop over a thousand orders is one line, its one denied refund another."""
     calls = tuple(_denied(n) if n == 500 else _call(n) for n in range(1_000))
     assert _read(calls=calls).splitlines()[2:] == [
         "1000 calls: fetch × 999, refund × 1; 1 not ok",
@@ -227,7 +227,7 @@ def test_many_names_and_many_failures_stay_short() -> None:
 def test_arguments_are_shown_as_they_would_be_written(
     arguments: dict[str, object] | None, shown: str
 ) -> None:
-    """Seed: issue 5, `refund(order_id="A1", cents=500)`."""
+    """Seed: a call is shown as `refund(order_id="A1", cents=500)`."""
     assert short_arguments(arguments) == shown
 
 
@@ -260,7 +260,7 @@ def test_arguments_are_never_longer_than_their_limit(arguments: dict[str, object
 
 
 def test_a_long_text_is_cut_between_lines_and_says_where_the_whole_is() -> None:
-    """Seed: issue 5, under a budget, the whole kept and readable from the next cell."""
+    """Seed: the observation is within its budget; the next cell can read the whole."""
     stdout = "".join(f"line {n:05}\n" for n in range(5_000))
     lines = observation(CellReport(index=3, stdout=stdout), "", budget_chars=1_000).splitlines()
     marker = next(at for at, line in enumerate(lines) if line.startswith("…"))
@@ -273,7 +273,7 @@ def test_a_long_text_is_cut_between_lines_and_says_where_the_whole_is() -> None:
 
 
 def test_short_sections_leave_their_share_to_long_ones() -> None:
-    """Seed: issue 5. An error is not lost behind a megabyte of output, nor the output to a short error."""
+    """Seed: a megabyte of output does not hide an error, nor an error the output."""
     text = observation(CellReport(index=3, stdout="x" * 10**6, error=FAILURE), CODE, budget_chars=2_000)
     assert text.endswith(
         "error:\nRUNTIME_ERROR: ZeroDivisionError: division by zero\n"
@@ -362,7 +362,7 @@ _reports = st.builds(
 @pytest.mark.slow
 @given(_reports, _texts, st.integers(200, 9_000))
 def test_an_observation_never_exceeds_its_budget(report: CellReport, code: str, budget: int) -> None:
-    """Seed: issue 5, under a budget. Whatever a cell leaves, in any script, the head line is whole."""
+    """Seed: the budget holds for any output in any script, and the first line stays whole."""
     text = observation(report, code, budget_chars=budget)
     assert len(text) <= budget
     assert text.encode().decode() == text

@@ -33,7 +33,7 @@ def last_read(played: Played, call: int) -> str:
 
 
 def test_an_observation_has_output_result_and_calls(memory: Place) -> None:
-    """Seed: issue 5, the observation (stdout, result, diagnostics, calls made)."""
+    """Seed: the observation has stdout, result, diagnostics and calls."""
     played = play(memory, cell("print('hello')\n[look('a'), add(1)]"), "over")
     assert last_read(played, 1) == (
         '[cell 0] ok\nstdout:\nhello\nresult:\n["seen a",2]\ncalls:\nlook(key="a") -> ok\nadd(a=1) -> ok'
@@ -42,7 +42,7 @@ def test_an_observation_has_output_result_and_calls(memory: Place) -> None:
 
 @pytest.mark.parametrize("chars", [300, 2_000])
 def test_a_long_output_is_cut_for_the_model_and_whole_for_the_next_cell(place: Place, chars: int) -> None:
-    """Seed: issue 5, under a budget, the whole kept and readable from the next cell."""
+    """Seed: the observation is within its budget; the next cell can read the whole."""
     code = "[len(history[-1]['stdout']), history[-1]['stdout'][-10:], history[0]['stdout'].count('line')]"
     protocol = CodeProtocol(observation_chars=chars)
     played = play(place, cell(LONG), cell(code), "over", protocol=protocol)
@@ -106,7 +106,7 @@ def test_many_long_cells_leave_the_prompt_short(memory: Place) -> None:
 
 
 def test_history_has_every_cell_in_its_place(place: Place) -> None:
-    """Seed: issue 5, earlier results as `history[n]`; whatever came of a cell."""
+    """Seed: `history[n]` has earlier results, whether the cell succeeded or failed."""
     script = [
         cell("print('out')\n1"),
         cell("1 / 0"),

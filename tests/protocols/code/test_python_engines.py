@@ -62,7 +62,7 @@ def test_the_prompt_names_missing_features_only_where_some_are_missing() -> None
 
 @pytest.mark.slow
 def test_a_cell_has_all_of_python_and_waits_in_the_middle(filed: Place, shop: Shop) -> None:
-    """Ours: the issue's demand; approved elsewhere, earlier calls not repeated, variables there."""
+    """Ours: after an approval elsewhere, no call is repeated and the variables are there."""
 
     async def main() -> None:
         agent = typing(CPYTHON, tools=shop.tools)

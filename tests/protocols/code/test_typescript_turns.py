@@ -151,7 +151,7 @@ def test_a_task_is_taken_up_in_a_new_frame(place: Place) -> None:
 
 
 def test_a_model_repairs_what_it_is_shown_the_line_of(shop: Shop) -> None:
-    """Ours: the issue's repair loop; every observation has the line of the TypeScript source."""
+    """Ours: every observation has the line of the TypeScript source, so the model can repair it."""
     syntax, name, kind, *_ = observed(
         "const one: number = 1;\nconst two: number = one +;",
         'interface Found { cents: number }\nconst found: Found = await ordr({order_id: "A1"});',
@@ -319,7 +319,7 @@ def test_what_the_rules_name_is_there_and_what_they_deny_is_not() -> None:
 
 
 def test_a_cell_waits_in_one_runtime_and_resumes_in_another(place: Place, shop: Shop) -> None:
-    """Ours: the issue's demand; paused in the middle of an expression, earlier calls not repeated."""
+    """Ours: a cell pauses in the middle of an expression and repeats no earlier call."""
 
     async def main() -> None:
         agent = typing(tools=shop.tools)

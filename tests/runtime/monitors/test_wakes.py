@@ -75,7 +75,7 @@ async def _turns(session: Any, count: int) -> None:
 
 @pytest.mark.parametrize("stored", [False, True], ids=["memory", "sqlite"])
 def test_a_monitor_on_a_growing_file_wakes_an_idle_session_three_times(tmp_path: Path, stored: bool) -> None:
-    """Ours: issue "Host services": a queued wake starts a turn by itself when the session is idle."""
+    """Ours: a queued wake starts a turn automatically when the session is idle."""
     log = tmp_path / "log"
     log.touch()
 
@@ -125,7 +125,7 @@ asyncio.run(main(Path(sys.argv[1])))
 def test_killing_the_runtime_leaves_no_orphan_and_no_monitor_wrongly_running(
     child: Start, tmp_path: Path, opens: bool
 ) -> None:
-    """Ours: issue "Host services": SIGKILL of the runtime, and what is there after its restart.
+    """Ours: after SIGKILL of the runtime, a restart finds a consistent state.
 
     The session need not be opened, if its agent is known.
     """
