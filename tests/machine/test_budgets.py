@@ -328,7 +328,7 @@ def test_a_turn_that_is_taken_over_while_it_waits_keeps_its_time() -> None:
 
 
 def test_a_wait_that_is_replaced_while_the_turn_is_parked_does_not_count_twice() -> None:
-    """Bug: each time the turn parked anew, the time before the first wait was counted again."""
+    """Bug: each time the turn parked, the time before the first wait was counted again."""
     turn = Turn(at(0, started(max_wall_ms=10_000)), at(1_000, calls("a", "b")))
     turn.feed(at(2_000, waits(1)), at(4_000, waits(2)), at(5_000, waits(2, "again")), at(6_000, settled(1)))
     assert turn.machine.account.deadline_ms is None

@@ -73,7 +73,7 @@ def test_a_failed_call_is_a_result_for_the_model() -> None:
 
 
 def test_calls_and_results_keep_the_ids_of_the_provider() -> None:
-    """Ours: the provider wants its own ids back, also for calls that never ran."""
+    """Ours: the provider expects its own ids, also for calls that never ran."""
     turn = Turn(started(), asked_for(call("a", "{}", "toolu_1"), call("b", "no", "toolu_2")), settled(1))
     assistant, *results = turn.machine.messages[1:]
     assert isinstance(assistant, AssistantMessage)

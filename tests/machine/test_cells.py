@@ -77,7 +77,7 @@ def test_the_calls_of_a_cell_run_at_once_under_ids_of_the_turn() -> None:
 
 
 def test_a_turn_tells_whether_code_is_in_the_middle() -> None:
-    """Ours: only who runs code can go on with it; a cell that made no call yet may still be refused."""
+    """Ours: only an agent that runs code can resume a cell; one without calls can still be rejected."""
     turn = in_a_cell()
     assert not turn.machine.calls.any_cells()
     turn.feed(paused(1, 1, "look"))
@@ -156,7 +156,7 @@ def test_a_cell_hears_one_result_at_a_time_in_the_order_in_which_they_came(order
 
 
 def test_a_result_that_comes_while_the_cell_computes_is_kept_until_it_pauses() -> None:
-    """Ours: a cell hears only where it waits, so that the same results find it at the same place."""
+    """Ours: results are delivered only at pauses, so a replay delivers them at the same points."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2))
     assert turn.tell(settled(3)) == []
     assert turn.recovered() == ["cell.1 hears 2"]
@@ -164,7 +164,7 @@ def test_a_result_that_comes_while_the_cell_computes_is_kept_until_it_pauses() -
 
 
 def test_a_cell_that_pauses_with_nothing_to_hear_waits_for_what_runs() -> None:
-    """Ours: it is neither run again nor given up."""
+    """Ours: the cell is neither rerun nor abandoned."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2))
     assert turn.tell(paused(1, 2)) == []
     assert (turn.machine.phase, turn.machine.calls.under_way()) == (Phase.ACTING, [3])
@@ -243,7 +243,7 @@ def test_a_first_pause_under_another_number_is_none(number: int) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 3])
 def test_a_later_pause_under_another_number_is_none(number: int) -> None:
-    """Ours: what a cell that was run again says once more is known already."""
+    """Ours: the pauses of a rerun cell are already known."""
     turn = in_a_cell(paused(1, 1, "a"), settled(2))
     assert turn.tell(paused(1, number, "b")) == []
     assert turn.recovered() == ["cell.1 hears 2"]
@@ -252,7 +252,7 @@ def test_a_later_pause_under_another_number_is_none(number: int) -> None:
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_cell_that_is_paused_cannot_pause(number: int) -> None:
-    """Ours: it does not run, so nothing new can come of it."""
+    """Ours: a paused cell does not run, so it cannot pause again."""
     turn = in_a_cell(paused(1, 1, "a"))
     assert turn.tell(paused(1, number, "b")) == []
     assert turn.recovered() == ["tool.2.1"]
@@ -288,7 +288,7 @@ def test_a_pause_in_which_nothing_can_come_is_none() -> None:
 
 
 def test_a_cell_itself_cannot_begin_to_wait() -> None:
-    """Bug: after the wait it was begun anew, and its first pause taken for one that is known already."""
+    """Bug: after the wait the cell was rerun, and its first pause was taken for a known one."""
     turn = in_a_cell(paused(1, 1, "a"))
     assert turn.tell(waits(1)) == []
     assert turn.tell(settled(2)) == ["cell.1 hears 2"]
@@ -382,7 +382,7 @@ def test_a_cell_that_fails_while_it_is_paused_has_its_result() -> None:
 
 
 def test_a_cell_beside_other_calls_is_one_of_them() -> None:
-    """Ours: code mode in the standard protocol; results stand in the order of the calls."""
+    """Ours: code mode in the standard protocol keeps results in the order of the calls."""
     turn = Turn(started(), calls("look", "run_code"))
     assert turn.tell(paused(2, 1, "pay")) == ["tool.3.1"]
     assert turn.tell(settled(3)) == ["cell.2 hears 3"]

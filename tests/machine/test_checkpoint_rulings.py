@@ -69,7 +69,7 @@ def test_a_ruling_of_another_checkpoint_is_refused(kind: HookStage, other: HookS
 
 
 def test_a_checkpoint_is_ruled_on_once() -> None:
-    """Ours: what plugins say twice would be said to the model twice."""
+    """Ours: a repeated ruling must not reach the model twice."""
     turn = at("after_work")
     turn.feed(ran("after_work", messages=(said("x"),)))
     with pytest.raises(InternalError, match="HooksRan while passing"):
@@ -93,7 +93,7 @@ def test_what_plugins_say_after_work_comes_before_what_people_injected() -> None
 
 
 def test_plugins_that_have_something_to_say_before_completion_hold_the_turn() -> None:
-    """Seed: a checkpoint hook that injects makes the turn go on."""
+    """Seed: a checkpoint hook that injects a message continues the turn."""
     turn = at("before_completion")
     (command,) = turn.feed(ran("before_completion", messages=(said("not yet"),)))
     assert command == Checkpoint("before_completion", 1, "42", held=True)

@@ -67,7 +67,7 @@ def test_checkpoints_are_numbered_and_only_the_last_one_has_the_answer() -> None
 def test_passing_another_checkpoint_than_the_one_reached_is_refused(
     reached: CheckpointKind, given: CheckpointKind
 ) -> None:
-    """Bug: a turn that had its answer asked the model again when it was told that work was over."""
+    """Bug: a finished turn called the model again when a stale checkpoint was passed."""
     turn = Turn(started(), *((calls("a"), settled(1)) if reached == "after_work" else (answered(),)))
     with pytest.raises(InternalError, match=f"CheckpointPassed while at checkpoint {reached}"):
         turn.feed(passed(given))

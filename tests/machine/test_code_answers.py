@@ -53,7 +53,7 @@ def test_code_gives_the_answer_which_is_said_as_if_the_model_had() -> None:
 
 
 def test_a_turn_finishes_once_the_calls_under_way_have_their_results() -> None:
-    """Ours: what was begun is not left behind."""
+    """Ours: running calls get their results before the turn ends."""
     turn = Turn(started(), calls("run_code", "look"), paused(1, 1, "a", "b"), settled(3))
     assert turn.tell(finish(1)) == []
     assert turn.tell(settled(1)) == []

@@ -153,7 +153,7 @@ def test_a_message_at_the_checkpoint_stands_in_the_history_and_asks_no_model() -
 
 
 def test_calls_that_a_stopped_cell_leaves_behind_are_cancelled_and_known() -> None:
-    """Seed: §12, every call has a result; an execution without a record of its own is listed as given up."""
+    """Seed: every call has a result; an execution without a record is listed as abandoned."""
     turn = Turn(code_started(), paused(1, 1, "pay", "look", "ask"), recorded(3), waits(4), gives_up(1))
     assert [call.name for call in turn.machine.calls.given_up] == ["pay"]
     assert turn.machine.calls.under_way() == []

@@ -297,7 +297,7 @@ def test_files_are_written_and_checked_from_the_command_line(
 def test_the_command_line_continues_after_a_file_that_cannot_be_written(
     draft: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ours: one bad file does not hide the others, and the exit status tells of it."""
+    """Ours: one bad file does not hide the others, and sets the exit status."""
     missing = draft.parent / "missing.json"
     assert main(["write", str(missing), str(draft)]) == 1
     out, err = capsys.readouterr()

@@ -66,7 +66,7 @@ def test_a_turn_with_a_nonce_spreads_its_attempts_and_a_replay_spreads_them_alik
 
 
 def test_the_delay_counts_from_the_failure() -> None:
-    """Ours: who takes a turn over waits for what is left of it."""
+    """Ours: a process that takes over waits only for the rest of the delay."""
     turn = Turn(at(0, started()), at(70, failed(retryable=True)), at(900, resumed()))
     assert (turn.machine.failed_at_ms, turn.recovered()) == (70, ["model.2"])
 
@@ -100,7 +100,7 @@ def test_a_failure_that_cannot_pass_ends_the_turn_at_once() -> None:
 
 
 def test_a_context_that_is_too_long_ends_the_turn_with_a_reason_of_its_own() -> None:
-    """Ours: SPEC §7, the host can compact and go on."""
+    """Ours: the host can compact the history and continue."""
     turn = Turn(started(), failed("CONTEXT_OVERFLOW"))
     assert turn.stopped().reason is StopReason.CONTEXT_OVERFLOW
     assert turn.stopped().error.code == "CONTEXT_OVERFLOW"

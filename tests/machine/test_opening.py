@@ -40,7 +40,7 @@ def test_plugins_are_asked_before_the_model_is() -> None:
 
 
 def test_a_turn_whose_plugins_have_no_say_here_asks_the_model_at_once() -> None:
-    """Ours: SPEC §7, a stage without hooks is no step."""
+    """Ours: a stage without hooks is skipped."""
     assert Turn().tell(started(stages=("before_tool_call", "checkpoint", "after_turn"))) == ["model.1"]
 
 

@@ -62,7 +62,7 @@ def test_another_attempt_of_a_call_is_not_prepared_again() -> None:
 
 
 def test_the_prompt_stays_until_plugins_change_it_and_the_view_is_of_one_call() -> None:
-    """Seed: a prompt that did not change is not written again; a view is made anew each time."""
+    """Seed: an unchanged prompt is not written again; the view is computed each time."""
     turn = preparing()
     view = (Keep(start=0, stop=1), said("in short"))
     turn.feed(prepared(1, prompt="be brief", view=view))
@@ -76,7 +76,7 @@ def test_the_prompt_stays_until_plugins_change_it_and_the_view_is_of_one_call() 
 
 
 def test_a_compaction_opens_a_frame_before_the_turn() -> None:
-    """Seed: what compaction seeds stands in the place of earlier turns, and this turn behind it."""
+    """Seed: the seed of a compaction replaces earlier turns and precedes this one."""
     turn = preparing()
     assert turn.tell(prepared(1, compaction=COMPACTION)) == ["model.1"]
     turn.feed(answered(), passed("before_completion"))

@@ -126,7 +126,7 @@ def test_an_action_that_cannot_be_called_is_refused_when_the_session_is_built() 
 
 
 def test_annotations_that_cannot_be_read_are_refused() -> None:
-    """Ours: an action without types is no contract."""
+    """Ours: an action without types has no contract."""
 
     async def lost(self: Any, ctx: Any, args: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821
         ...

@@ -67,7 +67,7 @@ def written(data: bytes) -> tuple[PluginSnapshotEntry, dict[str, bytes]]:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_what_is_written_is_what_is_read(size: int) -> None:
-    """Ours: small states stand in the record, middling ones are a blob, large ones a compressed blob."""
+    """Ours: small states are in the record, medium ones in a blob, large ones in a compressed blob."""
     data = noise(size)
     entry, blobs = written(data)
     read = Executor()
@@ -174,7 +174,7 @@ def test_a_damaged_state_is_refused_and_names_its_plugin(
 
 
 def test_the_record_is_json() -> None:
-    """Ours: it stands in the session's state, which is JSON."""
+    """Ours: the record is part of the session's state, which is JSON."""
     entry, _ = written(noise(100))
     state = msgspec.json.decode(encode_entry(entry))["meta"]["state"]
     assert base64.b64decode(state["data"]) == noise(100)

@@ -188,7 +188,7 @@ def test_a_session_needs_a_protocol() -> None:
 
 @pytest.mark.parametrize("turns", [0, 1], ids=["new", "known"])
 def test_a_plugin_that_is_not_ready_fails_the_opening_of_the_session(place: Place, turns: int) -> None:
-    """Bug: its failure in `session_ready` was told at the first turn."""
+    """Bug: a failure in `session_ready` was reported only at the first turn."""
 
     class Unready(Plugin):
         def session_ready(self, ctx: PluginSessionContext) -> None:

@@ -318,7 +318,7 @@ def test_within_a_hook_the_plugins_own_host_has_no_more_than_the_hooks(kind: str
 
 @pytest.mark.parametrize("method", METHODS)
 def test_without_a_runtime_every_service_is_unavailable_by_name(method: str) -> None:
-    """Seed: the traits' defaults; what can do no harm does nothing, everything else says what is missing."""
+    """Seed: harmless methods do nothing by default; the others say what is missing."""
     if method in HARMLESS:
         assert asyncio.run(getattr(NO_HOST, method)("s")) is None
         return

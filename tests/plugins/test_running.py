@@ -160,7 +160,7 @@ def test_the_hooks_of_a_stage_share_one_deadline_and_the_one_under_way_is_blamed
 
 
 def test_what_a_hook_says_after_its_time_does_not_count() -> None:
-    """Bug: a guard that hung, and was told to stop, could say yes by swallowing that."""
+    """Bug: a guard that timed out could still allow the call by swallowing its cancellation."""
 
     async def stubborn() -> str:
         try:

@@ -113,7 +113,7 @@ def test_two_tools_of_one_name_are_refused() -> None:
 
 @pytest.mark.parametrize("prompt", [5, None, [], ["text", 5], "\ud800"])
 def test_a_prompt_that_is_none_is_refused(prompt: Any) -> None:
-    """Ours: it is the caller's fault and is said before anything begins."""
+    """Ours: an invalid prompt is the caller's fault and raises before anything begins."""
     with pytest.raises(InvalidArgument):
         agent_of("hello").run_sync(prompt)
 

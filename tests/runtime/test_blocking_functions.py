@@ -418,7 +418,7 @@ def test_a_validator_of_an_answer_that_never_returns_ends_at_its_limit(memory: P
 
 
 def test_a_turn_is_cancelled_while_a_validator_of_its_answer_blocks(memory: Place, block: Block) -> None:
-    """Ours: the check is given up."""
+    """Ours: the check is abandoned."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

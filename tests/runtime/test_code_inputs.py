@@ -415,7 +415,7 @@ def test_a_name_that_is_no_text_is_refused() -> None:
 
 
 def test_an_input_hides_a_tool_and_a_variable_of_its_name(memory: Place) -> None:
-    """Ours: what the host says counts; the variable is gone from then on."""
+    """Ours: an input takes precedence, and the variable is removed."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -148,7 +148,7 @@ def test_an_approval_inside_a_cell_of_code_mode_waits_there(place: Place) -> Non
 
 
 def test_finish_inside_run_code_ends_the_turn(place: Place) -> None:
-    """Ours: the answer is said as if the model had; calls of the same reply still get their results."""
+    """Ours: the answer appears as the model's text; calls of the same reply still get their results."""
 
     async def main() -> None:
         agent = clerk(asks(code("finish({'total': 3})"), ("price", {"order": "A"})), "next")

@@ -527,7 +527,7 @@ def test_a_state_that_cannot_be_read_here_is_refused_and_stays(
 
 
 def test_the_state_of_another_engine_is_refused_cell_by_cell_and_stays(place: Place) -> None:
-    """Ours: only the engine can tell; the model hears why, and going back to the other release works."""
+    """Ours: only the engine can detect this; the model reads why, and the other release still works."""
 
     async def main() -> None:
         async with place.runtime() as runtime:

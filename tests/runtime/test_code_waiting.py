@@ -237,7 +237,7 @@ def test_an_approval_that_expires_is_an_exception_in_the_cell(place: Place, shop
 
 
 def test_a_loop_asks_for_each_call_and_remembers_the_earlier_answers(place: Place, shop: Shop) -> None:
-    """Ours: a cell may be suspended and taken up many times, each time by another runtime."""
+    """Ours: a cell may be suspended and resumed many times, each time by another runtime."""
 
     async def main() -> None:
         code = """
@@ -383,7 +383,7 @@ def test_a_time_too_long_to_wait_is_an_exception(memory: Place, code: str) -> No
 
 
 def test_time_has_passed_for_the_code_that_slept(memory: Place) -> None:
-    """Ours: the clock of a cell moves with what it hears."""
+    """Ours: the clock of a cell advances with each result."""
 
     async def main() -> None:
         code = "import time\nbefore = time.time()\nawait sleep(hours=1)\nround(time.time() - before)"

@@ -438,7 +438,7 @@ def test_a_factory_that_fails_leaves_the_turn_as_it_is(memory: Place, problem: s
 
 
 def test_a_cancelled_turn_ends_without_deps(memory: Place) -> None:
-    """Ours: what cannot run can still be given up."""
+    """Ours: a turn that cannot run can still be cancelled."""
     paid: Paid = []
 
     async def main() -> None:

@@ -166,7 +166,7 @@ def test_many_questions_are_asked_at_once(memory: Place) -> None:
 
 
 def test_answers_that_come_one_after_the_other_are_all_paid_for(memory: Place) -> None:
-    """Bug: what was answered after another call had its result was left out of the ledger."""
+    """Bug: the ledger missed replies that arrived after another call had its result."""
 
     async def main() -> None:
         first_is_over = asyncio.Event()

@@ -88,7 +88,7 @@ def test_an_observer_from_the_beginning_sees_every_node_and_then_what_happens(pl
 
 
 def test_an_observer_resumes_after_a_stored_cursor_in_the_middle_of_a_turn(place: Place) -> None:
-    """Seed: streams that cannot be taken up again must never be met here."""
+    """Seed: an observer can always resume from a stored cursor."""
 
     async def main() -> None:
         model = HeldModel("next")

@@ -119,7 +119,7 @@ def test_settings_change_at_the_next_turn(memory: Place) -> None:
 
 @pytest.mark.parametrize("turns", [0, 1], ids=["new", "used"])
 def test_a_session_is_not_configured_to_talk_to_another_provider(memory: Place, turns: int) -> None:
-    """Bug: `configure` let a session go on with a provider that its history is not of."""
+    """Bug: `configure` let a session continue with another provider than that of its history."""
 
     async def main() -> None:
         one, other = ObedientModel(), ObedientModel("other:one")
@@ -153,7 +153,7 @@ class Reroutes(Plugin):
 def test_a_mutator_chooses_a_model_but_not_another_provider(
     memory: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Bug: a plugin could let a session go on with another provider; now its change is dropped and told."""
+    """Bug: a plugin could switch a session's provider; now its change is dropped and reported."""
 
     async def main() -> None:
         one, two, other = ObedientModel(), ObedientModel("obedient:two"), ObedientModel("other:one")
@@ -277,7 +277,7 @@ def test_a_mutator_that_fails_leaves_the_settings_as_they_were(
 
 
 def test_observers_see_what_changed_and_the_resulting_settings(memory: Place) -> None:
-    """Seed: session_config_changed carries before and after; after is what the mutators left."""
+    """Seed: session_config_changed has before and after; after is the result of the mutators."""
 
     async def main() -> None:
         heard: Heard = []

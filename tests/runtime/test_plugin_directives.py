@@ -228,7 +228,7 @@ def test_what_a_plugin_wanted_said_in_a_turn_that_then_stopped_begins_the_next(m
 
 @pytest.mark.parametrize("stage", WITHIN)
 def test_a_plugin_ends_the_turn_at_any_stage_but_its_end(place: Place, stage: str) -> None:
-    """Seed: AbortTurn; what is under way gets a result that says so, and the session can be used."""
+    """Seed: AbortTurn gives running calls a result that says so, and the session stays usable."""
     look, done = effects()
     asked: list[str] = []
 

@@ -231,7 +231,7 @@ def test_plugins_hear_of_a_session_that_is_opened_again(place: Place) -> None:
 
 
 def test_plugins_of_a_turn_that_resumes_elsewhere_hear_that_the_session_is_restored(place: Place) -> None:
-    """Ours: they are made anew, of what the journal has."""
+    """Ours: plugins are built from the journal."""
 
     async def main() -> None:
         it = Watched(place)
@@ -502,7 +502,7 @@ def test_a_protocol_that_fails_before_the_model_is_asked_ends_the_turn(memory: P
 
 @pytest.mark.parametrize("how", ["session", "host"])
 def test_a_protocol_that_fails_over_appended_nodes_fails_the_call(memory: Place, how: str) -> None:
-    """Bug: its failure was logged, and the caller was told that all is well."""
+    """Bug: the failure was only logged, and the call succeeded."""
 
     class Trips(Chronicle):
         async def append_session_nodes(self, ctx: Any, nodes: Sequence[Payload]) -> None:

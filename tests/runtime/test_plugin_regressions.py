@@ -74,7 +74,7 @@ class BrokenCatalog(Plugin):
 
 
 def test_a_catalog_that_cannot_be_made_leaves_no_turn_behind() -> None:
-    """Bug: the turn stayed unfinished, and was taken up and failed again every second."""
+    """Bug: the turn stayed unfinished, and was resumed and failed again every second."""
 
     async def main() -> None:
         async with Runtime() as runtime:
@@ -133,7 +133,7 @@ def test_a_scripted_model_reads_what_the_projector_makes_of_a_result() -> None:
 
 
 def test_the_decorator_is_importable_from_the_package_whichever_import_came_first() -> None:
-    """Bug: once a plugin was defined, the module of the same name stood in its place."""
+    """Bug: after a plugin was defined, the module of the same name replaced the decorator."""
     import standfast.plugins
 
     assert standfast.plugins.hook is hook

@@ -397,7 +397,7 @@ def test_sigkill_at_any_moment_leaves_a_readable_store(console: Callable[[], Con
 
 
 def test_no_engine_process_outlives_a_killed_host(console: Callable[[], Console]) -> None:
-    """Ours: SPEC §5, guest code cannot go on without its host."""
+    """Ours: guest code cannot continue without its host."""
     box = console()
     box.run("1")
     pid = box.child.process.pid

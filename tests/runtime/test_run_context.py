@@ -399,7 +399,7 @@ def test_a_tool_tells_of_what_happened_once(place: Place) -> None:
 
 
 def test_outside_of_turns_there_are_neither_attachments_nor_triggers() -> None:
-    """Ours: what is not to be had says so."""
+    """Ours: an unavailable service raises an error that says so."""
 
     async def main() -> None:
         ctx: RunContext[None] = RunContext(None)

@@ -82,7 +82,7 @@ async def _run(
 def test_a_result_is_kept_and_saved_when_the_store_can_be_written_again(
     tmp_path: Path, fault: type[apsw.Error], method: str
 ) -> None:
-    """Bug: a payment was made, its save failed once, and the model was told that it was interrupted."""
+    """Bug: after one failed save of a payment's result, the model read that the call was interrupted."""
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:

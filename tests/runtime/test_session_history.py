@@ -393,7 +393,7 @@ def test_nothing_is_added_by_adding_nothing(place: Place) -> None:
 
 
 def test_a_stopped_turn_leaves_its_end_in_the_history(place: Place) -> None:
-    """Ours: a person who reads the history sees why there is no answer."""
+    """Ours: the history shows a reader why there is no answer."""
 
     async def main() -> None:
         async with place.runtime() as runtime:

@@ -320,7 +320,7 @@ def test_an_overlay_holds_in_this_process_and_for_forks_only(place: Place) -> No
 
 
 def test_an_overlay_outlives_what_the_runtime_lets_go_of(memory: Place) -> None:
-    """Ours: a session's plugins may be made anew at any time; what the host has set holds."""
+    """Ours: the overlay survives when a session's plugins are rebuilt."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -534,7 +534,7 @@ def test_the_prompt_is_rendered_once_across_turns(memory: Place, monkeypatch: py
 def test_a_prompt_that_plugins_add_to_is_rendered_once_while_they_say_the_same(
     memory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: contributors are asked each time, and what they say decides whether anything is rendered."""
+    """Ours: contributors run each time; the prompt is rendered only if their text changes."""
     rendered = renders(monkeypatch)
 
     class Moody(Plugin):

@@ -88,7 +88,7 @@ def test_a_session_that_was_let_go_still_has_its_agent_and_new_event_numbers(tmp
 
 
 def test_a_session_that_was_never_opened_here_is_left_alone(tmp_path: Path) -> None:
-    """Ours: that sessions are let go does not make their agent one that takes up others of its name."""
+    """Ours: releasing sessions does not make their agent resume other sessions of the same name."""
 
     async def scenario() -> None:
         async with Runtime(tmp_path / "standfast.db") as other:

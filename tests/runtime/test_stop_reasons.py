@@ -61,7 +61,7 @@ def started() -> TurnMachine:
 
 
 def test_a_turn_that_brings_down_every_process_stops_as_interrupted() -> None:
-    """Bug: the stop reason interrupted was never given: such a turn was taken up for ever."""
+    """Bug: the stop reason interrupted was never used, so such a turn was resumed forever."""
     machine = started()
     for at in range(MAX_RESUMES):
         assert machine.feed(Resumed(at_ms=at)) == []

@@ -159,7 +159,7 @@ def test_a_tool_may_have_a_person_asked_whether_to_run_a_timed_out_call_again(
 
 
 def test_a_retry_that_a_limit_refuses_is_unknown_and_not_refused(memory: Place) -> None:
-    """Bug: the model was told of the refusal alone, as if nothing had happened before it."""
+    """Bug: the model read only about the rejected retry, not about the call before it."""
     ran: list[int] = []
 
     @tool(limits=CapabilityLimits(timeout_ms=250, rate_per_min=1), on_timeout="retry")

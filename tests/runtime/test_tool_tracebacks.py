@@ -133,7 +133,7 @@ def test_a_tool_can_hide_what_it_raises_from_the_model(
 
 
 def test_code_sees_no_more_than_the_model(memory: Place) -> None:
-    """Ours: hidden in a cell as in a native call; what the cell says of it goes to the model as well."""
+    """Ours: the message is hidden in cells as in native calls, because the model reads a cell's output."""
     cell = '```python\ntry:\n    discreet(order_id="A1")\nexcept Exception as e:\n    finish(str(e))\n```'
     done, _ = turn_of(memory, cell, protocol="code")
     assert "db.internal" not in done.output
@@ -215,7 +215,7 @@ def test_an_exception_that_cannot_be_shown_is_logged_all_the_same(
 def test_the_trace_has_the_places_and_with_contents_the_whole_traceback(
     memory: Place, tmp_path: Path, contents: bool
 ) -> None:
-    """Ours: without `contents` a trace says where a tool raised, and nothing of what the exception says."""
+    """Ours: without `contents`, a trace has the place of an exception but not its message."""
     path = tmp_path / "trace.jsonl"
     with JsonlTrace(path, contents=contents) as trace:
         turn_of(memory, asks("coroutine", "A1-is-private"), "end", runtime={"trace": trace})

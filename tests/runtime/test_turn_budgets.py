@@ -99,7 +99,7 @@ def test_calls_that_only_fail_are_no_progress(place: Place) -> None:
 
 
 def test_something_new_is_progress(place: Place) -> None:
-    """Ours: one good call among failing ones starts the count anew."""
+    """Ours: one successful call among failing ones resets the count."""
 
     async def main() -> None:
         bad, good = asks(("look", {})), asks(("look", {"key": "a"}))

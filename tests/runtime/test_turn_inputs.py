@@ -107,7 +107,7 @@ def test_messages_are_delivered_in_the_order_they_came_in(place: Place) -> None:
 
 
 def test_a_message_injected_into_an_idle_session_waits_for_its_next_turn(place: Place) -> None:
-    """Seed: both are durable. Ours: it is said before the turn's own input, also after a restart."""
+    """Seed: both inputs are durable. Ours: the injected one precedes the turn's own, also after a restart."""
 
     async def main() -> None:
         model = EchoModel()
@@ -147,7 +147,7 @@ def test_what_misses_the_last_checkpoint_becomes_the_next_turn(place: Place) -> 
 
 
 def test_a_message_injected_into_a_waiting_turn_is_delivered_when_it_resumes(place: Place) -> None:
-    """Ours: a turn that waits for a person hears what was said meanwhile."""
+    """Ours: a turn that waits for a person receives messages sent meanwhile."""
 
     async def main() -> None:
         script = [asks(("pay", {"cents": 5})), "end"]

@@ -267,7 +267,7 @@ def queued(session_id: str) -> QueuedInput:
 
 
 def test_a_closed_runtime_takes_no_more_turns(place: Place) -> None:
-    """Ours: what cannot be done is said."""
+    """Ours: an operation that a closed runtime cannot perform raises."""
 
     async def main() -> None:
         runtime = place.runtime()

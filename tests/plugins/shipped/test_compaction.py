@@ -256,7 +256,7 @@ def test_a_turn_that_waited_after_a_compaction_resumes_elsewhere_without_another
 
 
 def test_a_summary_is_summarized_in_its_turn(memory: Place) -> None:
-    """Ours: a session may go on for ever."""
+    """Ours: a session may continue indefinitely."""
 
     async def main() -> None:
         rules = ScriptedModel([f"r{number}" for number in range(1, 60)], strict=False)
@@ -350,7 +350,7 @@ def test_a_secret_that_a_user_typed_is_not_sent_to_be_summarized(memory: Place) 
     [{"window_tokens": 0}, {"fill": 2}, {"keep_turns": -1}, {"instructions": " "}, {"instructions": 1}],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    """Ours: what is wrong is said when the agent is made, and when a session is opened."""
+    """Ours: invalid options raise when the agent is created or the session is opened."""
     with pytest.raises(InvalidArgument, match="compaction"):
         Compaction(**options)
     with pytest.raises(InvalidArgument, match="compaction"):

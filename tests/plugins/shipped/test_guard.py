@@ -129,7 +129,7 @@ def test_every_operator_is_tried_above() -> None:
 
 
 def test_all_of_a_table_must_hold_and_a_default_stands_for_what_is_not_there() -> None:
-    """Ours: an optional argument needs a word about what it is when it is left out."""
+    """Ours: a rule about an optional argument needs a default for when it is omitted."""
     table = read_table({"a": 1, "limit": {"gt": 100, "default": 10}}, "here")
     assert holds(table, {"a": 1, "limit": 101})
     assert not holds(table, {"a": 2, "limit": 101})
@@ -223,7 +223,7 @@ def test_an_asked_call_waits_for_a_person_and_runs_once_approved(place: Place, r
 
 
 def test_an_asked_call_is_refused_once_denied(place: Place) -> None:
-    """Ours: the model hears the person's reason."""
+    """Ours: the model reads the person's reason."""
     ledger = Ledger()
 
     async def main() -> None:

@@ -127,7 +127,7 @@ def test_notes_of_a_session_go_with_its_history(place: Place) -> None:
 
 
 def test_notes_of_a_user_are_shared_by_all_sessions_and_survive_a_rewind(place: Place) -> None:
-    """Ours: the shelf is beyond sessions; which user it is may be said when a session is opened."""
+    """Ours: the shelf outlives sessions; the user may be chosen when a session is opened."""
     anna, ben = {"memory": {"scope": "user:anna"}}, {"memory": {"scope": "user:ben"}}
 
     async def main() -> None:

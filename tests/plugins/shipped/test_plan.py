@@ -53,7 +53,7 @@ def test_the_model_keeps_a_plan_and_reads_it_in_its_next_prompt(memory: Place) -
 
 
 def test_an_observer_gets_an_event_for_a_change_and_for_nothing_else(memory: Place) -> None:
-    """Ours: the user sees the plan; the same plan again is no news."""
+    """Ours: the user sees the plan; setting the same plan again emits no event."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

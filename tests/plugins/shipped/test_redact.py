@@ -384,7 +384,7 @@ def test_no_way_to_cut_a_reply_shows_a_secret(pieces: list[str], sizes: list[int
 
 
 def test_a_word_that_is_longer_than_any_key_is_shown_as_it_comes() -> None:
-    """Ours: a long encoded text does not stand still, nor does a key that it holds come through."""
+    """Ours: a long encoded text is not held back, and a key inside it is not shown."""
     text = "x" * 9_000
     assert FINDER.safe_length(text) == 9_000 - 4_096
     assert FINDER.safe_length(f"{text}/{OPENAI * 200}") == 9_001
@@ -507,7 +507,7 @@ def test_a_session_opened_with_secrets_of_its_own_keeps_them(place: Place) -> No
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    """Ours: what is wrong is said when the agent is made, and when a session is opened."""
+    """Ours: invalid options raise when the agent is created or the session is opened."""
     with pytest.raises(InvalidArgument):
         Redact(**options)
     with pytest.raises(InvalidArgument):

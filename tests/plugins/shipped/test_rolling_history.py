@@ -219,7 +219,7 @@ def test_the_same_messages_give_the_same_view() -> None:
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    """Ours: what is wrong is said when the agent is made, and when a session is opened."""
+    """Ours: invalid options raise when the agent is created or the session is opened."""
     with pytest.raises(InvalidArgument, match="rolling-history"):
         RollingHistory(**options)
     with pytest.raises(InvalidArgument, match="rolling-history"):

@@ -349,7 +349,7 @@ def test_a_subagent_can_be_given_less(memory: Place, given: list[str], had: list
 
 
 def test_what_was_taken_from_the_parent_is_taken_from_its_subagents(memory: Place) -> None:
-    """Ours: a tool that is switched off in the session is not to be had through a subagent like it."""
+    """Ours: a subagent like its parent cannot use a tool that is off in the parent's session."""
     cast = Cast(Lead=[calls(spawn("Twin.")), wait_all, told], **{"Twin.": ["fine"]})
 
     async def act(runtime: Runtime, session: Any) -> None:
@@ -653,7 +653,7 @@ def test_one_that_waits_for_a_person_can_be_closed(memory: Place) -> None:
 
 
 def test_closing_the_runtime_leaves_subagents_to_the_next_runtime(tmp_path: Any) -> None:
-    """Ours: a shutdown is no failure; parent and subagent go on in the next runtime."""
+    """Ours: a shutdown is not a failure; parent and subagent continue in the next runtime."""
     never, began = asyncio.Event(), asyncio.Event()
 
     def begin(request: ModelRequest) -> Any:

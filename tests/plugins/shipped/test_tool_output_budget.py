@@ -386,7 +386,7 @@ def test_a_fork_can_read_what_was_kept_before_it(place: Place) -> None:
     [{"max_bytes": 0}, {"max_bytes": 511}, {"max_lines": 9}, {"max_lines": True}, {"max_bytes": "1"}],
 )
 def test_a_budget_without_room_for_a_note_is_refused(options: dict[str, Any]) -> None:
-    """Ours: what is wrong is said when the agent is made, and when a session is opened."""
+    """Ours: invalid options raise when the agent is created or the session is opened."""
     with pytest.raises(InvalidArgument, match="tool-output-budget"):
         ToolOutputBudget(**options)
     with pytest.raises(InvalidArgument, match="tool-output-budget"):

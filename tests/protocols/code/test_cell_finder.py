@@ -81,7 +81,7 @@ def test_code_in_another_language_is_a_cell_too(tag: str) -> None:
 @pytest.mark.parametrize("tag", ["cell", "run_code"])
 @pytest.mark.parametrize("language", Language)
 def test_a_fence_that_names_the_act_is_in_the_sessions_language(tag: str, language: Language) -> None:
-    """Ours: a model that was told of cells may tag them so."""
+    """Ours: a model whose prompt mentions cells may tag them so."""
     assert find_cells(f"```{tag}\nx\n```", language)[1] == (FoundCell(str(language), "x", True),)
 
 

@@ -63,7 +63,7 @@ def test_there_is_one_last_step_and_no_other(memory: Place) -> None:
 
 
 def test_the_model_is_warned_of_its_tokens(place: Place) -> None:
-    """Seed: the fullest account decides; a jump over several levels tells of the highest."""
+    """Seed: the most used budget decides; a jump over several levels warns of the highest."""
     used = [
         {"text": one, "usage": {"input": tokens}}
         for one, tokens in zip([*cells(3), finish("x")], [650, 50, 400, 50], strict=True)

@@ -163,7 +163,7 @@ def test_a_guard_can_refuse_a_cell_by_its_code(place: Place) -> None:
 
 
 def test_the_code_of_a_cell_can_be_replaced(memory: Place) -> None:
-    """Ours: what ran is what stands in the history."""
+    """Ours: the history has the code that ran."""
     replace = ReplaceToolArgs(arguments={"code": "x = look('b')"})
     hooks = Hooks(lambda ctx: replace if "'a'" in str(ctx.arguments) else None)
     script = [cell("x = look('a')"), finish("[x, history[0]['code']]")]
@@ -285,7 +285,7 @@ def test_a_person_can_be_asked_about_a_cell(place: Place) -> None:
 
 
 def test_a_person_may_refuse_a_cell(memory: Place) -> None:
-    """Ours: nothing of it runs, and the model hears that."""
+    """Ours: none of the code runs, and the model reads why."""
     played, _ = asked(memory, Hooks(when("run_code", ask_person("?"))), CELL, "over", deny=True)
     assert (played.last.output, played.ran) == ("over", [])
     assert played.read()[-1] == (
@@ -449,7 +449,7 @@ def whole(messages: list[Message]) -> bool:
 
 
 def test_cells_are_left_out_of_a_rolling_history_and_keep_their_numbers(memory: Place) -> None:
-    """Ours: what is left out of the view is still in `history`."""
+    """Ours: messages hidden from the view are still in `history`."""
     script = [
         part
         for number in range(6)

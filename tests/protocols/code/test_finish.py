@@ -336,7 +336,7 @@ async def has_turns(session: Session[Any], count: int) -> bool:
 def test_continue_as_continues_in_a_frame_that_knows_only_the_seed(
     place: Place, arguments: str, seeds: list[str]
 ) -> None:
-    """Seed: SPEC 8, `continue_as(task, seed)` opens a frame; variables stay, `history` begins anew."""
+    """Seed: `continue_as(task, seed)` opens a frame; variables are kept, `history` starts empty."""
     code = f"x = look('a')\nprint('long ago')\ncontinue_as({arguments})\nlook('late')"
 
     async def main() -> None:
@@ -392,7 +392,7 @@ def test_a_new_frame_is_not_opened_by_a_cell_that_fails_hard(memory: Place) -> N
 
 
 def test_a_turn_that_waits_in_a_cell_may_be_cancelled(place: Place) -> None:
-    """Ours: the cell is given up, and the next turn works with the variables from before it."""
+    """Ours: the cell is abandoned, and the next turn has the variables from before it."""
 
     @tool(side_effect="read", approval="manual")
     async def ask() -> str:

@@ -120,7 +120,7 @@ def test_a_model_that_insists_on_another_language_is_stopped(memory: Place) -> N
 
 @pytest.mark.parametrize("empty", ["```python\n```", "```python\n\n   \n```", "```python"])
 def test_an_empty_cell_is_a_failed_one(memory: Place, empty: str) -> None:
-    """Ours: there is nothing to run, and the model hears that."""
+    """Ours: there is nothing to run, and the model reads that."""
     played = misbehave(memory, empty, "over")
     assert observations(played.first.messages)[1] == (
         "[cell 1] failed, nothing was executed\nerror:\nSYNTAX_ERROR: the cell is empty"
@@ -291,7 +291,7 @@ def test_a_result_that_is_no_json_fails_the_cell_which_took_effect(
 
 @pytest.mark.parametrize("code", [r"print('\ud800')", r"'\ud800'", r"finish('\udfff')"])
 def test_code_with_a_lone_surrogate_is_refused_and_never_replaced(place: Place, code: str) -> None:
-    """Bug: Monty put U+FFFD in its place and the model was not told."""
+    """Bug: Monty replaced it by U+FFFD without informing the model."""
     played = misbehave(place, cell(f"kept = 'changed'\n{code}"), "over")
     told = observations(played.first.messages)[1]
     assert told.startswith("[cell 1] failed, nothing was executed\nerror:\nUNSUPPORTED_FEATURE: ")

@@ -136,7 +136,7 @@ def test_a_session_moves_to_cpython_once_with_its_variables(memory: Place) -> No
 
 
 def test_what_cpython_has_left_is_not_read_by_monty(memory: Place) -> None:
-    """Ours: the engine of a session is fixed; what was begun on Monty may go on with auto."""
+    """Ours: a session's engine is fixed, except that a Monty session may continue with auto."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -113,7 +113,7 @@ def test_calls_are_under_way_together(place: Place, shop: Shop) -> None:
     ],
 )
 def test_finish_answers_with_the_value_itself(code: str, answer: str) -> None:
-    """Ours: an object is an answer here, never named arguments; what comes after it is not heard."""
+    """Ours: an object is an answer, never named arguments; code after `finish` is ignored."""
     assert coder(cell(code)).run_sync("go").output == answer
 
 
@@ -173,7 +173,7 @@ def test_a_model_repairs_what_it_is_shown_the_line_of(shop: Shop) -> None:
 
 
 def test_a_call_with_other_arguments_than_the_tool_takes_is_reported_before_anything_runs(shop: Shop) -> None:
-    """Ours: what can be seen without running is said before a side effect."""
+    """Ours: errors that a check can find are reported before any side effect."""
     (told, _) = observed('console.log("before");\nawait order({id: "A1"});', "1", tools=shop.tools)
     assert told.startswith("[cell 0] failed, nothing was executed\nerror:\nTYPE_ERROR: order() ")
     assert '\n  2 | await order({id: "A1"});\n' in told
@@ -344,7 +344,7 @@ def test_a_cell_waits_in_one_runtime_and_resumes_in_another(place: Place, shop: 
 
 @pytest.mark.slow
 def test_a_loop_asks_for_each_call_and_remembers_the_earlier_answers(place: Place, shop: Shop) -> None:
-    """Ours: a cell may be suspended and taken up many times, each time by another runtime."""
+    """Ours: a cell may be suspended and resumed many times, each time by another runtime."""
 
     async def main() -> None:
         agent = typing(tools=shop.tools)
@@ -438,7 +438,7 @@ def test_variables_follow_the_history(place: Place) -> None:
 
 
 def test_code_asks_whether_a_name_is_bound() -> None:
-    """Ours: `typeof` of a name that nothing binds is no error, as everywhere."""
+    """Ours: `typeof` of an unbound name is not an error, as in any JavaScript."""
     assert observed(
         "if (typeof cache === 'undefined') { globalThis.cache = [1] }\ncache", "typeof cache"
     ) == ["[cell 0] ok\nresult:\n[1]", "[cell 1] ok\nresult:\nobject"]
@@ -460,7 +460,7 @@ def test_a_cell_that_fails_keeps_what_it_bound_and_one_that_is_stopped_does_not(
 
 
 def test_language_and_engine_of_a_session_are_fixed(place: Place) -> None:
-    """Ours: what another engine has left is not guessed at."""
+    """Ours: the stored state of another engine is rejected."""
 
     async def main() -> None:
         async with place.runtime() as runtime:

@@ -94,7 +94,7 @@ def test_without_words_the_first_tools_are_listed(query: str) -> None:
 
 
 def test_nothing_is_found_by_words_that_no_tool_has() -> None:
-    """Ours: no match is no result, not a guess."""
+    """Ours: a query without matches returns nothing instead of a guess."""
     assert names("zebra") == []
     assert names("x", tools=[]) == []
 

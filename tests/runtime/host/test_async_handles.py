@@ -103,7 +103,7 @@ def test_a_handle_that_no_message_names_is_cancelled_when_a_turn_is_committed(pl
 
 
 def test_a_handle_that_a_tool_returned_lives_with_the_message(place: Place) -> None:
-    """Ours: a rewind to before it lets go of it; a handle is looked at once the turn is committed."""
+    """Ours: a rewind to before the message releases the handle, once the turn is committed."""
 
     async def main() -> None:
         async with staged(place, Begins(), model=ObedientModel()) as stage:
@@ -238,7 +238,7 @@ def test_a_frame_switch_keeps_the_handles_that_its_seed_or_task_names(place: Pla
 
 
 def test_a_handle_is_not_looked_at_while_a_turn_is_open(place: Place) -> None:
-    """Ours: what a turn has said so far is not committed, and counts for it all the same."""
+    """Ours: uncommitted messages of a running turn count as references."""
 
     async def main() -> None:
         held = HeldModel()
@@ -271,7 +271,7 @@ def test_a_handle_is_looked_at_when_another_process_moves_the_session(place: Pla
 
 
 def test_a_handle_that_was_handed_over_is_held_by_its_receiver(place: Place) -> None:
-    """Seed: transfer_async_handles; what the sender says or forgets counts no more."""
+    """Seed: after transfer_async_handles, the sender's references no longer count."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -361,7 +361,7 @@ def test_a_turn_without_handles_looks_for_none(memory: Place, monkeypatch: pytes
 
 
 def test_nothing_is_cancelled_while_it_cannot_be_said_what_is_held(place: Place) -> None:
-    """Ours: a plugin that does not say what it remembers may hold on to anything; turns go on."""
+    """Ours: a plugin that cannot report its state may refer to any handle; turns continue."""
 
     async def main() -> None:
         async with staged(place, Jobs()) as stage:

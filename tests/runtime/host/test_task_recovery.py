@@ -113,7 +113,7 @@ def test_a_childs_turn_resumes_where_only_its_parents_session_is_opened(
 def test_a_process_that_does_not_know_the_agent_leaves_a_subagents_task_to_others(
     child: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Ours: looking at the tasks does not fail what another process can go on with."""
+    """Ours: listing tasks does not fail a task that another process can continue."""
     database = _killed(child, tmp_path)
 
     async def main() -> None:

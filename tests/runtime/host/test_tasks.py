@@ -299,7 +299,7 @@ def test_a_task_may_cancel_itself(memory: Place) -> None:
 
 
 def test_a_task_that_cancels_all_of_them_ends_last(place: Place) -> None:
-    """Ours: it hears what became of the others, and is cancelled itself."""
+    """Ours: the task reads the states of the others before it is cancelled itself."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -568,7 +568,7 @@ def test_hidden_tasks_are_awaited_and_not_listed(place: Place) -> None:
 
 
 def test_closing_a_runtime_waits_for_hidden_tasks_which_still_have_its_services(place: Place) -> None:
-    """Ours: what a plugin left to be done is done; whatever takes too long is cancelled."""
+    """Ours: tasks of a plugin are completed; those that take too long are cancelled."""
 
     async def main() -> None:
         wrote: list[str] = []

@@ -224,7 +224,7 @@ def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_a_child_that_has_not_finished_speaking_may_finish(tmp_path: Path) -> None:
-    """Ours: what is left behind is asked to end before it is killed."""
+    """Ours: remaining processes get SIGTERM before SIGKILL."""
     child = "trap 'echo last; exit' TERM; echo $$ > A; while :; do sleep 0.01; done"
     ear = _whole(f"({child}) & while ! [ -s A ]; do :; done", cwd=str(tmp_path))
     assert ("update", "last") in ear.lines
