@@ -90,7 +90,7 @@ def test_a_model_that_cannot_be_opened_is_a_typed_error(name: str) -> None:
     ],
 )
 def test_wrong_arguments_are_typed_errors_with_hints(options: dict[str, Any]) -> None:
-    """Ours: the developer who gets one knows what to write instead."""
+    """Ours: the error says what to write instead."""
     with pytest.raises(InvalidArgument) as caught:
         agent_of("hello", **options)
     assert caught.value.hint is not None
@@ -204,7 +204,7 @@ def test_one_agent_serves_many_runs_at_once() -> None:
 
 
 def test_the_model_gets_the_instructions_the_tools_and_the_settings() -> None:
-    """Ours: what an agent is made of reaches its model."""
+    """Ours: the agent's settings reach its model."""
 
     @tool(side_effect="read")
     def order(order_id: str) -> str:
@@ -225,7 +225,7 @@ def test_the_model_gets_the_instructions_the_tools_and_the_settings() -> None:
 
 
 def test_an_error_of_a_provider_is_no_error_of_ours() -> None:
-    """Ours: what a provider raises ends the turn, typed."""
+    """Ours: a provider's exception ends the turn with a typed error."""
     with pytest.raises(TurnStopped) as caught:
         agent_of({"failure": {"message": "no credit", "code": "PAY"}}).run_sync("hi")
     assert caught.value.code == "PAY"
@@ -233,7 +233,7 @@ def test_an_error_of_a_provider_is_no_error_of_ours() -> None:
 
 
 def test_a_run_without_a_runtime_that_has_to_wait_says_so() -> None:
-    """Ours: the caller could never continue such a result."""
+    """Ours: a caller without a runtime could not resume such a turn."""
 
     @tool(approval="manual")
     def pay(cents: int) -> str:
@@ -265,7 +265,7 @@ def test_a_run_without_a_runtime_continues_in_the_frames_that_the_model_opens() 
 
 
 def test_a_stream_shows_the_events_of_every_frame() -> None:
-    """Ours: the handle stands for the whole run, so its events and its cancellation do, too."""
+    """Ours: events and cancellation cover the whole run."""
 
     async def main() -> None:
         agent = Agent(ScriptedModel([handing_over("go on"), "done"]), tools=[hand_over])
@@ -279,7 +279,7 @@ def test_a_stream_shows_the_events_of_every_frame() -> None:
 
 
 def test_the_limits_of_a_run_hold_for_all_its_frames_together() -> None:
-    """Ours: a model that hands over to itself forever must end somewhere."""
+    """Ours: endless frame switches must end."""
     model = ScriptedModel([handing_over(f"step {n}") for n in range(9)], strict=False)
     agent = Agent(model, tools=[hand_over], limits=UsageLimits(max_iterations=3))
     with pytest.raises(TurnStopped, match="used up its limits") as caught:

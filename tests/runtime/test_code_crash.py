@@ -37,7 +37,7 @@ def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[CodeThe
 
 @pytest.mark.slow
 def test_a_cell_survives_kills_here_and_there(theatre: CodeTheatre) -> None:
-    """Ours: the quick look at what the tests below do at every point."""
+    """Ours: a fast version of the crash sweeps below."""
     for number in (9, 17, 27, 33, 41, 56):
         assert theatre.play(partial(acted, scenario="five", kills=(number,))) == 1
 

@@ -67,7 +67,7 @@ def test_native_calls_and_cells_are_mixed_in_one_session(place: Place) -> None:
 
 
 def test_the_model_is_offered_run_code_beside_its_tools_and_told_how_it_works(memory: Place) -> None:
-    """Ours: the native tools stay; what code can do is in the prompt; results are read as observations."""
+    """Ours: native tools remain, the prompt describes code, and the model reads observations."""
 
     async def main() -> None:
         model = RecordingModel(ScriptedModel([asks(code("print('seen')\n[1, 2]")), "ok"]))
@@ -102,7 +102,7 @@ def test_a_native_call_and_a_cell_run_in_one_reply(place: Place) -> None:
 
 
 def test_a_native_call_and_a_cell_of_one_reply_both_wait(place: Place) -> None:
-    """Ours: each wait is over by itself, in whatever order and runtime."""
+    """Ours: waits end independently, in any order and runtime."""
 
     async def main() -> None:
         agent = clerk(
@@ -166,7 +166,7 @@ def test_finish_inside_run_code_ends_the_turn(place: Place) -> None:
 
 
 def test_finish_inside_run_code_is_checked_against_the_output_type(memory: Place) -> None:
-    """Ours: what does not fit is an exception at the call, and the model may try again."""
+    """Ours: an invalid answer raises at the call, and the model may try again."""
 
     async def main() -> None:
         agent = clerk(asks(code("finish('many')")), asks(code("finish(3)")), output_type=int)
@@ -228,7 +228,7 @@ def test_run_code_cannot_be_called_from_a_cell(memory: Place) -> None:
 
 
 def test_a_cell_that_fails_its_check_runs_nothing(memory: Place) -> None:
-    """Ours: a failed check costs no execution, in code mode as well."""
+    """Ours: in code mode too, code that fails its check is not executed."""
 
     async def main() -> None:
         agent = clerk(asks(code("x = price('A')\nprise('B')")), asks(code("x")), "ok")
@@ -244,7 +244,7 @@ def test_a_cell_that_fails_its_check_runs_nothing(memory: Place) -> None:
     "arguments", ['{"code": 5}', "{}", '{"code": "1", "more": 2}', "[1]", '{"code": ""}']
 )
 def test_a_call_of_run_code_that_makes_no_sense_is_a_result(memory: Place, arguments: str) -> None:
-    """Ours: models send anything."""
+    """Ours: models send invalid arguments."""
 
     async def main() -> None:
         agent = clerk(asks(("run_code", arguments)), "sorry")

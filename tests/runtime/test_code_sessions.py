@@ -130,7 +130,7 @@ def test_a_session_is_exported_and_pruned(home: Path) -> None:
 
 
 def test_an_agent_cannot_take_turns_in_a_session_without_a_model(home: Path) -> None:
-    """Ours: the two would not know what to make of each other's history."""
+    """Ours: neither could interpret the other's history."""
     from standfast import Agent, ScriptedModel
     from standfast.errors import InvalidArgument
 
@@ -143,7 +143,7 @@ def test_an_agent_cannot_take_turns_in_a_session_without_a_model(home: Path) -> 
 
 
 def test_a_sandbox_cannot_run_code_in_a_session_of_an_agent(tmp_path: Path) -> None:
-    """Ours: the same from the other side."""
+    """Ours: code is rejected in an agent's session too."""
     from standfast import Agent, ScriptedModel
 
     async def talk() -> None:

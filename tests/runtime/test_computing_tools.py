@@ -94,7 +94,7 @@ def test_only_a_tool_that_computes_runs_before_what_asked_for_it_is_on_disk(
 
 @pytest.mark.parametrize("name", ["look", "act", "told", "once"])
 def test_what_code_calls_is_on_disk_before_it_runs(tmp_path: Path, name: str) -> None:
-    """Ours: the same of the calls of a cell, which itself touches nothing."""
+    """Ours: the same holds for calls of a cell, which has no other effects."""
     reply = f"```python\nfinish({name}() and 'done')\n```"
     (writes,) = asyncio.run(run(tmp_path / "standfast.db", "code", name, reply))
     assert writes > 0

@@ -55,7 +55,7 @@ def test_messages_include_the_turn_that_waits_and_mark_it(place: Place) -> None:
 
 
 def test_a_turn_that_has_ended_is_in_the_messages_once(place: Place) -> None:
-    """Ours: nothing is doubled, and nothing is marked any more."""
+    """Ours: no message appears twice, and none is marked as current."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -72,7 +72,7 @@ def test_a_turn_that_has_ended_is_in_the_messages_once(place: Place) -> None:
 
 
 def test_messages_include_the_turn_that_runs(place: Place) -> None:
-    """Ours: what is known in this process is shown before it is on disk."""
+    """Ours: messages known to this process are shown before they are on disk."""
 
     async def main() -> None:
         model = HeldModel()
@@ -150,7 +150,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 def test_after_a_crash_the_turn_is_shown_as_interrupted(tmp_path: Path) -> None:
-    """Bug: what was said before the crash was not to be seen until some process had recovered the turn."""
+    """Bug: messages from before the crash were invisible until a process recovered the turn."""
     file = tmp_path / "shop.db"
     assert subprocess.run([sys.executable, "-c", PROGRAM, str(file)]).returncode == -9
 

@@ -212,7 +212,7 @@ def test_the_task_of_a_new_frame_has_the_deps_of_the_turn_that_opened_it(memory:
 
 
 def test_an_agents_own_factory_comes_before_the_runtimes(memory: Place) -> None:
-    """Ours: the closer one wins; what the caller passes wins over both."""
+    """Ours: the agent's factory precedes the runtime's; deps from the caller precede both."""
     paid: Paid = []
 
     async def main() -> None:
@@ -456,7 +456,7 @@ def test_a_cancelled_turn_ends_without_deps(memory: Place) -> None:
 
 
 def test_hooks_see_the_deps_of_their_turn(memory: Place) -> None:
-    """Ours: a hook is as much a part of the turn as a tool is."""
+    """Ours: hooks have the same deps as tools."""
     seen: list[Any] = []
 
     class Watcher(Plugin):
@@ -503,7 +503,7 @@ def test_a_subagent_has_the_deps_of_the_turn_that_began_it(memory: Place) -> Non
 
 
 def test_a_subagent_inherits_the_factory_of_its_parents_agent(memory: Place) -> None:
-    """Ours: with the session's own id, and the metadata of its parent's session."""
+    """Ours: the factory gets the session's own id and the metadata of its parent."""
     paid: Paid = []
     calls: list[DepsContext] = []
 
@@ -521,7 +521,7 @@ def test_a_subagent_inherits_the_factory_of_its_parents_agent(memory: Place) -> 
 
 
 def test_a_subagent_that_needs_other_deps_than_its_parent_has_does_not_run(memory: Place) -> None:
-    """Ours: it has a `deps_type` of its own, which is checked."""
+    """Ours: the deps are checked against the subagent's own `deps_type`."""
     paid: Paid = []
 
     async def main() -> None:

@@ -30,7 +30,7 @@ class Greeter:
 
 @pytest.mark.parametrize("function", [greet, greet_later, lambda ctx: greet_later(ctx), Greeter()])
 def test_instructions_may_be_a_function_of_the_run_context(function: Any) -> None:
-    """Ours: also async; its text stands where a fixed one would."""
+    """Ours: a plain or async function replaces a fixed text."""
     model = EchoModel()
     agent = Agent(model, instructions=function, deps_type=str, system=["Be brief."])
     agent.run_sync("hi", deps="Ada")
@@ -38,7 +38,7 @@ def test_instructions_may_be_a_function_of_the_run_context(function: Any) -> Non
 
 
 def test_the_function_is_asked_once_for_each_turn(memory: Place) -> None:
-    """Ours: it is an input of the turn."""
+    """Ours: the text is part of the turn's input."""
     model = EchoModel()
     asked: list[str] = []
 
@@ -81,7 +81,7 @@ def test_a_resumed_turn_has_the_instructions_that_it_began_with(place: Place) ->
 
 
 def test_what_a_turn_says_in_place_of_instructions_replaces_the_function_too(memory: Place) -> None:
-    """Ours: the same as for a fixed text; the function is not even asked."""
+    """Ours: as for a fixed text; the function is not called."""
     model = EchoModel()
     own = PromptLayer(
         contributions=(PromptContribution(content="only this", slot=PromptSlot.INTRO),),

@@ -159,7 +159,7 @@ def test_missed_events_are_reported_by_a_gap_and_given_as_nodes(place: Place) ->
 
 
 def test_an_observer_that_keeps_up_meets_no_gap(memory: Place) -> None:
-    """Ours: the bound is for those who come late."""
+    """Ours: the bound applies only to observers that start late."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -212,7 +212,7 @@ def test_a_cursor_of_another_process_leads_over_a_gap_to_the_nodes(place: Place)
 
 
 def test_two_observers_see_the_same(memory: Place) -> None:
-    """Ours: watching takes nothing away."""
+    """Ours: observers do not affect each other."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

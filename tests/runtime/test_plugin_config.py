@@ -189,7 +189,7 @@ def test_a_session_is_not_carried_on_by_a_namesake_agent_of_another_provider(pla
 
 
 def test_a_child_may_be_made_with_a_model_of_another_provider(place: Place) -> None:
-    """Ours: the policy that a session is made with says whom it talks to, from its first turn on."""
+    """Ours: a session's policy selects its model from the first turn on."""
 
     async def main() -> None:
         one, other = ObedientModel(), ObedientModel("other:one")
@@ -256,7 +256,7 @@ def test_mutators_are_chained_when_a_session_is_opened_and_when_it_is_configured
 def test_a_mutator_that_fails_leaves_the_settings_as_they_were(
     memory: Place, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    """Seed: logged and traced, the policy before it stays; those after it are asked all the same."""
+    """Seed: a failing mutator is logged and traced; its change is dropped and the later ones still run."""
 
     async def main() -> None:
         model, trace = ObedientModel(), Trace()
@@ -351,7 +351,7 @@ def test_options_of_plugins_hold_from_the_opening_on(memory: Place) -> None:
 
 
 def test_options_that_a_plugin_does_not_take_are_refused_by_name(memory: Place) -> None:
-    """Ours: opaque to everyone but that plugin, which knows what it takes."""
+    """Ours: only the plugin itself interprets its options."""
 
     async def main() -> None:
         agent: Agent[Any, Any] = Agent(ObedientModel(), plugins=[Adds("kind")])
@@ -365,7 +365,7 @@ def test_options_that_a_plugin_does_not_take_are_refused_by_name(memory: Place) 
 
 
 def test_other_options_while_a_turn_runs_hold_from_the_next_one_on(memory: Place) -> None:
-    """Bug: the running turn's plugins were let go of, and were not told that it is on disk."""
+    """Bug: the plugins of a running turn were released and missed `turn_persisted`."""
     runtimes: list[Any] = []
     persisted: list[str] = []
 

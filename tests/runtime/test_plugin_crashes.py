@@ -23,7 +23,7 @@ def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[PluginT
 
 @pytest.mark.slow
 def test_a_turn_with_hooks_survives_kills_here_and_there(theatre: PluginTheatre) -> None:
-    """Ours: the quick look at what the tests below do at every point."""
+    """Ours: a fast version of the crash sweeps below."""
     for number in (9, 20, 41, 70, 99, 130):
         assert theatre.play(partial(watched, scenario="every_hook", kills=(number,))) == 1
 

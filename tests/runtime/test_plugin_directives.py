@@ -190,7 +190,7 @@ def test_what_several_plugins_want_said_is_said_in_their_order(memory: Place) ->
 def test_what_is_to_be_said_after_a_turn_is_said_by_the_next_process_that_opens_the_session(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: it is queued with the commit, so no process has to live for it."""
+    """Ours: the input is queued in the commit, so it survives the process."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -209,7 +209,7 @@ def test_what_is_to_be_said_after_a_turn_is_said_by_the_next_process_that_opens_
 
 
 def test_what_a_plugin_wanted_said_in_a_turn_that_then_stopped_begins_the_next(memory: Place) -> None:
-    """Ours: what misses the last checkpoint becomes the next turn."""
+    """Ours: a message that misses the last checkpoint starts the next turn."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -313,7 +313,7 @@ def test_a_session_without_a_name_is_named_after_the_turn_and_one_without_input_
 
 
 def test_a_session_may_be_made_for_another_agent(memory: Place) -> None:
-    """Ours: found by its name among those that the runtime was given."""
+    """Ours: the agent is found by name among the runtime's agents."""
 
     async def main() -> None:
         helper: Agent[Any, Any] = Agent(ObedientModel(), name="helper", instructions="help")
@@ -333,7 +333,7 @@ def test_a_session_may_be_made_for_another_agent(memory: Place) -> None:
 
 
 def test_a_session_that_cannot_be_made_fails_the_turn(memory: Place) -> None:
-    """Ours: a directive that cannot be carried out is the plugin's failure, and nothing is left behind."""
+    """Ours: a directive that cannot be executed fails the plugin and has no effect."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -486,7 +486,7 @@ def test_hooks_are_asked_in_the_order_of_the_turn(memory: Place) -> None:
 
 
 def test_a_message_that_comes_before_the_commit_has_the_end_asked_about_again(memory: Place) -> None:
-    """Ours: rule 6 of the machine; what plugins said about an end that did not come does not count."""
+    """Ours: rulings about an end that did not happen are discarded (rule 6 of the machine)."""
     asked: list[str] = []
     sessions: list[Session[Any]] = []
 

@@ -54,7 +54,7 @@ class Auditing(Plugin):
 
 
 def test_after_a_call_plugins_see_the_arguments_that_a_person_chose() -> None:
-    """Bug: they were told those that the model had asked for."""
+    """Bug: they received the arguments that the model had requested."""
 
     async def main() -> Json:
         async with Runtime() as runtime:
@@ -126,7 +126,7 @@ class Terse(Plugin):
 
 
 def test_a_scripted_model_reads_what_the_projector_makes_of_a_result() -> None:
-    """Bug: it read the result itself, so that a script could not expect what a model is shown."""
+    """Bug: a script could not check the projected result that a model reads."""
     done = {"text": "Done.", "expect": {"last_contains": "in short: paid"}}
     agent = _agent(PAY, done, tools=[pay], plugins=[Terse()])
     assert agent.run_sync("Pay").output == "Done."

@@ -153,7 +153,7 @@ finish("end")
 
 @pytest.mark.parametrize("waits", [0.0, 0.2])
 def test_it_is_so_for_calls_of_code_whose_hooks_before_and_after_overlap(waits: float) -> None:
-    """Bug: a ruling on one call was written with what the hook after another one had changed."""
+    """Bug: a ruling on one call was written with a change by the after-hook of another."""
     store = Written()
     Counter.first_waits = 0.0
 
@@ -196,7 +196,7 @@ class MuteAtHome(Mute):
 
 
 def test_a_plugin_that_cannot_say_what_it_remembers_is_not_asked_at_every_step() -> None:
-    """Ours: once when it has changed, and once more when the turn ends."""
+    """Ours: state is written when it has changed and when the turn ends."""
 
     async def main() -> None:
         async with Runtime() as runtime:

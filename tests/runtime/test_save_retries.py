@@ -101,7 +101,7 @@ def test_a_result_is_kept_and_saved_when_the_store_can_be_written_again(
 
 
 def test_the_save_is_given_up_when_the_lease_is_over(tmp_path: Path) -> None:
-    """Ours: after that another process may have the turn; it finds the intent, and reports it unknown."""
+    """Ours: then another process may own the turn; it finds the intent and reports an unknown outcome."""
     clock = FakeClock()
 
     async def sleep(seconds: float) -> None:
@@ -118,7 +118,7 @@ def test_the_save_is_given_up_when_the_lease_is_over(tmp_path: Path) -> None:
 
 
 def test_setting_the_clock_does_not_end_the_lease_of_a_save_that_is_repeated(tmp_path: Path) -> None:
-    """Ours: how long the lease holds is measured by the clock that is never set."""
+    """Ours: the lease is measured with the clock that cannot be set."""
     clock = FakeClock()
 
     async def sleep(seconds: float) -> None:
@@ -156,7 +156,7 @@ def test_a_lease_that_is_lost_ends_the_attempts(tmp_path: Path) -> None:
 
 
 def test_a_turn_that_is_cancelled_meanwhile_still_has_its_result(tmp_path: Path) -> None:
-    """Ours: the cancellation ends the turn, and what was paid is in its history."""
+    """Ours: the cancellation ends the turn, and the payment is in its history."""
 
     async def scenario() -> None:
         store = Faulty(tmp_path / "standfast.db", "save", apsw.IOError, times=3)

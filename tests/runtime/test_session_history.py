@@ -136,7 +136,7 @@ def test_a_session_goes_back_by_turns_and_forward_again(place: Place) -> None:
 
 
 def test_the_model_sees_the_branch_it_is_on(place: Place) -> None:
-    """Ours: what this process remembers of a session follows the leaf."""
+    """Ours: the session cache follows the leaf."""
 
     async def main() -> None:
         model = EchoModel()
@@ -161,7 +161,7 @@ def test_the_model_sees_the_branch_it_is_on(place: Place) -> None:
 
 
 def test_what_the_host_appended_is_no_turn_to_go_back_by(place: Place) -> None:
-    """Bug: a note of the host's counted as a turn."""
+    """Bug: a node appended by the host counted as a turn."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -175,7 +175,7 @@ def test_what_the_host_appended_is_no_turn_to_go_back_by(place: Place) -> None:
 
 @pytest.mark.parametrize("turns", [0, -1, 3, 99])
 def test_a_session_cannot_go_back_to_before_it_began(place: Place, turns: int) -> None:
-    """Ours: said in words; nothing is moved."""
+    """Ours: a clear error is raised, and the leaf does not move."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -188,7 +188,7 @@ def test_a_session_cannot_go_back_to_before_it_began(place: Place, turns: int) -
 
 
 def test_a_session_goes_back_only_to_its_own_nodes(place: Place) -> None:
-    """Ours: another session's node is none of this one."""
+    """Ours: a node of another session is not found."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -512,7 +512,7 @@ def test_a_session_stays_with_its_provider_and_a_fork_may_change_it(place: Place
 
 
 def test_another_model_of_the_same_provider_may_take_over(place: Place) -> None:
-    """Ours: the provider is what a history depends on."""
+    """Ours: the history depends on the provider, not on the model."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -527,7 +527,7 @@ def test_another_model_of_the_same_provider_may_take_over(place: Place) -> None:
 
 
 def test_sessions_are_listed_the_latest_used_first(place: Place) -> None:
-    """Ours: a user who looks for a session usually wants the last one."""
+    """Ours: users usually look for the latest session."""
 
     async def main() -> None:
         async with place.runtime(host={"program": "test"}) as runtime:

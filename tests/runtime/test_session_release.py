@@ -63,7 +63,7 @@ def test_a_session_that_the_program_still_has_is_the_same_one(tmp_path: Path) ->
 
 
 def test_a_session_that_was_let_go_still_has_its_agent_and_new_event_numbers(tmp_path: Path) -> None:
-    """Ours: its queued input runs by itself, and no number of an event means two things."""
+    """Ours: its queued input runs automatically, and event numbers stay unique."""
 
     async def scenario() -> None:
         agent = _agent()
@@ -104,7 +104,7 @@ def test_a_session_that_was_never_opened_here_is_left_alone(tmp_path: Path) -> N
 
 
 def test_agents_of_one_name_are_not_mixed_up(tmp_path: Path) -> None:
-    """Ours: a session keeps the very agent that it was opened with."""
+    """Ours: a session keeps the agent object that it was opened with."""
 
     async def scenario() -> None:
         async with _runtime() as runtime:

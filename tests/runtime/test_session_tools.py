@@ -132,7 +132,7 @@ def test_one_unknown_name_fails_the_whole_call(place: Place) -> None:
 
 
 def test_a_word_that_is_no_availability_is_refused(memory: Place) -> None:
-    """Ours: a wrong word must not count as on."""
+    """Ours: an invalid availability must not enable the tool."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -199,7 +199,7 @@ def test_a_state_with_an_unknown_tool_is_refused(memory: Place) -> None:
 
 
 def test_what_is_decided_about_tools_is_durable_when_the_call_returns(place: Place) -> None:
-    """Ours: before the first turn, and without any."""
+    """Ours: settings can be changed before the first turn."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -278,7 +278,7 @@ def test_what_is_decided_while_a_turn_runs_is_written_with_that_turn(place: Plac
 
 
 def test_tools_cannot_be_changed_while_a_turn_waits(place: Place) -> None:
-    """Ours: the turn would undo it when it resumes."""
+    """Ours: the resumed turn would overwrite the change."""
 
     @tool(approval="manual")
     async def refund() -> str:
@@ -349,7 +349,7 @@ def test_a_source_that_is_gone_after_a_restart_leaves_orphans_that_come_back_wit
 
 
 def test_a_source_may_go_while_a_turn_runs(memory: Place) -> None:
-    """Ours: the model was offered its tool, and reads that it is gone."""
+    """Ours: the model reads that an offered tool is no longer available."""
     sessions: list[Session[Any]] = []
 
     @tool(loop="runtime")
@@ -398,7 +398,7 @@ def test_a_source_whose_tools_are_taken_is_refused_and_changes_nothing(memory: P
 
 @pytest.mark.parametrize("name", ["context", "plugin:builds", "registered", ""])
 def test_a_source_cannot_take_a_name_that_the_session_itself_uses(memory: Place, name: str) -> None:
-    """Ours: it would replace what the agent, a plugin or the overlay brings."""
+    """Ours: it would replace tools of the agent, a plugin or the overlay."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -411,7 +411,7 @@ def test_a_source_cannot_take_a_name_that_the_session_itself_uses(memory: Place,
 
 
 def test_a_source_that_is_not_there_cannot_be_removed(memory: Place) -> None:
-    """Ours: nor what the agent brings."""
+    """Ours: it would replace the agent's tools."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -425,7 +425,7 @@ def test_a_source_that_is_not_there_cannot_be_removed(memory: Place) -> None:
 
 
 def test_a_source_that_is_listed_anew_has_what_it_has_now(memory: Place) -> None:
-    """Ours: adding it again under its name is how a host says that it has changed."""
+    """Ours: a host adds a changed source again under its name."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -443,7 +443,7 @@ def test_a_source_that_is_listed_anew_has_what_it_has_now(memory: Place) -> None
 
 
 def test_a_source_that_fails_when_its_tool_is_called_fails_the_call_alone(memory: Place) -> None:
-    """Ours: SPEC §4; what a source does wrong becomes a typed failure."""
+    """Ours: a faulty source causes a typed failure."""
 
     class Moody(Source):
         def resolve(self, name: str) -> Any:
@@ -464,7 +464,7 @@ def test_a_source_that_fails_when_its_tool_is_called_fails_the_call_alone(memory
 
 
 def test_a_source_that_cannot_show_what_it_lists_fails_the_turn_and_not_the_session(memory: Place) -> None:
-    """Ours: what is showcased is resolved when the catalog is built."""
+    """Ours: showcased tools are resolved when the catalog is built."""
 
     class Moody(Source):
         broken = True
@@ -492,7 +492,7 @@ def test_a_source_that_cannot_show_what_it_lists_fails_the_turn_and_not_the_sess
 
 
 def test_a_tool_is_resolved_when_it_is_needed_and_once(memory: Place) -> None:
-    """Seed: lazy resolution; what is showcased is needed when the model is asked, the rest when called."""
+    """Seed: showcased tools are resolved for the model call, others when they are called."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -74,7 +74,7 @@ def test_a_turn_that_brings_down_every_process_stops_as_interrupted() -> None:
 def test_the_end_of_a_turn_that_is_taken_up_too_often_is_durable(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: each process that goes down leaves its mark in the journal."""
+    """Ours: each crash is recorded in the journal."""
     monkeypatch.setattr(turn_machine, "MAX_RESUMES", 2)
     begun: list[int] = []
 

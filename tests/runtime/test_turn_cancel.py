@@ -191,7 +191,7 @@ def test_a_cancellation_after_the_end_changes_nothing(place: Place) -> None:
 
 
 def test_a_turn_that_waits_its_turn_can_be_cancelled_before_it_begins(place: Place) -> None:
-    """Bug: the cancellation said that the turn had ended, and it ran all the same."""
+    """Bug: the cancellation reported that the turn had ended, but it kept running."""
 
     async def main() -> None:
         model = HeldModel("next")
@@ -257,7 +257,7 @@ def test_a_turn_that_waits_for_a_timer_can_be_cancelled_by_another_runtime(place
 
 
 def test_a_cancellation_ends_the_pause_before_another_attempt(place: Place) -> None:
-    """Ours: a caller does not wait a minute for a turn that is to end."""
+    """Ours: a caller does not wait a minute for a cancelled turn."""
 
     async def main() -> None:
         pausing = asyncio.Event()

@@ -90,7 +90,7 @@ def test_what_is_not_known_to_cost_anything_does_not_look_free(memory: Place) ->
 
 
 def test_a_provider_may_know_what_it_costs_itself(memory: Place) -> None:
-    """Ours: some say so in their reply, and are believed."""
+    """Ours: a cost that the provider reports is used."""
 
     async def main() -> None:
         async with memory.runtime(prices=PRICES) as runtime:
@@ -181,7 +181,7 @@ def test_a_turn_stops_before_the_call_that_it_has_no_money_for(memory: Place) ->
 
 
 def test_the_price_of_the_model_that_was_asked_stands_in_for_an_unknown_name(memory: Place) -> None:
-    """Ours: providers serve dated versions of what was asked for."""
+    """Ours: providers serve dated versions of the requested model."""
 
     async def main() -> None:
         model = staged(Usage(input=5000), model="one-2031-01-01")
@@ -211,7 +211,7 @@ def test_calls_that_failed_and_calls_of_tools_count_against_max_calls(memory: Pl
 
 
 def test_no_question_at_once_with_others_slips_past_max_calls(memory: Place) -> None:
-    """Ours: those under way count as well."""
+    """Ours: running calls count too."""
 
     @tool
     async def at_once(ctx: RunContext[None]) -> list[str]:
@@ -233,7 +233,7 @@ def test_no_question_at_once_with_others_slips_past_max_calls(memory: Place) -> 
 
 
 def test_money_that_tools_spend_counts_at_once(memory: Place) -> None:
-    """Ours: a tool that asks again and again is stopped within its call."""
+    """Ours: a tool that calls the model repeatedly is stopped within its call."""
 
     async def main() -> None:
         model = staged(Usage(input=5000), asking=("ponder", '{"times": 50}'), calls=1)
@@ -247,7 +247,7 @@ def test_money_that_tools_spend_counts_at_once(memory: Place) -> None:
 
 
 def test_a_plugin_keeps_the_limits_of_the_turn(memory: Place) -> None:
-    """Ours: hooks ask the same model for the same money."""
+    """Ours: model calls of hooks count against the same budget."""
 
     class Curious(Plugin):
         id = "curious"

@@ -56,7 +56,7 @@ def test_an_answer_is_a_value_of_the_type(output_type: Any, answer: str, output:
 
 
 def test_the_model_is_shown_the_schema() -> None:
-    """Ours: a provider can hold the model to it."""
+    """Ours: the provider can enforce the schema."""
 
     async def main() -> None:
         model = HeldModel(answer="5")
@@ -71,7 +71,7 @@ def test_the_model_is_shown_the_schema() -> None:
 
 
 def test_the_model_learns_what_does_not_fit(place: Place) -> None:
-    """Seed: of any other type the answer is checked, and the model reads why it does not fit."""
+    """Seed: the answer is validated, and the model reads why it does not match."""
 
     async def main() -> None:
         script = ["five", '{"order": "A1", "cents": "five"}', '{"order": "A1", "cents": 5}']
@@ -88,7 +88,7 @@ def test_the_model_learns_what_does_not_fit(place: Place) -> None:
 
 
 def test_the_model_is_corrected_a_limited_number_of_times(place: Place) -> None:
-    """Ours: a model that cannot do it stops the turn, with everything it said."""
+    """Ours: after the last retry the turn stops, with all messages in the result."""
 
     async def main() -> None:
         async with place.runtime() as runtime:

@@ -104,7 +104,7 @@ def test_a_denied_call_is_a_result_that_gives_the_reason(place: Place) -> None:
 
 
 def test_an_approval_that_expires_ends_its_wait_with_a_result(place: Place) -> None:
-    """Seed: approvals that never expire and block the conversation must never be met here."""
+    """Seed: an approval must expire instead of blocking the conversation forever."""
 
     async def main() -> None:
         async with place.runtime(approval_ttl_s=60) as runtime:
@@ -136,7 +136,7 @@ def test_a_decision_that_comes_too_late_approves_nothing(place: Place) -> None:
 
 
 def test_a_new_turn_may_begin_once_the_wait_of_the_old_one_is_over(place: Place) -> None:
-    """Ours: the old turn is brought to its end first."""
+    """Ours: the old turn is completed first."""
 
     async def main() -> None:
         async with place.runtime(approval_ttl_s=60) as runtime:
@@ -150,7 +150,7 @@ def test_a_new_turn_may_begin_once_the_wait_of_the_old_one_is_over(place: Place)
 
 
 def test_approvals_go_together_with_parallel_calls(place: Place) -> None:
-    """Seed: approvals that cannot be combined with parallel calls must never be met here."""
+    """Seed: approvals work with parallel calls."""
 
     async def main() -> None:
         script = [asks(("pay", {"cents": 1}), ("look", {}), ("pay", {"cents": 2})), "end"]
@@ -374,7 +374,7 @@ def test_a_timer_ends_when_its_time_has_come(place: Place) -> None:
 
 
 def test_a_timer_goes_off_by_itself(memory: Place) -> None:
-    """Ours: the runtime looks for what is due."""
+    """Ours: the runtime checks for due timers."""
 
     def later() -> CompleteAfter:
         return CompleteAfter(-5, "at once")

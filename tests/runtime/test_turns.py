@@ -138,7 +138,7 @@ def test_turns_of_one_session_run_one_after_the_other(place: Place) -> None:
 
 
 def test_a_turn_continues_although_its_caller_no_longer_waits(place: Place) -> None:
-    """Ours: giving up the wait does not end the turn."""
+    """Ours: cancelling the wait does not end the turn."""
 
     async def main() -> None:
         model = HeldModel()
@@ -234,7 +234,7 @@ def test_a_runtime_takes_up_unfinished_turns_of_the_agents_it_was_given(place: P
 
 @pytest.mark.parametrize("left", ["unfinished", "queued"])
 def test_an_agent_whose_model_cannot_be_opened_keeps_no_other_from_going_on(place: Place, left: str) -> None:
-    """Bug: the task that resumes turns died of it, without a word."""
+    """Bug: the error silently ended the task that resumes turns."""
 
     async def main() -> None:
         models = {"broken": HeldModel("again"), "sound": HeldModel("again")}
@@ -284,7 +284,7 @@ def test_a_closed_runtime_takes_no_more_turns(place: Place) -> None:
 
 
 def test_a_runtime_is_opened_once(memory: Place) -> None:
-    """Ours: entering it twice is a mistake that is named."""
+    """Ours: entering a runtime twice raises a clear error."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -480,7 +480,7 @@ def _is_no_stream(request: ModelRequest) -> Any:
     ],
 )
 def test_whatever_a_provider_does_wrong_ends_the_turn_and_not_the_session(place: Place, play: Any) -> None:
-    """Bug: some of it broke the turn with an error of its own, and every resumption with it.
+    """Bug: some invalid replies raised inside the turn, and again in every resumption.
 
     Seed: a stream that ends without the provider's terminal event is a failure.
     """
@@ -609,7 +609,7 @@ def test_a_key_finds_how_a_turn_stopped(place: Place) -> None:
 
 
 def test_sessions_do_not_share_keys(place: Place) -> None:
-    """Ours: a key is the session's."""
+    """Ours: a key is scoped to its session."""
 
     async def main() -> None:
         agent = Agent(EchoModel())

@@ -16,7 +16,7 @@ uvloop = pytest.importorskip("uvloop")
 
 
 def test_a_durable_turn_in_code_waits_for_a_person_and_resumes(tmp_path: Path) -> None:
-    """Ours: threads, processes and files answer this loop as they answer asyncio's own."""
+    """Ours: threads, processes and files work on uvloop as on asyncio's own loop."""
 
     @tool(side_effect="external_system", approval="manual")
     def refund(cents: int) -> str:
@@ -44,7 +44,7 @@ def test_a_durable_turn_in_code_waits_for_a_person_and_resumes(tmp_path: Path) -
 
 
 def test_a_tool_that_hangs_is_given_up() -> None:
-    """Bug: a timer that rang a millisecond early was never set again, and the turn waited for the tool."""
+    """Bug: a timer that fired a millisecond early was not set again, and the turn waited for the tool."""
 
     async def main() -> None:
         release = threading.Event()
@@ -68,7 +68,7 @@ def test_a_tool_that_hangs_is_given_up() -> None:
 
 
 def test_an_async_tool_and_a_hook_that_block_stall_nothing() -> None:
-    """Ours: loops of their own, and the way back to this one."""
+    """Ours: tools have their own loops and can call back to this one."""
     released = threading.Event()
 
     class Slow(Plugin):
