@@ -32,7 +32,7 @@ def _reply(model: str, output: int) -> ModelReplied:
 
 
 def test_usage_is_added_up_by_model_and_over_the_turn() -> None:
-    """Ours: the ledger tells which model used what; a reply counts as one call whatever it says."""
+    """Ours: the ledger lists usage per model; a reply counts as one call."""
     turn = Turn(started(), _reply("small", 10), settled(1), passed("after_work"))
     turn.feed(_reply("big", 100), settled(2, 2), passed("after_work"))
     turn.feed(answered(usage=Usage(input=1, output=1_000), model="small"))
@@ -52,7 +52,7 @@ def test_a_failed_model_call_counts_as_a_call_of_no_model() -> None:
 
 
 def test_the_summary_has_the_outcome_the_usage_and_the_records_in_the_order_they_came() -> None:
-    """Ours: what is kept of a turn beside its history."""
+    """Ours: the summary is kept in addition to the history."""
     turn = Turn(started(), calls("a", "b", "c"), recorded(3), settled(2), recorded(1))
     turn.feed(passed("after_work"), answered(usage=Usage(output=5)), passed("before_completion"))
     outcome = turn.machine.outcome

@@ -93,7 +93,7 @@ def test_a_jump_tells_of_the_highest_level_only() -> None:
 
 
 def test_a_second_limit_at_the_same_level_says_nothing_more() -> None:
-    """Ours: a level is of the turn, not of one of its limits."""
+    """Ours: a warning level belongs to the turn, not to one limit."""
     watch = BudgetWatch()
     limits = UsageLimits(max_iterations=10, max_tokens=100, max_wall_ms=1_000)
     assert watch.warning(limits, TurnSpending(iterations=6, tokens=0, wall_ms=0))
@@ -169,7 +169,7 @@ _uses = st.lists(st.tuples(*[st.integers(0, 300)] * 3), max_size=12)
 def test_levels_only_rise_and_the_same_numbers_give_the_same_words(
     uses: list[tuple[int, int, int]], steps: int, tokens: int | None, wall_ms: int | None
 ) -> None:
-    """Ours: a replayed turn says what it said before; at most three warnings a turn."""
+    """Ours: a replay gives the same warnings, at most three per turn."""
     limits = UsageLimits(max_iterations=steps, max_tokens=tokens, max_wall_ms=wall_ms)
     first, second = BudgetWatch(), BudgetWatch()
     told = []

@@ -107,7 +107,7 @@ def test_a_turn_ends_when_its_model_calls_are_used_up() -> None:
 
 
 def test_an_attempt_that_failed_is_a_model_call() -> None:
-    """Ours: no retry beyond max_calls; the error says why there was one to make."""
+    """Ours: there is no retry beyond max_calls; the error has the original cause."""
     turn = Turn(started(max_calls=2), failed(retryable=True))
     assert turn.tell(failed(retryable=True)) == ["commit turn_budget"]
     assert turn.stopped().error.hint == "raise it in UsageLimits; the last call failed: no luck"
@@ -115,12 +115,12 @@ def test_an_attempt_that_failed_is_a_model_call() -> None:
 
 
 def test_the_last_call_may_fail_for_good_with_its_own_error() -> None:
-    """Ours: the budget is not blamed for what it did not do."""
+    """Ours: an unrelated failure is not reported as a budget stop."""
     assert Turn(started(max_calls=1)).tell(failed()) == ["commit provider_error"]
 
 
 def test_what_plugins_ask_of_a_model_is_a_model_call() -> None:
-    """Ours: a compaction that takes the last call leaves none for the turn."""
+    """Ours: a compaction that uses the last model call leaves none for the turn."""
     turn = Turn(started(stages=("prepare",), max_calls=2), prepared(1), calls("a"), settled(1), AFTER_WORK)
     assert turn.tell(prepared(2, ruling=Ruling(usage=(SPENT,), model_calls=1))) == ["commit turn_budget"]
 
@@ -145,7 +145,7 @@ def test_a_reply_at_a_price_that_is_not_known_ends_a_turn_with_a_limit_on_money(
 
 
 def test_an_answer_counts_whatever_it_cost() -> None:
-    """Ours: what is paid for is not thrown away."""
+    """Ours: a paid reply is not discarded."""
     dear = answered(usage=Usage(cost_nano_usd=10**12, priced=1))
     assert Turn(started(max_cost_usd=1, max_calls=1), dear).tell(passed("before_completion")) == [
         "commit finished"
@@ -153,7 +153,7 @@ def test_an_answer_counts_whatever_it_cost() -> None:
 
 
 def test_the_last_call_that_is_allowed_is_the_last_step_and_there_is_none_beyond_it() -> None:
-    """Ours: the model gets a warning in time, and the limit holds all the same."""
+    """Ours: the model is warned in time, and the limit is still enforced."""
     turn = Turn(started(warns=True, max_calls=2), *_round(1, "a"))
     assert turn.talk()[-1].startswith("user: 1 of 2 model calls used (50 %). This is the last step")
     assert turn.tell(*_round(2, "b")) == ["commit turn_budget"]
@@ -167,7 +167,7 @@ def test_money_that_is_spent_buys_no_last_step() -> None:
 
 
 def test_a_caller_that_may_not_ask_a_model_within_a_turn_gets_the_reason() -> None:
-    """Ours: plugins, tools and code keep the limits of the turn; what is not charged yet counts."""
+    """Ours: calls of plugins, tools and code count against the turn, even before they are charged."""
     line = UsageEntry(source="llm", model="m", usage=Usage(output=5, calls=1, cost_nano_usd=10**9, priced=1))
     machine = Turn(started(max_calls=3, max_cost_usd=2, max_tokens=10), _asks(1)).machine
     assert machine.refuses_call(2, [line]) is None
@@ -272,7 +272,7 @@ def test_the_deadline_counts_from_the_start_and_does_not_move_while_the_turn_run
 
 
 def test_a_turn_that_ended_has_no_deadline() -> None:
-    """Ours: no timer has to wake it."""
+    """Ours: an ended turn needs no timer."""
     assert Turn(started(max_wall_ms=10_000), failed()).machine.account.deadline_ms is None
 
 

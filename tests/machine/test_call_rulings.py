@@ -70,7 +70,7 @@ def test_replaced_arguments_travel_with_the_call_and_are_recorded_with_its_resul
 
 
 def test_arguments_that_were_not_replaced_are_not_told_again() -> None:
-    """Ours: `edited_arguments` says that something differs."""
+    """Ours: `edited_arguments` records the change."""
     turn = acting("a")
     turn.feed(ruled(1), settled(1, "r"))
     assert result(turn).edited_arguments is None
@@ -86,7 +86,7 @@ def test_what_a_person_edits_counts_more_than_what_plugins_replaced() -> None:
 
 
 def test_an_approval_without_edits_keeps_what_plugins_replaced() -> None:
-    """Ours: a wait does not undo a ruling, and no plugin is asked twice."""
+    """Ours: a ruling survives a wait, and no hook runs twice."""
     turn = acting("a")
     turn.feed(ruled(1, arguments={"n": 2}), waits(1))
     (command,) = turn.feed(ended("w1", Approved()))
@@ -108,7 +108,7 @@ def test_a_call_is_ruled_on_once() -> None:
 
 
 def test_a_ruling_that_comes_after_the_result_changes_nothing() -> None:
-    """Bug: what plugins said about a call that had its result was said all the same."""
+    """Bug: rulings on a settled call were still applied."""
     turn = acting("a", "b")
     turn.feed(settled(1, "r"))
     assert turn.tell(ruled(1, messages=(said("x"),), abort=ENOUGH)) == []

@@ -36,7 +36,7 @@ def test_the_calls_of_a_reply_run_at_once() -> None:
 
 @pytest.mark.parametrize("order", list(itertools.permutations((1, 2, 3))), ids=str)
 def test_results_stand_in_the_order_of_the_calls(order: tuple[int, ...]) -> None:
-    """Ours: SPEC §8, results in source order, whatever order they came in."""
+    """Ours: results are in source order, in whatever order they arrived."""
     turn = Turn(started(), calls("a", "b", "c"))
     turn.feed(*(settled(call_id, f"r{call_id}") for call_id in order))
     assert turn.results() == [(1, "r1"), (2, "r2"), (3, "r3")]
@@ -155,7 +155,7 @@ def test_readable_calls_run_beside_unreadable_ones_and_all_stand_in_order() -> N
 
 
 def test_nothing_more_can_happen_to_an_unreadable_call() -> None:
-    """Ours: it has its result, so neither a result nor a wait changes it."""
+    """Ours: a settled call accepts neither another result nor a wait."""
     turn = Turn(started(), asked_for(call("a", "?"), call("b")))
     assert turn.tell(settled(1, "ran")) == []
     assert turn.tell(waits(1)) == []

@@ -276,7 +276,7 @@ def test_a_call_that_waits_for_a_person_cannot_pause() -> None:
 
 
 def test_a_pause_in_which_nothing_can_come_is_none() -> None:
-    """Bug: the round was over without a result of the cell, and the model asked without one."""
+    """Bug: the iteration ended and the model was called without the cell's result."""
     turn = in_a_cell()
     assert turn.tell(paused(1, 1)) == []
     assert turn.recovered() == ["tool.1.1"]
@@ -307,7 +307,7 @@ def test_only_the_result_of_the_cell_goes_to_the_model() -> None:
 
 
 def test_the_calls_of_a_cell_are_on_the_record_of_the_turn() -> None:
-    """Seed: whatever the model is shown, what was called is known, in the order in which it was done."""
+    """Seed: calls are known in the order of execution, whatever the model is shown."""
     turn = in_a_cell(paused(1, 1, "a", "b"), recorded(3, "b"), recorded(2, "a"), paused(1, 2), recorded(1))
     assert [record.request_digest for record in turn.machine.calls.records] == ["d3", "d2", "d1"]
 
@@ -322,14 +322,14 @@ def test_the_attachments_of_its_calls_are_kept_with_the_result_of_the_cell() -> 
 
 
 def test_the_attachment_of_a_call_that_outlives_its_cell_is_kept_as_well() -> None:
-    """Bug: only what had come before the end of the cell was kept."""
+    """Bug: only results from before the end of the cell were kept."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2), settled(1))
     turn.feed(with_picture(settled(3), "late.png"))
     assert results(turn)[0].attachments == (picture("late.png"),)
 
 
 def test_a_round_waits_for_the_calls_that_outlive_their_cell() -> None:
-    """Ours: calls rule 3, what runs is waited for: it may have effects."""
+    """Ours: running calls are awaited, because they may have effects."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2))
     assert turn.tell(settled(1, "early")) == []
     assert turn.recovered() == ["tool.3.1"]
@@ -366,7 +366,7 @@ def test_a_call_that_is_given_up_is_neither_reported_nor_on_record() -> None:
 
 
 def test_a_turn_tells_whether_a_result_would_count() -> None:
-    """Ours: what a cell leaves behind is kept only with a result that counts."""
+    """Ours: a cell's state is kept only with an accepted result."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2))
     assert [turn.machine.calls.lacks_result(one) for one in (1, 2, 3, 9)] == [True, False, True, False]
     turn.feed(cancelled())

@@ -54,7 +54,7 @@ def test_plugins_are_asked_at_a_checkpoint_before_it_is_passed(kind: HookStage) 
 
 @pytest.mark.parametrize("kind", REACHED)
 def test_a_checkpoint_is_not_passed_before_plugins_were_asked(kind: HookStage) -> None:
-    """Bug: a journal that leaves a stage out was taken for one whose plugins said nothing."""
+    """Bug: a journal without a stage was read as one with an empty ruling."""
     with pytest.raises(InternalError, match=f"CheckpointPassed while at checkpoint {kind}"):
         at(kind).feed(passed(kind))  # type: ignore[arg-type]
 
@@ -113,7 +113,7 @@ def test_events_alone_hold_nothing() -> None:
 
 
 def test_what_plugins_say_counts_more_than_an_answer_that_does_not_fit() -> None:
-    """Ours: as with what people inject, the answer was not the last one."""
+    """Ours: as with an injected message, the answer is not final."""
     turn = at("before_completion")
     turn.feed(ran("before_completion", messages=(said("shorter"),)))
     assert turn.tell(misfit()) == ["model.2"]
@@ -157,7 +157,7 @@ def test_what_plugins_asked_of_a_model_is_in_the_ledger_under_their_name() -> No
 
 
 def test_usage_of_rulings_on_calls_and_results_counts_too() -> None:
-    """Ours: there is no stage whose model calls are free."""
+    """Ours: model calls count in every stage."""
     turn = Turn(started(stages=("before_tool_call",)), calls("a"))
     turn.feed(ruled(1, usage=(SPENT,), model_calls=1), settled(1, usage=(SPENT,), model_calls=2))
     assert turn.machine.account.ledger("turn")[-1].usage == Usage(input=14, calls=2)

@@ -26,7 +26,7 @@ def test_messages_after_work_stand_behind_the_results() -> None:
 
 
 def test_messages_before_completion_keep_the_turn_going() -> None:
-    """Ours: what comes before the last checkpoint is still answered in this turn."""
+    """Ours: a message before the last checkpoint is answered in this turn."""
     turn = Turn(started(), answered("done"))
     assert turn.tell(passed("before_completion", said("one more thing"))) == ["model.2"]
     assert turn.talk() == ["user: hello", "assistant: done", "user: one more thing"]
@@ -82,12 +82,12 @@ def test_an_answer_that_fits_is_the_value_of_the_turn() -> None:
 
 
 def test_a_turn_without_a_reply_would_finish_with_nothing() -> None:
-    """Ours: the answer can be asked for at any time."""
+    """Ours: the query works at any time, also before the first reply."""
     assert Turn(started()).machine.answer() == Finished(text="")
 
 
 def test_the_model_learns_why_its_answer_does_not_fit() -> None:
-    """Ours: it can only correct what it knows about."""
+    """Ours: the model can correct only the mistakes it reads about."""
     turn = Turn(started(), answered("many"))
     assert turn.tell(misfit("$.n is no number")) == ["model.2"]
     assert turn.talk()[1:] == [

@@ -59,7 +59,7 @@ def asked(turn: Turn) -> RunHooks:
 
 @pytest.mark.parametrize("end", ENDS)
 def test_plugins_hear_of_every_kind_of_end_before_the_commit(end: str) -> None:
-    """Seed: after_turn gets the outcome, whatever it is."""
+    """Seed: after_turn gets every outcome."""
     turn = closing(*ENDS[end])
     assert turn.machine.phase is Phase.CLOSING
     command = asked(turn)
@@ -146,7 +146,7 @@ def test_the_whole_of_a_turn_has_what_plugins_say_at_its_end_before_it_has_ended
 
 
 def test_an_end_that_a_message_puts_off_is_forgotten_and_shown_again_under_another_number() -> None:
-    """Ours: machine rule 6, what plugins say about an end counts only once it has come."""
+    """Ours: rulings about an end take effect only when it happens (rule 6 of the machine)."""
     turn = closing(answered("42"), ran("after_turn", 1, **WORDS))
     assert turn.tell(passed("before_completion", said("wait"))) == ["model.2"]
     assert turn.history() == ["user: hello", "assistant: 42", "user: wait"]
@@ -162,7 +162,7 @@ def test_an_end_that_a_message_puts_off_is_forgotten_and_shown_again_under_anoth
     [(cancelled(), "cancelled"), (out_of_time(), "turn_budget"), (aborted(), "plugin_abort")],
 )
 def test_plugins_hear_again_if_the_end_becomes_another_one(given: Input, reason: str) -> None:
-    """Ours: what they said about the answer is void; the turn has none."""
+    """Ours: rulings on the answer are discarded, because the turn has none."""
     turn = closing(answered(), ran("after_turn", 1, **WORDS))
     assert turn.tell(given) == ["stop", "hooks.after_turn.2"]
     assert turn.machine.next_messages() == ()

@@ -62,7 +62,7 @@ def test_a_turn_finishes_once_the_calls_under_way_have_their_results() -> None:
 
 
 def test_a_message_at_the_last_moment_puts_the_end_off_and_a_second_finish_works() -> None:
-    """Ours: what comes before the last checkpoint is still answered in this turn."""
+    """Ours: a message before the last checkpoint is answered in this turn."""
     turn = in_a_cell(finish(1, "first"), settled(1))
     assert turn.tell(passed("before_completion", said("wait"))) == ["model.2"]
     assert turn.tell(calls("run_code")) == ["tool.2.1"]
@@ -116,7 +116,7 @@ def test_a_frame_that_is_to_open_counts_more_than_an_answer() -> None:
 
 
 def test_the_first_answer_counts() -> None:
-    """Ours: once it is given, code can call nothing any more."""
+    """Ours: after the answer, code can make no calls."""
     turn = Turn(started(), calls("run_code", "run_code"), finish(1, "first"), finish(2, "second"))
     turn.feed(settled(2), settled(1))
     assert turn.machine.answer() == Finished(text="first")

@@ -198,6 +198,6 @@ def test_plugins_hear_of_the_end_of_a_turn_of_code() -> None:
 
 
 def test_a_turn_of_code_refuses_what_only_a_model_can_do() -> None:
-    """Ours: such an input would belong to another journal."""
+    """Ours: such an input belongs to another turn's journal."""
     with pytest.raises(InternalError, match="while acting"):
         Turn(code_started()).feed(passed("after_work"))

@@ -148,7 +148,7 @@ def test_the_last_frame_that_was_asked_for_opens() -> None:
 
 
 def test_a_turn_that_opened_a_frame_is_not_marked_as_stopped() -> None:
-    """Ours: a switch is an ending of its own."""
+    """Ours: a frame switch is a separate outcome."""
     turn = Turn(started(), switched())
     assert not any(isinstance(entry.payload, TurnEnded) for entry in turn.machine.entries)
     assert turn.machine.outcome == FrameSwitched(switch=SWITCH)

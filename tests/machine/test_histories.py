@@ -77,7 +77,7 @@ def test_a_golden_history_replays_to_the_same_commands_entries_and_outcome(path:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_golden_history_can_be_taken_over_after_any_of_its_inputs(path: Path) -> None:
-    """Ours: SPEC §7, wherever the process died, a fresh machine asks for what is unanswered, no more."""
+    """Ours: after a crash anywhere, a fresh machine requests exactly the outstanding effects."""
     history = load(path)
     for count in range(1, len(history.inputs) + 1):
         machine = TurnMachine()
@@ -181,7 +181,7 @@ def test_commands_that_are_missing_are_a_difference(history: History) -> None:
 
 
 def test_inputs_that_the_machine_refuses_are_a_difference(history: History) -> None:
-    """Ours: a journal that cannot be fed any more is the worst difference of all."""
+    """Ours: a journal that can no longer be replayed is reported as a difference."""
     (line,) = replay(msgspec.structs.replace(history, inputs=history.inputs[1:]))
     assert line.startswith("the inputs cannot be fed any more: turn ? got ModelReplied while new")
 
@@ -220,7 +220,7 @@ def test_a_saved_history_is_loaded_as_it_was(history: History, tmp_path: Path) -
 
 
 def test_a_file_that_exists_is_not_written_over(history: History, tmp_path: Path) -> None:
-    """Ours: what was recorded is never overwritten silently."""
+    """Ours: recorded data is never overwritten silently."""
     path = tmp_path / "h.json"
     path.write_text("mine")
     with pytest.raises(FileExistsError):
@@ -264,7 +264,7 @@ def test_completing_a_history_that_replays_leaves_the_file_alone(draft: Path) ->
 
 
 def test_a_recorded_history_changes_only_when_told_to(draft: Path, history: History) -> None:
-    """Ours: what was recorded is never overwritten silently."""
+    """Ours: recorded data is never overwritten silently."""
     complete(draft)
     _change(draft, outcome=None)
     with pytest.raises(InvalidArgument, match="would change: the outcome was null") as caught:

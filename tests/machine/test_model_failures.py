@@ -53,7 +53,7 @@ def test_the_time_between_the_attempts_of_one_call_is_limited_in_all() -> None:
 
 
 def test_a_turn_with_a_nonce_spreads_its_attempts_and_a_replay_spreads_them_alike() -> None:
-    """Ours: sessions that failed together do not come back together; a recovered turn waits as it would."""
+    """Ours: jitter spreads the retries, and a recovered turn keeps its delay."""
 
     def turn_of(nonce: str) -> Turn:
         begin = msgspec.structs.replace(started(max_attempts=4), nonce=nonce)
@@ -116,7 +116,7 @@ def test_a_success_begins_the_count_of_attempts_anew() -> None:
 
 
 def test_a_failed_attempt_leaves_nothing_in_the_history() -> None:
-    """Ours: what it had streamed is void."""
+    """Ours: text streamed by a failed attempt is retracted."""
     turn = Turn(started(), failed(retryable=True))
     assert turn.talk() == ["user: hello"]
 

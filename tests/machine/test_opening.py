@@ -45,7 +45,7 @@ def test_a_turn_whose_plugins_have_no_say_here_asks_the_model_at_once() -> None:
 
 
 def test_messages_of_plugins_stand_behind_the_turns_input() -> None:
-    """Seed: AppendTurnMessages before a turn are part of what the model is asked."""
+    """Seed: AppendTurnMessages before a turn are part of the request."""
     turn = opening()
     assert turn.tell(ran("before_turn", messages=(said("mind the gap"), said("and the step")))) == ["model.1"]
     assert turn.talk() == ["user: hello", "user: mind the gap", "user: and the step"]
@@ -101,7 +101,7 @@ def test_a_turn_can_end_before_plugins_have_answered(given: Input, commit: str) 
 
 
 def test_the_time_of_plugins_is_the_time_of_the_turn() -> None:
-    """Ours: UsageLimits.max_wall_ms bounds a turn whose plugins take their time as well."""
+    """Ours: max_wall_ms also limits a turn with slow plugins."""
     assert opening(max_wall_ms=500).machine.account.deadline_ms == 500
 
 
@@ -115,7 +115,7 @@ def test_what_the_protocol_gets_and_what_the_turn_adds_to_the_prompt_survive_a_r
 
 
 def test_plugins_open_a_turn_once() -> None:
-    """Ours: however often the model is asked."""
+    """Ours: once per turn, whatever the number of model calls."""
     turn = opening()
     turn.feed(ran("before_turn"), answered())
     assert turn.tell(passed("before_completion", said("and"))) == ["model.2"]

@@ -48,14 +48,14 @@ def test_every_model_call_is_prepared_under_a_number_of_its_own() -> None:
 
 
 def test_it_comes_after_the_opening() -> None:
-    """Ours: what plugins say before the turn is prepared like everything else."""
+    """Ours: messages added before the turn are prepared like others."""
     turn = Turn(started(stages=("before_turn", "prepare")))
     assert turn.tell(ran("before_turn", messages=(said("psst"),))) == ["prepare.1"]
     assert turn.talk() == ["user: hello", "user: psst"]
 
 
 def test_another_attempt_of_a_call_is_not_prepared_again() -> None:
-    """Ours: what the model is asked does not change between attempts."""
+    """Ours: the request stays the same between attempts."""
     turn = preparing()
     turn.feed(prepared(1))
     assert turn.feed(failed(retryable=True)) == [CallModel(2, 2, 500)]
@@ -141,7 +141,7 @@ def test_what_plugins_say_while_a_call_is_prepared_is_said_at_the_next_checkpoin
 
 
 def test_a_window_that_overflows_is_prepared_once_more() -> None:
-    """Seed: compaction gets a second chance when the provider says that it does not fit."""
+    """Seed: compaction runs again after a context overflow."""
     turn = preparing(max_iterations=1)
     assert turn.tell(prepared(1), failed("CONTEXT_OVERFLOW")) == ["prepare.2 overflowed"]
     assert turn.machine.outstanding() == [PrepareCall(2, overflowed=True)]
@@ -179,7 +179,7 @@ def test_a_hook_that_fails_while_the_model_replies_ends_the_turn_as_plugins_do()
 
 
 def test_events_of_a_reply_stand_before_it() -> None:
-    """Ours: what hooks tell about a reply belongs to it."""
+    """Ours: events of hooks about a reply belong to that reply."""
     turn = Turn(started(), ModelReplied(at_ms=5, text="done", events=(NOTE,)))
     assert turn.history() == ["user: hello", "p note", "assistant: done"]
 

@@ -36,12 +36,12 @@ def _decided(
 
 
 def test_what_cannot_pass_is_given_up_without_another_word() -> None:
-    """Ours: the failure speaks for itself, whatever it asks for."""
+    """Ours: a failure that is not retryable fails the call at once, with its own error."""
     assert _decided(0, retryable=False) == GiveUp()
 
 
 def test_the_first_attempt_of_one_is_the_last_without_another_word() -> None:
-    """Ours: who allows one attempt need not be told that it failed once."""
+    """Ours: with a single attempt, the error does not mention retries."""
     assert _decided(max_attempts=1) == GiveUp()
 
 
@@ -65,7 +65,7 @@ def test_back_off_doubles_up_to_a_minute() -> None:
 
 
 def test_what_is_added_differs_between_seeds_and_attempts_and_not_between_replays() -> None:
-    """Ours: a herd that failed together comes back apart; a recovered turn decides as it did."""
+    """Ours: jitter spreads retries of sessions that failed together, and is the same after recovery."""
     seeds = [f"{number}" for number in range(200)]
     delays = {seed: _decided(8_000, seed=seed) for seed in seeds}
     assert delays == {seed: _decided(8_000, seed=seed) for seed in seeds}
@@ -78,7 +78,7 @@ def test_what_is_added_differs_between_seeds_and_attempts_and_not_between_replay
 
 
 def test_a_wait_that_is_asked_for_and_just_fits_is_waited() -> None:
-    """Ours: what is added never makes it too long."""
+    """Ours: additions never exceed the budget."""
     assert _decided(120_000, seed="s") == Retry(120_000)
     assert isinstance(_decided(120_001, seed="s"), GiveUp)
     assert _decided(20_000, waited_ms=100_000, seed="s") == Retry(20_000)

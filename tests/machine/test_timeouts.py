@@ -56,7 +56,7 @@ def test_a_cell_hears_only_the_last_execution_of_its_call() -> None:
 
 
 def test_a_cancelled_call_that_timed_out_before_may_have_taken_effect() -> None:
-    """Bug: while a person was asked whether to run it again, it counted as one that never ran."""
+    """Bug: while a person decided about a retry, the call counted as never executed."""
     turn = Turn(started(), calls("pay"), timed_out(1), waits(1), cancelled())
     (result,) = (message for message in turn.machine.messages if isinstance(message, ToolMessage))
     assert result.error is not None

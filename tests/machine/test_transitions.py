@@ -389,7 +389,7 @@ def test_the_table_knows_every_phase_and_every_input() -> None:
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_an_input_in_the_wrong_phase_is_refused_in_words_that_help(situation: str) -> None:
-    """Ours: a journal of another version is our fault and says so; it never becomes a wrong turn."""
+    """Ours: a journal of another version raises an internal error, and never a wrong turn."""
     turn = Turn(*SITUATIONS[situation])
     wrong = next((cell for cell in CELLS if cell.values[0] == situation and cell.values[2] == "wrong"), None)
     if wrong is None:

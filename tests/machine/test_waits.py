@@ -43,7 +43,7 @@ def test_a_turn_whose_only_call_waits_parks() -> None:
 
 @pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES.keys())
 def test_a_call_resumes_with_what_its_wait_ended_with(outcome: WaitOutcome) -> None:
-    """Ours: who carries the call out decides what a denial or a timer means for it."""
+    """Ours: the host that executes the call decides what a denial or a timer means for it."""
     opened = waits(1)
     turn = Turn(started(), calls("pay"), opened)
     (command,) = turn.feed(ended("w1", outcome))
@@ -161,7 +161,7 @@ def test_a_frame_that_is_to_open_while_the_turn_is_parked_opens_after_the_calls(
 
 
 def test_the_waits_of_a_turn_are_listed_in_the_order_of_the_calls() -> None:
-    """Ours: what is shown to people has a stable order."""
+    """Ours: lists shown to people have a stable order."""
     turn = Turn(started(), calls("a", "b", "c"), waits(3), waits(1), settled(2))
     (park,) = turn.machine.outstanding()
     assert isinstance(park, Park)

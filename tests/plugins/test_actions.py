@@ -135,7 +135,7 @@ def test_annotations_that_cannot_be_read_are_refused() -> None:
 
 
 def test_an_action_can_be_registered_by_hand() -> None:
-    """Ours: what the decorator does can be done by hand."""
+    """Ours: hooks can be registered without the decorator."""
 
     class Handmade(Plugin):
         def register(self, registrar: PluginRegistrar) -> None:
@@ -199,7 +199,7 @@ def test_an_answer_that_does_not_fit_is_the_plugins_failure() -> None:
 
 
 def test_an_answer_that_breaks_the_actions_own_word_is_the_plugins_failure() -> None:
-    """Bug: an action could answer with something else than it says."""
+    """Bug: an action could return another type than it declares."""
 
     async def main() -> None:
         with pytest.raises(PluginFailed, match="plugin 'board'"):
@@ -437,7 +437,7 @@ def test_a_query_is_answered_while_a_turn_runs_and_a_command_is_kept_with_it(mem
 
 
 def test_a_command_is_refused_while_a_turn_waits(memory: Place) -> None:
-    """Ours: what a turn waits with must not change under it."""
+    """Ours: plugin state must not change under a waiting turn."""
 
     class Asker(Plugin):
         @hook

@@ -126,7 +126,7 @@ def test_a_transform_that_breaks_its_messages_stops_the_turn_and_not_the_session
 
 
 def test_a_transform_may_change_the_list_that_it_is_given(memory: Place) -> None:
-    """Bug: messages that were removed in place were shown all the same."""
+    """Bug: messages removed in place were still shown."""
 
     class Forgetful(Plugin):
         @hook

@@ -86,7 +86,7 @@ def owned(plugin_id: str, *directives: PluginDirective) -> list[OwnedDirective]:
 
 
 def test_the_stages_and_directives_of_the_table_are_all_there_are() -> None:
-    """Ours: a new directive or stage has to be decided upon here."""
+    """Ours: a new directive or stage needs a decision here."""
     assert set(SAMPLES) == set(get_args(PluginDirective))
     assert set(ALLOWED) == set(STAGES)
     assert {name for name, kind in HOOKS.items() if kind.answers.startswith("directives")} == set(STAGES)
@@ -112,7 +112,7 @@ def test_a_directive_is_legal_at_a_stage_or_an_error_that_says_whose(stage: str,
     ],
 )  # fmt: skip
 def test_what_is_no_directive_is_refused(answer: object) -> None:
-    """Ours: a hook that answers with something else has failed."""
+    """Ours: a hook that returns another type has failed."""
     with pytest.raises(PluginFailed, match="plugin 'one' failed in before_turn: it answered with a"):
         read_directives(hook_of("before_turn"), answer)
 
@@ -135,7 +135,7 @@ def test_a_hook_may_have_nothing_to_say(answer: object) -> None:
     ],
 )
 def test_a_directive_that_cannot_be_written_down_is_refused(broken: PluginDirective) -> None:
-    """Ours: what the journal could not be read back from does not get in."""
+    """Ours: a value that could not be read back from the journal is rejected."""
     with pytest.raises(PluginFailed, match="plugin 'one' failed in before_tool_call"):
         read_directives(hook_of("before_tool_call"), broken)
 
@@ -359,7 +359,7 @@ def test_a_replacer_and_a_clamp_that_is_content_agree(make: Any, limit: int, cla
 
 
 def test_a_replacer_that_insists_on_what_a_clamp_refuses_is_in_conflict_with_it() -> None:
-    """Ours: there is no order in which both would be content."""
+    """Ours: no order of the plugins satisfies both."""
 
     async def main() -> None:
         for plugins in ([clamped(3), lambda _: {"n": 5}], [lambda _: {"n": 5}, clamped(3)]):
@@ -371,7 +371,7 @@ def test_a_replacer_that_insists_on_what_a_clamp_refuses_is_in_conflict_with_it(
 
 
 def test_before_tool_call_gives_the_replaced_arguments_as_the_last_directive() -> None:
-    """Seed: before_tool_call returns what every plugin wants."""
+    """Seed: before_tool_call collects the directives of all plugins."""
 
     async def main() -> None:
         session = session_of(named("one", lambda _: {"n": 7}))
@@ -579,7 +579,7 @@ def test_a_short_circuit_gives_a_result_without_an_execution(memory: Place) -> N
 
 
 def test_a_question_waits_for_a_person(memory: Place) -> None:
-    """Ours: a plugin may ask a person, whatever the tool's own policy is."""
+    """Ours: a plugin may require an approval, regardless of the tool's own policy."""
 
     async def main() -> None:
         notes = Notes()

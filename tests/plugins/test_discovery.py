@@ -79,7 +79,7 @@ def test_a_plugin_may_be_given_in_any_form() -> None:
 
 
 def test_an_unknown_name_is_answered_with_a_close_one(install: Install) -> None:
-    """Ours: an error tells what to do."""
+    """Ours: an error says what to do."""
     install("greeter_three", GREETER, "greeter_three:Greeter")
     with pytest.raises(InvalidPlugin, match="there is no plugin 'greter'") as caught:
         find_plugin("greter")
@@ -109,7 +109,7 @@ def test_a_plugin_that_cannot_be_imported_is_named(source: str, entry: str, inst
 
 
 def test_an_entry_point_that_is_no_plugin_is_refused(install: Install) -> None:
-    """Ours: what is found is checked like what is given."""
+    """Ours: plugins found by entry point are validated like those passed to the agent."""
     install("nonsense", "Greeter = 3", "nonsense:Greeter", name="nonsense")
     with pytest.raises(InvalidPlugin, match="3 is not a plugin"):
         find_plugin("nonsense")

@@ -98,7 +98,7 @@ def test_equal_states_are_equal_blobs() -> None:
 
 
 def test_nothing_is_written_that_has_not_changed() -> None:
-    """Ours: the executor is not even asked."""
+    """Ours: the executor is not called."""
     executor = Executor()
     memory = memory_of(executor)
     assert memory.changed() is None
@@ -126,7 +126,7 @@ def test_revisions_count_on_after_a_restart() -> None:
 
 
 def test_without_an_executor_the_state_is_kept_for_another() -> None:
-    """Ours: a plugin that is not there keeps what it had."""
+    """Ours: the state of a missing plugin is kept."""
     entry, _ = written(b"x" * (INLINE + 1))
     memory = memory_of(None)
     memory.restore(entry, {})
@@ -134,7 +134,7 @@ def test_without_an_executor_the_state_is_kept_for_another() -> None:
 
 
 def test_a_session_without_a_state_restores_nothing() -> None:
-    """Ours: the executor begins empty, and is not told anything."""
+    """Ours: the executor starts empty and is not called."""
     executor = Executor()
     executor.data = b"as it was"
     memory = memory_of(executor)
@@ -163,7 +163,7 @@ def _entry(state: Any, **artifacts: str) -> PluginSnapshotEntry:
 def test_a_damaged_state_is_refused_and_names_its_plugin(
     entry: PluginSnapshotEntry, fetched: dict[str, bytes]
 ) -> None:
-    """Ours: a typed error, whatever is wrong; what was written stays as it is."""
+    """Ours: every fault raises a typed error, and stored data stays unchanged."""
     executor = Executor()
     memory = memory_of(executor)
     with pytest.raises(PluginStateLost, match="the variables of its code cannot be read") as refused:

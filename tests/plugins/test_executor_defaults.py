@@ -120,7 +120,7 @@ class Trips:
     ids=["raises", "answers"],
 )
 def test_the_failure_of_an_executor_names_its_plugin(memory: Place, how: str, problem: str) -> None:
-    """Bug: what it answered was taken apart, and the error was an AttributeError of ours."""
+    """Bug: an invalid answer raised an internal AttributeError."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -575,7 +575,7 @@ STORED = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "fault"), STORED)
 def test_a_fault_comes_to_the_same_in_a_file(kind: str, fault: str, tmp_path: Path, clock: FakeClock) -> None:
-    """Ours: what a fault means does not depend on the store."""
+    """Ours: a fault has the same meaning in every store."""
 
     async def main() -> None:
         await _cell(Scene(Place(tmp_path / "standfast.db", clock), Switch(kind), fault))
@@ -588,7 +588,7 @@ AWAITED = [kind for kind in ROWS if not (kind in HOOKS and HOOKS[kind].plain) an
 
 @pytest.mark.parametrize("kind", AWAITED)
 def test_a_hook_that_cancels_its_own_task_has_failed(kind: str, memory: Place) -> None:
-    """Bug: it ended the turn that asked it, without an outcome."""
+    """Bug: the exception ended the calling turn without an outcome."""
 
     async def main() -> None:
         await _cell(Scene(memory, Switch(kind), "cancels its own task"))

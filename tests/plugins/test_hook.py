@@ -103,7 +103,7 @@ def test_a_wrong_name_is_refused_where_it_is_written_with_a_suggestion() -> None
 
 
 def test_a_name_that_is_near_nothing_is_answered_with_all_of_them() -> None:
-    """Ours: an error tells what to do."""
+    """Ours: an error says what to do."""
     with pytest.raises(InvalidPlugin) as caught:
         require_kind("zzzzzz")
     assert all(name in str(caught.value.hint) for name in HOOKS)

@@ -102,7 +102,7 @@ def test_plugins_of_a_session_can_lay_something_out_for_each_other() -> None:
 
 @pytest.mark.parametrize("step", ["build", "register", "session_ready", "restore"])
 def test_what_a_plugin_raises_while_it_is_built_names_it(step: str) -> None:
-    """Ours: whatever happens while a session is built, the error says whose it is."""
+    """Ours: an error while a session is built names the plugin."""
 
     def broken(self: Any, *given: Any) -> Any:
         raise KeyError("lost")
@@ -126,7 +126,7 @@ def test_a_step_that_wants_to_be_awaited_is_refused(step: str) -> None:
 
 
 def test_an_error_of_ours_that_a_plugin_runs_into_names_it_as_well() -> None:
-    """Bug: "there is no hook 'x'" and "no key is set" did not say whose that was."""
+    """Bug: "there is no hook 'x'" and "no key is set" did not name the plugin or provider."""
 
     class Misspelt(Plugin):
         def register(self, registrar: PluginRegistrar) -> None:
@@ -164,7 +164,7 @@ def test_a_factory_that_builds_nonsense_is_named(nonsense: object) -> None:
 
 
 def test_a_factory_builds_a_plugin_of_its_own_name() -> None:
-    """Ours: what is stored under an id is that plugin's."""
+    """Ours: state under an id belongs to that plugin."""
     with pytest.raises(InvalidPlugin, match="'factory' built a plugin with the id 'stepper'"):
         session_of(Factory(Stepper()))
 
@@ -240,7 +240,7 @@ def test_an_unknown_session_has_no_plugins(memory: Place) -> None:
 
 
 def test_installed_tells_what_each_plugin_brings(memory: Place) -> None:
-    """Ours: a host can show what shapes a session."""
+    """Ours: a host can list the plugins of a session."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -116,7 +116,7 @@ def test_a_view_has_nothing_but_the_methods_of_its_role(role: str) -> None:
 
 
 def test_the_methods_of_a_view_look_like_those_of_the_protocol() -> None:
-    """Ours: help and editors show what is to be passed."""
+    """Ours: help and editors show the parameters."""
     seen = view(Whole(), _role("HistoryHost"))
     assert list(inspect.signature(seen.start_turn).parameters) == ["session_id", "input"]
     assert seen.start_turn.__doc__ == ports.TurnHost.start_turn.__doc__
@@ -170,7 +170,7 @@ def test_a_wrapper_that_holds_the_host_would_be_found_out() -> None:
 
 @pytest.mark.parametrize("role", SEED_ROLES)
 def test_no_attribute_of_a_view_leads_to_the_host(role: str) -> None:
-    """Ours: SPEC §9; what is handed out is not a wrapper with the whole host inside."""
+    """Ours: a role's host does not expose the whole host."""
     whole = Whole()
     seen = view(whole, _role(role))
     assert not any(one is whole for one in _reachable(seen))
@@ -295,7 +295,7 @@ def test_a_prompt_hook_cannot_start_a_turn() -> None:
 
 @pytest.mark.parametrize("kind", ROLE_OF_HOOK)
 def test_within_a_hook_the_plugins_own_host_has_no_more_than_the_hooks(kind: str) -> None:
-    """Ours: what a plugin keeps for itself is no way around its hooks' roles."""
+    """Ours: a stored host does not bypass the roles of a plugin's hooks."""
     from standfast.plugins.running import HOOK
 
     role = ROLE_OF_HOOK[kind]

@@ -89,7 +89,7 @@ def test_a_plugin_is_its_own_factory_and_session_plugin() -> None:
 
 
 def test_sessions_share_nothing_through_a_plugin() -> None:
-    """Ours: what is handed to an agent is a pattern; each session gets a deep copy."""
+    """Ours: a plugin passed to an agent is a template; each session gets a deep copy."""
     pattern = Counter(names=["a"])
     one, other = pattern.build(context()), pattern.build(context())
     one.names.append("b")
@@ -107,7 +107,7 @@ def test_a_class_or_a_pattern_will_do(given: object) -> None:
 
 
 def test_a_class_that_needs_options_says_so() -> None:
-    """Ours: an error tells what to do."""
+    """Ours: an error says what to do."""
 
     class Needy(Plugin):
         def __init__(self, key: str) -> None:
@@ -201,7 +201,7 @@ def test_a_subclass_may_override_a_hook() -> None:
 
 
 def test_assigning_state_raises_the_revision_and_touching_too() -> None:
-    """Seed: the revision rises whenever what the plugin remembers changes."""
+    """Seed: the revision increases whenever the state changes."""
     plugin = Counter()
     assert (plugin.state, plugin.revision) == (None, 0)
     plugin.state = {"n": []}
@@ -263,7 +263,7 @@ def test_options_set_attributes() -> None:
 
 @pytest.mark.parametrize("options", [{"stp": 1}, {"session": 1}, {"_state": 1}, [1], "step", 3])
 def test_options_that_do_not_fit_are_refused_with_the_plugins_name(options: Any) -> None:
-    """Ours: a misspelt option must not count as none."""
+    """Ours: a misspelt option must not be ignored."""
     with pytest.raises(InvalidArgument, match="plugin 'counter'"):
         Counter().build(context(PluginOptions(plugins={"counter": options})))
 

@@ -43,7 +43,7 @@ def protocol(where: str, error: BaseException) -> Plugin:
 def test_a_protocol_that_fails_when_the_session_is_opened_is_named(
     where: str, error: BaseException, memory: Place
 ) -> None:
-    """Ours: whatever happens while a session is opened, the error says whose it is."""
+    """Ours: an error while a session is opened names the plugin."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -68,7 +68,7 @@ def test_every_hook_has_a_place_in_a_namespace(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", HOOKS)
 def test_a_hook_can_be_registered_by_its_name(kind: str) -> None:
-    """Ours: what the decorator does can be done by hand."""
+    """Ours: hooks can be registered without the decorator."""
     to, contributions = registrar()
     to.hook(kind, function_for(kind), priority=3)
     assert contributions.hooks[kind][0].priority == 3
@@ -107,7 +107,7 @@ def test_a_hook_that_takes_too_much_is_refused() -> None:
 
 
 def test_a_hook_may_have_more_parameters_with_defaults() -> None:
-    """Ours: only what cannot be called is refused."""
+    """Ours: only signatures that cannot be called are rejected."""
     to, contributions = registrar()
 
     async def before_turn(ctx: Any, more: int = 1) -> None: ...

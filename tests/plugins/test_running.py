@@ -426,7 +426,7 @@ def test_work_that_cancels_itself_in_its_first_step_hears_of_it() -> None:
 
 
 def test_work_may_start_more_work() -> None:
-    """Ours: a hook may use whatever asyncio has."""
+    """Ours: a hook may use all of asyncio."""
 
     async def inner(number: int) -> int:
         await asyncio.sleep(0)

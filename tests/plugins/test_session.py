@@ -367,7 +367,7 @@ def echoing(plugin_id: str) -> Plugin:
 
 
 def test_pieces_and_replies_are_chained() -> None:
-    """Seed: assistant stream and response are chained, each with what the one before it made of it."""
+    """Seed: assistant stream and response hooks are chained."""
 
     async def main() -> None:
         session = session_of(echoing("a"), echoing("b"))
@@ -661,7 +661,7 @@ def test_state_of_a_newer_version_is_refused_and_names_the_plugin() -> None:
 
 
 def test_state_of_another_version_is_migrated_and_then_written_anew() -> None:
-    """Ours: `migrate` reads what another version wrote."""
+    """Ours: `migrate` converts state of another version."""
 
     class Migrator(Rememberer):
         id = "rememberer"
@@ -732,7 +732,7 @@ def test_state_that_is_no_json_is_refused(state: Any) -> None:
 
 
 def test_a_tolerant_snapshot_keeps_what_was_last_written() -> None:
-    """Ours: a turn that ends badly is written all the same."""
+    """Ours: a failed turn is stored too."""
     ear = Ear()
     session = restored(entry("rememberer", {"n": 3}), ear=ear)
     plugin = session.plugins[1]
@@ -744,7 +744,7 @@ def test_a_tolerant_snapshot_keeps_what_was_last_written() -> None:
 
 
 def test_what_was_written_does_not_change_with_the_plugins_own_copy() -> None:
-    """Bug: state that was changed in place, without a touch, changed what had been written."""
+    """Bug: changing state in place, without a touch, altered a stored value."""
     session = session_of(Rememberer())
     plugin = session.plugins[1]
     assert isinstance(plugin, Rememberer)
@@ -908,7 +908,7 @@ class Turns(Plugin):
 
 
 def test_state_outlives_the_runtime_and_the_plugin(place: Place) -> None:
-    """Seed: snapshot → new process → restore; a plugin that is away keeps what it had."""
+    """Seed: state is restored in a new process; the state of a missing plugin is kept."""
 
     async def main() -> list[str]:
         model = Actor()

@@ -13,7 +13,7 @@ from standfast.protocols.standard.host import Execution
 
 @pytest.mark.parametrize(("left", "is_set_again"), [(0.002, True), (0.0, False)])
 def test_a_timer_that_rings_early_is_set_again_and_no_other(left: float, is_set_again: bool) -> None:
-    """Bug: a call that had finished, and whose large result was still being made, kept the loop busy."""
+    """Bug: converting the large result of a finished call blocked the loop."""
     dispatcher = SimpleNamespace(seconds_left=lambda running: left, expire=lambda running: None)
 
     async def main() -> None:

@@ -305,7 +305,7 @@ def test_a_tool_runs_as_often_at_once_as_it_allows(memory: Place) -> None:
 
 
 def test_turns_of_all_sessions_share_the_limits_of_a_tool(memory: Place) -> None:
-    """Ours: what protects another system counts everybody."""
+    """Ours: a limit that protects another system covers all sessions."""
     running = most = 0
 
     @tool(limits=CapabilityLimits(concurrency=1), loop="runtime")
@@ -421,7 +421,7 @@ def test_events_tell_of_every_call(memory: Place) -> None:
 
 
 def test_what_a_thread_returns_after_the_turn_is_dropped(memory: Place) -> None:
-    """Seed: what it returns later is dropped."""
+    """Seed: a late result is dropped."""
 
     async def main() -> None:
         release, returned = threading.Event(), threading.Event()

@@ -155,7 +155,7 @@ def test_a_turn_asks_for_one_summary_however_many_calls_it_makes(place: Place) -
 
 
 def test_an_empty_summary_leaves_the_history_as_it_is(place: Place) -> None:
-    """Ours: better a long history than none; and the model is not asked again in the same turn."""
+    """Ours: a failed summary keeps the history and is not retried in the same turn."""
 
     async def main() -> None:
         model = staged("one", "two", " \n", asks(("look", {})), "three", "told", "four")
@@ -292,7 +292,7 @@ def test_turns_that_are_too_long_to_be_kept_are_summarized(memory: Place) -> Non
 
 
 def test_the_record_tells_of_calls_results_and_files_in_short(memory: Place) -> None:
-    """Ours: a summary needs what was found, not the whole of it."""
+    """Ours: a summary needs the findings, not the full output."""
 
     async def main() -> None:
         model = staged(asks(("look", {}), ("look", {"broken": "é"})), "ok", "told", "two")

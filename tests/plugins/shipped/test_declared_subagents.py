@@ -62,7 +62,7 @@ def test_a_declared_subagent_keeps_the_tools_that_its_parent_lacks(place: Place)
 
 
 def test_the_model_can_leave_out_tools_of_a_declared_subagent(memory: Place) -> None:
-    """Ours: what a model passes on is narrowed, here to a part of the specialist's own tools."""
+    """Ours: a model can only narrow the specialist's own tools."""
     cast = Cast(
         go=[calls(spawn("desk: count", agent="payer", tools=["count"])), WAIT, "done"],
         **{"desk:": ["one"]},
@@ -94,7 +94,7 @@ def test_a_tool_that_a_declared_subagent_lacks_cannot_be_asked_for(memory: Place
 
 
 def test_a_model_passes_on_no_tool_of_its_own_that_it_lacks(memory: Place) -> None:
-    """Seed: a subagent of the same agent has no more than its parent, also below a specialist."""
+    """Seed: a subagent of the same agent has at most its parent's tools, also below a specialist."""
     cast = Cast(
         go=[calls(spawn("one", tools=["look", "spawn_agent", "wait"])), WAIT, "done"],
         one=[calls(spawn("two"), spawn("desk:", agent="payer")), WAIT, "done"],
@@ -135,7 +135,7 @@ def test_a_declared_subagent_has_its_tools_after_a_restart_too(place: Place) -> 
 
 
 def test_only_a_declared_agent_can_have_an_authority_of_its_own(memory: Place) -> None:
-    """Ours: a tool or a plugin cannot widen what its session may do by naming an agent."""
+    """Ours: naming another agent does not widen a session's permissions."""
 
     async def main() -> None:
         cast = Cast(go=["done"])

@@ -153,7 +153,7 @@ def explode(arguments: dict[str, Any]) -> bool:
     ids=["raises", "answers with text", "answers with nothing", "misses an argument", "cannot compare"],
 )
 def test_a_condition_that_cannot_be_judged_refuses_the_call(when: Any, then: str) -> None:
-    """Ours: a guard fails closed, whatever its rule would have said."""
+    """Ours: a guard that cannot evaluate its rule denies the call."""
     assert verdict(Guard([{"tool": "pay", "when": when, "then": then}]), "pay", cents=5) == "deny"
 
 
@@ -240,7 +240,7 @@ def test_an_asked_call_is_refused_once_denied(place: Place) -> None:
 
 
 def test_a_session_may_have_rules_of_its_own(memory: Place) -> None:
-    """Ours: options replace what the agent was made with, and are checked as well."""
+    """Ours: session options override the agent's and are validated."""
     ledger = Ledger()
 
     async def main() -> None:
@@ -277,6 +277,6 @@ def test_a_session_may_have_rules_of_its_own(memory: Place) -> None:
     ids=str,
 )
 def test_a_rule_that_means_nothing_is_refused(options: dict[str, Any]) -> None:
-    """Ours: a guard with a typing error would be none."""
+    """Ours: a guard with a typing error would protect nothing."""
     with pytest.raises(InvalidArgument):
         Guard(**options)

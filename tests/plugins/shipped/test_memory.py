@@ -59,7 +59,7 @@ def test_the_note_that_shares_most_words_comes_first() -> None:
 
 
 def test_among_equals_the_most_recent_comes_first() -> None:
-    """Ours: what was learned last is most likely still true."""
+    """Ours: the latest notes come first."""
     notes = notes_of("tea at nine", "tea at ten", "tea at noon")
     assert [one.note_id for one in ranked(notes, "tea", 2)] == ["n3", "n2"]
     assert ranked(reversed(notes), "tea", 2) == ranked(notes, "tea", 2)
@@ -104,7 +104,7 @@ def test_the_model_remembers_recalls_and_forgets(memory: Place, scope: str) -> N
 
 
 def test_notes_of_a_session_go_with_its_history(place: Place) -> None:
-    """Ours: a fork has a copy, a rewind takes them back, another session has none."""
+    """Ours: a fork copies them, a rewind restores them, other sessions do not see them."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -259,7 +259,7 @@ def test_wrong_options_are_refused_in_code_and_with_a_session(memory: Place, opt
 
 
 def test_a_new_note_costs_one_page_of_notes_and_not_all(place: Place) -> None:
-    """Ours: what is stored must not grow with the square of the notes."""
+    """Ours: storage must not grow quadratically with the notes."""
 
     async def main() -> None:
         notes = [asks(("remember", {"text": f"fact {number} " + "x" * 400})) for number in range(100)]

@@ -84,7 +84,7 @@ def test_an_observer_gets_an_event_for_a_change_and_for_nothing_else(memory: Pla
 def test_a_plan_that_cannot_be_is_refused_and_the_old_one_stays(
     memory: Place, items: list[Any], problem: str
 ) -> None:
-    """Ours: the model reads what is wrong, in words."""
+    """Ours: the model reads a clear error message."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -98,7 +98,7 @@ def test_a_plan_that_cannot_be_is_refused_and_the_old_one_stays(
 
 
 def test_the_plan_survives_a_restart_between_turns_and_in_the_middle_of_one(place: Place) -> None:
-    """Ours: what a plugin remembers is written with the turn that made it remember it."""
+    """Ours: a plugin's state is written with the turn that changed it."""
 
     @tool(approval="manual")
     def pay() -> str:
@@ -188,7 +188,7 @@ def test_the_length_of_a_plan_is_an_option(memory: Place) -> None:
 
 
 def test_an_agent_can_name_it() -> None:
-    """Ours: what ships with Standfast is offered by its entry points."""
+    """Ours: shipped plugins are registered as entry points."""
     agent = Agent("scripted:demo", plugins=["plan"])
     assert [one.id for one in agent.plugins] == ["plan"]
 

@@ -253,7 +253,7 @@ def test_replies_and_arguments_are_cleaned(place: Place) -> None:
 
 
 def test_a_thought_with_a_secret_is_kept_in_clean_words_and_not_sent_back(memory: Place) -> None:
-    """Ours: what a provider has signed cannot be changed, so it stays behind."""
+    """Ours: signed reasoning cannot be modified, so it is dropped."""
     thoughts = (
         Reasoning(origin="o", text="nothing secret", opaque={"signature": "s"}),
         Reasoning(origin="o", text=f"the key is {OPENAI}", opaque={"signature": "t"}),
@@ -296,7 +296,7 @@ def test_a_stream_shows_the_whole_reply_without_its_secrets(memory: Place) -> No
 
 
 def test_ordinary_text_is_streamed_word_by_word(memory: Place) -> None:
-    """Ours: what cannot begin a secret is shown at once, in any script."""
+    """Ours: text that cannot begin a secret is streamed at once, in any script."""
 
     async def main() -> None:
         for text, least in (("one two three four five six", 6), ("一二三四五六七八九十", 10)):
@@ -370,7 +370,7 @@ PIECES = st.sampled_from(
 @settings(deadline=None, max_examples=300)
 @given(st.lists(PIECES, max_size=8), st.lists(st.integers(1, 30), min_size=1, max_size=20))
 def test_no_way_to_cut_a_reply_shows_a_secret(pieces: list[str], sizes: list[int]) -> None:
-    """Ours: whatever the chunks, nothing secret is shown, and what is shown is the cleaned reply."""
+    """Ours: for any chunking, the streamed text equals the cleaned reply."""
     text = "".join(pieces)
     shown, held, start, turn = "", "", 0, 0
     while start < len(text):
@@ -449,7 +449,7 @@ def test_what_other_plugins_put_into_the_view_is_cleaned(memory: Place) -> None:
 
 
 def test_no_byte_of_a_secret_reaches_the_disk(tmp_path: Path, clock: FakeClock) -> None:
-    """Seed: what is journaled and committed does not contain the secret."""
+    """Seed: neither the journal nor the commit contains the secret."""
     secrets = [PASSWORD, *KEYS]
     place = Place(tmp_path / "standfast.db", clock)
 

@@ -63,7 +63,7 @@ NOTE = "[3.9 KB of output of search() left out]"
 
 
 def test_nothing_is_touched_while_there_is_room() -> None:
-    """Ours: the very same list, so that nothing has to be written down about it."""
+    """Ours: the hook returns the same list object, so no view is journaled."""
     messages = talk(1) + talk(2) + NOW
     assert shown(RollingHistory(), messages) is messages
     assert shown(RollingHistory(), NOW) is NOW
@@ -99,7 +99,7 @@ def test_a_long_error_stays_an_error() -> None:
 
 
 def test_where_the_whole_is_kept_the_note_names_it() -> None:
-    """Ours: what is out of view can be read back."""
+    """Ours: hidden results can be read again."""
     part = AttachmentPart(digest="ab" * 32, media_type="text/plain", size=9)
     found = shown(RollingHistory(window_tokens=1_000, keep_turns=0), talk(1, attachments=(part,)) + NOW)
     assert values(found) == [f"{NOTE[:-1]}; the whole is attachment abababababab]"]
@@ -120,7 +120,7 @@ def test_old_attachments_become_words() -> None:
 
 
 def test_short_output_is_not_worth_a_note() -> None:
-    """Ours: a note that is longer than what it stands for saves nothing."""
+    """Ours: a note longer than the text it replaces saves nothing."""
     messages = talk(1, "ok") + talk(2) + NOW
     found = shown(RollingHistory(window_tokens=1_100, keep_turns=0), messages)
     assert values(found) == ["ok", NOTE]

@@ -136,7 +136,7 @@ def test_only_timers_end_without_a_person() -> None:
 
 
 def test_what_is_waited_for_is_named() -> None:
-    """Seed: the parent can say which approval of which tool it is."""
+    """Seed: the report names the approval and its tool."""
     report = report_of("a", turn(Waiting(waits=(ASKS, SLEEPS))), capabilities={"2": "pay"})
     assert [(one.id, one.kind, one.capability) for one in report.waits] == [
         ("apr_1", "approval", "pay"),
@@ -163,7 +163,7 @@ def test_an_answer_that_fits_is_a_value(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["three", '{"n": "3"}', "", "[" * 5_000, '{"n": NaN}'])
 def test_an_answer_that_does_not_fit_is_a_failure_with_its_text(text: str) -> None:
-    """Ours: a parent that asked for a value never gets something else for it."""
+    """Ours: a parent that requested a value never gets another type."""
     report = report_of("a", turn(Finished(text=text), text), schema=SCHEMA)
     assert (report.status, report.value, report.text) == ("failed", None, text)
     assert report.error is not None
@@ -176,7 +176,7 @@ def test_the_value_of_a_typed_agent_is_its_own() -> None:
 
 
 def test_a_task_says_what_the_answer_must_be() -> None:
-    """Ours: also an agent without the plugin knows what is wanted of it."""
+    """Ours: an agent without the plugin also reads the required schema."""
     assert task_words("Count.", None) == "Count."
     assert '"required":["n"]' in task_words("Count.", SCHEMA)
     assert schema_in(task_words("Count.", SCHEMA)) == SCHEMA

@@ -255,7 +255,7 @@ def test_a_wait_can_go_on_for_those_that_wait_for_a_person(memory: Place) -> Non
 
 
 def test_an_answer_that_does_not_fit_is_asked_for_again_and_becomes_a_value(memory: Place) -> None:
-    """Seed: results typed. A subagent with the plugin learns what is wrong with its answer."""
+    """Seed: results are typed; a subagent with the plugin reads what is wrong with its answer."""
     cast = Cast(
         Lead=[calls(spawn("Counter. Count.", output_schema=COUNT)), wait_all, told],
         **{"Counter.": ["three", '{"n": 3}']},
@@ -271,7 +271,7 @@ def test_an_answer_that_does_not_fit_is_asked_for_again_and_becomes_a_value(memo
 
 
 def test_an_agent_without_the_plugin_is_held_to_the_schema_too(memory: Place) -> None:
-    """Ours: the parent never takes something else for a value."""
+    """Ours: the parent never accepts an invalid value."""
     cast = Cast(
         Lead=[calls(spawn("Counter.", agent="worker", output_schema=COUNT)), wait_all, told],
         **{"Counter.": ["three"]},
@@ -342,7 +342,7 @@ def test_asking_for_a_tool_that_one_lacks_is_refused(memory: Place) -> None:
 
 @pytest.mark.parametrize(("given", "had"), [(["look"], ["look"]), ([], [])])
 def test_a_subagent_can_be_given_less(memory: Place, given: list[str], had: list[str]) -> None:
-    """Ours: named tools are all there is, and none at all is none at all."""
+    """Ours: `tools=[...]` is exclusive, and an empty list means no tools."""
     cast = Cast(Lead=[calls(spawn("Twin.", tools=given)), wait_all, told], **{"Twin.": ["fine"]})
     play(memory, team(cast), lambda runtime, session: session.turn("Lead this."))
     assert cast.tools_of("Twin.") == had
@@ -487,7 +487,7 @@ def test_one_at_work_reads_what_it_is_sent_on_its_way(memory: Place) -> None:
 
 
 def test_a_subagent_that_has_ended_resumes_with_the_input_it_is_sent(memory: Place) -> None:
-    """Seed: a follow-up turn for an idle child; it remembers what it did."""
+    """Seed: an idle child gets a follow-up turn with its history."""
 
     def send(request: ModelRequest) -> Any:
         return calls(("send_input", {"agent_id": spawned(request)[0], "text": "And now?"}))
@@ -566,7 +566,7 @@ def test_closing_one_ends_those_below_it(memory: Place) -> None:
 
 
 def test_a_turn_that_is_cancelled_takes_its_subagents_with_it(memory: Place) -> None:
-    """Ours: no caller would wait for them; what they have said and used is kept."""
+    """Ours: no caller waits for them; their history and usage are kept."""
     never, began = asyncio.Event(), asyncio.Event()
 
     def begin(request: ModelRequest) -> Any:
@@ -744,7 +744,7 @@ def test_a_subagent_is_ended_when_nothing_is_left_for_it(memory: Place) -> None:
 
 
 def test_subagents_that_use_up_everything_together_are_ended(memory: Place) -> None:
-    """Seed: shared is shared: each may use all that is left, and both together no more than that."""
+    """Seed: each subagent may use all that is left, and together they may not exceed it."""
     cast = Cast(
         Lead=[calls(spawn("A.", agent="worker"), spawn("B.", agent="worker")), wait_all, told],
         **{"A.": [digging_slowly], "B.": [digging_slowly]},
@@ -762,7 +762,7 @@ def test_subagents_that_use_up_everything_together_are_ended(memory: Place) -> N
 
 
 def test_a_subagent_begins_with_no_more_than_is_left(memory: Place) -> None:
-    """Seed: by itself it never uses more, wherever it runs: these are the limits of its own turn."""
+    """Seed: the limits of its own turn hold wherever it runs."""
     cast = Cast(Lead=[calls(spawn("Digger.", agent="worker")), "I do not wait."], **{"Digger.": [digging]})
 
     async def act(runtime: Runtime, session: Any) -> None:
@@ -780,7 +780,7 @@ def test_a_subagent_begins_with_no_more_than_is_left(memory: Place) -> None:
 
 
 def test_a_parent_that_does_not_stop_is_stopped(memory: Place) -> None:
-    """Ours: what subagents have used counts against the turn; after one step more it is over."""
+    """Ours: subagents' usage counts against the turn, which ends after one more step."""
     cast = Cast(
         Lead=[calls(spawn("A.", agent="worker")), wait_all, digging],
         **{"A.": [digging, digging, "a"]},
@@ -813,7 +813,7 @@ def test_no_subagent_begins_when_nothing_is_left(memory: Place) -> None:
 
 
 def test_those_below_share_the_same_budget(memory: Place) -> None:
-    """Seed: a subagent shares what it was given with its own."""
+    """Seed: a subagent shares its budget with its own subagents."""
     cast = Cast(
         Lead=[calls(spawn("Below.")), wait_all, told],
         **{"Below.": [calls(spawn("Bottom.")), wait_all, told], "Bottom.": [digging]},
@@ -851,7 +851,7 @@ def test_an_agent_keeps_its_own_limits(memory: Place) -> None:
 
 
 def test_a_budget_that_is_not_shared_is_each_ones_own(memory: Place) -> None:
-    """Ours: share_budget=False leaves subagents with what their agents have."""
+    """Ours: with share_budget=False, subagents have only their agents' limits."""
     cast = Cast(
         Lead=[calls(spawn("A.", agent="worker")), wait_all, told],
         **{"A.": [digging, digging, digging, digging, "a"]},
@@ -864,7 +864,7 @@ def test_a_budget_that_is_not_shared_is_each_ones_own(memory: Place) -> None:
 
 
 def test_the_next_turn_has_its_whole_budget_again(memory: Place) -> None:
-    """Ours: limits are those of a turn; what earlier ones gave away is not counted against it."""
+    """Ours: limits apply per turn; usage delegated by earlier turns does not count."""
     cast = Cast(
         Lead=[
             calls(spawn("A.", agent="worker")),

@@ -84,7 +84,7 @@ def tokens(usage: dict[str, int]) -> int:
 
 
 def test_four_subagents_end_in_four_ways(stage: Stage) -> None:
-    """Ours: the play as it runs when no process is killed."""
+    """Ours: the scenario without a crash."""
     told = stage.finish()
     check(stage, told)
     assert sum(stage.marks().values()) >= 4
@@ -114,7 +114,7 @@ def test_a_process_that_dies_while_one_waits_for_a_person(stage: Stage) -> None:
 
 
 def test_processes_that_die_one_after_the_other(stage: Stage) -> None:
-    """Ours: what was recovered is recovered again."""
+    """Ours: a recovered turn can be recovered again."""
     for crash_at in (40, 60, 25):
         stage.start("--decide", crash_at=crash_at).process.wait(timeout=60)
     check(stage, stage.finish())

@@ -203,7 +203,7 @@ def test_characters_of_several_bytes_stay_whole(memory: Place) -> None:
 
 
 def test_a_long_error_stays_an_error(place: Place) -> None:
-    """Ours: what failed with a long story failed."""
+    """Ours: a failure with a long message stays a failure."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -229,7 +229,7 @@ def test_a_long_error_stays_an_error(place: Place) -> None:
 def test_what_is_shown_fits_and_is_a_head_and_a_tail(
     lines: list[str], max_bytes: int, max_lines: int
 ) -> None:
-    """Ours: whatever the text and the budget."""
+    """Ours: the limit holds for any text and budget."""
     text = "\n".join(lines)
     plugin = ToolOutputBudget(max_bytes, max_lines)
     if fits(text, max_bytes, max_lines):
@@ -255,7 +255,7 @@ def test_what_is_shown_fits_and_is_a_head_and_a_tail(
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["lines", "megabyte", "unicode", "rows"])
 def test_the_model_reads_back_the_whole_in_the_same_turn(place: Place, what: str) -> None:
-    """Ours: what a turn has kept is readable before the turn is committed; any line can be read."""
+    """Ours: stored output is readable before the turn is committed, at any line."""
 
     async def main() -> None:
         model = Reader(what)
@@ -348,7 +348,7 @@ def test_lines_that_are_not_there_are_an_error_that_says_which_are(
 
 
 def test_the_same_output_twice_is_kept_once(place: Place) -> None:
-    """Ours: what is kept is named by its content."""
+    """Ours: blobs are named by their content."""
 
     async def main() -> None:
         calls = asks(("fetch", {"what": "lines"}), ("fetch", {"what": "lines"}), ("fetch", {"what": "rows"}))

@@ -224,7 +224,7 @@ def test_text_that_is_no_unicode_passes(text: str) -> None:
 
 
 def test_an_opening_that_is_too_far_right_is_prose() -> None:
-    """Ours: what is held back is bounded, so that reading stays linear."""
+    """Ours: the held-back text is bounded, so streaming takes linear time."""
     for text in (" " * (MAX_OPENING + 1) + "```python\nx\n", "`" * (MAX_OPENING + 1) + "python\nx\n"):
         assert found(text) == (text, [])
         assert "".join(streamed(list(text))[0]) == text
@@ -284,7 +284,7 @@ def test_how_a_reply_is_cut_into_pieces_changes_nothing(text: str, places: list[
     )
 )
 def test_nothing_of_a_cell_is_ever_shown(parts: list[tuple[str, bool]]) -> None:
-    """Ours: rule 2, and blank lines around what was cut out become one paragraph break."""
+    """Ours: blank lines around a removed cell become one paragraph break (rule 2)."""
     text = "".join(f"{prose}\n\n" + "```python\nSECRET\n```\n\n" * cell for prose, cell in parts)
     shown, cells = streamed(list(text))
     assert "".join(shown).rstrip() == "\n\n".join(prose for prose, _ in parts)
@@ -320,14 +320,14 @@ HOSTILE: dict[str, Any] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE)
 def test_reading_is_linear_in_the_text(unit: str) -> None:
-    """Ours: a model that repeats itself for ever must not cost more and more."""
+    """Ours: a model that repeats itself must not run up costs."""
     letters = list(unit * (20_000 // len(unit)))
     assert fed_in(letters * 4) < 12 * fed_in(letters) + 0.02
     assert fed_in(["".join(letters * 4)]) < 0.1
 
 
 def test_ten_thousand_pieces_cost_next_to_nothing() -> None:
-    """Ours: streaming is not what a turn waits for. A generous bound, so that a busy machine passes."""
+    """Ours: streaming must not dominate a turn; the bound is generous for busy machines."""
     text = ("Some words of prose. " * 20 + "\n\n```python\n" + "value = call(1)\n" * 20 + "```\n\n") * 50
     pieces = [text[at : at + 4] for at in range(0, 40_000, 4)]
     assert fed_in(pieces) < 0.1

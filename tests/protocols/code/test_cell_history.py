@@ -161,7 +161,7 @@ def test_a_value_that_is_no_report_is_the_result(value: Json) -> None:
 
 
 def test_a_whole_report_does_not_come_back_behind_a_plugin_that_replaced_it() -> None:
-    """Ours: what was redacted stays redacted."""
+    """Ours: redacted text stays redacted."""
     blobs = Blobs()
     _, attachments = kept_report(_long(0), blobs.keep)
     (entry,) = cells_of([_asked("a"), _answered(1, "[redacted]", attachments=attachments)])

@@ -47,7 +47,7 @@ def test_the_model_is_warned_at_60_90_and_100_percent_of_its_steps(place: Place)
 
 @pytest.mark.parametrize("last", [finish("x"), "2"])
 def test_the_last_step_may_end_the_turn(place: Place, last: str) -> None:
-    """Ours: that is what it is for."""
+    """Ours: the last step exists so that the model can answer."""
     played = play(place, *cells(3), last, limits=UsageLimits(max_iterations=3))
     assert played.first.outcome == Finished(text="2")
     assert len(warnings(played)) == 3 - 1  # two of three steps are 66 %, then there is none left
@@ -96,7 +96,7 @@ def test_cells_that_are_tool_calls_are_warned_as_well(memory: Place) -> None:
 
 @pytest.mark.parametrize("plugins", [[], [CodeMode()]], ids=["plain", "with code mode"])
 def test_the_standard_protocol_warns_of_nothing(memory: Place, plugins: list[Any]) -> None:
-    """Ours: what its models read stays what it was, and so does its limit."""
+    """Ours: the messages of the standard protocol and its limits stay as they were."""
     script = [asks(("look", {"key": str(number)})) for number in range(3)]
     played = play(memory, *script, protocol="standard", plugins=plugins, limits=UsageLimits(max_iterations=3))
     assert stopped(played) is StopReason.TURN_BUDGET

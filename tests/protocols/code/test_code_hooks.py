@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_hooks_hear_of_a_cell_and_of_its_calls_with_their_parent(memory: Place) -> None:
-    """Ours: the same hooks, and they can tell who asked."""
+    """Ours: the same hooks run and can identify the caller."""
     hooks = Hooks()
     played = play(memory, cell("look('a')\nadd(1)"), "over", plugins=[hooks])
     assert [(one.tool_name, one.call_id, one.parent) for one in hooks.calls] == [
@@ -77,7 +77,7 @@ def test_a_denied_call_that_is_not_caught_fails_the_cell(memory: Place) -> None:
 
 
 def test_arguments_of_a_nested_call_can_be_replaced(memory: Place) -> None:
-    """Ours: and what they are replaced with is validated."""
+    """Ours: replacement arguments are validated."""
     fits = Hooks(when("look", ReplaceToolArgs(arguments={"key": "b"})))
     assert play(memory, finish("look('a')"), plugins=[fits]).first.output == "seen b"
     wrong = Hooks(when("look", ReplaceToolArgs(arguments={"kee": "b"})))
@@ -109,7 +109,7 @@ def test_a_hook_that_fails_fails_the_call_and_not_the_cell(memory: Place) -> Non
 
 
 def test_a_replaced_result_is_what_the_code_gets(place: Place) -> None:
-    """Ours: the guest never sees what a plugin has taken away."""
+    """Ours: guest code never sees values that a plugin removed."""
     changed = Hooks(None, when("look", ShortCircuitTool(value="something else")))
     assert play(place, finish("look('a')"), plugins=[changed]).first.output == "something else"
 
@@ -172,7 +172,7 @@ def test_the_code_of_a_cell_can_be_replaced(memory: Place) -> None:
 
 
 def test_the_report_of_a_cell_can_be_changed(place: Place) -> None:
-    """Ours: what the model reads and what `history` has are made of what plugins leave."""
+    """Ours: the model and `history` get the report as plugins changed it."""
 
     def censor(ctx: Any) -> Any:
         if not ctx.is_cell or not ctx.value.get("stdout"):

@@ -59,7 +59,7 @@ def test_the_answer_is_shown_and_said(place: Place) -> None:
 
 
 def test_the_next_turn_reads_the_answer_in_its_history(memory: Place) -> None:
-    """Ours: the model knows what it said."""
+    """Ours: the model sees its own earlier text."""
     played = play(memory, finish("'forty'"), "and two", turns=("a?", "b?"))
     messages = played.model.requests[-1].messages
     assert [one.text for one in messages if isinstance(one, AssistantMessage)] == [finish("'forty'"), "forty"]
@@ -84,7 +84,7 @@ def test_the_answer_is_of_the_output_type(memory: Place, kind: Any, expression: 
 
 
 def test_a_wrong_answer_is_a_value_error_that_code_may_catch(memory: Place) -> None:
-    """Ours: code can look at what it was about to say."""
+    """Ours: code can catch the error and correct its answer."""
     code = """
         try:
             finish({"name": 5})
@@ -219,7 +219,7 @@ def test_calls_under_way_when_a_task_finishes_are_waited_for(memory: Place) -> N
 
 
 def test_a_call_that_waits_for_a_person_is_given_up_when_a_task_finishes(place: Place) -> None:
-    """Ours: a person is not asked about a call that no code waits for."""
+    """Ours: no approval is requested for a call that no code awaits."""
     ran: list[Any] = []
 
     @tool(side_effect="write", approval="manual")
@@ -385,7 +385,7 @@ def test_what_cannot_be_a_task_is_none(memory: Place, arguments: str, problem: s
 
 
 def test_a_new_frame_is_not_opened_by_a_cell_that_fails_hard(memory: Place) -> None:
-    """Ours: the cell is undone, and what it wanted with it."""
+    """Ours: the cell's changes and its requested ending are discarded."""
     code = "try:\n    continue_as('task')\nexcept BaseException:\n    pass\nx = [0] * 10**11"
     played = play(memory, cell(code), "over")
     assert (played.first.output, outcomes(played.first.messages)) == ("over", ["MEMORY_EXCEEDED"])

@@ -89,7 +89,7 @@ def test_wrong_arguments_are_found_before_anything_runs(memory: Place, call: str
 
 
 def test_arguments_that_only_a_run_shows_to_be_wrong_raise_in_the_code(memory: Place) -> None:
-    """Ours: what cannot be told before is a TypeError where the call is made."""
+    """Ours: errors that a check cannot find raise TypeError at the call."""
     code = "wrong = ['one']\ntry:\n    add(wrong[0])\nexcept TypeError as error:\n    kept = str(error)"
     played = misbehave(memory, cell(code), "over")
     assert str(played.last.output).startswith("INVALID_ARGUMENT: add()")
@@ -196,7 +196,7 @@ def test_a_cell_is_found_wherever_it_stands_and_not_shown(
 
 @pytest.mark.parametrize("stop_reason", ["length", "max_tokens"])
 def test_a_cell_that_was_cut_off_is_not_run(memory: Place, stop_reason: str) -> None:
-    """Ours: half of a program is not what the model meant."""
+    """Ours: an incomplete program must not run."""
     cut = {"text": "So:\n```python\nkept = look('a')", "stop_reason": stop_reason}
     played = misbehave(memory, cut, "over")
     assert "the reply was cut off in the middle of the cell" in observations(played.first.messages)[1]
@@ -204,7 +204,7 @@ def test_a_cell_that_was_cut_off_is_not_run(memory: Place, stop_reason: str) -> 
 
 
 def test_a_whole_cell_runs_though_the_reply_was_cut_off_after_it(memory: Place) -> None:
-    """Ours: what is complete is what the model meant."""
+    """Ours: a complete cell runs, even if the reply was cut off after it."""
     cut = {"text": f"{cell('kept = look(1 * chr(97))')}\n\nand th", "stop_reason": "length"}
     assert misbehave(memory, cut, "over").last.output == "seen a"
 
@@ -317,7 +317,7 @@ def test_a_lone_surrogate_that_code_makes_gets_no_further_than_its_cell(place: P
     "code", ["10**5_000", "deep = 1\nfor _ in range(5_000): deep = [deep]\ndeep", "{1: 2, None: 3}"]
 )
 def test_results_at_the_edge_of_json_do_no_harm(place: Place, code: str) -> None:
-    """Ours: whatever a cell returns can be stored and read again, or is refused."""
+    """Ours: a cell's result can be stored and read again, or is rejected."""
     played = misbehave(place, cell(code), cell("len(history)"), "over")
     assert played.first.output == "over"
     assert outcomes(played.first.messages)[-1] == 2
@@ -325,7 +325,7 @@ def test_results_at_the_edge_of_json_do_no_harm(place: Place, code: str) -> None
 
 
 def test_ten_megabytes_of_output_do_no_harm(place: Place) -> None:
-    """Ours: what is kept is what `max_stdout_bytes` allows, and the model reads a little of it."""
+    """Ours: output is stored up to `max_stdout_bytes`; the model reads a part."""
     bad = cell("kept = 'in between'\nfor _ in range(100): print('x' * 100_000)")
     played = misbehave(place, bad, cell("kept = len(history[-1]['stdout'])"), "over")
     told = observations(played.first.messages)[1]
@@ -351,7 +351,7 @@ def test_ten_megabytes_of_output_do_no_harm(place: Place) -> None:
     ids=["SystemExit", "BaseException", "twice", "finally", "tool", "frame", "gather"],
 )
 def test_the_first_finish_counts_and_nothing_can_be_called_after_it(memory: Place, code: str) -> None:
-    """Ours: code that has ended the turn has no hands any more."""
+    """Ours: code can make no calls after it ended the turn."""
     played = misbehave(memory, cell(code))
     assert played.first.outcome == Finished(text="first")
     assert (played.ran, played.first.calls) == ([], ())
@@ -470,7 +470,7 @@ def test_a_fence_is_no_cell_where_cells_are_calls(memory: Place) -> None:
 
 
 def test_a_session_survives_everything_in_a_row(place: Place) -> None:
-    """Ours: a session is never made unusable, and every cell has its place in the history."""
+    """Ours: the session stays usable, and every cell is in the history."""
     bad = [
         cell("x = = 1"), "```bash\nls\n```", cell("kept = 1\nwhile True: pass"), cell("nope()"),
         cell("1 / 0"), cell("{1}"), asks(("nope", {})), native("kept = = 1"),

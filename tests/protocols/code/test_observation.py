@@ -122,7 +122,7 @@ def test_of_many_diagnostics_the_first_are_shown() -> None:
     ids=["letters", "tabs", "wide number", "past the end", "no such line", "no code"],
 )
 def test_the_caret_is_under_the_column(code: str, span: Span, lines: list[str]) -> None:
-    """Ours: columns count characters, whatever the line is made of."""
+    """Ours: columns count characters in any script."""
     text = observation(CellReport(index=0, error=ErrorObject(code="E", message="m", span=span)), code)
     assert text.splitlines()[3:] == lines
 
@@ -157,7 +157,7 @@ def test_a_result_is_shown_as_json_and_a_text_as_it_is(result: object, shown: st
 
 
 def test_output_that_the_engine_dropped_is_said_to_be_lost() -> None:
-    """Ours: `history` has no more of it than the observation."""
+    """Ours: `history` contains no more of it than the observation."""
     assert _read(stdout="a\n", truncated=True).splitlines()[1] == (
         "stdout, the rest was too long and is lost:"
     )
@@ -232,7 +232,7 @@ def test_arguments_are_shown_as_they_would_be_written(
 
 
 def test_in_typescript_arguments_are_an_object() -> None:
-    """Ours: what the model reads of its calls is what it could have written."""
+    """Ours: calls are shown in the language's own syntax."""
     arguments = {"order_id": "A1", "not-a-name": [None], "text": "x" * 99}
     shown = short_arguments(arguments, 60, Language.TYPESCRIPT)
     assert shown == '{order_id: "A1", "not-a-name": [null], text: "xxxxxxxxxxxx…}'
@@ -240,7 +240,7 @@ def test_in_typescript_arguments_are_an_object() -> None:
 
 
 def test_a_long_argument_does_not_hide_the_others() -> None:
-    """Ours: what a call is about is often the short argument."""
+    """Ours: the short arguments usually identify a call."""
     text = short_arguments({"body": "x" * 10_000_000, "to": "ann"}, 40)
     assert text == 'body="xxxxxxxxxxxxxxxxxxxxxxx…, to="ann"'
     assert len(text) == 40

@@ -53,7 +53,7 @@ def told_of(engine: EngineName) -> str:
 
 
 def test_the_prompt_names_missing_features_only_where_some_are_missing() -> None:
-    """Ours: a rule that is not true of an engine would keep a model from what it has."""
+    """Ours: a rule that does not apply to an engine would hide features from the model."""
     assert "Python here has no classes with bases" in told_of(EngineName.MONTY)
     assert "All of Python and its standard library are here, but no network" in told_of(EngineName.CPYTHON)
     for words in ("Python here has", "All of Python"):
@@ -86,7 +86,7 @@ def test_a_cell_has_all_of_python_and_waits_in_the_middle(filed: Place, shop: Sh
 
 
 def test_variables_on_cpython_follow_the_history(memory: Place) -> None:
-    """Ours: a fork has its own, a rewind takes them back, whichever engine it is."""
+    """Ours: a fork has its own variables and a rewind restores them, on every engine."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -158,7 +158,7 @@ def test_without_another_engine_a_base_class_is_still_refused() -> None:
 
 
 def test_a_session_of_the_same_name_gets_no_process_of_its_forerunner(memory: Place) -> None:
-    """Ours: what an engine keeps warm for a session ends when that is deleted."""
+    """Ours: deleting a session ends its warm worker."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

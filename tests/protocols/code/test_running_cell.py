@@ -144,7 +144,7 @@ def finished(stage: Stage) -> bool:
 
 
 def test_a_cancellation_and_the_end_of_what_is_stored_may_meet() -> None:
-    """Bug: the engine told of its end between the cancellation of the future and of its task."""
+    """Bug: the engine ended between the cancellation of the future and of its task."""
 
     async def scene() -> None:
         stage = Stage([THROUGH])
@@ -167,7 +167,7 @@ def test_a_cancellation_and_the_end_of_what_is_stored_may_meet() -> None:
 @pytest.mark.parametrize("step", [WAITS, THROUGH, EngineFailed("broken")], ids=["waits", "ends", "fails"])
 @pytest.mark.parametrize("first", ["engine", "cancellation", "both at once"])
 def test_a_cancelled_cell_leaves_no_run_open(step: CellStep | Exception, first: str) -> None:
-    """Bug: a cell that stood still just as its turn was cancelled was stopped and never closed."""
+    """Bug: a cell that paused while its turn was cancelled was stopped but never closed."""
 
     async def scene() -> None:
         stage = Stage([step])

@@ -60,7 +60,7 @@ finish(`Paid back: ${paid.join(", ")}.`);
 
 
 def test_one_cell_does_a_task_with_three_tools_a_loop_and_an_approval(place: Place, shop: Shop) -> None:
-    """Seed: what the code protocol is for: one call of the model, a person asked in the loop."""
+    """Seed: the main use of the code protocol: one model call, with an approval inside a loop."""
 
     async def main() -> None:
         agent = coder(f"I look.\n\n{cell(REFUNDS)}", tools=shop.tools)
@@ -86,7 +86,7 @@ def test_one_cell_does_a_task_with_three_tools_a_loop_and_an_approval(place: Pla
 
 
 def test_calls_are_under_way_together(place: Place, shop: Shop) -> None:
-    """Ours: Promise.all is what gather is in Python; results are in the order that was asked for."""
+    """Ours: `Promise.all` corresponds to `gather`; results keep the order of the calls."""
     played = play(
         place,
         cell("""
@@ -414,7 +414,7 @@ def test_a_cell_sleeps_for_days_without_a_process(place: Place, nap: str) -> Non
 
 @pytest.mark.slow
 def test_variables_follow_the_history(place: Place) -> None:
-    """Ours: they stay over turns and runtimes, a fork has its own from there on, a rewind takes them back."""
+    """Ours: variables persist over turns and runtimes; forks copy and rewinds restore them."""
 
     async def main() -> None:
         agent = typing()
@@ -519,7 +519,7 @@ asyncio.run(main())
 def test_a_cell_that_is_run_again_after_a_crash_makes_the_same_calls(
     child: Callable[..., Any], tmp_path: Path, ledger: Path
 ) -> None:
-    """Ours: time and chance are the same again, and a call that has its result is not made again."""
+    """Ours: time and random numbers are replayed, and settled calls are not repeated."""
     code = (
         "const n = await number();\n"
         "const text = `${n} ${Math.random()} ${crypto.randomUUID()} ${Date.now()}`;\n"
@@ -552,7 +552,7 @@ def test_cells_come_as_calls_of_a_tool_that_speaks_of_typescript(place: Place, s
 
 
 def test_code_mode_runs_typescript_beside_native_calls(place: Place, shop: Shop) -> None:
-    """Ours: the model chooses, call by call, what is better."""
+    """Ours: the model chooses for each call."""
     asked = {
         "tool_calls": [
             {"name": "run_code", "arguments": {"code": "const n = (await orders({customer: 7})).length;\nn"}},

@@ -112,7 +112,7 @@ def test_a_tool_is_a_typed_function_with_a_docstring() -> None:
 
 
 def test_objects_are_classes_and_parameters_are_described() -> None:
-    """Ours: the model sees the fields of what it gets and gives."""
+    """Ours: the stub shows the fields of arguments and results."""
     assert signature_of(find_orders.registered) == (
         "class Order(TypedDict):\n"
         '    """What a customer has ordered."""\n'

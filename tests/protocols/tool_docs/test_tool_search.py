@@ -101,7 +101,7 @@ def test_nothing_is_found_by_words_that_no_tool_has() -> None:
 
 @pytest.mark.parametrize("query", ["\ud800", "é", "a" * 100_000, "the", ".*", "\n", "日本"])
 def test_any_text_can_be_searched(query: str) -> None:
-    """Ours: what a model writes is not always a query."""
+    """Ours: models also write invalid queries."""
     ToolIndex(SHOP).search(query)
 
 
@@ -214,7 +214,7 @@ def test_describe_tool_tells_everything() -> None:
 
 
 def test_an_unknown_name_suggests_close_ones() -> None:
-    """Ours: a typo is answered with what was meant."""
+    """Ours: a typo gets a suggestion."""
     with pytest.raises(UnknownTool) as raised:
         call("describe_tool", "transfers")
     assert raised.value.hint == "did you mean transfer?"
@@ -224,7 +224,7 @@ def test_an_unknown_name_suggests_close_ones() -> None:
 
 
 def test_what_is_not_in_the_catalog_cannot_be_described() -> None:
-    """Ours: a session's authority holds for looking, too."""
+    """Ours: a session's permissions also restrict reading."""
     found = {each.name: each for each in discovery(ToolCatalog(), resolve)}
     with pytest.raises(StandfastError):
         made(found["describe_tool"], "transfer")
@@ -233,7 +233,7 @@ def test_what_is_not_in_the_catalog_cannot_be_described() -> None:
 
 
 def test_list_tools_names_all_of_them() -> None:
-    """Seed: `list_tools()` tells what there is."""
+    """Seed: `list_tools()` lists the tools."""
     assert call("list_tools") == [
         {"name": "transfer", "description": "Send money."},
         {"name": "balance", "description": "Look at the money."},

@@ -100,7 +100,7 @@ def test_a_tool_is_a_declared_function_with_a_comment() -> None:
 
 
 def test_objects_are_interfaces_and_parameters_are_described() -> None:
-    """Ours: the model sees the fields of what it gets and gives, and what is not said is known too."""
+    """Ours: the stub shows the fields of arguments and results, including optional ones."""
     assert (
         signature_of(find_orders.registered, TYPESCRIPT)
         == """\
@@ -164,7 +164,7 @@ def test_two_types_of_one_name_get_two_names() -> None:
 
 
 def test_an_interface_does_not_take_the_name_of_something_that_there_is() -> None:
-    """Ours: an interface Date would be merged with the language's own."""
+    """Ours: an interface named Date would be merged with the built-in one."""
     date = {
         "type": "object",
         "title": "Date",
@@ -321,7 +321,7 @@ def test_all_tools_are_shown_when_they_fit() -> None:
 
 
 def test_many_tools_are_grouped_and_looked_up_with_promises() -> None:
-    """Ours: what the prompt tells to write is what works in the session's language."""
+    """Ours: the prompt's examples work in the session's language."""
     text = guide(*many(200), budget_chars=8_000, language=TYPESCRIPT)
     kept = len(functions_of(text))
     assert text.startswith(f"You can call 200 functions. The first {kept} of them:\n\n```typescript\n")
@@ -354,7 +354,7 @@ def test_a_stub_that_is_too_long_is_shown_without_its_parameters() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 120), st.integers(-5, 6_000))
 def test_the_budget_is_never_exceeded(count: int, budget: int) -> None:
-    """Ours: a prompt that grows with its tools would not fit any more one day."""
+    """Ours: a prompt must not grow without bound with its tools."""
     catalog, resolve = many(count)
     assert len(guide(catalog, resolve, budget_chars=budget, language=TYPESCRIPT)) <= max(0, budget)
 

@@ -77,7 +77,7 @@ def test_a_tool_is_described_in_full() -> None:
 
 
 def test_an_unknown_name_suggests_a_close_one() -> None:
-    """Ours: a typo is answered with what was meant."""
+    """Ours: a typo gets a suggestion."""
     with pytest.raises(UnknownTool) as raised:
         call(make(), "describe_tool", "list_tool")
     assert raised.value.hint == "did you mean list_tools?"
