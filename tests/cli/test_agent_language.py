@@ -45,7 +45,7 @@ def test_an_engine_stands_for_its_language(standfast: Any, engine: str, first: s
     ],
 )
 def test_options_that_do_not_fit_are_wrong_usage(standfast: Any, options: list[str], told: str) -> None:
-    """Ours: it is said before anything is opened."""
+    """Ours: the error is raised before anything is opened."""
     ran = standfast("chat", *options, "hello")
     assert ran.status == 2
     assert told in ran.stderr

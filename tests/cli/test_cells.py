@@ -181,7 +181,7 @@ def test_a_transcript_has_each_cells_code_and_its_outcome(
 def test_whole_reports_are_exported_as_attachments(
     standfast: Any, says: Callable[..., list[str]], tmp_path: Path
 ) -> None:
-    """Bug: what is kept with the result of a call was left out of an export."""
+    """Bug: an export omitted attachments of call results."""
     standfast("chat", *says(cell("print('x' * 20_000)"), "Done."), "print")
     ran = standfast("sessions", "export", "chat", "--attachments", str(tmp_path / "files"), "--json")
     (part,) = ran.document["attachments"]

@@ -221,7 +221,7 @@ def test_a_call_that_needs_approval_is_left_to_the_approvals_command(standfast: 
 
 
 def test_a_turn_that_waits_comes_before_the_next(standfast: Any) -> None:
-    """Ours: what is in the way is shown, and nothing is said over it."""
+    """Ours: the waiting turn is shown, and the new prompt is not sent."""
     first = standfast("chat", "refund A1", "--json").document
     ran = standfast("chat", "hello")
     assert (ran.status, ran.stdout) == (1, "")
@@ -305,7 +305,7 @@ def test_the_environment_names_the_model(
 
 
 def test_the_version_is_shown_without_a_runtime() -> None:
-    """Ours: what is not used is not loaded."""
+    """Ours: unused packages are not loaded."""
     code = (
         "import sys\nfrom standfast.cli.main import main\n"
         "try:\n    main(['--version'])\nexcept SystemExit:\n    pass\n"
@@ -401,7 +401,7 @@ def test_a_cell_at_a_terminal_asks_in_its_middle(terminal: Callable[..., Termina
 def test_ctrl_c_ends_the_turn_and_not_the_program(
     terminal: Callable[..., Terminal], stuck: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Ours: a tool that hangs is given up; at the prompt Ctrl-C warns once and leaves the second time."""
+    """Ours: a hanging tool is abandoned; at the prompt Ctrl-C warns first, then exits."""
     chat = terminal("chat", *stuck)
     chat.expect("> ")
     chat.type("stuck\r")
@@ -510,7 +510,7 @@ def test_one_turn_is_cancelled_by_ctrl_c(
 def test_a_chat_in_a_programs_session_says_whose_turn_is_in_the_way(
     home: Path, terminal: Callable[..., Terminal]
 ) -> None:
-    """Ours: the chat stays open; history can be read, and the turn given up."""
+    """Ours: the chat stays open; the history can be read and the turn cancelled."""
 
     @tool(approval="manual")
     def pay() -> str:

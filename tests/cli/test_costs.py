@@ -25,7 +25,7 @@ from standfast.model.limits import Usage
     ],
 )
 def test_a_cost_is_printed_as_far_as_it_is_known(usage: Usage, text: str) -> None:
-    """Ours: what is not known does not look free."""
+    """Ours: an unknown cost is not shown as zero."""
     assert cost_text(usage) == text
 
 

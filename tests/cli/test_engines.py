@@ -56,7 +56,7 @@ def test_another_language_or_engine_of_a_session_is_refused(standfast: Any, tmp_
 
 
 def test_an_engine_of_another_language_is_wrong_usage(standfast: Any) -> None:
-    """Ours: status 2, as for everything that cannot be meant."""
+    """Ours: wrong usage exits with status 2."""
     wrong = standfast("run", *TYPESCRIPT, "--engine", "cpython", "-e", "1")
     assert wrong.status == 2
     assert "cpython runs python, not typescript" in wrong.stderr
@@ -79,7 +79,7 @@ def test_the_doctor_tells_of_every_engine(standfast: Any) -> None:
 
 
 def test_a_file_that_ends_in_ts_is_typescript(standfast: Any, tmp_path: Path) -> None:
-    """Ours: what a file is called says what it is; --language says otherwise."""
+    """Ours: the file name selects the language; --language overrides it."""
     script = tmp_path / "report.ts"
     script.write_text("const total: number = [1, 2, 3].reduce((a, b) => a + b)\nconsole.log('hi')\ntotal\n")
     ran = standfast("run", "-f", str(script), "--session-id", "ts")

@@ -66,7 +66,7 @@ def test_a_provider_is_shown_with_its_models(standfast: Any) -> None:
 
 
 def test_an_unknown_model_is_an_error_with_close_names(standfast: Any) -> None:
-    """Ours: it may work all the same, and the hint says so."""
+    """Ours: it may still work, and the hint says so."""
     ran = standfast("models", "gpt-5", "--json")
     assert (ran.status, ran.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
     assert "openai:gpt-5" in ran.document["error"]["hint"]
@@ -99,7 +99,7 @@ def test_a_catalog_of_ones_own_is_used(
 def test_the_doctor_has_a_line_for_each_provider_with_a_key(
     standfast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: no key is no problem."""
+    """Ours: a provider without a key is not an error."""
     details = [one["detail"] for one in _models_of(standfast)]
     assert details == ["no provider has a key; scripted models need none"]
     monkeypatch.setenv("OPENAI_API_KEY", KEY)

@@ -87,7 +87,7 @@ def test_a_name_that_cannot_be_is_refused(standfast: Any, here: Path, name: str)
 
 
 def test_the_name_of_an_installed_plugin_is_taken(standfast: Any, here: Path) -> None:
-    """Ours: two plugins of one name could not be told apart."""
+    """Ours: two plugins of one name would be ambiguous."""
     ran = standfast("new", "plugin", "plan", "--json")
     assert (ran.status, files_of(here)) == (1, [])
     assert "from the package standfast" in ran.document["error"]["message"]

@@ -177,7 +177,7 @@ def test_watching_sees_timers_through_until_it_is_stopped(
 def test_watching_delivers_triggers_with_the_agents_that_sessions_remember(
     start: Callable[..., subprocess.Popen[str]], standfast: Any
 ) -> None:
-    """Bug: who has only the command line could add a timer, and nothing ever delivered it."""
+    """Bug: a timer added on the command line was never delivered without a program."""
     assert standfast("chat", "hello", "--session", "ops").status == 0
     assert standfast("triggers", "add", "tick", "--session", "ops", "--every", "1s").status == 0
     watch = start("recover", "--watch")

@@ -67,7 +67,7 @@ def test_a_conversation_is_shown_with_nodes_calls_and_usage(standfast: Any) -> N
 
 
 def test_open_approvals_are_shown_with_the_conversation(standfast: Any) -> None:
-    """Ours: what a session waits for, and the command that decides it."""
+    """Ours: the output names what a session waits for and the command that decides it."""
     standfast("chat", "refund A1")
     ran = standfast("sessions", "show", "chat")
     view = standfast("sessions", "show", "chat", "--json").document
@@ -182,7 +182,7 @@ def test_attachments_are_exported_by_digest(standfast: Any, home: Path, tmp_path
 
 @pytest.mark.usefixtures("talked")
 def test_pruning_is_meant_before_it_is_done(standfast: Any) -> None:
-    """Ours: it says what goes, and without a person it takes --yes."""
+    """Ours: the command lists what it deletes, and needs --yes without a terminal."""
     standfast("sessions", "rewind", "chat")
     assert standfast("sessions", "prune").status == 2
     asked = standfast("sessions", "prune", "--branches")
@@ -255,7 +255,7 @@ def test_a_database_that_another_program_wrote_to_names_the_command_that_accepts
 
 @pytest.mark.usefixtures("talked")
 def test_a_damaged_record_is_named_when_its_checksums_are_to_be_rewritten(standfast: Any, home: Path) -> None:
-    """Ours: what is really damaged stays refused, by name."""
+    """Ours: a damaged record is still rejected, by name."""
     _open_with_another_program(home / "standfast.db")
     with contextlib.closing(sqlite3.connect(home / "standfast.db")) as other, other:
         other.execute("UPDATE sessions SET fence = fence + 1")

@@ -58,7 +58,7 @@ def done(home: Path) -> None:
 
 @pytest.mark.usefixtures("done")
 def test_the_list_tells_kind_state_and_what_a_task_is(standfast: Any) -> None:
-    """Ours: oldest first; a task whose process has gone is not running any more."""
+    """Ours: oldest first; a task whose process died is not running."""
     listed = standfast("tasks", "list", "--json").document
     assert [(task["id"], task["kind"], task["state"]) for task in listed] == [
         ("good", "other", "completed"), ("bad", "other", "failed"), ("seen", "observer", "cancelled"),
@@ -123,7 +123,7 @@ def test_a_task_of_a_killed_process_is_listed_as_interrupted(standfast: Any, run
 def test_a_process_that_does_not_answer_was_told(
     standfast: Any, running: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: the command does not wait for ever."""
+    """Ours: the command has a time limit."""
     monkeypatch.setattr("standfast.cli.tasks._PATIENCE_S", 0.1)
     running.process.send_signal(signal.SIGSTOP)
     began = time.monotonic()

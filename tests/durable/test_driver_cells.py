@@ -364,7 +364,7 @@ def test_what_a_cell_leaves_behind_is_written_together_with_its_result(bench: Be
 
 
 def test_a_result_that_comes_twice_is_taken_in_once(bench: Benches) -> None:
-    """Ours: what comes late for an effect that has its outcome leaves nothing behind."""
+    """Ours: a late outcome of a settled effect is ignored."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (settled(1), settled(1, "again")))
@@ -397,7 +397,7 @@ def test_a_cell_that_was_cancelled_leaves_nothing_behind(bench: Benches) -> None
 
 
 def test_a_turn_that_is_to_end_begins_nothing_that_was_asked_for_before(bench: Benches) -> None:
-    """Ours: what arrived together may ask for calls and then for the end; the end wins."""
+    """Ours: if calls and an end arrive together, the end wins."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("", "run_code", "look"))

@@ -275,7 +275,7 @@ def test_time_that_is_over_breaks_off_what_plugins_do_in_a_turn(bench: Benches, 
 
 
 def test_a_cancellation_before_completion_breaks_off_the_hooks_there(bench: Benches) -> None:
-    """Ours: the turn has an answer and is cancelled all the same."""
+    """Ours: a turn that has an answer can still be cancelled."""
 
     async def test(one: Bench) -> None:
         one.stages = ("checkpoint",)

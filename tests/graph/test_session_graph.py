@@ -157,7 +157,7 @@ def test_a_fork_may_begin_at_any_node_of_the_session() -> None:
 
 
 def test_a_session_without_history_can_be_forked() -> None:
-    """Ours: nothing to share is no error."""
+    """Ours: nothing to share is not an error."""
     assert graph_of(0).fork("s", "f") == Branch()
 
 
@@ -216,7 +216,7 @@ def test_a_rewind_moves_the_leaf_back_and_forth() -> None:
 
 
 def test_a_rewound_session_grows_a_branch() -> None:
-    """Ours: what follows the leaf is no longer on the path, and still there."""
+    """Ours: nodes after the leaf leave the path but are kept."""
     graph = graph_of(2)
     graph.rewind("s", "t0.0")
     graph.append("s", "n", TURN, model_calls=1)

@@ -189,7 +189,7 @@ def test_the_message_distinguishes_a_cycle_from_a_large_value() -> None:
 
 
 def test_the_walk_does_not_recurse() -> None:
-    """Ours: depth is no danger to the walk."""
+    """Ours: deep nesting must not break the traversal."""
     value: list[Any] = []
     for _ in range(sys.getrecursionlimit() * 3):
         value = [value]

@@ -46,7 +46,7 @@ def test_a_name_of_a_built_in_is_refused(name: str) -> None:
 
 
 def test_decoding_checks_capability_names_too() -> None:
-    """Ours: what is refused on construction is refused on every decode."""
+    """Ours: values rejected on construction are rejected when decoded."""
     with pytest.raises(InvalidToolName):
         msgspec.json.decode(b'{"name":"print","description":""}', type=Capability)
 

@@ -43,7 +43,7 @@ ROWS = [(code, status) for status, codes in TABLE.items() for code in codes.spli
 
 @pytest.mark.parametrize(("code", "status"), ROWS)
 def test_every_code_means_the_status_of_the_table(code: str, status: str) -> None:
-    """Ours: SPEC §3, stable for ever."""
+    """Ours: the value is stable across versions."""
     assert Code(code) == code
     assert status_of_code(code) == status
     assert RunStatus(status)

@@ -129,6 +129,6 @@ def test_the_values_that_are_stored_and_sent_are_among_those_that_were_found() -
 
 
 def test_a_trace_record_without_a_session_is_decoded() -> None:
-    """Ours: what happens in no session is in the trace as well."""
+    """Ours: records without a session are traced too."""
     kind = next(one for one in _structs() if one.__name__ == "TraceRecord")
     assert msgspec.json.decode(b'{"at_ms": 1, "name": "x"}', type=kind).session_id == ""  # type: ignore[attr-defined]

@@ -40,7 +40,7 @@ def test_the_cost_in_dollars_is_exact() -> None:
     ],
 )
 def test_a_cost_that_is_not_known_does_not_look_free(usage: Usage, known: bool) -> None:
-    """Ours: what an earlier version wrote has no price, and says so."""
+    """Ours: usage stored by an earlier version has no price, and is marked so."""
     assert usage.cost_is_known is known
 
 

@@ -61,7 +61,7 @@ def test_the_catalog_says_from_when_it_is_and_every_entry_has_a_window() -> None
 
 
 def test_a_users_file_adds_and_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: what it does not say stays as it was."""
+    """Ours: unset fields stay unchanged."""
     path = written(
         tmp_path / "models.json",
         {"name": "mine:model*", "window": 4096, "tools": False},

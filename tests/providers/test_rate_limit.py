@@ -177,7 +177,7 @@ def test_a_correction_wakes_the_one_who_sleeps() -> None:
 
 
 def test_a_call_larger_than_the_limit_waits_for_an_empty_minute_and_goes() -> None:
-    """Ours: it would wait for ever otherwise."""
+    """Ours: it would otherwise hang."""
 
     async def main() -> None:
         time = Time()
@@ -255,7 +255,7 @@ def test_a_limit_serves_one_loop_after_another() -> None:
     "limit", [{"concurrency": 0}, {"requests_per_minute": 1.5}, {"tokens_per_minute": True}]
 )
 def test_a_limit_that_is_none_is_refused(limit: dict[str, int]) -> None:
-    """Ours: what is wrong is named."""
+    """Ours: the error names the problem."""
     with pytest.raises(InvalidArgument, match=f"{next(iter(limit))} must be a whole number from 1"):
         RateLimit(**limit)
 

@@ -76,7 +76,7 @@ def test_the_name_that_a_session_records_leads_to_the_same_model(name: str) -> N
 def test_the_table_of_vendors_tells_where_their_models_are_asked(
     vendor: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: what `standfast models` shows is what happens."""
+    """Ours: `standfast models` shows the effective base URLs and keys."""
     name = getattr(vendor, "name")  # noqa: B009
     model = resolve_model(f"{name}:m")
     assert isinstance(model, HttpModel)

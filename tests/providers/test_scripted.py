@@ -295,7 +295,7 @@ def test_of_several_replies_to_one_call_the_request_picks_one() -> None:
 
 
 def test_a_reply_can_be_for_another_call_than_its_place_says() -> None:
-    """Ours: a recording may begin in the middle of a session; what is left over is counted all the same."""
+    """Ours: a recording may begin in the middle of a session; unused replies are still counted."""
     model = scripted({"text": "third", "call": 3}, {"text": "fourth", "call": 4})
     assert ended(model, request(number=3)).text == "third"
     with pytest.raises(UnexpectedModelCall, match="the script has 2 replies"):
@@ -371,7 +371,7 @@ def test_a_malformed_script_names_the_file_and_the_place(
 
 
 def test_a_script_that_is_not_text_is_refused(tmp_path: Path) -> None:
-    """Ours: a binary file is no script."""
+    """Ours: a binary file is not a script."""
     path = tmp_path / "a.json"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidArgument, match="it is not UTF-8"):
@@ -446,7 +446,7 @@ def test_no_rule_that_fits_is_an_unexpected_call(tmp_path: Path, asked: ModelReq
 
 
 def test_a_default_rule_answers_a_request_without_messages(tmp_path: Path) -> None:
-    """Ours: an empty history is no reason to fail."""
+    """Ours: an empty history is valid."""
     model = ruled(tmp_path, {"text": "[{text}{value}]"})
     assert ended(model, ModelRequest(messages=[])).text == "[]"
 

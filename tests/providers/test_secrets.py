@@ -273,7 +273,7 @@ def _taken(take: Callable[[Any], Any], model: object) -> str:
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy, json.dumps, vars])
 @planted
 def test_a_key_does_not_travel_with_copies(planting: Planting, take: Callable[[Any], Any]) -> None:
-    """Ours: what can be pickled ends in a file some day."""
+    """Ours: a secret that can be pickled may end up in a file."""
     model = planting.by_parameter("http://127.0.0.1:9")
     for one in (model, model._client._endpoint, Agent(model), Recorded(model, "never.jsonl")):
         assert not found_in(_taken(take, one), planting.key)
@@ -310,7 +310,7 @@ def test_a_model_that_cannot_be_made_does_not_repeat_its_key(
 
 @planted
 def test_what_a_model_says_is_content_whatever_it_says(planting: Planting) -> None:
-    """Ours: the runtime does not change words unasked. A user who wants that adds `Redact`."""
+    """Ours: the runtime does not change text; use `Redact` for that."""
     said = f"Your key is {planting.key}."
 
     async def play() -> None:

@@ -36,7 +36,7 @@ def test_declaring_tools_loads_neither_engine_nor_store_nor_network() -> None:
 
 
 def test_a_sandbox_in_memory_loads_neither_store_nor_network() -> None:
-    """Ours: what is not used is not loaded."""
+    """Ours: unused packages are not loaded."""
     loaded = _loaded_by("from standfast import BlockingSandbox\nwith BlockingSandbox() as b:\n    b.run('1')")
     assert loaded & {"httpx2", "apsw", "griffe", "click", "rich", "pydantic"} == set()
 

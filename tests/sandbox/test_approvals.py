@@ -569,7 +569,7 @@ def test_a_changed_contract_voids_the_approval(tmp_path: Path, clock: Any) -> No
 
 
 def test_approvals_are_listed_oldest_first_by_session_and_by_state(desk: Desk) -> None:
-    """Ours: what an operator looks at."""
+    """Ours: the fields that an operator needs."""
     first = desk.ask("refund('A')", session="a")
     desk.clock.advance(1)
     second = desk.ask("refund('B')", session="b")

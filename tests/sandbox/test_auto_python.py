@@ -72,7 +72,7 @@ def left(end: CellEnd) -> bytes:
 
 
 def test_code_that_monty_runs_stays_there(auto: AutoPython) -> None:
-    """Ours: nothing is moved, and nothing is said."""
+    """Ours: the session does not move, and there is no note."""
     first = finished(opened(auto, "x = [1, 2]"))
     second = finished(opened(auto, "sum(x) + add(1)", left(first)))
     assert (second.result, second.error, second.notes) == (4, None, ())
@@ -93,7 +93,7 @@ def test_code_that_monty_refuses_moves_the_session_with_its_variables(auto: Auto
 
 
 def test_a_session_moves_once(auto: AutoPython) -> None:
-    """Ours: it stays on CPython, and says nothing about it any more."""
+    """Ours: the session stays on CPython, without further notes."""
     moved = finished(opened(auto, INHERITS))
     after = finished(
         opened(auto, "def numbers():\n    yield 1\nlist(numbers()) + [len(Mine())]", left(moved))

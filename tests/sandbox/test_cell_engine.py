@@ -144,7 +144,7 @@ def test_awaited_calls_are_made_together(cell: Open) -> None:
 
 
 def test_code_that_awaits_each_call_continues_in_the_order_of_the_answers(cell: Open) -> None:
-    """Ours: what a cell does follows from the order of its answers."""
+    """Ours: a cell is determined by the order of its results."""
     code = """
 import asyncio
 seen = []
@@ -503,14 +503,14 @@ def test_a_variable_comes_back_after_an_input_of_its_name(cell: Open) -> None:
 
 
 def test_code_that_binds_an_input_anyway_does_not_keep_it(cell: Open) -> None:
-    """Ours: what is read-only never becomes part of the state, checked or not."""
+    """Ours: read-only inputs never become part of the state."""
     end = ended(cell("if False:\n    doc = 1\nn = len(doc)", inputs={"doc": BIG}).start())
     assert end.state is not None
     assert len(end.state) < 20_000
 
 
 def test_a_value_is_loaded_when_it_is_touched(cell: Open) -> None:
-    """Ours: what is not read is not fetched."""
+    """Ours: a value that is not used is not loaded."""
     asked: list[str] = []
 
     def load(name: str) -> Any:
@@ -528,7 +528,7 @@ def test_a_value_is_loaded_when_it_is_touched(cell: Open) -> None:
 
 
 def test_a_value_that_cannot_be_loaded_is_a_name_error(cell: Open) -> None:
-    """Ours: there is no difference between a name that was never there and one that is not there."""
+    """Ours: a value that cannot be loaded behaves like an unknown name."""
     end = ended(cell("nothing", load={}.__getitem__).start())
     assert end.error is not None
     assert end.error.message == "NameError: name 'nothing' is not defined"
@@ -564,7 +564,7 @@ def test_a_result_that_is_not_json_is_an_error_and_the_state_is_kept(cell: Open,
 
 
 def test_code_that_only_looks_leaves_no_new_state(cell: Open) -> None:
-    """Ours: what changes nothing stores nothing."""
+    """Ours: a run without changes stores nothing."""
     state = ended(cell("x = [3, 1]").start()).state
     assert ended(cell("sorted(x)", state=state).start()).state is None
     assert ended(cell("len(doc)", state=state, inputs={"doc": "abc"}).start()).state is None
@@ -715,7 +715,7 @@ def test_cells_that_wait_let_others_run(other: MontyCells) -> None:
 
 
 def test_a_cell_waits_for_a_place_until_another_one_stands() -> None:
-    """Ours: sessions whose calls need cells of their own must not wait for each other for ever."""
+    """Ours: sessions whose calls need cells must not deadlock."""
     cells = MontyCells(capacity=1)
     try:
         with ThreadPoolExecutor(6) as pool:
@@ -772,7 +772,7 @@ def test_cells_that_are_given_up_free_their_workers(other: MontyCells) -> None:
 
 
 def test_a_worker_that_died_while_idle_is_replaced(cell: Open, engine: MontyCells) -> None:
-    """Ours: what a worker holds is always also in the state."""
+    """Ours: a worker's data is always also in the stored state."""
     end = ended(cell("x = 1", key="dies").start())
     worker = engine._workers._warm["dies"]
     os.kill(worker.pid, signal.SIGKILL)

@@ -247,7 +247,7 @@ def test_a_cell_that_is_stopped_while_it_computes_ends_with_the_reason(
 
 
 def test_a_stop_before_the_state_is_kept_undoes_the_cell(cells: ListCells) -> None:
-    """Ours: an end that was told early is not an end yet."""
+    """Ours: a reported end is not final until the state is stored."""
     told: list[CellEnd] = []
 
     def through(end: CellEnd) -> None:
@@ -260,7 +260,7 @@ def test_a_stop_before_the_state_is_kept_undoes_the_cell(cells: ListCells) -> No
 
 
 def test_an_exception_keeps_the_state_and_refused_code_does_not_touch_it(cells: ListCells) -> None:
-    """Ours: SPEC §5, an exception of the language is no hard stop."""
+    """Ours: an exception of the language is not a hard stop."""
     error = ErrorObject(code=Code.RUNTIME_ERROR, message="oops")
     end = ended(cells.cell(StepEnded(error=error)).start())
     assert (end.error, end.hard, end.state, end.memory_peak_bytes) == (error, False, b"kept", 7)

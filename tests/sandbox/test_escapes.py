@@ -183,7 +183,7 @@ def test_the_guests_process_has_an_empty_environment(run: Run, box: BlockingSand
 
 
 def test_nothing_of_ours_is_left_in_the_guests_names(run: Run) -> None:
-    """Ours: what a run borrows is given back, down to the names."""
+    """Ours: temporary names of a run are removed."""
     run("x = 1\nresult = 5")
     run("if False:\n    result = 1\nx", inputs={"x": 2})
     run("range(3)")

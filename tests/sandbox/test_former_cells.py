@@ -84,7 +84,7 @@ Packed = Callable[[PausedCell, dict[str, Any]], bytes]
 def test_a_cell_suspended_in_the_former_format_resumes(
     make: Callable[[], SteppedCells], packed: Packed, code: tuple[str, str], calls: int
 ) -> None:
-    """Ours: what is stored stays readable."""
+    """Ours: stored data stays readable."""
     cells = make()
     try:
         request = CellRequest(

@@ -77,7 +77,7 @@ GUESTS = {
 def test_a_run_resumes_after_the_process_that_asked_and_the_one_that_approved_were_killed(
     child: Callable[..., Any], tmp_path: Path, ledger: Path, engine: str
 ) -> None:
-    """Ours: no call is made twice, and one that was under way is not repeated but told."""
+    """Ours: no call is repeated; a call that was running is reported."""
     language, (code, read) = GUESTS[engine]
 
     def console() -> Console:

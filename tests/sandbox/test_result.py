@@ -83,7 +83,7 @@ def test_the_result_is_result_if_bound_else_the_last_expression(run: Run, code: 
 
 
 def test_an_old_result_is_not_reported_again(value: Value) -> None:
-    """Bug: the obvious implementation reads the global after every run and reports the old one for ever."""
+    """Bug: reading the global after every run reported an old result."""
     assert value("result = 41") == 41
     assert value("x = 1") is None
     assert value("5") == 5

@@ -129,7 +129,7 @@ def test_runs_in_quick_succession_know_what_the_run_before_them_did() -> None:
 
 
 def test_three_hundred_runs_keep_the_stored_session_small(box: BlockingSandbox, sid: str) -> None:
-    """Bug: the engine keeps the source of every run, so that a dump grows for ever."""
+    """Bug: the engine keeps the source of every run, so dumps grew without bound."""
     for index in range(300):
         result = box.run(f"x = {index}\nif x % 7 == 0:\n    y = x\n'{'pad' * 60}'", session=sid)
         assert result.status == "ok"
@@ -630,7 +630,7 @@ def test_exactly_the_allowed_calls_run_and_the_next_ends_the_run(
 
 
 def test_gathered_calls_count_too() -> None:
-    """Ours: concurrency is no way round the limit."""
+    """Ours: concurrent calls cannot bypass the limit."""
     counted: list[int] = []  # its own list: a thread may come late, when another test counts
 
     @tool(side_effect="read")

@@ -213,7 +213,7 @@ def test_an_option_that_does_not_exist_is_refused() -> None:
 
 
 def test_a_sandbox_can_be_opened_again_on_the_same_directory(tmp_path: Path) -> None:
-    """Ours: what is stored stays."""
+    """Ours: stored data is kept."""
     for index in range(3):
         with BlockingSandbox(data_dir=tmp_path / "data") as box:
             result = box.run("n = 0\nn" if index == 0 else "n += 1\nn")

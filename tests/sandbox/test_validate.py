@@ -156,7 +156,7 @@ NOTHING_RUNS = [
 
 @pytest.mark.parametrize("code", NOTHING_RUNS)
 def test_nothing_runs_when_code_is_only_checked(check: Check, noted: list[Any], code: str) -> None:
-    """Ours: SPEC §5, not even decorators, defaults or constant folding."""
+    """Ours: a check runs no decorators, defaults or constant folding."""
     result = check(code)
     assert noted == []
     assert result.stdout == result.stderr == ""
@@ -175,7 +175,7 @@ def test_checking_changes_and_creates_no_session(box: BlockingSandbox, check: Ch
 
 
 def test_the_sessions_names_and_the_inputs_are_known(box: BlockingSandbox, check: Check, sid: str) -> None:
-    """Ours: what earlier runs bound is not unknown."""
+    """Ours: names assigned by earlier runs are known."""
     assert check("helper(total) + rate").status == "validation_error"
     box.run("def helper(n):\n    return n\ntotal = 5\nimport math", session=sid)
     assert check("helper(total) + rate", inputs={"rate": 2}).status == "ok"

@@ -177,7 +177,7 @@ def test_a_record_that_does_not_match_its_digest_is_refused(foreign: Path, table
 
 
 def test_a_changed_body_is_refused_by_the_name_of_its_record(foreign: Path) -> None:
-    """Ours: what another program changed in a session's head is no session of ours any more."""
+    """Ours: a head that another program changed is rejected."""
     _written_by_another_program(foreign, "UPDATE sessions SET head = x'7b7d' WHERE id = 's7'")
     _refused(foreign, "stored record session s7 ")
 

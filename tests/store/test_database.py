@@ -125,7 +125,7 @@ def test_a_path_that_cannot_be_a_file_is_unavailable(tmp_path: Path) -> None:
 
 
 def test_text_that_cannot_be_stored_is_the_callers_fault(store: SqliteSessionStore) -> None:
-    """Ours: a lone surrogate is no text for SQLite."""
+    """Ours: SQLite cannot store a lone surrogate."""
     with pytest.raises(InvalidArgument, match="surrogate"):
         asyncio.run(store.put_plugin_record("notes", "\ud800", "k", b"", NOW))
 

@@ -53,7 +53,7 @@ def stopped(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_process_that_is_stopped_inside_a_transaction_is_named(
     tmp_path: Path, stopped: subprocess.Popen[str]
 ) -> None:
-    """Bug: every writer of the file was told after a while that it is locked, and not by whom."""
+    """Bug: writers got an error that the file is locked, without the process that locks it."""
     path = tmp_path / "standfast.db"
     with contextlib.closing(Database(path, COMPONENTS, busy_timeout_ms=50)) as database:
         with pytest.raises(StoreUnavailable, match=f"process {stopped.pid} .*stopped") as raised:
@@ -69,7 +69,7 @@ def test_a_process_that_is_stopped_inside_a_transaction_is_named(
 def test_ending_the_holder_frees_the_file_and_undoes_what_it_had_not_committed(
     tmp_path: Path, stopped: subprocess.Popen[str]
 ) -> None:
-    """Ours: nothing but the stopped process stands in the way."""
+    """Ours: only the stopped process blocks the others."""
     with contextlib.closing(Database(tmp_path / "standfast.db", COMPONENTS, busy_timeout_ms=50)) as database:
         stopped.kill()
         stopped.wait(60)

@@ -391,7 +391,7 @@ def test_a_session_made_again_needs_the_same_charter() -> None:
 def test_a_session_is_deleted_unless_a_live_owner_runs_it(
     owner: str | None, dead: rules.IsDead, refused: type[StandfastError] | None
 ) -> None:
-    """Ours: nothing goes from under a process."""
+    """Ours: data in use by a process is not deleted."""
     assert error_of(lambda: rules.require_no_owner("s1", owner, dead)) is refused
 
 

@@ -486,7 +486,7 @@ def test_a_flipped_bit_is_noticed_when_the_record_is_read(path: Path, table: str
 
 
 def test_a_link_to_a_segment_that_lies_elsewhere_is_noticed(path: Path, store: SqliteSessionStore) -> None:
-    """Ours: a parent that was pruned is no error, one that is there must be found."""
+    """Ours: a pruned parent is not an error, but an existing one must be found."""
 
     async def scenario() -> None:
         await take_turn(store, "t1")
@@ -500,7 +500,7 @@ def test_a_link_to_a_segment_that_lies_elsewhere_is_noticed(path: Path, store: S
 
 
 def test_a_damaged_session_can_be_deleted(store: SqliteSessionStore) -> None:
-    """Ours: damage must not be for ever."""
+    """Ours: damage must be recoverable."""
 
     async def scenario() -> None:
         await fill(store)
@@ -678,7 +678,7 @@ def test_a_worker_that_was_succeeded_in_another_process_can_write_nothing(path: 
 
 
 def test_the_frames_before_are_not_read(store: SqliteSessionStore) -> None:
-    """Ours: the whole history is not loaded for every turn; what is damaged there does not matter here."""
+    """Ours: a turn does not load the whole history, so damage there does not affect it."""
 
     async def scenario() -> None:
         for number in range(50):

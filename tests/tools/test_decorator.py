@@ -430,7 +430,7 @@ def test_an_unannotated_parameter_takes_anything() -> None:
 
 
 def test_star_parameters_are_refused_at_decoration() -> None:
-    """Ours: what cannot be described is refused where it is written."""
+    """Ours: a type without a schema is rejected when the tool is decorated."""
     with pytest.raises(InvalidArgument, match="args"):
 
         @tool
@@ -472,7 +472,7 @@ def test_an_option_that_does_not_exist_is_refused(options: dict[str, Any]) -> No
 
 
 def test_a_rule_that_is_no_expression_is_refused_at_decoration() -> None:
-    """Ours: a broken rule would ask a person for ever."""
+    """Ours: a broken rule would ask a person about every call."""
     for rule in ("x =", "import os", "a = 1", ""):
         with pytest.raises(InvalidArgument):
 

@@ -198,7 +198,7 @@ def test_an_async_tool_that_blocks_its_loop_is_timed_out_and_leaks_nothing() -> 
 
 
 def test_what_a_timed_out_tool_returns_later_is_dropped_and_its_slot_is_free() -> None:
-    """Ours: a thread that does not come back must not hold its slot for ever."""
+    """Ours: an abandoned thread must not keep its slot."""
     gate = threading.Event()
 
     @tool(limits=CapabilityLimits(timeout_ms=60, concurrency=1))

@@ -288,7 +288,7 @@ def test_an_idle_worker_that_died_is_replaced() -> None:
 
 
 def test_functions_that_no_other_process_can_find_are_refused_when_decorated() -> None:
-    """Ours: what cannot work is refused before the first call, with a hint."""
+    """Ours: invalid settings are rejected before the first call, with a hint."""
 
     def local() -> None: ...
 

@@ -10,7 +10,7 @@ from standfast.tools.loop_threads import LoopThread
 
 
 def test_work_that_exits_ends_only_itself() -> None:
-    """Bug: `recover --watch` waited for ever once its output was closed, because the loop had ended."""
+    """Bug: `recover --watch` hung after its output was closed, because the loop had ended."""
     thread = LoopThread()
 
     async def leave() -> None:

@@ -131,7 +131,7 @@ def test_live_sources_come_and_go() -> None:
 
 
 def test_a_source_that_is_not_there_cannot_be_removed() -> None:
-    """Ours: a wrong name is said, not swallowed."""
+    """Ours: a wrong name raises an error."""
     registry = ToolRegistry([made("a")])
     with pytest.raises(InvalidArgument, match="'shop'") as caught:
         registry.remove("shop")

@@ -75,7 +75,7 @@ def test_a_job_that_ends_after_its_loop_is_dropped_quietly() -> None:
 
 
 def test_the_process_ends_although_a_job_hangs() -> None:
-    """Ours: the standard executor would wait for ever at exit."""
+    """Ours: the standard executor would hang at exit."""
     script = (
         "import threading; from standfast.tools.threads import DaemonThreads;"
         "DaemonThreads().start(threading.Event().wait)"

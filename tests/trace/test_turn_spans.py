@@ -231,7 +231,7 @@ def test_what_is_open_when_a_turn_is_cancelled_is_over_with_it() -> None:
 
 
 def test_a_call_whose_arguments_cannot_be_read_is_a_failed_span() -> None:
-    """Ours: the host does not execute it, and it is in the trace all the same."""
+    """Ours: a call that the host does not execute is still traced."""
     kept = Kept()
     asyncio.run(run(kept, agent_of(asks(("look", "{oops")), "end", tools=[look])))
     assert (kept.one("tool_call").status, kept.one("tool_call").body["error"]) == (

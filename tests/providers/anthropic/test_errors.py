@@ -57,7 +57,7 @@ def test_a_kind_of_error_tells_whether_to_try_again(
 
 
 def test_a_limit_of_spending_is_recognized_by_its_code() -> None:
-    """Ours: a rate limit that time does not lift is no rate limit."""
+    """Ours: a quota that time does not reset is not a rate limit."""
     error = {
         "type": "rate_limit_error",
         "message": "Wait for next month.",

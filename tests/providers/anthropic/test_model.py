@@ -63,7 +63,7 @@ async def ended(model: AnthropicModel, **request: Any) -> ReplyEnded:
 
 
 def test_the_ten_line_agent_answers() -> None:
-    """Ours: text is streamed, and the reply says who served it."""
+    """Ours: text is streamed, and the reply names the model that served it."""
 
     async def main() -> None:
         usage = {"input": 5, "cache_read": 100, "cache_write": 20, "output": 9, "reasoning": 4}

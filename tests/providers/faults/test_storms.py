@@ -89,7 +89,7 @@ def test_what_the_vendor_asks_to_wait_is_waited(vendor: Vendor) -> None:
 
 
 def test_who_says_in_its_body_how_long_to_wait_is_known() -> None:
-    """Ours: Anthropic and those who are compatible say it in a header, and nowhere else."""
+    """Ours: Anthropic and compatible servers report it only in a header."""
     assert ANTHROPIC.wait_body is None
     assert CHAT.wait_body is None
 

@@ -84,7 +84,7 @@ def parts(server: GoogleServer, request: int, content: int) -> list[dict[str, An
 
 
 def test_a_reply_streams_and_ends_with_its_evidence() -> None:
-    """Ours: text as it comes, then who served it, under which id, and what it took."""
+    """Ours: text is streamed, then the model, the response id and the usage are reported."""
     usage = {"input": 40, "cache_read": 60, "output": 37, "reasoning": 30}
     deltas, server = read({"chunks": ["Hel", "lo."], "usage": usage})
     assert deltas[:2] == [TextArrived("Hel"), TextArrived("lo.")]
@@ -241,7 +241,7 @@ def test_a_reply_ends_although_the_connection_stays_open() -> None:
 
 
 def test_a_stream_without_a_finish_reason_has_failed() -> None:
-    """Ours: a reply that was cut off is none, and worth another attempt."""
+    """Ours: a truncated reply is discarded and retried."""
     with pytest.raises(ModelError) as caught:
         read(ServedReply(text="Hello.", fault=Fault(order="drop:1")))
     assert caught.value.retryable

@@ -179,7 +179,7 @@ def test_a_signed_thought_and_a_part_that_is_only_a_signature_are_kept_as_well()
 
 
 def test_a_call_in_pieces_is_not_taken_for_a_whole_one() -> None:
-    """Ours: only an endpoint that was told to does so, and another attempt would not help."""
+    """Ours: only an endpoint that is configured so does this, and a retry would not help."""
     piece = {"functionCall": {"name": "order", "partialArgs": [], "willContinue": True}}
     with pytest.raises(ModelError, match="in pieces") as caught:
         read(chunk(piece))
@@ -210,7 +210,7 @@ def test_a_blocked_reply_says_what_was_blocked_if_it_says_nothing_else(reason: s
 
 
 def test_calls_of_a_blocked_reply_are_not_made() -> None:
-    """Ours: what a filter stopped is not acted on."""
+    """Ours: content stopped by a filter is not executed."""
     end = ended(chunk(call("order", {"id": 1}, thoughtSignature="cw==")), chunk(finish="SAFETY"))
     assert end.calls == ()
 
@@ -242,7 +242,7 @@ def test_a_malformed_call_is_worth_another_attempt(reason: str) -> None:
     ],
 )
 def test_an_error_in_the_stream_is_a_failure_of_the_call(error: Any, retryable: bool) -> None:
-    """Ours: a half reply is none, and the vendor says whether to try again."""
+    """Ours: an incomplete reply is discarded, and the vendor says whether to retry."""
     said = error if isinstance(error, str) else error["message"]
     with pytest.raises(ModelError, match=said) as caught:
         read(chunk(text("Let me")), {"error": error})

@@ -62,7 +62,7 @@ def asking(*calls: ToolCall, text: str = "", reasoning: tuple[Reasoning, ...] = 
 
 
 def test_a_first_question_is_as_small_as_can_be() -> None:
-    """Ours: what is not asked for is not sent."""
+    """Ours: unset settings are not sent."""
     call = called()
     assert call.path == "/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse"
     assert call.body == {"contents": [{"role": "user", "parts": [{"text": "Hello."}]}]}
@@ -145,7 +145,7 @@ def test_roles_take_turns_and_the_user_begins() -> None:
 
 
 def test_an_id_that_was_made_up_is_not_sent() -> None:
-    """Ours: what Gemini did not say is not put into its mouth."""
+    """Ours: an id that Gemini did not assign is not sent to it."""
     sent = contents(
         HELLO,
         asking(
@@ -167,7 +167,7 @@ def test_calls_that_another_vendor_gave_one_id_are_both_sent() -> None:
 
 
 def test_what_is_shown_of_a_result_is_what_is_sent() -> None:
-    """Ours: `shown` stands for the result, of an error too."""
+    """Ours: `shown` replaces the result, or the error."""
     failed = ErrorObject(code="TOOL_ERROR", message="no")
     sent = contents(
         HELLO,
@@ -265,7 +265,7 @@ def test_media_go_inline_and_texts_as_text() -> None:
 def test_an_attachment_that_cannot_be_sent_is_refused(
     media_type: str, media: dict[str, bytes], problem: str
 ) -> None:
-    """Ours: the caller hears what is wrong, before anything is sent."""
+    """Ours: the error is raised before anything is sent."""
     part = AttachmentPart(digest="d", media_type=media_type, size=2, name="x")
     with pytest.raises(InvalidArgument, match=problem):
         called(UserMessage(content=(part,)), media=media)

@@ -24,7 +24,7 @@ def test_nothing_that_holds_a_key_shows_it() -> None:
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_secret_can_be_neither_pickled_nor_copied(take: object) -> None:
-    """Ours: what can be pickled ends in a file some day."""
+    """Ours: a secret that can be pickled may end up in a file."""
     with pytest.raises(TypeError, match="not pickled"):
         take(Secret(KEY))  # type: ignore[operator]
 

@@ -289,7 +289,7 @@ def test_an_encoded_reply_is_decoded(encoding: str, encode: Callable[[bytes], by
 
 
 def test_a_reply_that_is_encoded_wrongly_is_a_failure() -> None:
-    """Ours: what httpx2 cannot decode is no bug of ours."""
+    """Ours: a body that httpx2 cannot decode is a provider error."""
 
     async def test() -> None:
         async with PlainServer([raw(SAID, headers={"content-encoding": "gzip"})]) as server:

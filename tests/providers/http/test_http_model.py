@@ -120,7 +120,7 @@ def test_what_is_added_to_a_body_takes_nothing_away_from_it() -> None:
 
 
 def test_a_setting_that_does_not_exist_is_refused_before_anything_is_sent() -> None:
-    """Ours: a slip of the pen is not ignored for ever."""
+    """Ours: a typing error must not be ignored."""
 
     async def test() -> None:
         async with PlainServer(["hi"]) as server:

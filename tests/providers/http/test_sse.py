@@ -130,7 +130,7 @@ def test_a_lone_cr_inside_a_chunk_with_crlf_ends_a_line_as_well() -> None:
 
 
 def test_an_event_is_given_with_its_last_byte_and_not_later() -> None:
-    """Ours: an event that waits for the next one is a chunk late, for ever."""
+    """Ours: an event that waits for the next one would always be one chunk late."""
     parser = EventParser()
 
     assert parser.feed(b"data: a\r\n\r") == [("", b"a")]

@@ -38,7 +38,7 @@ def nested(depth: int) -> dict[str, Any]:
     ids=["empty", "plain", "nullable", "union", "definitions", "deep"],
 )
 def test_a_closed_schema_of_known_words_is_strict(schema: dict[str, Any]) -> None:
-    """Ours: what can be enforced is enforced."""
+    """Ours: a schema that the provider can enforce is sent as strict."""
     assert fits_strict(schema)
 
 

@@ -359,7 +359,7 @@ def test_every_duplicate_or_swap_of_numbered_events_is_harmless_or_refused() -> 
 
 
 def test_a_dropped_event_never_changes_a_reply() -> None:
-    """Ours: what is missing is noticed, or was not needed."""
+    """Ours: missing parts are detected, or are not needed."""
     output = [{"type": "message", **words("abc")}]
     output.append({"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"a":1}'})
     events = [created(), *message(0, "a", "b", "c"), *call(1, "c1", "{", '"a":1}'), completed(*output)]

@@ -66,7 +66,7 @@ def said(text: str) -> dict[str, Any]:
 
 
 def test_a_plain_question_is_a_small_body_and_nothing_of_it_is_stored() -> None:
-    """Ours: what is not asked for is not sent; the vendor keeps nothing."""
+    """Ours: unset settings are not sent, and the vendor stores nothing."""
     assert body(user("hi")) == {"model": "gpt-4.1", "input": [said("hi")], "stream": True, "store": False}
 
 
@@ -234,7 +234,7 @@ def test_reasoning_goes_back_in_its_place() -> None:
 
 
 def test_reasoning_of_another_origin_stays_here() -> None:
-    """Ours: what a model thought goes back only to where it came from."""
+    """Ours: reasoning is sent back only to its origin."""
     assert thoughtful(origin="openai https://other/v1 gpt-5.2") == [("I look.", None), "c1", "c2"]
 
 
@@ -272,7 +272,7 @@ def test_several_messages_of_one_reply_are_separated_again() -> None:
 
 
 def test_what_another_version_has_kept_is_not_trusted() -> None:
-    """Ours: an opaque value that is no outline is passed over."""
+    """Ours: an opaque value that is not an outline is skipped."""
     kept = Reasoning(origin=ORIGIN, opaque={"some": "thing"})
     assert len(items(AssistantMessage(text="x", reasoning=(kept,)))) == 1
 
@@ -310,7 +310,7 @@ def test_no_reasoning_is_asked_for_without_a_summary_of_it() -> None:
 
 @pytest.mark.parametrize("setting", [{"top_k": 5}, {"stop": ["x"]}, {"seed": 1}])
 def test_a_setting_that_the_api_does_not_have_is_refused(setting: dict[str, Any]) -> None:
-    """Ours: what is asked for is done or refused, never dropped."""
+    """Ours: a setting is applied or rejected, never dropped."""
     with pytest.raises(InvalidArgument, match=next(iter(setting))):
         body(user(), settings=setting)
 
@@ -334,7 +334,7 @@ def test_nothing_is_cached_on_request() -> None:
 
 
 def test_an_answer_that_is_no_object_is_asked_for_in_words() -> None:
-    """Ours: the API's format takes objects only; a list is asked for all the same."""
+    """Ours: the API accepts only objects, so a list is described in the prompt."""
     sent = body(
         user(), instructions="Be kind.", output_schema={"type": "array", "items": {"type": "integer"}}
     )

@@ -155,7 +155,7 @@ def test_a_reply_that_was_given_up_is_a_failure(said: str) -> None:
 
 
 def test_a_stop_sequence_is_named_where_the_server_names_it() -> None:
-    """Ours: vLLM says which one it was; a token that it stopped at is none."""
+    """Ours: vLLM names the stop sequence; a stop token is not one."""
     for given, reason in (("END", "stop_sequence"), (151645, "end"), (None, "end")):
         last = event({"choices": [{"delta": {}, "finish_reason": "stop", "stop_reason": given}]})
         assert read(chunk(content="x"), last, DONE, settings={"stop": ["END"]})[1].stop_reason == reason

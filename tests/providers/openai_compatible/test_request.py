@@ -215,7 +215,7 @@ def test_a_schema_is_the_response_format() -> None:
 def test_a_schema_that_cannot_be_given_is_described_in_words(
     schema: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    """Ours: a root that is no object is refused by most, and a schema beside tools ends all tool calls."""
+    """Ours: most servers reject a root that is not an object, and a schema stops tool calls."""
     made = body(HI, output_schema=schema, instructions="Count.", **options)
     assert "response_format" not in made
     system = made["messages"][0]["content"]
@@ -224,7 +224,7 @@ def test_a_schema_that_cannot_be_given_is_described_in_words(
 
 
 def test_hosts_that_take_a_schema_beside_tools_get_it() -> None:
-    """Ours: OpenAI and OpenRouter hold the last answer to it and call tools all the same."""
+    """Ours: OpenAI and OpenRouter enforce it for the last answer and still call tools."""
     assert "response_format" in body(HI, base_url=OPENAI, output_schema=ANSWER, tools=(LOOK,))
 
 
@@ -429,7 +429,7 @@ UNION: dict[str, Any] = {
 
 
 def test_a_union_of_models_is_described_in_words() -> None:
-    """Ours: a root that is no object is refused by most."""
+    """Ours: most servers reject a root that is not an object."""
     made = body(HI, output_schema=UNION)
     assert "response_format" not in made
     assert '"title":"Question"' in made["messages"][0]["content"]

@@ -347,7 +347,7 @@ def test_the_watchdog_outlives_what_it_looks_at(jail: Target, sid: str) -> None:
 
 
 def test_files_are_gone_however_deep_they_were(jail: Target, sid: str) -> None:
-    """Bug: what was nested deeper than there are handles stayed for the next run."""
+    """Bug: objects nested deeper than the number of handles survived into the next run."""
     code = "import os\nfor _ in range(300):\n    os.mkdir('a' * 200)\n    os.chdir('a' * 200)\nopen('f', 'w').close()"
     jail.box.run(code, session=sid)
     assert jail.box.run("import os\nos.listdir('.')", session=sid).result == []

@@ -391,7 +391,7 @@ def test_code_of_any_form_has_an_answer(typescript: Target, sid: str, name: str)
 def test_a_compiler_that_takes_too_long_is_ended_with_all_of_its_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, children: Any
 ) -> None:
-    """Bug: npm's tsc is a program that starts the compiler, which ran for ever after its time."""
+    """Bug: npm's tsc starts the compiler as a child, which kept running after the timeout."""
     inner = f"import subprocess, sys\nsubprocess.run([{sys.executable!r}, '-c', 'while True: pass'])"
     monkeypatch.setattr(tsc, "_TIMEOUT_S", 0.4)
     before = children()

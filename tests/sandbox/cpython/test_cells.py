@@ -86,7 +86,7 @@ def test_awaited_calls_are_made_together(cell: Open) -> None:
 
 
 def test_code_that_awaits_each_call_continues_in_the_order_of_the_answers(cell: Open) -> None:
-    """Ours: what a cell does follows from the order of its answers."""
+    """Ours: a cell is determined by the order of its results."""
     code = """
 import asyncio
 seen = []
@@ -328,7 +328,7 @@ def test_a_variable_comes_back_after_an_input_of_its_name(cell: Open) -> None:
 
 
 def test_a_value_is_loaded_when_it_is_touched(cell: Open) -> None:
-    """Ours: what is not read is not fetched."""
+    """Ours: a value that is not used is not loaded."""
     asked: list[str] = []
 
     def load(name: str) -> Any:

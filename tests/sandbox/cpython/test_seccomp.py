@@ -115,6 +115,6 @@ def test_another_calling_convention_ends_the_process() -> None:
 
 
 def test_there_is_no_filter_for_other_machines() -> None:
-    """Ours: what is not known is refused, not guessed."""
+    """Ours: an unknown architecture is rejected, not guessed."""
     assert seccomp.knows("x86_64")
     assert not seccomp.knows("riscv64")

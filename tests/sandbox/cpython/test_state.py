@@ -161,7 +161,7 @@ def test_a_worker_that_holds_another_state_is_not_used(run: Run) -> None:
 
 
 def test_code_that_only_looks_leaves_no_new_state(run: Run) -> None:
-    """Ours: what changes nothing stores nothing; what may change something does."""
+    """Ours: a run stores its state only if it may have changed."""
     state = run("x = [3, 1]\nfrom collections import defaultdict").state
     assert run("sorted(x)", state=state).state is None
     assert run("len(doc)", state=state, inputs={"doc": "abc"}).state is None

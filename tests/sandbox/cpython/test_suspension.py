@@ -211,7 +211,7 @@ def test_code_that_does_something_else_is_stopped(cell: Open, fields: dict[str, 
 
 
 def test_order_that_comes_of_addresses_is_found_out_or_the_same(cell: Open, elsewhere: Open) -> None:
-    """Ours: what cannot be repeated must not go on with wrong answers."""
+    """Ours: a run that cannot be replayed must not continue with wrong results."""
     code = "add(id(object()))\nadd(2)"
     run = cell(code)
     run.start()
@@ -283,7 +283,7 @@ def test_output_past_its_cap_is_cut_also_over_a_suspension(cell: Open, elsewhere
 
 
 def test_a_suspended_cell_that_is_stopped_still_tells_what_it_printed(cell: Open, elsewhere: Open) -> None:
-    """Ours: nothing that was told is untold."""
+    """Ours: output that was reported is kept."""
     run = cell("print('before')\nadd(1)")
     run.start()
     taken_up = elsewhere("print('before')\nadd(1)", paused=run.suspend())

@@ -76,7 +76,7 @@ def test_cells_that_wait_let_others_run(other: CPythonCells, request_of: Request
 
 @pytest.mark.slow
 def test_a_cell_waits_for_a_place_until_another_one_stands(request_of: Request) -> None:
-    """Ours: sessions whose calls need cells of their own must not wait for each other for ever."""
+    """Ours: sessions whose calls need cells must not deadlock."""
     cells = CPythonCells(capacity=1)
     try:
         with ThreadPoolExecutor(6) as pool:
@@ -103,7 +103,7 @@ def test_cells_that_are_given_up_free_their_workers(other: CPythonCells, request
 
 
 def test_a_worker_that_died_while_idle_is_replaced(engine: CPythonCells, request_of: Request) -> None:
-    """Ours: what a worker holds is always also in the state."""
+    """Ours: a worker's data is always also in the stored state."""
     end = ended(engine.open(request_of("x = 1", key="dies")).start())
     worker = engine._workers._warm["dies"]
     os.kill(worker.process.guest_pid, signal.SIGKILL)
@@ -262,7 +262,7 @@ SILENT = "import threading\nprint('up')\nthreading.Event().wait()"
 def test_the_wall_limit_holds_where_the_jail_was_killed_from_outside(
     jailed: CPythonCells, request_of: Request
 ) -> None:
-    """Bug: once the process that the host had started was gone, nothing killed the guest any more."""
+    """Bug: after the direct child of the host had died, the guest was never killed."""
     run = jailed.open(request_of(SILENT, key="orphan", limits={"wall_ms": 3_000}))
     with ThreadPoolExecutor(1) as pool:
         step = pool.submit(run.start)

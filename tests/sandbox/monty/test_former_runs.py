@@ -40,7 +40,7 @@ def _restored(box: BlockingSandbox, name: str) -> None:
 
 
 def test_a_session_stored_in_the_former_format_opens(box: BlockingSandbox) -> None:
-    """Ours: what is stored stays readable."""
+    """Ours: stored data stays readable."""
     _restored(box, "idle")
     assert box.run("kept + await both()", session="idle").result == [1, 2, 10, 20]
 

@@ -103,7 +103,7 @@ def test_awaited_calls_are_made_together(cells: Cells) -> None:
 
 
 def test_code_that_awaits_each_call_continues_in_the_order_of_the_answers(cells: Cells) -> None:
-    """Ours: what a cell does follows from the order of its answers."""
+    """Ours: a cell is determined by the order of its results."""
     code = """
 const seen: string[] = [];
 async function one(n: number) {
@@ -207,7 +207,7 @@ def test_a_function_that_there_is_not_is_an_unknown_tool(cells: Cells) -> None:
 
 
 def test_a_function_that_is_gone_cannot_be_called(cells: Cells) -> None:
-    """Ours: what code kept of a capability does not outlive it."""
+    """Ours: a stored reference to a capability does not outlive it."""
     state = cells.kept("const old = add")
 
     class None_:
@@ -356,7 +356,7 @@ def test_a_variable_comes_back_after_an_input_of_its_name(cells: Cells) -> None:
 
 
 def test_a_value_is_loaded_when_it_is_touched(cells: Cells) -> None:
-    """Ours: what is not read is not fetched."""
+    """Ours: a value that is not used is not loaded."""
     asked: list[str] = []
 
     def load(name: str) -> Any:
@@ -405,7 +405,7 @@ def test_bytes_within_a_value_are_bytes(cells: Cells) -> None:
 
 
 def test_a_value_that_cannot_be_loaded_is_a_reference_error(cells: Cells) -> None:
-    """Ours: there is no difference between a name that was never there and one that is not there."""
+    """Ours: a value that cannot be loaded behaves like an unknown name."""
     assert cells.fails("nothing", load={}.__getitem__).message == "ReferenceError: nothing is not defined"
     assert cells.fails("nothing(1)", load={}.__getitem__).code == Code.UNKNOWN_TOOL
 
@@ -496,7 +496,7 @@ def test_cells_that_wait_let_others_run(cells: Cells) -> None:
 
 
 def test_a_cell_waits_for_a_place_until_another_one_stands(spare: Callable[..., Cells]) -> None:
-    """Ours: sessions whose calls need cells of their own must not wait for each other for ever."""
+    """Ours: sessions whose calls need cells must not deadlock."""
     cells = spare(1)
     with ThreadPoolExecutor(6) as pool:
 
@@ -545,7 +545,7 @@ def test_a_stop_after_the_end_does_nothing(cells: Cells) -> None:
 
 
 def test_a_worker_that_died_while_idle_is_replaced(cells: Cells) -> None:
-    """Ours: what a worker holds is always also in the state."""
+    """Ours: a worker's data is always also in the stored state."""
     state = cells.kept("const x = 1", key="dies")
     os.kill(cells.engine._workers._warm["dies"].pid, signal.SIGKILL)
     assert cells.value("x", key="dies", state=state) == 1
@@ -629,7 +629,7 @@ def test_a_worker_is_recycled_after_its_maximum_of_runs(
 
 
 def test_closing_ends_a_cell_that_computes(spare: Callable[..., Cells]) -> None:
-    """Ours: the caller that closes does not wait for code that runs for ever."""
+    """Ours: closing does not wait for endless code."""
     cells = spare(1)
     running = threading.Event()
 

@@ -104,7 +104,7 @@ def test_a_state_is_small_and_stays_so(cells: Cells) -> None:
 
 
 def test_garbage_is_no_part_of_a_state(cells: Cells) -> None:
-    """Ours: what code has dropped is neither stored nor to be found."""
+    """Ours: deleted values are neither stored nor recoverable."""
     state = cells.kept("let s = 'secret'.repeat(100000); s.length; s = ''; 1")
     assert len(state) < 60_000
     assert b"secretsecretsecret" not in state

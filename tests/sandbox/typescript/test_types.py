@@ -50,7 +50,7 @@ def test_code_that_cannot_be_read_needs_no_compiler(found: Found) -> None:
 def test_a_failing_compiler_is_reported(
     found: Found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Ours: another program's failure is no failure of the code."""
+    """Ours: a failure of the compiler is not an error of the code."""
     broken = tmp_path / "tsc"
     broken.write_text("#!/bin/sh\necho broken\nexit 3\n")
     broken.chmod(0o755)

@@ -181,7 +181,7 @@ def test_a_name_that_leads_to_a_private_address_is_refused(answer: list[str]) ->
 
 
 def test_a_named_address_is_granted_for_its_port_only(site: Site) -> None:
-    """Ours: a grant for one local port is none for the next."""
+    """Ours: a grant for one local port does not cover others."""
     allow = [f"shop.example:{site.port}", f"127.0.0.1:{site.port + 1}"]
     refused(f"http://shop.example:{site.port}/", allow, resolve=Resolver(["127.0.0.1"]))
     assert site.requests == []

@@ -133,7 +133,7 @@ def test_a_write_that_fails_is_not_counted(tmp_path: Path) -> None:
 
 
 def test_symlinks_are_not_followed_when_counting(tmp_path: Path) -> None:
-    """Ours: what is outside of the mount is not the mount's."""
+    """Ours: files outside the mount do not count towards its quota."""
     outside, inside = tmp_path / "outside", tmp_path / "inside"
     outside.mkdir()
     inside.mkdir()

@@ -160,7 +160,7 @@ def test_symlink_loops_end(inside: Path) -> None:
 
 
 def test_a_walk_leaves_no_descriptor_open_and_holds_few(inside: Path) -> None:
-    """Ours: a symlink that goes up and down for ever must not use up the host's descriptors."""
+    """Ours: a symlink loop must not exhaust the host's file descriptors."""
     (inside / "zigzag").symlink_to("sub/../" * 500 + "a.txt")
     table = MountTable({"/data": inside})
     before = len(os.listdir("/proc/self/fd"))
