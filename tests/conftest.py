@@ -75,7 +75,12 @@ def sampled(request: pytest.FixtureRequest) -> Callable[[int], slice]:
 
 
 # How long an example takes says nothing on a busy machine; Hypothesis's own profile for CI does the same.
-settings.register_profile("untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "untimed",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=100 if SEED == "all" else 30,
+)
 settings.load_profile("untimed")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for whatever a script starts in the background

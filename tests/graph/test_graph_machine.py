@@ -241,4 +241,6 @@ def current_frame(nodes: list[NaiveNode]) -> list[Message]:
 
 
 TestGraph = GraphMachine.TestCase
-TestGraph.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestGraph.settings = settings(
+    max_examples=2 * settings.default.max_examples // 5, stateful_step_count=25, deadline=None
+)

@@ -194,7 +194,7 @@ def _happen(shell: Shell, data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(st.data(), st.integers(1, 3), st.integers(0, 25), st.booleans())
 def test_whatever_calls_do_in_whatever_order_each_is_answered_once_and_the_turn_continues(
     data: st.DataObject, tools: int, steps: int, cancel: bool

@@ -647,5 +647,8 @@ def _results_behind(messages: list[Message], place: int) -> list[int]:
 def test_whatever_happens_to_a_turn_its_rules_hold_and_it_can_be_replayed() -> None:
     """Ours: SPEC §7 and §12; machine rules 2 to 6, with any of the stages of plugins, and with cells."""
     run_state_machine_as_test(
-        RandomTurns, settings=settings(max_examples=200, stateful_step_count=40, deadline=None)
+        RandomTurns,
+        settings=settings(
+            max_examples=2 * settings.default.max_examples, stateful_step_count=40, deadline=None
+        ),
     )

@@ -25,7 +25,7 @@ from standfast.testing import crash_points
 
 @pytest.fixture
 def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[Theatre]:
-    made = Theatre(tmp_path, range(1, 1_000)[sampled(7)])
+    made = Theatre(tmp_path, range(1, 1_000)[sampled(13)])
     yield made
     made.close()
 

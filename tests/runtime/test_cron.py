@@ -281,7 +281,7 @@ def _wall(at_ms: int, zone: str) -> datetime:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples // 2, deadline=None)
 @given(
     expression=EXPRESSIONS, near=NEAR_SHIFTS, later=st.integers(0, 90 * 60_000), zone=st.sampled_from(ZONES)
 )
@@ -298,7 +298,7 @@ def test_the_next_time_is_the_one_that_a_walk_over_every_minute_finds(
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(expression=EXPRESSIONS, zone=st.sampled_from(ZONES), at=st.integers(0, 4_000_000_000_000))
 def test_times_rise_and_none_is_left_out(expression: str, zone: str, at: int) -> None:
     """Ours: walking over all and asking for each next one are the same."""

@@ -63,7 +63,7 @@ def test_a_run_obeys_the_ledger_rules_wherever_it_is_killed(
     tmp_path: Path, sampled: Callable[[int], slice]
 ) -> None:
     """Ours: SPEC §7; a call that is not idempotent is made at most once, and its outcome is never guessed."""
-    for number in range(1, 1_000)[sampled(5)]:
+    for number in range(1, 1_000)[sampled(7)]:
         home = tmp_path / str(number)
         home.mkdir()
         status, printed = _process(home, "run", number)

@@ -220,7 +220,10 @@ class InSqlite(HostRecords):
 
 
 _SETTINGS = settings(
-    max_examples=20, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=settings.default.max_examples // 5,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 
@@ -228,7 +231,7 @@ _SETTINGS = settings(
 class TestInMemory(InMemory.TestCase):  # type: ignore[valid-type, misc]
     """Ours: the memory store is the model of the others, so it is held to the same."""
 
-    settings = settings(_SETTINGS, max_examples=100)
+    settings = settings(_SETTINGS, max_examples=settings.default.max_examples)
 
 
 @pytest.mark.slow

@@ -214,7 +214,10 @@ class SqliteStateLife(StateLife):
 
 
 _SETTINGS = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=2 * settings.default.max_examples // 5,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 
@@ -222,7 +225,7 @@ _SETTINGS = settings(
 class TestMemoryStateLife(MemoryStateLife.TestCase):  # type: ignore[valid-type, misc]
     """Ours: nothing that is still needed is collected, and no session meets another's state."""
 
-    settings = settings(_SETTINGS, max_examples=200)
+    settings = settings(_SETTINGS, max_examples=2 * settings.default.max_examples)
 
 
 @pytest.mark.slow

@@ -428,7 +428,10 @@ class SqliteTurnLife(TurnLife):
 
 
 _SETTINGS = settings(
-    max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=3 * settings.default.max_examples // 10,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 
@@ -436,7 +439,7 @@ _SETTINGS = settings(
 class TestMemoryTurnLife(MemoryTurnLife.TestCase):  # type: ignore[valid-type, misc]
     """Ours: the memory store is the model of the others, so it is held to the same."""
 
-    settings = settings(_SETTINGS, max_examples=100)
+    settings = settings(_SETTINGS, max_examples=settings.default.max_examples)
 
 
 @pytest.mark.slow

@@ -459,6 +459,7 @@ def damaged(value: object) -> object:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3, each="table")
 @pytest.mark.parametrize(("table", "column"), columns())
 def test_a_flipped_bit_is_noticed_when_the_record_is_read(path: Path, table: str, column: str) -> None:
     """Ours: journal rule 6; an error that names the record, never a wrong answer."""

@@ -246,5 +246,7 @@ def _check(registry: ToolRegistry, model: Model) -> None:
     assert set(registry.orphans()) == {key for key, known in model.tools.items() if not known.bound}
 
 
-RegistryMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+RegistryMachine.TestCase.settings = settings(
+    max_examples=3 * settings.default.max_examples // 5, stateful_step_count=30, deadline=None
+)
 TestRegistry = RegistryMachine.TestCase

@@ -50,6 +50,7 @@ def run(body: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_a_tool_that_returns_60_mb_under_a_memory_limit_fails_alone(value: str) -> None:
     """Bug: the process of the host died of a segmentation fault in msgspec."""

@@ -34,7 +34,7 @@ from standfast.machine.inputs import ModelReplied
 from standfast.model.canonical import digest_bytes, encode_sorted
 from standfast.model.limits import Usage, UsageEntry, UsageLimits, add_to_ledger, dollars
 from standfast.model.message import ToolCall, ToolMessage
-from standfast.model.ruling import NOTHING_SAID, Ruling
+from standfast.model.ruling import Ruling
 
 _ADVICE: Final = {
     100: "This is the last step: give your answer now, with what you have. After it the turn is stopped.",
@@ -80,8 +80,6 @@ class TurnAccount:
 
     def charge(self, ruling: Ruling) -> None:
         """Count the model calls that plugins made."""
-        if ruling is NOTHING_SAID:
-            return
         self.model_calls += ruling.model_calls
         if ruling.usage:
             self._plugin_usage = add_to_ledger(self._plugin_usage, ruling.usage)

@@ -367,7 +367,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=3 * settings.default.max_examples)
 @given(st.lists(PIECES, max_size=8), st.lists(st.integers(1, 30), min_size=1, max_size=20))
 def test_no_way_to_cut_a_reply_shows_a_secret(pieces: list[str], sizes: list[int]) -> None:
     """Ours: for any chunking, the streamed text equals the cleaned reply."""

@@ -220,7 +220,7 @@ def test_a_long_error_stays_an_error(place: Place) -> None:
     asyncio.run(main())
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=2 * settings.default.max_examples)
 @given(
     st.lists(st.text(st.sampled_from("ab é漢🦜\r\u2028\x0b"), max_size=300), max_size=60),
     st.integers(512, 3_000),

@@ -261,7 +261,7 @@ def cut_at(text: str, places: list[int]) -> list[str]:
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=5 * settings.default.max_examples, deadline=None)
 @given(
     st.lists(st.sampled_from(PIECES), max_size=24).map("".join), st.lists(st.integers(0, 400), max_size=12)
 )
@@ -276,7 +276,7 @@ def test_how_a_reply_is_cut_into_pieces_changes_nothing(text: str, places: list[
         assert seen == cells
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["words", "1. item", "> quote", "```json\n{}\n```"]), st.booleans()),

@@ -325,7 +325,7 @@ def test_a_stub_that_is_too_long_is_shown_without_its_parameters() -> None:
     assert "class" not in text
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples // 2, deadline=None)
 @given(st.integers(0, 120), st.integers(-5, 6_000))
 def test_the_budget_is_never_exceeded(count: int, budget: int) -> None:
     """Ours: rule 1."""

@@ -351,7 +351,7 @@ def test_a_stub_that_is_too_long_is_shown_without_its_parameters() -> None:
     assert "interface" not in text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples // 5, deadline=None)
 @given(st.integers(0, 120), st.integers(-5, 6_000))
 def test_the_budget_is_never_exceeded(count: int, budget: int) -> None:
     """Ours: a prompt must not grow without bound with its tools."""

@@ -116,7 +116,7 @@ PARTS = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples // 2, deadline=None)
 @given(st.lists(PARTS, max_size=8))
 def test_lines_stay_and_every_place_can_be_told_back(parts: list[str]) -> None:
     """Ours: each line is as wide as it was unless the script says that it moved something on it."""
@@ -134,7 +134,7 @@ def test_lines_stay_and_every_place_can_be_told_back(parts: list[str]) -> None:
             assert (line, 1 <= place <= len(old) + 2) == (number + 1, True)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=settings.default.max_examples, deadline=None)
 @given(st.lists(PARTS, max_size=6))
 def test_javascript_is_read_as_it_is(parts: list[str]) -> None:
     """Ours: what has been read once has nothing left that would be changed."""
