@@ -83,6 +83,7 @@ def home(child: Callable[..., Any], tmp_path: Path) -> Callable[..., Home]:
     return make
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", HEIRS)
 def test_a_cell_that_is_killed_while_it_computes_computes_again_and_calls_nothing_twice(
     home: Callable[..., Home], how: str
@@ -127,6 +128,7 @@ def _any_left(group: int) -> bool:
     return True
 
 
+@pytest.mark.sampled(3, each="name")
 @pytest.mark.parametrize("how", HEIRS)
 @pytest.mark.parametrize("name", ["stock", "charge", "book", "refund"])
 def test_a_cell_that_is_killed_while_a_call_of_it_runs_hears_what_is_known_of_it(
@@ -185,6 +187,7 @@ def test_a_decision_is_carried_out_by_another_process_while_the_one_that_asked_s
     assert [line["name"] for line in truth.ledger].count("refund") == 1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("scenario", ["five", "steps", "chance", "order", "waits", "mode"])
 def test_a_turn_that_is_killed_again_and_again_at_any_moment_comes_to_its_end(
     home: Callable[..., Home], scenario: str

@@ -84,7 +84,7 @@ PYTHON_FEATURES = sharing(
     _python("tasks created now and awaited later", [1, 2], "import asyncio\nasync def f(n):\n    return n\nt = asyncio.create_task(f(1))\n[await t, await f(2)]", MISSING),
     _python("async queues and locks", 1, "import asyncio\nq = asyncio.Queue()\nawait q.put(1)\nasync with asyncio.Lock():\n    x = await q.get()\nx", UNSUPPORTED),
     Behaviour(name="timeouts that cancel a sleep", check=gives("late", limits={"cpu_ms": 500}), refused=MISSING,
-              py="import asyncio\ntry:\n    await asyncio.wait_for(asyncio.sleep(5), 0.01)\n    y = 'done'\nexcept TimeoutError:\n    y = 'late'\ny"),
+              py="import asyncio\ntry:\n    await asyncio.wait_for(asyncio.sleep(1), 0.01)\n    y = 'done'\nexcept TimeoutError:\n    y = 'late'\ny"),
     _python("`globals()` and `locals()`", [True, ["a"]], "g = 1\ndef f(a):\n    return sorted(locals())\n['g' in globals(), f(1)]", {"monty": "UNKNOWN_TOOL"}),
     _python("wildcard imports", 2, "from math import *\nfloor(2.5)", MISSING),
 )  # fmt: skip
