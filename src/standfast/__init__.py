@@ -11,7 +11,59 @@ from standfast.exports import lazy_exports
 
 __version__ = "0.1.0"
 
-__all__, __getattr__, __dir__ = lazy_exports(__name__)
+__all__, __getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "standfast.errors": "ErrorObject LeaseLost ModelError Span StandfastError ToolError TurnStopped",
+        "standfast.model.approval": "Approval ApprovalState",
+        "standfast.model.capability": (
+            "CallStatus Capability ExternalCallRecord SideEffect ToolCallContext auto_approval"
+        ),
+        "standfast.model.code": "Diagnostic Language Severity",
+        "standfast.model.host_requests": "DirectRequest SessionCreateRequest TurnInput",
+        "standfast.model.limits": "CapabilityLimits SessionLimits Usage UsageLimits",
+        "standfast.model.message": (
+            "AssistantMessage InjectedTurnInput Message RequestedCall ToolMessage UserMessage"
+        ),
+        "standfast.model.monitor": "MonitorSpec MonitorState",
+        "standfast.model.outcome": "StopReason",
+        "standfast.model.run": "Metrics RunRequest RunResult RunStatus",
+        "standfast.model.session": (
+            "CurrentTurn Node SessionHead SessionId SessionInfo SessionMeta session_id_from"
+        ),
+        "standfast.model.task": "TaskSpec TaskState",
+        "standfast.model.trigger": "Schedule Trigger",
+        "standfast.plugins.actions": "action",
+        "standfast.plugins.hook": "hook",
+        "standfast.plugins.plugin": "Plugin",
+        "standfast.protocols.code.plugin": "CodeMode CodeProtocol",
+        "standfast.providers.anthropic": "AnthropicModel",
+        "standfast.providers.cached": "Cached",
+        "standfast.providers.fallback": "Fallback",
+        "standfast.providers.google": "GoogleModel",
+        "standfast.providers.openai": "OpenAIModel",
+        "standfast.providers.openai_compatible": "OpenAICompatibleModel",
+        "standfast.providers.rate_limit": "Limited RateLimit",
+        "standfast.providers.recorded": "Recorded",
+        "standfast.providers.resolve": "resolve_model",
+        "standfast.providers.scripted": "ScriptedModel",
+        "standfast.runtime.agent": "Agent",
+        "standfast.runtime.agent_runtime": "Runtime open_store",
+        "standfast.runtime.agent_session": "Attachment Session",
+        "standfast.runtime.blocking": "BlockingSandbox",
+        "standfast.runtime.dependencies": "DepsContext runtime_loop",
+        "standfast.runtime.result": (
+            "AwaitedResult FinishedTurn FrameSwitchedTurn StoppedTurn TurnResult WaitingTurn"
+        ),
+        "standfast.runtime.sandbox": "Sandbox",
+        "standfast.runtime.sessions.observation": "SessionMessages",
+        "standfast.runtime.turn": "Turn",
+        "standfast.tools": "RegisteredTool Tool ToolRegistry tool",
+        "standfast.tools.builtin.mounts": "Mount",
+        "standfast.tools.context": "CompleteAfter CompleteLater ContinueAs RunContext",
+        "standfast.trace": "JsonlTrace OtelTrace",
+    },
+)
 __all__.insert(0, "__version__")
 
 if TYPE_CHECKING:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def lazy_exports(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__all__`, `__getattr__` and `__dir__` of a package.
-
-    Its source lists the names once: every `from home import name as name`, which it has for type checkers.
-    """
-    loader: Any = sys.modules[package].__spec__.loader  # type: ignore[union-attr]
-    lines = [line.split()[:6] for line in loader.get_source(package).splitlines() if " import " in line]
-    home_of = {line[3]: line[1] for line in lines if line[4:] == ["as", *line[3:4]]}
+def lazy_exports(
+    package: str, homes: Mapping[str, str]
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__all__`, `__getattr__` and `__dir__` of a package; *homes* has the names in each module."""
+    home_of = {name: home for home, names in homes.items() for name in names.split()}
     exported = sorted(home_of)
 
     def load(name: str) -> Any:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import compileall
+import re
+import shutil
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -52,3 +57,31 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
     """Ours: lazy loading must not change what a missing name is."""
     with pytest.raises(AttributeError):
         standfast.nope  # noqa: B018 - reading it is the test
+
+
+_LAZY = ("", ".plugins", ".plugins.shipped", ".providers", ".store", ".testing", ".trace")
+
+
+@pytest.mark.parametrize("package", _LAZY)
+def test_a_package_exports_what_type_checkers_see(package: str) -> None:
+    """Ours: the names that a package loads when they are used are those that it imports for type checkers."""
+    module = import_module(f"standfast{package}")
+    seen = re.findall(r"^ *from \S+ import (\w+) as", Path(str(module.__file__)).read_text(), re.MULTILINE)
+    assert sorted(set(module.__all__) - {"__version__"}) == sorted(seen)
+
+
+@pytest.mark.slow
+def test_the_package_works_without_its_source(tmp_path: Path) -> None:
+    """Bug: packages read their own source for the names they export, so programs of bytecode alone broke."""
+    copy = tmp_path / "standfast"
+    shutil.copytree(Path(str(standfast.__file__)).parent, copy)
+    compileall.compile_dir(copy, quiet=2, legacy=True)
+    for source in copy.rglob("*.py"):
+        source.unlink()
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from standfast import Agent, __file__; print(__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == str(copy / "__init__.pyc"), done.stderr

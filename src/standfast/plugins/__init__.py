@@ -7,7 +7,38 @@ from typing import TYPE_CHECKING
 from standfast.exports import lazy_exports
 from standfast.plugins.hook import hook as hook  # at once: else the module of the same name would stand here
 
-__all__, __getattr__, __dir__ = lazy_exports(__name__)
+__all__, __getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "standfast.plugins.hook": "hook HOOKS HookKind",
+        "standfast.model.directive": (
+            "AbortTurn CreateSession EmitRuntimeEvents EmitTrace EnqueueMessages PluginDirective "
+            "ReplaceToolArgs RuntimeEvent SessionRequest ShortCircuitTool ask_person deny_call"
+        ),
+        "standfast.model.plugin_options": "PluginOptions",
+        "standfast.model.plugin_state": "ProtocolTurnOptions",
+        "standfast.model.prompt": "PromptContribution PromptLayer PromptSlot",
+        "standfast.model.session": "SessionPolicy",
+        "standfast.plugins.actions": "PluginActionContext PluginActionDef action",
+        "standfast.plugins.contexts": (
+            "AssistantResponseHookContext AssistantResponseTransform AssistantStreamHookContext "
+            "AssistantStreamTransform CheckpointHookContext CompactionContext ContextCompaction "
+            "PluginExtensions PromptHookContext SessionConfigChanged SessionRestored SwitchAgentFrame "
+            "ToolCallHookContext ToolCatalogContext ToolResultHookContext ToolResultProjectionContext "
+            "TriggerEvent TurnFinalized TurnHookContext TurnPersisted TurnResultHookContext "
+            "TurnTransformContext"
+        ),
+        "standfast.plugins.plugin": "Plugin PluginFactory PluginSessionContext SessionPlugin",
+        "standfast.plugins.protocol": (
+            "ProtocolBuildInput ProtocolDriverPlugin ProtocolSessionPlugin TurnDriverPreamble "
+            "read_turn_options"
+        ),
+        "standfast.plugins.registrar": "PluginRegistrar",
+        "standfast.plugins.session": "PluginHost PluginSession SessionAuthority SessionBuild",
+        "standfast.plugins.turn_hooks": "TurnContext",
+        "standfast.tools.registry": "ToolCatalogContribution",
+    },
+)
 
 
 if TYPE_CHECKING:

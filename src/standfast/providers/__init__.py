@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 
 from standfast.exports import lazy_exports
 
-__all__, __getattr__, __dir__ = lazy_exports(__name__)
+__all__, __getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "standfast.ports.model_provider": (
+            "ModelDelta ModelProvider ModelRequest ReasoningArrived ReplyEnded TextArrived"
+        ),
+        "standfast.providers.catalog": "describe",
+        "standfast.providers.http.deadlines": "Deadlines",
+        "standfast.providers.settings": "ModelSettings",
+    },
+)
 
 if TYPE_CHECKING:
     from standfast.ports.model_provider import ModelDelta as ModelDelta

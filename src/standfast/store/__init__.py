@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 from standfast.exports import lazy_exports
 
-__all__, __getattr__, __dir__ = lazy_exports(__name__)
+__all__, __getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "standfast.ports.session_store": "SessionStore",
+        "standfast.store.memory_sessions": "MemorySessionStore",
+        "standfast.store.sqlite.sessions": "SqliteSessionStore",
+    },
+)
 
 if TYPE_CHECKING:
     from standfast.ports.session_store import SessionStore as SessionStore

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING
 
 from standfast.exports import lazy_exports
 
-__all__, __getattr__, __dir__ = lazy_exports(__name__)
+__all__, __getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "standfast.testing.clock": "FakeClock",
+        "standfast.testing.crash_points": "CrashPoints",
+        "standfast.testing.servers.anthropic_server": "AnthropicServer",
+        "standfast.testing.servers.chat_server": "ChatServer",
+        "standfast.testing.servers.google_server": "GoogleServer",
+        "standfast.testing.servers.openai_server": "OpenAIServer",
+        "standfast.testing.session_stores": "SessionStoreContract is_dead",
+    },
+)
 
 if TYPE_CHECKING:
     from standfast.testing.clock import FakeClock as FakeClock

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 from standfast.exports import lazy_exports
 
-__all__, __getattr__, __dir__ = lazy_exports(__name__)
+__all__, __getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "standfast.model.trace_record": "TraceRecord",
+        "standfast.trace.jsonl": "JsonlTrace",
+        "standfast.trace.otel": "OtelTrace",
+        "standfast.trace.trace_reader": "read_trace span_trees",
+    },
+)
 
 if TYPE_CHECKING:
     from standfast.model.trace_record import TraceRecord as TraceRecord

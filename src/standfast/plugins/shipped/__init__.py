@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING
 
 from standfast.exports import lazy_exports
 
-__all__, __getattr__, __dir__ = lazy_exports(__name__)
+__all__, __getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "standfast.plugins.shipped.compaction": "Compaction",
+        "standfast.plugins.shipped.guard": "Guard",
+        "standfast.plugins.shipped.memory": "Memory",
+        "standfast.plugins.shipped.plan": "Plan",
+        "standfast.plugins.shipped.redact": "Redact",
+        "standfast.plugins.shipped.rolling_history": "RollingHistory",
+        "standfast.plugins.shipped.subagents": "Subagents",
+        "standfast.plugins.shipped.tool_output_budget": "ToolOutputBudget",
+    },
+)
 
 
 if TYPE_CHECKING:
