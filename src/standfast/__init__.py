@@ -15,12 +15,18 @@ __all__, __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "standfast.errors": "ErrorObject LeaseLost ModelError Span StandfastError ToolError TurnStopped",
+        "standfast.mcp.contracts": "McpTool",
+        "standfast.mcp.credentials": "McpSignIn",
+        "standfast.mcp.jail": "McpJail",
+        "standfast.mcp.mcp_server": "McpServer",
         "standfast.model.approval": "Approval ApprovalState",
         "standfast.model.capability": (
             "CallStatus Capability ExternalCallRecord SideEffect ToolCallContext auto_approval"
         ),
         "standfast.model.code": "Diagnostic Language Severity",
+        "standfast.model.grant": "Grant",
         "standfast.model.host_requests": "DirectRequest SessionCreateRequest TurnInput",
+        "standfast.model.journal": "EditedCall JournalEdit JournalStep",
         "standfast.model.limits": "CapabilityLimits SessionLimits Usage UsageLimits",
         "standfast.model.message": (
             "AssistantMessage InjectedTurnInput Message RequestedCall ToolMessage UserMessage"
@@ -60,7 +66,7 @@ __all__, __getattr__, __dir__ = lazy_exports(
         "standfast.runtime.turn": "Turn",
         "standfast.tools": "RegisteredTool Tool ToolRegistry tool",
         "standfast.tools.builtin.mounts": "Mount",
-        "standfast.tools.context": "CompleteAfter CompleteLater ContinueAs RunContext",
+        "standfast.tools.context": "AskPerson CompleteAfter CompleteLater ContinueAs RunContext",
         "standfast.trace": "JsonlTrace OtelTrace",
     },
 )
@@ -74,6 +80,10 @@ if TYPE_CHECKING:
     from standfast.errors import StandfastError as StandfastError
     from standfast.errors import ToolError as ToolError
     from standfast.errors import TurnStopped as TurnStopped
+    from standfast.mcp.contracts import McpTool as McpTool
+    from standfast.mcp.credentials import McpSignIn as McpSignIn
+    from standfast.mcp.jail import McpJail as McpJail
+    from standfast.mcp.mcp_server import McpServer as McpServer
     from standfast.model.approval import Approval as Approval
     from standfast.model.approval import ApprovalState as ApprovalState
     from standfast.model.capability import CallStatus as CallStatus
@@ -85,9 +95,13 @@ if TYPE_CHECKING:
     from standfast.model.code import Diagnostic as Diagnostic
     from standfast.model.code import Language as Language
     from standfast.model.code import Severity as Severity
+    from standfast.model.grant import Grant as Grant
     from standfast.model.host_requests import DirectRequest as DirectRequest
     from standfast.model.host_requests import SessionCreateRequest as SessionCreateRequest
     from standfast.model.host_requests import TurnInput as TurnInput
+    from standfast.model.journal import EditedCall as EditedCall
+    from standfast.model.journal import JournalEdit as JournalEdit
+    from standfast.model.journal import JournalStep as JournalStep
     from standfast.model.limits import CapabilityLimits as CapabilityLimits
     from standfast.model.limits import SessionLimits as SessionLimits
     from standfast.model.limits import Usage as Usage
@@ -154,6 +168,7 @@ if TYPE_CHECKING:
     from standfast.tools import ToolRegistry as ToolRegistry
     from standfast.tools import tool as tool
     from standfast.tools.builtin.mounts import Mount as Mount
+    from standfast.tools.context import AskPerson as AskPerson
     from standfast.tools.context import CompleteAfter as CompleteAfter
     from standfast.tools.context import CompleteLater as CompleteLater
     from standfast.tools.context import ContinueAs as ContinueAs

@@ -14,6 +14,7 @@ from standfast.model.events import TextRetracted as TextRetracted
 from standfast.model.events import TextStreamed as TextStreamed
 from standfast.model.events import ToolCallSettled as ToolCallSettled
 from standfast.model.events import ToolCallStarted as ToolCallStarted
+from standfast.model.events import ToolReported as ToolReported
 from standfast.model.events import TurnBegan as TurnBegan
 from standfast.model.events import TurnBlocked as TurnBlocked
 from standfast.model.events import TurnCommitted as TurnCommitted

@@ -343,12 +343,12 @@ class Bench:
         replayed = replay("t_1", taken.input, taken.journal)
         self.machine = replayed.machine
         host = Host(self.log, *replies)
-        driver = self.driver(taken.lease, host, journaled=replayed.keys, intents=replayed.intents)
+        driver = self.driver(taken.lease, host, replayed=replayed)
         driver.feed(Resumed(at_ms=self.clock.now_ms()))
         return driver, host, replayed.machine.outstanding()
 
     def driver(self, lease: Lease, host: Host, **known: Any) -> TurnDriver:
-        services = SimpleNamespace(store=self.log, clock=self.clock, sleep=self._sleep)
+        services = SimpleNamespace(store=self.log, clock=self.clock, sleep=self._sleep, keeps_journals=False)
         return TurnDriver(self.machine, lease, host, BlindObserver(), services, **known)
 
     def claimant(self, owner: str = "me") -> Claimant:

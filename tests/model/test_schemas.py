@@ -32,6 +32,7 @@ from standfast.model.code import CallMade, CellReport, Diagnostic
 from standfast.model.directive import RuntimeEvent, SessionRequest, ask_person
 from standfast.model.events import WaitBegan
 from standfast.model.frame import FrameSwitch
+from standfast.model.grant import Grant
 from standfast.model.host_requests import (
     AppendSessionNodesRequest,
     AssembledTurn,
@@ -45,6 +46,7 @@ from standfast.model.host_requests import (
     SessionSnapshot,
     TurnInput,
 )
+from standfast.model.journal import EditedCall, JournalEdit, JournalStep
 from standfast.model.limits import CapabilityLimits, SessionLimits, Usage, UsageEntry, UsageLimits
 from standfast.model.message import (
     AssistantMessage,
@@ -321,6 +323,24 @@ _EXAMPLES: dict[str, Any] = {
     "Wait": _WAIT,
     "WaitOutcome": Denied(reason="too much"),
     "Approval": _APPROVAL,
+    "EditedCall": EditedCall(name="refund", arguments={"cents": 5}),
+    "JournalEdit": JournalEdit(text="no", calls=(EditedCall(name="refund"),)),
+    "JournalStep": JournalStep(
+        number=1,
+        at_ms=1,
+        input={"type": "turn_started"},
+        commands=({"command": "call_model"},),
+        phase="model",
+    ),
+    "Grant": Grant(
+        grant_id="grt_1",
+        capability="refund",
+        given_by="ada",
+        given_at=1,
+        expires_at=2,
+        rule="args[1] <= 5",
+        agent="clerk",
+    ),
     "ApprovalPolicy": auto_approval("kwargs['cents'] < 100"),
     "ApprovalState": ApprovalState.EXPIRED,
     "CallStatus": CallStatus.DENIED,
@@ -376,6 +396,10 @@ _REFUSED: dict[str, Any] = {
     "PromptLayer": {"replaces": ["outro"]},
     "Ruling": {"messages": [{"type": "assistant"}]},
     "Approval": {**msgspec.to_builtins(_APPROVAL), "session_id": "../etc"},
+    "EditedCall": {"name": "refund", "arguments": []},
+    "JournalEdit": {"text": 5},
+    "JournalStep": {"number": 1, "at_ms": 1, "phase": "model"},
+    "Grant": {"grant_id": "grt_1", "capability": "refund", "given_by": "ada", "given_at": 1},
     "ApprovalPolicy": "sometimes",
     "CallMade": {"call_id": 1, "name": "refund", "status": "fine"},
     "Capability": {"name": "refund"},

@@ -19,7 +19,7 @@ GOOD: Final = "agent-123_ok"
 IN_MEMORY: Final = {
     "PluginActionContext", "ProtocolSessionContext", "SessionBuild", "SessionConfigChanged",
     "SessionLine", "SessionReadView", "SessionRestored", "SessionRow", "SessionSetup", "SubagentContext",
-    "TurnAbout", "TurnFinalized", "TurnPersisted", "Under",
+    "TurnAbout", "TurnFinalized", "TurnPersisted", "Under", "Work",
 }  # fmt: skip
 """Values that are made of checked ones in the same process, and are never decoded."""
 BAD: Final = ("bad/slash", "a\n", "x" * 65, "é", "../x", "a\0")

@@ -192,7 +192,7 @@ def call_context(**arguments: Any) -> ToolCallHookContext:
 class NoAttachments:
     """Keeps nothing."""
 
-    def keep(self, data: bytes, *, media_type: str, name: str | None = None) -> Any:
+    def keep(self, data: bytes, *, media_type: str, name: str | None = None, shown: bool = False) -> Any:
         raise AssertionError("nothing is kept here")
 
     async def read(self, digest: str) -> bytes | None:

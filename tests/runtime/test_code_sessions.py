@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from standfast import BlockingSandbox, Runtime, tool
-from standfast.cli.session_view import export_session
 from standfast.model.message import AssistantMessage, ToolMessage
 from standfast.model.run import RunRequest
 from standfast.model.trace_record import TraceRecord
 from standfast.runtime.code_runs import RunControl
 from standfast.runtime.code_turns import CodeTurn
+from standfast.runtime.session_views import export_session
 from standfast.runtime.sessions.observation import Observed
 
 

@@ -317,7 +317,7 @@ def test_several_cells_of_a_turn_leave_one_state(file: Path) -> None:
             cell("text = text + 'z'"),
             finish("len(text)"),
         )
-        async with Runtime(file) as runtime:
+        async with Runtime(file, keep_journals=0) as runtime:
             session = await runtime.session("s", agent=agent)
             assert (await session.turn("go")).output == "3002"
             assert rows(file, "SELECT count(*) FROM states") == [(1,)]
@@ -335,7 +335,7 @@ def test_pruning_keeps_the_states_that_branches_need_and_drops_the_others(file: 
     """Ours: retention; what was rewound goes, what a fork or the session may go back to stays."""
 
     async def main() -> None:
-        async with Runtime(file) as runtime:
+        async with Runtime(file, keep_journals=0) as runtime:
             session = await runtime.session("s", agent=typing())
             for number in range(3):
                 await session.turn(f"text = '{number}' * 3000")

@@ -556,7 +556,7 @@ def test_what_a_cancelled_cell_was_suspended_to_is_not_kept(filed: Place, shop: 
     """Ours: no process can resume it, so no state holds it."""
 
     async def main() -> None:
-        async with filed.runtime() as runtime:
+        async with filed.runtime(keep_journals=0) as runtime:
             session = await runtime.session("s", agent=typing(tools=shop.tools))
             await session.turn("x = 1")
             await session.turn('text = "x" * 300_000\nrefund("A")')

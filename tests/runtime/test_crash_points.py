@@ -21,11 +21,21 @@ from crash_scenarios.theatre import ENDS, ForkServer, Theatre, killed_at
 
 from standfast.ports.session_store import SessionStore
 from standfast.testing import crash_points
+from standfast.testing.postgres_server import PostgresServer
 
 
 @pytest.fixture
 def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[Theatre]:
     made = Theatre(tmp_path, range(1, 1_000)[sampled(13)])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def postgres_theatre(
+    tmp_path: Path, sampled: Callable[[int], slice], postgres: PostgresServer
+) -> Iterator[Theatre]:
+    made = Theatre(tmp_path, range(1, 1_000)[sampled(7)], postgres.new_url)
     yield made
     made.close()
 
@@ -53,6 +63,21 @@ def test_a_turn_survives_a_kill_at_every_point_and_another_while_it_is_recovered
     points = theatre.kill_everywhere("sequence")
     assert points > 50
     theatre.kill_twice("sequence", points, 2)
+
+
+@pytest.mark.slow
+def test_a_turn_in_postgresql_survives_a_kill_at_every_point(postgres_theatre: Theatre) -> None:
+    """Ours: PostgreSQL passes the same crash sweeps as SQLite."""
+    assert postgres_theatre.kill_everywhere("sequence") > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", ["parallel", "cancel"])
+def test_other_turns_in_postgresql_survive_a_kill_at_every_point(
+    postgres_theatre: Theatre, scenario: str
+) -> None:
+    """Ours: the sweeps whose writes come from several callers at once."""
+    assert postgres_theatre.kill_everywhere(scenario) > 15
 
 
 @pytest.mark.slow

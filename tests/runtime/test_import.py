@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import standfast
+from standfast.runtime.agent_runtime import open_store
+from standfast.store.memory_sessions import MemorySessionStore
 
 
 def _loaded_by(statement: str) -> set[str]:
@@ -59,7 +61,17 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
         standfast.nope  # noqa: B018 - reading it is the test
 
 
-_LAZY = ("", ".plugins", ".plugins.shipped", ".providers", ".store", ".testing", ".trace")
+_LAZY = (
+    "",
+    ".client",
+    ".plugins",
+    ".plugins.shipped",
+    ".providers",
+    ".server",
+    ".store",
+    ".testing",
+    ".trace",
+)
 
 
 @pytest.mark.parametrize("package", _LAZY)
@@ -85,3 +97,8 @@ def test_the_package_works_without_its_source(tmp_path: Path) -> None:
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60
     )
     assert done.stdout.strip() == str(copy / "__init__.pyc"), done.stderr
+
+
+def test_memory_is_a_store_in_memory() -> None:
+    """Bug: SQLite's name for a database in memory made a file of that name."""
+    assert isinstance(open_store(":memory:"), MemorySessionStore)

@@ -227,10 +227,13 @@ def test_a_turn_whose_process_stopped_while_it_asked_asks_again_with_the_same_pr
             yield ReplyEnded(text="ok")
 
         models = [StagedModel(hangs), StagedModel(answers)]
-        agents = [Agent(one, name="clerk", instructions="base", plugins=plugins) for one in models]
+        agents = [
+            Agent(one, name="clerk", instructions="base", plugins=plugins, settings={"seed": 1, "top_p": 0.5})
+            for one in models
+        ]
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=agents[0])
-            session.turn("hello", system=["only now"]).start()
+            session.turn("hello", system=["only now"], settings={"seed": 2}).start()
             await started.wait()
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=agents[1])
@@ -238,6 +241,7 @@ def test_a_turn_whose_process_stopped_while_it_asked_asks_again_with_the_same_pr
         (first,), (second,) = models[0].requests, models[1].requests
         assert first.instructions == second.instructions
         assert "only now" in first.instructions
+        assert first.settings == second.settings == {"seed": 2, "top_p": 0.5}
         assert (first.idempotency_key, first.messages) == (second.idempotency_key, second.messages)
 
     asyncio.run(main())

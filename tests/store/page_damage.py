@@ -53,6 +53,7 @@ def _take_back_last_migrations(db: apsw.Connection) -> None:
     made: dict[str, str] = dict(found)
     for name in ("sandbox_sessions", "sandbox_retired", "sandbox_runs", "sandbox_calls", "sandbox_leftovers"):
         db.execute(made[name])
+    db.execute("DROP TABLE journals")
     db.execute("ALTER TABLE snapshots RENAME TO sandbox_snapshots")
     db.execute("ALTER TABLE plugin_records RENAME TO shelf")
     db.execute("UPDATE standfast_schema SET version = 1 WHERE component = 'sandbox'")

@@ -10,12 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import apsw
 import pytest
 from page_damage import COMPONENTS, flipped, open_database, pages_of, rows_of
 
 from standfast.errors import InvalidArgument, RecordCorrupt, SchemaTooNew, StoreUnavailable
-from standfast.store.sqlite.connection import find_damaged_page, is_checked
+from standfast.store.sqlite.connection import SqliteConnection, find_damaged_page, is_checked
 from standfast.store.sqlite.database import Database
 from standfast.store.sqlite.maintenance import rewrite_checksums
 from standfast.store.sqlite.schema import migrate_all
@@ -159,7 +158,7 @@ UNSEALED = {"standfast_schema", "sqlite_sequence"}
 
 
 def _sealed_tables() -> list[str]:
-    with contextlib.closing(apsw.Connection(":memory:")) as db:
+    with contextlib.closing(SqliteConnection(":memory:")) as db:
         migrate_all(db, COMPONENTS, Path(":memory:"))
         names = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
     return sorted({str(name) for (name,) in names} - UNSEALED)

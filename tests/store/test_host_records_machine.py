@@ -9,7 +9,7 @@ import asyncio
 import tempfile
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import pytest
@@ -22,7 +22,9 @@ from standfast.model.task import TaskRecord, TaskState
 from standfast.model.trigger import Trigger
 from standfast.ports.session_store import PruneRequest, SessionStore
 from standfast.store.memory_sessions import MemorySessionStore
+from standfast.store.postgres.sessions import PostgresSessionStore
 from standfast.store.sqlite.sessions import SqliteSessionStore
+from standfast.testing.postgres_server import PostgresServer
 from standfast.testing.session_store_tasks import a_task, a_trigger, an_occurrence, becomes, delivery
 from standfast.testing.session_values import NOW, a_head
 
@@ -219,6 +221,19 @@ class InSqlite(HostRecords):
         self.store = SqliteSessionStore(Path(self.directory.name) / "standfast.db")
 
 
+class InPostgres(HostRecords):
+    server: ClassVar[PostgresServer]
+
+    def make_store(self) -> SessionStore:
+        return PostgresSessionStore(self.server.new_url(), database_clock=False)
+
+
+@pytest.fixture(scope="class")
+def server(postgres: PostgresServer) -> None:
+    """Give the machine, which hypothesis makes, the server."""
+    InPostgres.server = postgres
+
+
 _SETTINGS = settings(
     max_examples=settings.default.max_examples // 5,
     stateful_step_count=40,
@@ -239,3 +254,11 @@ class TestInSqlite(InSqlite.TestCase):  # type: ignore[valid-type, misc]
     """Ours: hypothesis state machines for the stores."""
 
     settings = _SETTINGS
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("server")
+class TestInPostgres(InPostgres.TestCase):  # type: ignore[valid-type, misc]
+    """Ours: PostgreSQL is held to the same model as SQLite."""
+
+    settings = settings(_SETTINGS, max_examples=10)

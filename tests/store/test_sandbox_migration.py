@@ -19,7 +19,8 @@ from standfast.model.approval import ApprovalState
 from standfast.model.plugin_state import decode_state
 from standfast.plugins.plugin_states import read_execution
 from standfast.protocols.code.executor import CodeMemory
-from standfast.store.sqlite import rows, schema
+from standfast.store.sql import rows
+from standfast.store.sqlite import schema
 from standfast.store.sqlite.connection import find_damaged_page, is_checked, open_checked
 from standfast.store.sqlite.database import Database
 from standfast.store.sqlite.maintenance import back_up, rewrite_checksums

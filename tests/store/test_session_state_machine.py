@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,7 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from standfast.model.session import SessionHead
 from standfast.ports.session_store import PruneRequest, SessionStore
 from standfast.store.memory_sessions import MemorySessionStore
+from standfast.store.postgres.sessions import PostgresSessionStore
 from standfast.store.sqlite.sessions import SqliteSessionStore
+from standfast.testing.postgres_server import PostgresServer
 from standfast.testing.session_values import NOW, a_head, a_state, opened, replied, said, take_turn
 
 T = TypeVar("T")
@@ -213,6 +215,19 @@ class SqliteStateLife(StateLife):
         self.directory.cleanup()
 
 
+class PostgresStateLife(StateLife):
+    server: ClassVar[PostgresServer]
+
+    def make_store(self) -> SessionStore:
+        return PostgresSessionStore(self.server.new_url(), database_clock=False)
+
+
+@pytest.fixture(scope="class")
+def server(postgres: PostgresServer) -> None:
+    """Give the machine, which hypothesis makes, the server."""
+    PostgresStateLife.server = postgres
+
+
 _SETTINGS = settings(
     max_examples=2 * settings.default.max_examples // 5,
     stateful_step_count=40,
@@ -233,3 +248,11 @@ class TestSqliteStateLife(SqliteStateLife.TestCase):  # type: ignore[valid-type,
     """Ours: hypothesis state machines for graph, journal and stores."""
 
     settings = _SETTINGS
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("server")
+class TestPostgresStateLife(PostgresStateLife.TestCase):  # type: ignore[valid-type, misc]
+    """Ours: PostgreSQL is held to the same model as SQLite."""
+
+    settings = settings(_SETTINGS, max_examples=15)

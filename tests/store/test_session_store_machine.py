@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,7 +30,9 @@ from standfast.model.outcome import Completed, Expired, Wait, Waiting
 from standfast.model.session import SessionHead, TurnState
 from standfast.ports.session_store import Begun, CommitRefused, JournalEntry, Lease, Save, SessionStore
 from standfast.store.memory_sessions import MemorySessionStore
+from standfast.store.postgres.sessions import PostgresSessionStore
 from standfast.store.sqlite.sessions import SqliteSessionStore
+from standfast.testing.postgres_server import PostgresServer
 from standfast.testing.session_values import (
     LEASE_MS,
     NOW,
@@ -427,6 +429,26 @@ class SqliteTurnLife(TurnLife):
         self.store = SqliteSessionStore(path, owner_is_dead=is_dead)
 
 
+class PostgresTurnLife(TurnLife):
+    server: ClassVar[PostgresServer]
+
+    def make_store(self) -> SessionStore:
+        self.url = self.server.new_url()
+        return PostgresSessionStore(self.url, owner_is_dead=is_dead, database_clock=False)
+
+    @rule()
+    def reopen(self) -> None:
+        """Connect in another process's place."""
+        self.run(self.store.close())
+        self.store = PostgresSessionStore(self.url, owner_is_dead=is_dead, database_clock=False)
+
+
+@pytest.fixture(scope="class")
+def server(postgres: PostgresServer) -> None:
+    """Give the machine, which hypothesis makes, the server."""
+    PostgresTurnLife.server = postgres
+
+
 _SETTINGS = settings(
     max_examples=3 * settings.default.max_examples // 10,
     stateful_step_count=40,
@@ -447,3 +469,11 @@ class TestSqliteTurnLife(SqliteTurnLife.TestCase):  # type: ignore[valid-type, m
     """Ours: hypothesis state machines for the journal and the stores."""
 
     settings = _SETTINGS
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("server")
+class TestPostgresTurnLife(PostgresTurnLife.TestCase):  # type: ignore[valid-type, misc]
+    """Ours: PostgreSQL is held to the same model as SQLite."""
+
+    settings = settings(_SETTINGS, max_examples=15)

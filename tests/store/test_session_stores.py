@@ -10,7 +10,14 @@ import pytest
 
 from standfast.ports.session_store import SessionStore
 from standfast.store.memory_sessions import MemorySessionStore
+from standfast.store.object_blobs import ObjectBlobs
+from standfast.store.postgres.sessions import PostgresSessionStore
 from standfast.store.sqlite.sessions import SqliteSessionStore
+from standfast.testing.postgres_server import PostgresServer
+from standfast.testing.s3_server import S3Server
+from standfast.testing.session_store_prune import PruneContract
+from standfast.testing.session_store_states import StateRetentionContract
+from standfast.testing.session_store_waits import InputContract
 from standfast.testing.session_stores import SessionStoreContract, is_dead
 
 
@@ -24,5 +31,24 @@ class TestSqlite(SessionStoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[SessionStore]:
         store = SqliteSessionStore(tmp_path / "standfast.db", owner_is_dead=is_dead)
+        yield store
+        asyncio.run(store.close())
+
+
+class TestPostgres(SessionStoreContract):
+    @pytest.fixture
+    def store(self, postgres: PostgresServer) -> Iterator[SessionStore]:
+        store = PostgresSessionStore(postgres.new_url(), owner_is_dead=is_dead, database_clock=False)
+        yield store
+        asyncio.run(store.close())
+
+
+class TestSqliteWithObjects(InputContract, StateRetentionContract, PruneContract):
+    """The parts of the contract in which blobs are stored, read and deleted."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path, s3: S3Server) -> Iterator[SessionStore]:
+        blobs = ObjectBlobs(s3.new_url())
+        store = SqliteSessionStore(tmp_path / "standfast.db", owner_is_dead=is_dead, blobs=blobs)
         yield store
         asyncio.run(store.close())

@@ -21,7 +21,7 @@ from standfast.model.outcome import Completed
 from standfast.model.session import Entry, SessionHead
 from standfast.model.task import TaskState
 from standfast.ports.session_store import Begun, PruneRequest, Repeated, Save
-from standfast.store.sqlite.connection import open_checked
+from standfast.store.sqlite.connection import SqliteConnection, open_checked
 from standfast.store.sqlite.sandbox_migration import COMPONENTS
 from standfast.store.sqlite.schema import migrate_all
 from standfast.store.sqlite.sessions import SqliteSessionStore
@@ -432,7 +432,7 @@ _FOUND_BY = {
 
 def columns() -> list[tuple[str, str]]:
     """The columns of all tables, except those that rows are found by."""
-    with contextlib.closing(apsw.Connection(":memory:")) as db:
+    with contextlib.closing(SqliteConnection(":memory:")) as db:
         migrate_all(db, COMPONENTS, Path(":memory:"))
         tables = [str(name) for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
         pairs = [

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, TypeVar, assert_never
 
 import msgspec
 
-from standfast.durable.effects import EffectHost, EffectReady, EffectSettled, Prepared
-from standfast.durable.journal import DriverServices, TurnJournal, task_input_id
+from standfast.durable.effects import EffectHost, EffectReady, EffectSettled, EffectWaits, Prepared
+from standfast.durable.journal import DriverServices, Replayed, TurnJournal, task_input_id
 from standfast.errors import InternalError, PluginStateLost, StoreError
 from standfast.machine import inputs
 from standfast.machine.commands import (
@@ -91,20 +91,28 @@ class TurnDriver:
         observer: TurnObserver,
         services: DriverServices,
         *,
-        journaled: set[str] | None = None,
-        intents: frozenset[str] = frozenset(),
+        replayed: Replayed | None = None,
+        engine: Callable[[], str] = lambda: "",
     ) -> None:
         self.machine = machine
+        self._engine = engine
         self.turn_id = machine.turn_id
         self.journal = TurnJournal(
-            machine.turn_id, lease, host, services, self.request_cancel, keys=journaled, intents=intents
+            machine.turn_id,
+            lease,
+            host,
+            services,
+            self.request_cancel,
+            keys=None if replayed is None else replayed.keys,
+            intents=frozenset() if replayed is None else replayed.intents,
+            states=None if replayed is None else replayed.states,
         )
         self._host = host
         self._observer = observer
         self._services = services
         self._now = services.clock.now_ms
         self._sleep = services.sleep
-        self._inbox: list[inputs.Input] = []
+        self._inbox: list[inputs.Input | EffectWaits] = []
         self._pure: set[int] = set()
 
     async def drive(self, commands: list[Command]) -> Driven:
@@ -150,7 +158,7 @@ class TurnDriver:
         if isinstance(given, inputs.ToolSettled) and self.machine.calls.lacks_result(given.call_id):
             self._host.settled(given)
         # What plugins remember stands beside what made them remember it: other hooks may still be running.
-        self.journal.unsaved.extend(self._host.changed_states(given))
+        self.journal.note_states(self._host.changed_states(given))
         return self._feed_machine(given)
 
     def _feed_machine(self, given: inputs.Input) -> list[Command]:
@@ -177,7 +185,7 @@ class TurnDriver:
         asyncio.get_running_loop().call_soon(lambda: self._asking is not None and self._asking.cancel())
         self._ring()
 
-    def _deliver(self, given: inputs.Input) -> None:
+    def _deliver(self, given: inputs.Input | EffectWaits) -> None:
         self._inbox.append(given)
         self._ring()
 
@@ -288,7 +296,11 @@ class TurnDriver:
                     following += self.feed(one.settled)
                 case _:
                     self.journal.note_wait(one.wait, one.approval)
-                    following += self.feed(inputs.WaitOpened(at_ms=self._now(), wait=one.wait))
+                    now, wait_id = self._now(), one.wait.wait_id
+                    opened = self.feed(inputs.WaitOpened(at_ms=now, wait=one.wait))
+                    if one.granted is not None:  # the wait is over, so the turn does not park
+                        opened = self.feed(inputs.WaitEnded(at_ms=now, wait_id=wait_id, outcome=one.granted))
+                    following += opened
         for one in ready:
             if not one.idempotent:
                 self.journal.intend(one.command.key)
@@ -324,8 +336,9 @@ class TurnDriver:
         arrived, self._inbox = self._inbox, []
         following: list[Command] = []
         for given in arrived:
-            if isinstance(given, inputs.WaitOpened):
-                self.journal.note_wait(given.wait)
+            if isinstance(given, EffectWaits):
+                self.journal.note_wait(given.wait, given.approval)
+                given = inputs.WaitOpened(at_ms=self._now(), wait=given.wait)
             following += self.feed(given)
         return following
 
@@ -400,6 +413,7 @@ class TurnDriver:
             enqueue=self._next_inputs(outcome),
             state=kept.state,
             blobs=(*blobs, *kept.blobs),
+            journal=journal.entries() if journal.keeps else None,
         )
         written = await journal.write(lambda: self._services.store.commit(journal.lease, commit))
         if isinstance(written, CommitRefused):
@@ -434,7 +448,9 @@ class TurnDriver:
         await journal.end_flushing()
         journal.require_lease()
         summary = self.machine.summary(outcome)
-        journal.unsaved.extend(self._host.changed_states(None))  # what the host has changed since
+        if self.machine.calls.any_cells():
+            summary = msgspec.structs.replace(summary, engine=self._engine())
+        journal.note_states(self._host.changed_states(None))  # what the host has changed since
         save = journal.take()
         await journal.write(lambda: self._services.store.park(journal.lease, save, summary))
         return Parked(summary)

@@ -14,11 +14,8 @@ import msgspec
 from standfast.machine import inputs
 from standfast.machine.commands import CallModel, ContinueCell, PrepareCall, RunHooks, RunTool
 from standfast.model.approval import Approval
-from standfast.model.outcome import Ended, Wait
+from standfast.model.outcome import Approved, Ended, Wait
 from standfast.ports.session_store import Blob, JournalEntry, StateRecord
-
-Deliver = Callable[[inputs.Input], None]
-"""Takes the outcome of an effect. Called on the loop of the turn."""
 
 
 class EffectReady(msgspec.Struct, frozen=True):
@@ -43,12 +40,19 @@ class EffectSettled(msgspec.Struct, frozen=True):
 
 
 class EffectWaits(msgspec.Struct, frozen=True):
-    """A call that has to wait; with the request to a person, if it waits for one."""
+    """A call that has to wait; with the request to a person, if it waits for one.
+
+    `granted`: the request was approved by a grant as it was made, so that the wait is over at once.
+    """
 
     wait: Wait
     approval: Approval | None = None
     ruled: inputs.CallRuled | None = None
+    granted: Approved | None = None
 
+
+Deliver = Callable[[inputs.Input | EffectWaits], None]
+"""Takes the outcome of an effect. Called on the loop of the turn."""
 
 Prepared = EffectReady | EffectSettled | EffectWaits
 """A call before its execution; `ruled` is what plugins have just decided about it."""

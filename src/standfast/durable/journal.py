@@ -29,14 +29,14 @@ import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final, Protocol, TypeVar, assert_never
 
 import msgspec
 
 from standfast import errors
 from standfast.durable.effects import EffectHost
-from standfast.durable.process_identity import is_dead, process_name
+from standfast.durable.process_identity import is_dead, machine, process_name
 from standfast.machine import inputs
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.approval import Approval
@@ -56,6 +56,10 @@ _FLUSH_S: Final = 0.005
 
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.25
+HEARTBEAT_MS: Final = 20_000
+"""How often a process writes the records of tasks that it runs."""
+SILENT_MS: Final = 90_000
+"""After this time without a write, a task on another machine counts as abandoned."""
 _owners: Final[set[str]] = set()
 _numbers: Final = itertools.count(1)
 
@@ -105,35 +109,39 @@ def key_of(given: inputs.Input, machine: TurnMachine, fence: int) -> str:
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """The machine, the keys of what is journaled already, and the effects that were begun."""
+    """The machine, the keys of what is journaled already, the effects that were begun, and the states."""
 
     machine: TurnMachine
     keys: set[str]
     intents: frozenset[str]
+    states: dict[str, bytes]
+
+
+def journaled_inputs(
+    turn_id: str, first: bytes, journal: Iterable[port.JournalEntry]
+) -> Iterator[inputs.Input]:
+    """Yield the inputs of a turn, the first one included; `RecordCorrupt` if one cannot be read."""
+    saved = ((entry.key, entry.body) for entry in journal if entry.kind == "input")
+    for key, body in (("turn_started", first), *saved):
+        try:
+            given: inputs.Input = inputs.decode_input(body)
+        except msgspec.DecodeError as error:
+            raise errors.RecordCorrupt(f"{key} of turn {turn_id} ({error})") from None
+        if isinstance(given, inputs.TurnStarted) != (key == "turn_started"):
+            raise errors.RecordCorrupt(f"{key} of turn {turn_id}")
+        yield given
 
 
 def replay(turn_id: str, first: bytes, journal: tuple[port.JournalEntry, ...]) -> Replayed:
     """Feed the journal to a fresh machine."""
-
-    def decode(key: str, body: bytes) -> inputs.Input:
-        try:
-            given: inputs.Input = inputs.decode_input(body)
-            return given
-        except msgspec.DecodeError as error:
-            raise errors.RecordCorrupt(f"{key} of turn {turn_id} ({error})") from None
-
     machine = TurnMachine()
-    started = decode("turn_started", first)
-    if not isinstance(started, inputs.TurnStarted):
-        raise errors.RecordCorrupt(f"turn_started of turn {turn_id}")
-    machine.feed(started)
-    for entry in journal:
-        if entry.kind == "input":
-            machine.feed(decode(entry.key, entry.body))
+    for given in journaled_inputs(turn_id, first, journal):
+        machine.feed(given)
     return Replayed(
         machine,
         {entry.key for entry in journal if entry.kind == "input"},
         frozenset(entry.key for entry in journal if entry.kind == "intent"),
+        {entry.key: entry.body for entry in journal if entry.kind == "state"},
     )
 
 
@@ -149,6 +157,10 @@ class DriverServices(Protocol):
     @property
     def sleep(self) -> Callable[[float], Awaitable[None]]: ...
 
+    @property
+    def keeps_journals(self) -> bool:
+        """Whether the journals of turns are kept when the turns end."""
+
 
 class TurnJournal:
     """The journal of one turn under one lease. *on_cancel* is called when the store has a cancellation."""
@@ -156,6 +168,7 @@ class TurnJournal:
     urgent = False
     """Whether something unsaved must be written before the next effect."""
     lost = False
+    _replaced = 0
     _blobs: tuple[port.Blob, ...] = ()
     _flush_timer: asyncio.TimerHandle | None = None
     _flushing: asyncio.Task[None] | None = None
@@ -170,9 +183,12 @@ class TurnJournal:
         *,
         keys: set[str] | None = None,
         intents: frozenset[str] = frozenset(),
+        states: dict[str, bytes] | None = None,
     ) -> None:
         self.turn_id = turn_id
         self.lease = lease
+        self.keeps = services.keeps_journals
+        self._states = states or {}
         self.intents = intents
         self.keys = keys or set()
         self.unsaved: list[
@@ -215,17 +231,31 @@ class TurnJournal:
         if wait.kind != "approval":
             self._waits.append(wait)
 
-    def take(self) -> port.Save:
-        """Return everything unsaved, to be written now."""
-        entries = tuple(
+    def entries(self) -> tuple[port.JournalEntry, ...]:
+        """Return everything unsaved, encoded."""
+        return tuple(
             noted
             if isinstance(noted, port.JournalEntry)
             else port.JournalEntry(key=noted[0], kind="input", body=inputs.encode_input(noted[1]))
             for noted in self.unsaved
         )
+
+    def note_states(self, states: tuple[port.JournalEntry, ...]) -> None:
+        """Note the states of plugins, each after the one that it replaces if journals are kept."""
+        for state in states:
+            if self.keeps:
+                self._replaced += 1
+                key = f"{state.key}@{self.lease.fence}.{self._replaced}"
+                past = self._states.get(state.key, b"")
+                self.unsaved.append(port.JournalEntry(key=key, kind="past", body=past))
+                self._states[state.key] = state.body
+            self.unsaved.append(state)
+
+    def take(self) -> port.Save:
+        """Return everything unsaved, to be written now."""
         save = port.Save(
             turn_id=self.turn_id,
-            entries=entries,
+            entries=self.entries(),
             approvals=tuple(self._approvals),
             waits=tuple(self._waits),
             blobs=self.take_blobs(),
@@ -339,6 +369,12 @@ def owner_is_dead(owner: str) -> bool:
     """Return whether the turn of this name provably no longer runs."""
     process = owner.rpartition("/")[0]
     return owner not in _owners if process == process_name(os.getpid()) else is_dead(process)
+
+
+def owner_is_gone(owner: str, written_ms: int, now_ms: int) -> bool:
+    """Return whether *owner* is dead, or on another machine and has not written its record for long."""
+    where = owner.rpartition("/")[0].rsplit(":", 2)[0]
+    return owner_is_dead(owner) or (where != machine() and now_ms - written_ms > SILENT_MS)
 
 
 class Backoff:

@@ -30,12 +30,15 @@ The first split is whose fault it is::
     │   ├── TokenNotFound          TOKEN_NOT_FOUND
     │   ├── TokenAlreadyUsed       TOKEN_ALREADY_USED
     │   ├── ApprovalNotFound       APPROVAL_NOT_FOUND
+    │   ├── GrantNotFound          GRANT_NOT_FOUND
+    │   ├── JournalNotKept         JOURNAL_NOT_KEPT
     │   ├── ApprovalAlreadyDecided APPROVAL_ALREADY_DECIDED
     │   ├── TaskExists             TASK_EXISTS
     │   ├── TaskNotFound           TASK_NOT_FOUND
     │   ├── MonitorNotFound        MONITOR_NOT_FOUND
     │   ├── TriggerNotFound        TRIGGER_NOT_FOUND
     │   ├── SignatureRefused       PERMISSION_DENIED
+    │   ├── RequestRefused         UNAUTHENTICATED, PERMISSION_DENIED, RATE_LIMITED and others
     │   ├── ServiceUnavailable     SERVICE_UNAVAILABLE
     │   ├── InvalidPlugin          INVALID_PLUGIN
     │   ├── PluginConflict         PLUGIN_CONFLICT
@@ -59,12 +62,17 @@ The first split is whose fault it is::
     │   ├── CodeExecutionUnavailable   ENGINE_UNAVAILABLE
     │   ├── TurnNotRunnable        a turn cannot run in this process and stays as it is
     │   │   ├── DepsMissing        DEPS_MISSING
+    │   │   ├── EngineMismatch     ENGINE_MISMATCH
     │   │   └── WrongAgent         WRONG_AGENT
     │   └── RuntimeClosed          RUNTIME_CLOSED
     ├── OutsideError           a tool, an engine or the network failed
     │   ├── ToolError              the tool author's own code, or TOOL_ERROR
     │   ├── BadToolSource          BAD_TOOL_SOURCE
+    │   ├── McpServerFailed        MCP_SERVER_FAILED
+    │   │   └── McpSignInRequired  MCP_SIGN_IN_REQUIRED
+    │   ├── McpServerChanged       MCP_SERVER_CHANGED
     │   ├── CommandNotStarted      IO_ERROR
+    │   ├── ServerUnreachable      IO_ERROR
     │   ├── CallRefused            TOOL_ERROR, SERIALIZE_ERROR, REQUEST_TOO_LARGE and others
     │   ├── EngineFailed           INTERRUPTED
     │   │   ├── CodeExecutionRuntimeStopped
@@ -93,12 +101,14 @@ from standfast.errors.caller import AccessDenied as AccessDenied
 from standfast.errors.caller import ApprovalAlreadyDecided as ApprovalAlreadyDecided
 from standfast.errors.caller import ApprovalNotFound as ApprovalNotFound
 from standfast.errors.caller import GenerationMismatch as GenerationMismatch
+from standfast.errors.caller import GrantNotFound as GrantNotFound
 from standfast.errors.caller import IdempotencyConflict as IdempotencyConflict
 from standfast.errors.caller import InputNotFound as InputNotFound
 from standfast.errors.caller import InvalidArgument as InvalidArgument
 from standfast.errors.caller import InvalidPlugin as InvalidPlugin
 from standfast.errors.caller import InvalidSessionId as InvalidSessionId
 from standfast.errors.caller import InvalidToolName as InvalidToolName
+from standfast.errors.caller import JournalNotKept as JournalNotKept
 from standfast.errors.caller import MissingSession as MissingSession
 from standfast.errors.caller import MonitorNotFound as MonitorNotFound
 from standfast.errors.caller import NodeNotFound as NodeNotFound
@@ -106,6 +116,7 @@ from standfast.errors.caller import PluginActionError as PluginActionError
 from standfast.errors.caller import PluginConflict as PluginConflict
 from standfast.errors.caller import ProtocolError as ProtocolError
 from standfast.errors.caller import RepliesLeftOver as RepliesLeftOver
+from standfast.errors.caller import RequestRefused as RequestRefused
 from standfast.errors.caller import RequestTooLarge as RequestTooLarge
 from standfast.errors.caller import RuntimeRequired as RuntimeRequired
 from standfast.errors.caller import ScriptRefused as ScriptRefused
@@ -149,6 +160,7 @@ from standfast.errors.kinds import StoreError as StoreError
 from standfast.errors.kinds import TurnStopped as TurnStopped
 from standfast.errors.operator import CodeExecutionUnavailable as CodeExecutionUnavailable
 from standfast.errors.operator import DepsMissing as DepsMissing
+from standfast.errors.operator import EngineMismatch as EngineMismatch
 from standfast.errors.operator import NotConfigured as NotConfigured
 from standfast.errors.operator import ProviderMismatch as ProviderMismatch
 from standfast.errors.operator import ProviderUnavailable as ProviderUnavailable
@@ -163,9 +175,13 @@ from standfast.errors.outside import CodeExecutionRuntimeStopped as CodeExecutio
 from standfast.errors.outside import CommandNotStarted as CommandNotStarted
 from standfast.errors.outside import EngineFailed as EngineFailed
 from standfast.errors.outside import InstructionsFailed as InstructionsFailed
+from standfast.errors.outside import McpServerChanged as McpServerChanged
+from standfast.errors.outside import McpServerFailed as McpServerFailed
+from standfast.errors.outside import McpSignInRequired as McpSignInRequired
 from standfast.errors.outside import ModelError as ModelError
 from standfast.errors.outside import PluginFailed as PluginFailed
 from standfast.errors.outside import PluginStateLost as PluginStateLost
+from standfast.errors.outside import ServerUnreachable as ServerUnreachable
 from standfast.errors.outside import StateTooLarge as StateTooLarge
 from standfast.errors.outside import ToolError as ToolError
 from standfast.errors.outside import UnexpectedModelCall as UnexpectedModelCall

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from standfast.errors.codes import Code, ErrorObject
 from standfast.errors.kinds import CallerError
@@ -230,6 +230,26 @@ class ApprovalNotFound(CallerError):
         super().__init__(f"there is no approval {approval_id!r}")
 
 
+class GrantNotFound(CallerError):
+    """No grant has this id."""
+
+    code = Code.GRANT_NOT_FOUND
+    hint = "`standfast approvals grants` shows those that exist"
+
+    def __init__(self, grant_id: str) -> None:
+        super().__init__(f"there is no grant {grant_id!r}")
+
+
+class JournalNotKept(CallerError):
+    """The journal of an ended turn is not in the store, or no longer."""
+
+    code = Code.JOURNAL_NOT_KEPT
+    hint = "Runtime(keep_journals=SECONDS) says how long the journals of ended turns are kept"
+
+    def __init__(self, turn_id: str) -> None:
+        super().__init__(f"the journal of turn {turn_id!r} is not kept")
+
+
 class ApprovalAlreadyDecided(CallerError):
     """The approval was decided before; a decision is final."""
 
@@ -277,6 +297,22 @@ class TriggerNotFound(CallerError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"there is no trigger {name[:128]!r}")
+
+
+class RequestRefused(CallerError):
+    """A server refused a request; `status` is that of its response, `headers` belong to it."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        hint: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status, self.code, self.headers = status, code, dict(headers or {})
 
 
 class SignatureRefused(CallerError):

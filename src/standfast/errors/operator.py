@@ -42,6 +42,18 @@ class WrongAgent(TurnNotRunnable):
         self.owner = owner
 
 
+class EngineMismatch(TurnNotRunnable):
+    """The turn has suspended code that another build of its engine must continue."""
+
+    code = TurnCode.ENGINE_MISMATCH
+    hint = "keep a worker of that build running until the turn has ended, or cancel the turn"
+
+    def __init__(self, turn_id: str, *, needed: str, found: str) -> None:
+        message = f"turn {turn_id} has code suspended on {needed}, and this process has {found}"
+        super().__init__(message, turn_id=turn_id)
+        self.needed, self.found = needed, found
+
+
 class ProviderMismatch(OperatorError):
     """The session was opened with a model of another provider."""
 

@@ -39,6 +39,14 @@ class CommandNotStarted(OutsideError):
         super().__init__(f"the command cannot be started: {why}")
 
 
+class ServerUnreachable(OutsideError):
+    """A Standfast server could not be reached, or its response could not be read."""
+
+    code = Code.IO_ERROR
+    retryable = True
+    hint = "check the address, and that `standfast serve` runs there"
+
+
 class EngineFailed(OutsideError):
     """The process that runs guest code died or cannot be started."""
 
@@ -127,3 +135,37 @@ class BadToolSource(OutsideError):
     def __init__(self, source: str, what: str) -> None:
         super().__init__(f"tool source {source!r} {what}")
         self.source = source
+
+
+class McpServerFailed(OutsideError):
+    """An MCP server cannot be started or reached, broke the protocol, or ended during a call."""
+
+    code = Code.MCP_SERVER_FAILED
+
+    def __init__(self, server: str, what: str, *, hint: str | None = None) -> None:
+        super().__init__(f"MCP server {server!r} {what}", hint=hint)
+        self.server = server
+
+
+class McpSignInRequired(McpServerFailed):
+    """An MCP server requires that a person signs in, or signs in again with more scopes."""
+
+    code = Code.MCP_SIGN_IN_REQUIRED
+
+    def __init__(self, server: str, what: str = "requires sign-in") -> None:
+        super().__init__(server, what, hint=f"run: standfast mcp sign-in {server}")
+
+
+class McpServerChanged(OutsideError):
+    """An MCP server differs from the one that was trusted; nothing was called. `changes` lists how."""
+
+    code = Code.MCP_SERVER_CHANGED
+
+    def __init__(self, server: str, changes: tuple[str, ...]) -> None:
+        listed = "; ".join(changes)
+        super().__init__(
+            f"MCP server {server!r} is not what it was when it was trusted: {listed}",
+            hint=f"if the change is right, run: standfast mcp trust {server}",
+        )
+        self.server = server
+        self.changes = changes

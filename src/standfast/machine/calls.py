@@ -315,7 +315,7 @@ def _may_have_run(call: _Call) -> bool:
     if wait is None or wait.kind != "approval":
         return True
     terms = wait.value if isinstance(wait.value, dict) else {}
-    return call.command.timeouts > 0 or "interrupted" in terms
+    return call.command.timeouts > 0 or "interrupted" in terms or "question" in terms
 
 
 def _outcome_unknown(message: str) -> ErrorObject:

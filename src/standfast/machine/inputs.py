@@ -48,7 +48,7 @@ class TurnStarted(_Input, frozen=True, kw_only=True, tag="turn_started"):
     `nonce` is a secret of the turn: the tokens of its calls are derived from it, the same in every process.
     `stages` are those at which plugins have hooks; they stay the same for the whole turn. `extension` is for
     the protocol alone; `prompt` is added to the system prompt. `warns`: the model gets a warning when its
-    budget runs out, and then a last step.
+    budget runs out, and then a last step. `settings` replace those of the session's model for this turn.
     """
 
     turn_id: str
@@ -61,6 +61,7 @@ class TurnStarted(_Input, frozen=True, kw_only=True, tag="turn_started"):
     extension: Json = None
     prompt: PromptLayer | None = None
     warns: bool = False
+    settings: dict[str, Json] = msgspec.field(default_factory=dict)
 
 
 class HooksRan(_Input, frozen=True, kw_only=True, tag="hooks_ran"):

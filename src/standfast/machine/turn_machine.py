@@ -47,7 +47,8 @@ model sees of earlier turns (graph).
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, assert_never
 
 from standfast.errors import Code, ErrorObject, InternalError, TurnCode
@@ -116,6 +117,8 @@ class TurnMachine:
     """The turn's input, if that is code and not a message."""
     extension: object = None
     prompt_layer: PromptLayer | None = None
+    settings: Mapping[str, object] = MappingProxyType({})
+    """The model's settings that are for this turn alone."""
     checkpoints = 0
     _stages: frozenset[inputs.Stage] = frozenset()
     _checkpoint: inputs.CheckpointKind = "after_work"
@@ -276,6 +279,7 @@ class TurnMachine:
         self.nonce = given.nonce
         self.extension = given.extension
         self.prompt_layer = given.prompt
+        self.settings = given.settings
         self._stages = frozenset(given.stages)
         self.calls.asks_plugins = "before_tool_call" in self._stages
         self.account.start(given.limits, given.at_ms, warns=given.warns)

@@ -10,9 +10,10 @@ Ends: after `expires_at` it cannot be approved.
 from __future__ import annotations
 
 import enum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json, digest_json
@@ -33,7 +34,9 @@ class ApprovalState(enum.StrEnum):
 class Approval(HoldsSessionIds, frozen=True, kw_only=True):
     """`args` and `kwargs` are the call's own until a person edits them; `edited_digest` then tells so.
 
-    `decided_by` names the person who decided, as the deciding program or command gave it.
+    `decided_by` names the person who decided, as the deciding program or command gave it, or who gave the
+    `grant` that approved the call. If the tool asks a question (`AskPerson`), `answer_schema` is the JSON
+    Schema of the answer, and `kwargs` are the answer.
     """
 
     approval_id: str
@@ -51,6 +54,10 @@ class Approval(HoldsSessionIds, frozen=True, kw_only=True):
     reason: str | None = None
     edited_digest: str | None = None
     decided_by: str | None = None
+    answer_schema: dict[str, Any] | UnsetType = UNSET
+    """Left out where the tool asks nothing."""
+    grant: str | UnsetType = UNSET
+    """The id of the grant that approved the call, left out where a person decided."""
 
     @property
     def arguments(self) -> dict[str, Json]:

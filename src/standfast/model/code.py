@@ -64,6 +64,14 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Variable(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """A variable of a session's code: the name of its type and a short text, empty if it has none."""
+
+    name: str
+    type: str = ""
+    text: str = ""
+
+
 RUN_CODE: Final = "run_code"
 """The name of the call that runs a cell."""
 

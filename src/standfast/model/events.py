@@ -89,6 +89,15 @@ class ToolCallSettled(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call_
     record: ExternalCallRecord | None = None
 
 
+class ToolReported(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool_reported"):
+    """A tool call that runs reports something, such as its progress. It is shown live and not kept."""
+
+    turn_id: str
+    call_id: int
+    kind: str
+    body: Json = None
+
+
 class WaitBegan(msgspec.Struct, frozen=True, kw_only=True, tag="wait_began"):
     """A call waits for a person, a time or a result from outside."""
 
@@ -170,6 +179,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True, tag="gap"):
 
 Event = (
     TurnBegan | ModelCallStarted | TextStreamed | ReasoningStreamed | TextRetracted | ReplyReceived
-    | ModelCallFailed | ToolCallStarted | ToolCallSettled | WaitBegan | WaitOver | MessagesDelivered
-    | PluginEventEmitted | TaskChanged | TurnParked | TurnBlocked | TurnCommitted | NodeCommitted | Gap
+    | ModelCallFailed | ToolCallStarted | ToolReported | ToolCallSettled | WaitBegan | WaitOver
+    | MessagesDelivered | PluginEventEmitted | TaskChanged | TurnParked | TurnBlocked | TurnCommitted
+    | NodeCommitted | Gap
 )  # fmt: skip

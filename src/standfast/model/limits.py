@@ -16,6 +16,7 @@ U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 Positive16 = Annotated[int, msgspec.Meta(ge=1, le=2**16 - 1)]
 Positive32 = Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)]
 U64 = Annotated[int, msgspec.Meta(ge=0)]
+PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 
 
 SANDBOX_TIMEOUT_MS: Final = 5_000
@@ -165,15 +166,15 @@ class UsageLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_output_retries: times the model may correct an answer that does not fit `output_type`.
     """
 
-    max_iterations: int = 50
-    max_no_progress: int = 4
-    max_tokens: int | None = None
-    max_wall_ms: int | None = None
-    max_attempts: int = 3
-    max_output_retries: int = 2
-    max_calls: int | None = None
-    max_cost_usd: float | None = None
-    max_retry_wait_ms: int = 120_000
+    max_iterations: PositiveInt = 50
+    max_no_progress: PositiveInt = 4
+    max_tokens: PositiveInt | None = None
+    max_wall_ms: PositiveInt | None = None
+    max_attempts: PositiveInt = 3
+    max_output_retries: U64 = 2
+    max_calls: PositiveInt | None = None
+    max_cost_usd: Annotated[float, msgspec.Meta(ge=1e-9)] | None = None
+    max_retry_wait_ms: U64 = 120_000
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

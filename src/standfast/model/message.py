@@ -24,12 +24,13 @@ class TextPart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="text"):
 class AttachmentPart(
     msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="attachment", omit_defaults=True
 ):
-    """An image or a file, by the digest of its bytes."""
+    """An image or a file, by the digest of its bytes. Of a tool's result, the model sees those `shown`."""
 
     digest: str
     media_type: str
     size: int
     name: str | None = None
+    shown: bool = False
 
 
 class InputPart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="input"):
@@ -108,8 +109,8 @@ class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool
     """The result of one call: `value`, or `error` if it failed.
 
     `edited_arguments` are those it ran with, if a person or a plugin changed them. `attachments` are stored
-    with the result and not shown to the model, such as a whole long output. `shown`, if set, is the text that
-    the model reads instead of the result.
+    with the result, such as a whole long output; the model sees only those that are `shown`. `shown`, if set,
+    is the text that the model reads instead of the result.
     """
 
     call_id: int

@@ -32,11 +32,17 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Approved(msgspec.Struct, frozen=True, kw_only=True, tag="approved", omit_defaults=True):
-    """A person, `by`, said yes; `arguments` and `args` (by position), if given, replace the call's."""
+    """A person, `by`, said yes; `arguments` and `args` (by position), if given, replace the call's.
+
+    `answer` is the answer to the question that the tool asked, if it asked one. `grant` is the id of the
+    grant by which the call was approved without asking.
+    """
 
     arguments: dict[str, Json] | None = None
     args: list[Json] | None = None
     by: str | None = None
+    answer: dict[str, Json] | None = None
+    grant: str | None = None
 
 
 class Denied(msgspec.Struct, frozen=True, kw_only=True, tag="denied", omit_defaults=True):

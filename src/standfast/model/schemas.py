@@ -30,8 +30,10 @@ _BY_MODULE: Final = {
     "model.directive": "PluginDirective RuntimeEvent SessionRequest",
     "errors": "ErrorObject Span",
     "model.events": "Event",
+    "model.grant": "Grant",
     "model.host_requests": "AppendSessionNodesRequest AppendSessionNodesResult AssembledTurn DirectCompletion"
     " DirectRequest SessionCreateRequest SessionHandle SessionSnapshot SessionStart TurnInput",
+    "model.journal": "EditedCall JournalEdit JournalStep",
     "model.limits": "CapabilityLimits SessionLimits Usage UsageEntry UsageLimits",
     "model.message": "AssistantMessage AttachmentPart InjectedTurnInput InputPart Message RequestedCall"
     " TextPart ToolCall ToolMessage UserMessage",

@@ -26,6 +26,8 @@ from standfast.model.outcome import Outcome, Stopped, Wait
 from standfast.model.plugin_options import PluginOptions
 
 SESSION_ID_PATTERN: Final = "^[a-zA-Z0-9_-]{1,64}$"
+_OWNED: Final = re.compile(r"_([a-z0-9]{1,20})_.+", re.ASCII | re.DOTALL)
+"""The id of a session of a tenant."""
 _session_id = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 _readable = re.compile(r"[a-zA-Z0-9_]+", re.ASCII)
 _DIGEST_CHARS: Final = 32
@@ -173,6 +175,13 @@ class SessionHead(HoldsSessionIds, frozen=True, kw_only=True):
     blocked: Blocked | None = None
     code: CodeSettings | None = None
 
+    @property
+    def tenant(self) -> str:
+        """The tenant that owns the session, by the prefix of its id or by its metadata; "" if none does."""
+        found = _OWNED.fullmatch(self.session_id)
+        named = self.metadata.get("tenant", "") if found is None else found[1]
+        return named if isinstance(named, str) else ""
+
 
 class TurnState(enum.StrEnum):
     RUNNING = "running"
@@ -181,11 +190,15 @@ class TurnState(enum.StrEnum):
 
 
 class TurnSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept of a turn once it waits or has ended; its messages are in the graph."""
+    """What is kept of a turn once it waits or has ended; its messages are in the graph.
+
+    `engine` names the engine and its build that have suspended code of the turn: no other continues it.
+    """
 
     outcome: Outcome
     usage: Usage = Usage()
     calls: tuple[ExternalCallRecord, ...] = ()
+    engine: str = ""
 
 
 class TurnRecord(HoldsSessionIds, frozen=True, kw_only=True):

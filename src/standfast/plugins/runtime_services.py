@@ -16,6 +16,7 @@ import msgspec
 from standfast.durable.journal import LeaseKeeper
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json
+from standfast.model.events import Event
 from standfast.model.limits import Usage
 from standfast.model.prompt import PromptLayer
 from standfast.model.task import TaskRecord
@@ -40,6 +41,9 @@ class EngineSource(Protocol):
 
     def named(self, name: str) -> CodeEngine:
         """Return the engine of this name; `CodeExecutionUnavailable` if it is not installed."""
+
+    def build(self, name: str) -> str:
+        """Return the engine of this name with its build, without starting it."""
 
     @property
     def opened(self) -> bool:
@@ -90,7 +94,10 @@ class TraceRecorder(HookWatch, Protocol):
 
 
 class RuntimeSettings(msgspec.Struct, frozen=True):
-    """The numbers of a runtime. Past `cached_sessions` or `cached_messages`, the least recent are evicted."""
+    """The numbers of a runtime. Past `cached_sessions` or `cached_messages`, the least recent are evicted.
+
+    Journals of ended turns are kept for `keep_journals_ms`; 0: not at all.
+    """
 
     epoch: str
     lease_ms: int = 30_000
@@ -99,6 +106,7 @@ class RuntimeSettings(msgspec.Struct, frozen=True):
     hook_timeout_s: float = DEFAULT_TIMEOUT_S
     cached_sessions: int = 256
     cached_messages: int = 50_000
+    keep_journals_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +131,14 @@ class RuntimeServices:
     threads: DaemonThreads = field(default_factory=lambda: DaemonThreads("standfast-turns"))
     loops: LoopThreads = field(default_factory=lambda: LoopThreads("standfast-loop"))
     """Where coroutines of tools and plugins run."""
+    watchers: list[Callable[[str, Event], None]] = field(default_factory=list)
+    """Called with the session and the event for each live event of this process."""
     stalls: StallWatch = field(default_factory=StallWatch)
     home: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    @property
+    def keeps_journals(self) -> bool:
+        return self.settings.keep_journals_ms > 0
 
     def require_home(self) -> None:
         """Raise `InvalidArgument` if the caller, a tool or a hook, runs on another loop than the runtime."""

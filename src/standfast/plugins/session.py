@@ -518,6 +518,8 @@ class PluginHost:
     async def open_session(self, build: SessionBuild) -> PluginSession:
         """Build the plugins of one session, away from the runtime's loop."""
         step = BuildStep()
+        if self.tools.outdated():
+            await self.aside(self.tools.refresh, step, asks_sources=True)
         return await self.aside(lambda: self.build_session(build, step), step)
 
     async def aside(self, work: Callable[[], T], step: BuildStep, *, asks_sources: bool = False) -> T:

@@ -172,7 +172,11 @@ class SessionContext:
 
         Raises what plugins and sources of tools raise. `artifact` and `find_tool` then call neither.
         """
-        registry, plugins = self.tool_registry, self.plugins
+        plugins = self.plugins
+        if plugins.tool_registry.outdated():
+            await plugins.host.aside(plugins.tool_registry.refresh, plugins.step, asks_sources=True)
+            await self.refresh_tool_catalog()
+        registry = self.tool_registry
         if not self._asks_plugins and not registry.asks_source():
             return
         unresolved = name is not None and registry.asks_source(name)

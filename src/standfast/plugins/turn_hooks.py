@@ -94,7 +94,7 @@ class TurnContext:
         session = self.session
         self.session_id = session.plugins.session_id
         self.turn_id = self.machine.turn_id
-        self.settings = session.policy.settings
+        self.settings = {**session.policy.settings, **self.machine.settings}
         self.preamble = session.artifact().preamble
         self.render = session.renderer(self.machine.prompt_layer)
         self.instructions = self.render(())
@@ -669,9 +669,11 @@ class _AttachmentKeeper:
         self.kept: list[AttachmentPart] = []
         self.read = hooks.read_blob
 
-    def keep(self, data: bytes, *, media_type: str, name: str | None = None) -> AttachmentPart:
+    def keep(
+        self, data: bytes, *, media_type: str, name: str | None = None, shown: bool = False
+    ) -> AttachmentPart:
         digest = self._hooks.keep_blob(data)
-        part = AttachmentPart(digest=digest, media_type=media_type, size=len(data), name=name)
+        part = AttachmentPart(digest=digest, media_type=media_type, size=len(data), name=name, shown=shown)
         self.kept.append(part)
         return part
 

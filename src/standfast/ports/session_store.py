@@ -10,8 +10,9 @@ Rules
 3. A session has at most one turn that is not `ended`.
 4. The journal of a turn holds opaque bodies in the order in which they were saved; of each kind it never has
    one key twice. An input or an intent of a key that is there is refused; a state replaces the earlier one of
-   its key, at the end of the order. The journal is deleted when the turn ends: the graph and the session's
-   state then have everything that is worth keeping.
+   its key, at the end of the order. When the turn ends, the graph and the session's state have everything
+   that later turns need. The journal is then deleted, or kept as one record for those who look back at the
+   turn, until `drop_journals`, or until the turn's record goes.
 5. `commit` is one transaction: nodes, head, usage, the state of plugins and tools, the turn's end, its
    journal, waits and open approvals.
 6. What is read is checked against the digest it was written with; a mismatch is `RecordCorrupt` and names it.
@@ -35,7 +36,7 @@ import msgspec
 
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json
-from standfast.model.limits import UsageEntry
+from standfast.model.limits import Usage, UsageEntry
 from standfast.model.message import UserMessage
 from standfast.model.outcome import Wait, WaitOutcome
 from standfast.model.session import (
@@ -77,6 +78,10 @@ CLOCK_TOLERANCE_MS: Final = 1_000
 """How far the time of day may drift since it was last seen without counting as set."""
 
 
+WORK: Final = "work"
+"""What a store announces when a turn may begin or continue."""
+
+
 class SeenClock(msgspec.Struct, frozen=True, kw_only=True):
     """How the clocks of this machine stand to each other.
 
@@ -92,11 +97,12 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One record of a turn's journal.
 
     An `intent` says that an effect is about to happen; a `state` is what a plugin is in the middle of the
-    turn, and a later one of its key replaces it.
+    turn, and a later one of its key replaces it. `past` is the state that the next entry replaces, empty if
+    there was none; recovery needs none of them.
     """
 
     key: str
-    kind: Literal["input", "intent", "state"]
+    kind: Literal["input", "intent", "state", "past"]
     body: bytes = b""
 
 
@@ -114,10 +120,14 @@ class QueuedInput(HoldsSessionIds, frozen=True, kw_only=True):
 
 
 class Blob(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes of an attachment, stored once under their digest."""
+    """The bytes of an attachment, stored once under their digest.
+
+    Inside a store, `data` of a blob that is `apart` names the object that has the bytes.
+    """
 
     digest: str
     data: bytes
+    apart: bool = False
 
 
 class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,8 +178,8 @@ class Takeover(msgspec.Struct, frozen=True, kw_only=True):
     journal: tuple[JournalEntry, ...]
 
 
-class TurnInProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that has not ended, with its first input and its journal after that, all of one moment."""
+class JournaledTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn with its first input and its journal after that, all of one moment."""
 
     record: TurnRecord
     input: bytes
@@ -204,7 +214,8 @@ class TurnCommit(msgspec.Struct, frozen=True, kw_only=True):
     `entries` become one segment, named after the turn, under the session's leaf. `model_calls` and `usage`
     are added to the head's. `enqueue` becomes queued inputs, in this order. Without a `state` the session
     keeps the one it has. A `Finished` outcome is refused while an injected message or a request to cancel is
-    there; any other turns what was injected into queued inputs.
+    there; any other turns what was injected into queued inputs. With `journal`, the entries that were not
+    saved, the turn's journal is kept.
     """
 
     turn_id: str
@@ -216,6 +227,7 @@ class TurnCommit(msgspec.Struct, frozen=True, kw_only=True):
     enqueue: tuple[QueuedInput, ...] = ()
     state: StateRecord | None = None
     blobs: tuple[Blob, ...] = ()
+    journal: tuple[JournalEntry, ...] | None = None
 
 
 class CommitRefused(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,6 +241,58 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
 
     lost: frozenset[str]
     cancelled: frozenset[str]
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """A session with something to do: the turn to take over, or None if an input waits to begin one."""
+
+    session_id: str
+    turn_id: str | None
+
+
+class TurnCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many inputs wait to begin a turn, and how many turns are in each state; each counts once.
+
+    `running`: a live owner runs it. `waiting`: for something that is not over. `stuck`: it could continue,
+    and no process runs it, because its owner is gone or no process may run it. A turn is `stuck` for a moment
+    whenever a wait ends.
+    """
+
+    queued: int = 0
+    running: int = 0
+    waiting: int = 0
+    stuck: int = 0
+
+
+class DayUsage(HoldsSessionIds, frozen=True, kw_only=True):
+    """What the turns of a session that ended on one day used. `day` counts days since 1970, in UTC.
+
+    `model` is the session's; the ledger of the session's head has every model that it used.
+    """
+
+    day: int
+    session_id: SessionIdField
+    agent: str
+    model: str
+    turns: int
+    usage: Usage
+
+
+class HeldLease(HoldsSessionIds, frozen=True, kw_only=True):
+    """A lease as the store has it: its owner's name, and the time, of the store's clock, when it ends."""
+
+    session_id: SessionIdField
+    owner: str
+    until_ms: int
+
+
+class StoreSurvey(msgspec.Struct, frozen=True, kw_only=True):
+    """The leases that are held, the turns that have not ended, and the size of the store."""
+
+    leases: tuple[HeldLease, ...]
+    turns: tuple[TurnRecord, ...]
+    rows: dict[str, int]
+    bytes: int | None
 
 
 class Description(TypedDict):
@@ -246,7 +310,8 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
 
     With `fork_of` it stands over that session's history, up to the node `at`. `entries` become one segment
     `segment_id` under that. `make_state` makes its state of the one that holds there (None: it keeps that
-    one). `first` waits for the caller that starts the session's first turn.
+    one). `first` waits for the caller that starts the session's first turn. `turn` is an unfinished turn with
+    this `journal`, which no process runs yet.
     """
 
     head: SessionHead
@@ -257,6 +322,8 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     make_state: Callable[[bytes | None], StateRecord | None] = lambda held: None
     blobs: tuple[Blob, ...] = ()
     first: QueuedInput | None = None
+    turn: NewTurn | None = None
+    journal: tuple[JournalEntry, ...] = ()
 
 
 class PruneRequest(HoldsSessionIds, frozen=True, kw_only=True):
@@ -297,8 +364,14 @@ class SessionStore(Protocol):
 
     async def head(self, session_id: str) -> SessionHead | None: ...
 
-    async def heads(self) -> list[SessionHead]:
-        """Return all sessions, the latest used first."""
+    async def heads(
+        self, *, agent: str | None = None, after: tuple[int, str] | None = None, limit: int | None = None
+    ) -> list[SessionHead]:
+        """Return sessions, the latest used first; of those used at the same time, the last by id.
+
+        With *agent*, those of that agent. With *after*, `updated_at` and id of a session, those that follow
+        it. At most *limit*.
+        """
 
     async def describe(self, session_id: str, **description: Unpack[Description]) -> None:
         """Record the agent that works on the session now; `SessionNotFound` if there is none."""
@@ -395,8 +468,15 @@ class SessionStore(Protocol):
     async def open_turn(self, session_id: str) -> TurnRecord | None:
         """Return the session's unfinished turn, if there is one."""
 
-    async def open_turn_journal(self, session_id: str) -> TurnInProgress | None:
+    async def open_turn_journal(self, session_id: str) -> JournaledTurn | None:
         """Return the session's unfinished turn with all that it has saved; takes no lease."""
+
+    async def turn_journal(self, turn_id: str) -> JournaledTurn | None:
+        """Return a turn with its journal: all that an unfinished one has saved, or what was kept of one that
+        has ended. None if there is no such turn, or if its journal was not kept."""
+
+    async def drop_journals(self, before_ms: int) -> int:
+        """Delete the kept journals of turns that ended before then; return how many."""
 
     async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
         """Record that the time of day is *offset_ms* ahead of the boot-time clock of *boot*.
@@ -408,6 +488,9 @@ class SessionStore(Protocol):
     async def unfinished(self, now_ms: int, *, lease_now_ms: int | None = None) -> list[TurnRecord]:
         """Return the turns that no process runs and that can continue now: their owner is gone, a wait of
         theirs is over, or they wait and a caller has asked for their end."""
+
+    async def turn_counts(self, now_ms: int, *, lease_now_ms: int | None = None) -> TurnCounts:
+        """Count queued inputs and unfinished turns."""
 
     async def cancel(self, turn_id: str) -> bool:
         """Ask for the turn's end. False if it has ended already: the cancellation came too late."""
@@ -506,16 +589,46 @@ class SessionStore(Protocol):
     # Records of plugins: what a plugin keeps beyond one session
 
     async def put_plugin_record(
-        self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int
+        self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int, *, replace: bool = True
     ) -> None:
-        """Store *body* in place of the record of that key; None deletes it."""
+        """Store *body* in place of the record of that key; None deletes it.
+
+        Without *replace*, a record that is there already stays.
+        """
 
     async def plugin_record(self, plugin_id: str, scope: str, key: str) -> bytes | None: ...
 
     async def plugin_records(self, plugin_id: str, scope: str) -> list[tuple[str, bytes]]:
         """Return the records of the plugin in this scope, ordered by key."""
 
+    # Other processes
+
+    async def offer(
+        self, now_ms: int, offer_ms: int, agents: tuple[str, ...], limit: int, without: tuple[str, ...] = ()
+    ) -> list[Work]:
+        """Return up to *limit* sessions of these agents that have something to do.
+
+        A store for many machines offers none of them to another caller for *offer_ms*. An offer is no lease.
+        Turns with code that is suspended on one of the engine builds *without* are left out.
+        """
+
+    def listen(self, hear: Callable[[str], None]) -> Callable[[], None]:
+        """Call *hear*, from any thread, with what other processes announce; return what ends it.
+
+        A store for many machines announces `WORK` when a turn may begin or continue. Announcements can get
+        lost, and other stores make none: callers poll as well.
+        """
+
+    async def announce(self, text: str) -> None:
+        """Tell every process that listens, and store nothing. *text* has up to 7,000 bytes and no NUL."""
+
     # The rest
+
+    async def usage_by_day(self, since_ms: int) -> list[DayUsage]:
+        """Return what turns that ended since then used, by day, session and agent; the latest day first."""
+
+    async def survey(self) -> StoreSurvey:
+        """Return what an operator wants to know. Its cost grows with the store."""
 
     async def prune(self, request: PruneRequest) -> Pruned: ...
 

@@ -31,6 +31,9 @@ class _Options(TypedDict, Generic[Deps], total=False):
     limits: UsageLimits | None
     protocol: str | object
     settings: dict[str, Any] | None
+    queue: str
+    max_concurrent: int | None
+    prompts: Mapping[str, str] | None
 
 
 class _RunOptions(TypedDict, Generic[Deps], total=False):
@@ -63,6 +66,9 @@ class Agent(AgentDefinition[Deps, Output]):
         protocol: how the model acts. `"standard"` is native tool calls, `"code"` cells of Python (with
             options: `CodeProtocol(...)`); a plugin may bring another.
         settings: passed on to the provider as they are.
+        queue: the queue that workers claim its turns from (`standfast worker --queues`).
+        max_concurrent: how many of its turns one worker runs at once.
+        prompts: texts that MCP clients may fill in and send, by name: `{"refund": "Refund order {order}."}`.
     """
 
     if TYPE_CHECKING:  # what is done is in `AgentDefinition`

@@ -16,9 +16,11 @@ from standfast.ports.model_provider import ModelProvider
 from standfast.protocols.standard.plugin import StandardProtocol
 from standfast.runtime.dependencies import DepsFactory, checked_factory, needs_deps
 from standfast.runtime.output_type import OutputType
+from standfast.runtime.prompt_templates import prompt_templates
 from standfast.tools.context import RunContext
 from standfast.tools.decorator import AnyTool, as_registered
 from standfast.tools.registry import ToolRegistry
+from standfast.tools.tool_table import ToolSource
 
 Deps = TypeVar("Deps")
 Output = TypeVar("Output")
@@ -45,6 +47,9 @@ class AgentDefinition(Generic[Deps, Output]):
         limits: UsageLimits | None = None,
         protocol: str | object = "standard",
         settings: dict[str, Any] | None = None,
+        queue: str = "default",
+        max_concurrent: int | None = None,
+        prompts: Mapping[str, str] | None = None,
     ) -> None:
         self.protocol = _checked_protocol(protocol)
         if isinstance(plugins, str) or not isinstance(plugins, Iterable):
@@ -52,13 +57,11 @@ class AgentDefinition(Generic[Deps, Output]):
         self.plugins = [resolve_plugin(one) for one in plugins]
         self.system = as_layer(system)
         self.model = _checked_model(model)
-        try:
-            self.name = SessionId(name)
-        except InvalidSessionId:
-            raise InvalidArgument(
-                f"{str(name)[:80]!r} cannot be the name of an agent",
-                hint="use 1 to 64 ASCII letters, digits, '_' or '-'",
-            ) from None
+        self.name = _checked_name(name, "an agent")
+        self.queue = _checked_name(queue, "a queue")
+        if max_concurrent is not None and max_concurrent < 1:
+            raise InvalidArgument(f"max_concurrent must be at least 1, got {max_concurrent}")
+        self.max_concurrent = max_concurrent
         if not isinstance(instructions, str) and not callable(instructions):
             raise InvalidArgument(
                 f"instructions is {type(instructions).__name__}, neither text nor a function",
@@ -67,13 +70,18 @@ class AgentDefinition(Generic[Deps, Output]):
         self.instructions: Any = instructions
         if isinstance(tools, str) or not isinstance(tools, Iterable):
             raise InvalidArgument("tools is not a list", hint="use Agent(..., tools=[one, another])")
-        self.registry = ToolRegistry(as_registered(one) for one in tools)
+        given = list(tools)
+        self.registry = ToolRegistry(as_registered(one) for one in given if not isinstance(one, ToolSource))
+        for one in given:
+            if isinstance(one, ToolSource):
+                self.registry.connect(one)
         self.deps_type = deps_type
         self.deps: DepsFactory[Any] | None = checked_factory(deps)
         self.needs_deps = needs_deps(deps_type)
         self.output_type: OutputType | None = None if output_type is str else OutputType(output_type)
         self.limits = checked_limits(limits) or UsageLimits()
         self.settings = dict(settings or {})
+        self.prompts = prompt_templates(prompts)
         self.opened_models: dict[str, ModelProvider] = {}
         """The agent's own model, once it was run without a runtime; it stays open."""
 
@@ -103,6 +111,16 @@ def declared_agents(agent: AgentDefinition[Any, Any]) -> Mapping[str, AgentDefin
             if isinstance(declared, AgentDefinition):
                 found.setdefault(declared.name, declared)
     return found
+
+
+def _checked_name(name: str, what: str) -> str:
+    try:
+        return SessionId(name)
+    except InvalidSessionId:
+        raise InvalidArgument(
+            f"{str(name)[:80]!r} cannot be the name of {what}",
+            hint="use 1 to 64 ASCII letters, digits, '_' or '-'",
+        ) from None
 
 
 def _checked_protocol(protocol: object) -> PluginFactory:

@@ -13,10 +13,20 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from standfast.durable.grants import give_grant, list_grants, revoke_grant
 from standfast.durable.journal import LeaseKeeper, owner_is_dead
-from standfast.errors import InvalidArgument, ProviderUnavailable, ProviderUnconfigured, StandfastError
+from standfast.errors import (
+    InvalidArgument,
+    NotConfigured,
+    ProviderUnavailable,
+    ProviderUnconfigured,
+    StandfastError,
+)
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json, to_json
+from standfast.model.events import Event
+from standfast.model.grant import Grant
+from standfast.model.journal import JournalEdit
 from standfast.model.outcome import Completed, Failed
 from standfast.model.plugin_options import PluginOptions
 from standfast.model.prompt import PromptContribution, PromptLayer
@@ -28,7 +38,7 @@ from standfast.plugins.session_context import as_layer
 from standfast.ports.clock import Clock, SystemClock
 from standfast.ports.host import RuntimeSessionHost
 from standfast.ports.model_provider import ModelProvider
-from standfast.ports.session_store import Pruned, PruneRequest, SessionStore
+from standfast.ports.session_store import DayUsage, Pruned, PruneRequest, SessionStore, TurnCounts
 from standfast.ports.trace import PhaseProbe, TraceSink
 from standfast.providers.prices import Prices, PriceTable
 from standfast.runtime.agent_definition import AgentDefinition
@@ -38,14 +48,16 @@ from standfast.runtime.host.background import BackgroundServices
 from standfast.runtime.host.runtime_host import RuntimeHost
 from standfast.runtime.host.service import session_views
 from standfast.runtime.host.tasks import Tasks
+from standfast.runtime.operations import OperationsView, view_operations
 from standfast.runtime.sessions.approvals import approving, list_approvals
 from standfast.runtime.sessions.directory import SessionDirectory, agents_by_name
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.sessions.recovery import RecoveryLoop
+from standfast.runtime.sessions.turn_slots import TurnSlots
 from standfast.runtime.triggers import put_trigger, verify_webhook, webhook_occurrence
 from standfast.runtime.turn import Turn
 from standfast.runtime.turns.turn_runner import TurnRunner
-from standfast.sandbox.engine_kinds import CodeEngines
+from standfast.sandbox.engine_kinds import KINDS, CodeEngines
 
 if TYPE_CHECKING:
     from standfast.providers.rate_limit import RateLimit
@@ -137,6 +149,10 @@ class Runtime:
         hook_timeout_s: how long the hooks of one stage may take together.
         prices: what models cost, in dollars for a million tokens: `{"model": {"input": 2, "output": 8}}`, the
             path of such a JSON file, or `Prices`. Other models cost what `standfast[prices]` knows of them.
+        keeper: whether this runtime claims work by itself: unfinished turns, queued inputs. Without, it
+            only runs the turns that callers start, and leaves the rest to workers.
+        keep_journals: for how many seconds the journals of ended turns are kept, for `Session.journal`,
+            `Session.spans` and forks in the middle of a turn; 0: not at all.
         rate_limits: how often providers (`"anthropic"`) and models (`"openai:gpt-5"`) may be asked, by all
             sessions together.
     """
@@ -159,10 +175,16 @@ class Runtime:
         hook_timeout_s: float = DEFAULT_TIMEOUT_S,
         prices: Prices | PriceTable | str | os.PathLike[str] | None = None,
         rate_limits: Mapping[str, RateLimit] | None = None,
+        keeper: bool = True,
+        keep_journals: float = 7 * 86_400.0,
         _sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.epoch = secrets.token_hex(6)
         self._poll_s = 1.0
+        self.slots = TurnSlots()
+        """How many turns run here that no caller started; to be replaced before the runtime opens."""
+        self.slots.is_closed = not keeper
+        self._keeper = keeper
         self._given = store
         self._agents = agents_by_name(agents)
         self._deps = checked_factory(deps)
@@ -185,6 +207,7 @@ class Runtime:
             approval_ttl_ms=int(approval_ttl_s * 1000),
             busy_timeout_ms=int(busy_timeout_s * 1000),
             hook_timeout_s=hook_timeout_s,
+            keep_journals_ms=int(keep_journals * 1000),
         )
         self._directory: SessionDirectory | None = None
         self._background: BackgroundServices | None = None
@@ -194,14 +217,17 @@ class Runtime:
     async def __aenter__(self) -> Runtime:
         if self._directory is not None:
             raise InvalidArgument("this runtime is open already")
-        directory = SessionDirectory(self._open_services(), self._agents, self._description, TurnRunner)
+        directory = SessionDirectory(
+            self._open_services(), self._agents, self._description, TurnRunner, self.slots
+        )
         directory.poll_s = self._poll_s
-        background = directory.background = BackgroundServices(directory)
+        background = directory.background = BackgroundServices(directory, takes_over=self._keeper)
         directory.hosts_of = lambda session_id: session_views(RuntimeHost(directory, background, session_id))
         self._directory, self._background = directory, background
         self._recovery = RecoveryLoop(directory, background.recover)
         await self._recovery.check_clock()
         self._recovering = asyncio.get_running_loop().create_task(self._recovery.run())
+        directory.relay.open(directory.kept_feed)
         return self
 
     def _open_services(self) -> RuntimeServices:
@@ -257,6 +283,7 @@ class Runtime:
         self._directory = self._background = self._recovery = None
         directory.is_open = False
         await background.close()
+        await directory.relay.close()
         await directory.services.leases.close()
         try:
             await directory.close()
@@ -308,13 +335,33 @@ class Runtime:
         """Return a session to look at, without opening it: no agent is needed."""
         return Session(self._open, self.live(session_id))
 
-    async def sessions(self) -> list[SessionHead]:
-        """Return all sessions, the most recently used first."""
-        return await self.store.heads()
+    async def sessions(
+        self, *, agent: str | None = None, after: SessionHead | None = None, limit: int | None = None
+    ) -> list[SessionHead]:
+        """Return sessions, the most recently used first.
 
-    async def fork(self, session_id: str, new_id: str, *, at: str | None = None) -> Session[Any]:
-        """Make a session over the same history, without a parent and with the default authority."""
-        return Session(self._open, await self._open.fork(session_id, new_id, at))
+        Args:
+            agent: only those of this agent.
+            after: the last session of the page before; return those that follow it.
+            limit: how many to return.
+        """
+        position = None if after is None else (after.updated_at, after.session_id)
+        return await self.store.heads(agent=agent, after=position, limit=limit)
+
+    async def fork(
+        self,
+        session_id: str,
+        new_id: str,
+        *,
+        at: str | None = None,
+        input: int | None = None,
+        edit: JournalEdit | None = None,
+    ) -> Session[Any]:
+        """Make a session over the same history, without a parent and with the default authority.
+
+        *at* is a node, or with *input* a turn; see `Session.fork`.
+        """
+        return Session(self._open, await self._open.fork(session_id, new_id, at, input, edit))
 
     async def rewind(self, session_id: str, to: str | None = None, *, turns: int = 1) -> SessionHead:
         """Move a session to the node *to*, back or forward, or back by a number of turns."""
@@ -362,6 +409,21 @@ class Runtime:
         """Recover the tasks and monitors of dead processes now; the runtime does so every second."""
         await self._open_background.recover(now=True)
 
+    async def turn_counts(self) -> TurnCounts:
+        """Count queued inputs, and the unfinished turns of all processes by what they do."""
+        return await self.store.turn_counts(self.now_ms(), lease_now_ms=self._open.services.leases.now_ms())
+
+    async def usage_by_day(self, *, since_ms: int = 0) -> list[DayUsage]:
+        """Return what turns that ended since then used, by day, session and agent; the latest day first.
+
+        `Session.usage` has what a session used in all, also beside its turns, for each source and model.
+        """
+        return await self.store.usage_by_day(since_ms)
+
+    async def operations(self) -> OperationsView:
+        """Return leases, workers, queues, waits, stuck turns, triggers and the size of the store."""
+        return await view_operations(self.store, self.now_ms(), self._open.services.leases.now_ms())
+
     async def cancel(self, turn_id: str) -> bool:
         """End a turn; return False if it has ended already."""
         record = await self.store.turn(turn_id)
@@ -390,6 +452,52 @@ class Runtime:
         """Deny a call, once. Its turn is resumed, and the model gets the reason."""
         decision = Decision(approved=False, reason=reason, decided_by=decided_by)
         return await decide_call(self._open, approval_id, decision)
+
+    async def grants(self, *, session: str | None = None, in_force: bool = False) -> list[Grant]:
+        """Return the grants, oldest first: those that cover a session, and those in force now, if asked."""
+        found, now = await list_grants(self.store), self.now_ms()
+        if session is not None:
+            head = await self.session_handle(session).head()
+            found = [grant for grant in found if grant.covers(head, grant.capability)]
+        return [grant for grant in found if grant.is_in_force(now)] if in_force else found
+
+    async def grant(
+        self,
+        capability: str,
+        *,
+        given_by: str,
+        expires_at: int,
+        rule: str | None = None,
+        session: str | None = None,
+        agent: str | None = None,
+        tenant: str = "",
+        reason: str | None = None,
+    ) -> Grant:
+        """Approve calls of a tool in advance, until *expires_at* (milliseconds since 1970).
+
+        The grant is for one session, or for the sessions of an agent that belong to *tenant*, and for the
+        calls for which *rule* is true: an expression over `args`, `kwargs` and `session_id`. Calls that wait
+        already stay with the person who was asked.
+        """
+        if session is not None:
+            tenant = (await self.session_handle(session).head()).tenant
+        made = Grant(
+            grant_id=f"grt_{secrets.token_hex(10)}",
+            capability=capability,
+            given_by=given_by,
+            given_at=self.now_ms(),
+            expires_at=expires_at,
+            rule=rule,
+            session_id=session,
+            agent=agent,
+            tenant=tenant,
+            reason=reason,
+        )
+        return await give_grant(self.store, made)
+
+    async def revoke_grant(self, grant_id: str, *, revoked_by: str | None = None) -> Grant:
+        """End a grant now, in every process. Calls that it has approved are not stopped."""
+        return await revoke_grant(self.store, grant_id, revoked_by, self.now_ms())
 
     async def complete(self, token: str, value: Json = None) -> None:
         """Deliver the result of a call that a tool left to an outside system."""
@@ -455,15 +563,48 @@ class Runtime:
         """
         return RuntimeHost(self._open, self._open_background, SessionId(session_id), sees_all=True)
 
-    # Parts that the command line and tests look at
+    def watch(self, watcher: Callable[[str, Event], None]) -> Callable[[], None]:
+        """Call *watcher* with the session id and each live event of this process; return what ends that.
+
+        Events of other processes are not among them: `Session.observe` reads what they committed.
+        """
+        watchers = self._open.services.watchers
+        watchers.append(watcher)
+        return lambda: watchers.remove(watcher)
+
+    # Parts that the command line, the server and tests look at
 
     @property
     def store(self) -> SessionStore:
         return self._open.store
 
     @property
+    def agents(self) -> Mapping[str, AgentDefinition[Any, Any]]:
+        """The agents that this runtime was given, and the subagents that they declare, by name."""
+        return self._agents
+
+    @property
     def is_open(self) -> bool:
         return self._directory is not None
+
+    async def at_work(self, session_id: str) -> LiveSession:
+        """Return a session with its agent; `NotConfigured` if that is not known here."""
+        live = await self._open.put_to_work(session_id)
+        if live is None:
+            raise NotConfigured(
+                f"no agent is known for session {session_id!r}", hint="pass it in Runtime(agents=[...])"
+            )
+        return live
+
+    def engine_builds(self) -> list[str]:
+        """Return the engines that can run code here, each with its build."""
+        builds = [self._open.services.engines.build(name) for name in KINDS]
+        return [build for build in builds if " " in build]
+
+    @property
+    def looked_s(self) -> float | None:
+        """When the runtime last looked for work and reached the store, by the monotonic clock."""
+        return None if self._recovery is None else self._recovery.looked_s
 
     @property
     def poll_s(self) -> float:
@@ -482,6 +623,14 @@ class Runtime:
     def live(self, session_id: str) -> LiveSession:
         """Return what this process knows of a session."""
         return self._open.live(session_id)
+
+    def last_head(self, session_id: str) -> SessionHead | None:
+        """Return a session's head after the last turn that ended here; None if no turn has.
+
+        Another process may have changed the session since; a turn that begins finds out.
+        """
+        live = self._open.sessions.get(session_id)
+        return None if live is None else live.stood
 
     @property
     def tasks(self) -> Tasks:
@@ -505,9 +654,14 @@ class Runtime:
         return self._background
 
 
-def open_store(given: str | os.PathLike[str] | SessionStore | None) -> SessionStore:
-    """Open the store at a path, or one in memory; a store is returned as it is."""
-    if given is None:
+def open_store(
+    given: str | os.PathLike[str] | SessionStore | None, *, blobs: str | None = None
+) -> SessionStore:
+    """Open the store at a path or a PostgreSQL URL, or one in memory (None, ":memory:"); keep a given store.
+
+    *blobs* is the `s3://` URL of the object store for large blobs, by default `STANDFAST_BLOBS`.
+    """
+    if given is None or given == ":memory:":
         from standfast.store.memory_sessions import MemorySessionStore
 
         return MemorySessionStore(owner_is_dead=owner_is_dead)
@@ -515,8 +669,9 @@ def open_store(given: str | os.PathLike[str] | SessionStore | None) -> SessionSt
         return given
     from pathlib import Path
 
-    from standfast.runtime.data_dir import database_in
-    from standfast.store.sqlite.sessions import SqliteSessionStore
+    from standfast.runtime.data_dir import database_in, is_url, open_sql_store
 
+    if is_url(given):
+        return open_sql_store(str(given), owner_is_dead, blobs)
     path = Path(given).expanduser()
-    return SqliteSessionStore(database_in(path) if path.is_dir() else path, owner_is_dead=owner_is_dead)
+    return open_sql_store(database_in(path) if path.is_dir() else path, owner_is_dead, blobs)

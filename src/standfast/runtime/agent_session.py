@@ -12,7 +12,9 @@ from standfast.graph.history import messages_of, nodes_of
 from standfast.model import session
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json, digest_bytes, encode_sorted, to_json
+from standfast.model.code import Variable
 from standfast.model.frame import FrameSwitch
+from standfast.model.journal import JournalEdit, JournalStep
 from standfast.model.limits import UsageEntry, UsageLimits
 from standfast.model.message import (
     AttachmentPart,
@@ -40,12 +42,16 @@ from standfast.runtime.sessions.observation import (
     current_turn,
 )
 from standfast.runtime.sessions.session_plugins import SessionPlugins, SessionTools, append_nodes
+from standfast.runtime.sessions.time_travel import find_journal, journal_steps
+from standfast.runtime.sessions.variables import stored_variables_view
 from standfast.runtime.turn import Turn, TurnRequest, new_turn_id
 from standfast.tools.registered_tool import ARGS, from_native, is_positional
 from standfast.tools.tool_table import ToolProvider
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from standfast.model.trace_record import TraceRecord
 
 
 MAX_ATTACHMENT_BYTES: Final = 64 << 20
@@ -216,12 +222,14 @@ class Session(Generic[Output, Deps]):
         idempotency_key: str | None = None,
         system: PromptLayer | Sequence[PromptContribution | str] | None = None,
         extension: Json = None,
+        settings: Mapping[str, Json] | None = None,
     ) -> Turn[Output]:
         """Return a turn with this input. It starts when it is awaited or iterated over.
 
         The same *idempotency_key* and prompt name the same turn, in any process; another prompt raises
         `IdempotencyConflict`. *inputs* are values, JSON or text, that the model's code can read by name.
         *system* is added to the system prompt of this turn; *extension* is for the session's protocol.
+        *settings*, such as `temperature`, replace those of the agent's model for this turn.
         """
         content, blobs = with_inputs(*read_prompt(prompt), inputs)
         return self._live.new_turn(
@@ -233,6 +241,7 @@ class Session(Generic[Output, Deps]):
                 idempotency_key=idempotency_key,
                 extension=None if extension is None else to_json(extension)[0],
                 prompt=None if system is None else as_layer(system),
+                settings={} if settings is None else settings,
             )
         )
 
@@ -437,9 +446,41 @@ class Session(Generic[Output, Deps]):
         )
         return await self.append([session.FrameOpened(switch=switch)])
 
-    async def fork(self, new_id: str, *, at: str | None = None) -> Session[Output, Deps]:
-        """Make a new session over the same history, up to the node *at* if given."""
-        return Session(self._directory, await self._directory.fork(self.session_id, new_id, at))
+    async def fork(
+        self, new_id: str, *, at: str | None = None, input: int | None = None, edit: JournalEdit | None = None
+    ) -> Session[Output, Deps]:
+        """Make a new session over the same history, up to the node *at* if given.
+
+        With *input*, *at* is a turn, and the fork stands in the middle of it, after that input of its
+        journal (`journal` lists them), or after another outcome of it, *edit*. The fork's turn is resumed by
+        itself where its agent is known, or by `resume`. A call that had no result yet is executed again in
+        the fork, and asks again if it asked.
+        """
+        return Session(self._directory, await self._directory.fork(self.session_id, new_id, at, input, edit))
+
+    async def journal(self, turn_id: str) -> list[JournalStep]:
+        """Return what a turn's machine was fed, knew and decided, input by input.
+
+        `JournalNotKept` if the turn has ended and its journal is not kept (`Runtime(keep_journals=...)`).
+        """
+        return journal_steps(await find_journal(self._store, self.session_id, turn_id))
+
+    async def variables(self) -> tuple[Variable, ...]:
+        """Return the variables of the session's code: names, types and short texts, as they are stored now.
+
+        They are described in the sandbox, by the session's engine. A session without code has none.
+        """
+        return await stored_variables_view(self._directory.services, await self.head())
+
+    async def spans(self, turn_id: str, *, contents: bool = False) -> list[TraceRecord]:
+        """Return the spans and events of a turn, and of the turns that its subagents took meanwhile.
+
+        They are derived from the turn's journal: `JournalNotKept`. With *contents* they have messages,
+        arguments and results.
+        """
+        from standfast.runtime.turn_trace import turn_trace  # only readers of traces need it
+
+        return await turn_trace(self._store, self.session_id, turn_id, contents=contents)
 
     async def rewind(self, to: str | None = None, *, turns: int = 1) -> session.SessionHead:
         """Move back to the node *to*, or by a number of turns."""
@@ -455,8 +496,8 @@ class Session(Generic[Output, Deps]):
     def observe(self, after: Cursor | str | None = None) -> AsyncIterator[Observed]:
         """Yield everything after a cursor: committed nodes, then live events. It has no end."""
         cursor = Cursor.parse(after) if isinstance(after, str) else after or Cursor()
-        epoch = self._directory.services.settings.epoch
-        return Observer(self._live, self._store, epoch, self._directory.poll_s).follow(cursor)
+        relay = self._directory.relay
+        return Observer(self._live, self._store, relay, self._directory.poll_s).follow(cursor)
 
     @property
     def _store(self) -> SessionStore:

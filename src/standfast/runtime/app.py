@@ -54,16 +54,25 @@ class App:
         return made
 
 
-def load_app(name: str) -> App:
-    """Import what *name* means, `module:name` or `file.py:name`; `NotConfigured` if it is no app."""
+def load_named(name: str, hint: str = _FORMS) -> Any:
+    """Import the value that *name* means, `module:name` or `file.py:name`; `NotConfigured` if there is none.
+
+    *hint* says what the value should be.
+    """
     where, separator, attribute = name.rpartition(":")
     if not separator or not where or not attribute:
         raise NotConfigured(f"{name!r} does not name an app", hint=_FORMS)
     value: Any = _load_module(where)
     for part in attribute.split("."):
         if not hasattr(value, part):
-            raise NotConfigured(f"{where} has no {attribute!r}", hint=_VALUES)
+            raise NotConfigured(f"{where} has no {attribute!r}", hint=hint)
         value = getattr(value, part)
+    return value
+
+
+def load_app(name: str) -> App:
+    """Import the app that *name* means, `module:name` or `file.py:name`; `NotConfigured` if it is no app."""
+    value = load_named(name, _VALUES)
     if isinstance(value, AgentDefinition):
         return App(name=name, agents=(value,))
     listed = value.values() if isinstance(value, Mapping) else value

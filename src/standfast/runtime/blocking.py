@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Self, Unpack
@@ -59,6 +61,10 @@ class BlockingSandbox(SandboxFacade):
         runs, self._opened = self._opened, None
         if runs is not None:
             runs.close()
+        for source in self.registry.connected:  # on a thread, which has no running loop
+            closing = threading.Thread(target=asyncio.run, args=(source.close(),))
+            closing.start()
+            closing.join()
 
     def run(self, code: str, **settings: Unpack[RunSettings]) -> RunResult:
         """Run *code* in a session and return its result, which also reports every failure of the code.

@@ -227,6 +227,7 @@ class SandboxServices:
         self.config = config
         self.clock = config.clock
         self.settings = RuntimeSettings(secrets.token_hex(4), approval_ttl_ms=config.approval_ttl_ms)
+        self.keeps_journals = False
         self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
         self.threads = InlineThreads()
         self.jobs = DaemonThreads("standfast-sandbox")
@@ -299,11 +300,10 @@ class CodeTurn:
         """Open a turn that has begun, with what it *started* with, or that was taken over."""
         self.first: list[Command] = []
         """The commands that a new turn begins with."""
-        keys: set[str] | None = None
-        intents = frozenset[str]()
+        replayed = None
         if isinstance(begun, Takeover):
             replayed = replay(begun.record.turn_id, begun.input, begun.journal)
-            machine, keys, intents = replayed.machine, replayed.keys, replayed.intents
+            machine = replayed.machine
         else:
             assert started is not None
             machine = TurnMachine()
@@ -329,8 +329,7 @@ class CodeTurn:
             StandardHost(context),
             _TraceObserver(self._spans),
             services,
-            journaled=keys,
-            intents=intents,
+            replayed=replayed,
         )
         self.journal = self.driver.journal
         self.turn_id = machine.turn_id

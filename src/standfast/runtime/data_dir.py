@@ -13,31 +13,48 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, urlsplit
 
 from standfast.errors import NotConfigured
 from standfast.model.former_name import FORMER_DATABASE, FORMER_HOME
 
+if TYPE_CHECKING:
+    from standfast.store.postgres.sessions import PostgresSessionStore
+    from standfast.store.sqlite.sessions import SqliteSessionStore
+
+STORE_VARIABLE: Final = "STANDFAST_STORE"
+BLOBS_VARIABLE: Final = "STANDFAST_BLOBS"
 HOME_VARIABLE: Final = "STANDFAST_HOME"
 KEY_VARIABLE: Final = "STANDFAST_SNAPSHOT_KEY"
 _MIN_KEY_BYTES: Final = 16
 DATABASE: Final = "standfast.db"
 HOME: Final = ".standfast"
 _DATABASE_SUFFIXES: Final = (".db", ".sqlite", ".sqlite3")
+_URL_SCHEMES: Final = ("postgresql://", "postgres://")
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
-_ANOTHER: Final = f"choose another with --data-dir or {HOME_VARIABLE}"
+_ANOTHER: Final = f"choose another with --store or {STORE_VARIABLE}"
 
 
 class DataDir:
     """A database, `snapshot.key`, the history of what was typed, a trace: readable by their owner alone.
 
     Args:
-        path: a directory, or a database file such as the `shop.db` of `Runtime("shop.db")`.
+        path: a directory, a database file such as the `shop.db` of `Runtime("shop.db")`, or the URL of a
+            PostgreSQL database; what is kept in files is then in the default directory.
         make: make the directory if it does not exist.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, make: bool = True) -> None:
+        self.url = str(path) if is_url(path) else None
+        if self.url is not None:
+            self.is_file = False
+            self.directory = default_data_dir()
+            self.database: Path | str = self.url
+            return
         given = Path(path).expanduser()
         self.is_file = _is_database(given)
         self.database = given if self.is_file else database_in(given)
@@ -51,25 +68,62 @@ class DataDir:
                     hint=_ANOTHER,
                 ) from None
 
+    @property
+    def file(self) -> Path:
+        """The file of the database; `NotConfigured` if it is in PostgreSQL."""
+        if isinstance(self.database, str):
+            raise NotConfigured(
+                "this works on the file of a SQLite store, not on PostgreSQL",
+                hint="use the tools of PostgreSQL, such as pg_dump",
+            )
+        return self.database
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a store already."""
+        if self.url is None:
+            return self.file.exists()
+        _require_psycopg()
+        from standfast.store.postgres.installation import examine
+
+        return examine(self.url)[1] is not None
+
     def beside(self, name: str) -> Path:
         """Return the path of the file *name* that belongs to this database."""
-        own = self.database.name == DATABASE
-        return self.directory / (name if own else f"{self.database.name}.{name}")
+        if self.url is not None:
+            return self.directory / name
+        own = self.file.name == DATABASE
+        return self.directory / (name if own else f"{self.file.name}.{name}")
 
     @property
     def key_file(self) -> Path:
         return self.beside("snapshot.key")
 
     def snapshot_key(self) -> bytes:
-        """Return the key that signs snapshots: from the environment, or from a file made on first use."""
+        """Return the key that signs snapshots: from the environment, or a file or row made on first use."""
         if (given := os.environ.get(KEY_VARIABLE)) is not None:
             return key_from_text(given)
+        if self.url is not None:
+            return _key_in_postgres(self.url)
         try:
             return self._read_key() or self._make_key()
         except OSError as error:
             raise NotConfigured(
                 f"the key file {self.key_file} cannot be used: {error.strerror or error}"
             ) from None
+
+    def take_key(self, other: DataDir) -> None:
+        """Sign snapshots with the key of *other*, whose snapshots were copied here."""
+        if KEY_VARIABLE in os.environ or (other.url is None and not other.key_file.exists()):
+            return
+        key = other.snapshot_key()
+        if self.url is not None:
+            from standfast.store.postgres.installation import set_snapshot_key
+
+            set_snapshot_key(self.url, key)
+        else:
+            self.key_file.unlink(missing_ok=True)
+            self._make_key(key)
 
     def _read_key(self) -> bytes | None:
         try:
@@ -83,12 +137,12 @@ class DataDir:
             )
         return key
 
-    def _make_key(self) -> bytes:
+    def _make_key(self, made: bytes | None = None) -> bytes:
         """Write the whole key under another name, then link it: two processes agree on the first."""
         draft = self.directory / f".{self.key_file.name}.{os.getpid()}.{secrets.token_hex(4)}"
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
-            file.write(secrets.token_bytes(32))
+            file.write(made or secrets.token_bytes(32))
             file.flush()
             os.fsync(file.fileno())
         try:
@@ -121,6 +175,19 @@ def _is_database(path: Path) -> bool:
     return True
 
 
+def is_url(location: str | os.PathLike[str]) -> bool:
+    """Return whether *location* is the URL of a database rather than a path."""
+    return str(location).startswith(_URL_SCHEMES)
+
+
+def default_location() -> Path | str:
+    """Return where data is if no option says so: `STANDFAST_STORE`, else the default directory."""
+    given = os.environ.get(STORE_VARIABLE)
+    if not given:
+        return default_data_dir()
+    return given if is_url(given) else Path(given)
+
+
 def default_data_dir() -> Path:
     """Return `STANDFAST_HOME`, else `.standfast` in the user's home directory."""
     if given := os.environ.get(HOME_VARIABLE):
@@ -141,6 +208,57 @@ def _refuse_former_name(parent: Path, name: str, former: str, command: str) -> N
     """Raise `NotConfigured` if *parent* holds data under a former name, rather than start with no data."""
     if (parent / former).exists() and not (parent / name).exists():
         raise NotConfigured(f"{parent / former} has the name of an earlier release", hint=f"run: {command}")
+
+
+def open_sql_store(
+    location: str | Path, owner_is_dead: Callable[[str], bool], blobs: str | None = None
+) -> PostgresSessionStore | SqliteSessionStore:
+    """Open the store at a PostgreSQL URL or in a SQLite file; `NotConfigured` if an extra is not installed.
+
+    Large blobs are in the object store *blobs*, else in the one of `blobs_location`.
+    """
+    objects = None
+    if place := blobs or blobs_location(location):
+        from standfast.store.object_blobs import ObjectBlobs
+
+        objects = ObjectBlobs(place)
+    if not is_url(location):
+        from standfast.store.sqlite.sessions import SqliteSessionStore
+
+        return SqliteSessionStore(location, owner_is_dead=owner_is_dead, blobs=objects)
+    _require_psycopg()
+    from standfast.store.postgres.sessions import PostgresSessionStore
+
+    return PostgresSessionStore(str(location), owner_is_dead=owner_is_dead, blobs=objects)
+
+
+def blobs_location(location: str | Path) -> str | None:
+    """Return where the large blobs of a store are: `blobs=` in its URL, else `STANDFAST_BLOBS`, else None."""
+    named = dict(parse_qsl(urlsplit(str(location)).query)).get("blobs") if is_url(location) else None
+    return named or os.environ.get(BLOBS_VARIABLE) or None
+
+
+def _key_in_postgres(url: str) -> bytes:
+    _require_psycopg()
+    from standfast.store.postgres.installation import snapshot_key
+
+    return snapshot_key(url)
+
+
+def _require_psycopg() -> None:
+    if find_spec("psycopg") is None or find_spec("psycopg_pool") is None:
+        raise NotConfigured("a store in PostgreSQL needs psycopg", hint="pip install 'standfast[postgres]'")
+
+
+def key_from_file(path: Path) -> bytes:
+    """Return the snapshot key in a secret file; `NotConfigured` if it is too short."""
+    try:
+        key = path.read_bytes().rstrip(b"\r\n")
+    except OSError as error:
+        raise NotConfigured(f"the key file {path} cannot be read: {error.strerror or error}") from None
+    if len(key) < _MIN_KEY_BYTES:
+        raise NotConfigured(f"the key file {path} must have at least {_MIN_KEY_BYTES} bytes, got {len(key)}")
+    return key
 
 
 def key_from_text(text: str) -> bytes:

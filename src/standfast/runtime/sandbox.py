@@ -10,7 +10,6 @@ import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import msgspec
@@ -28,7 +27,7 @@ from standfast.ports.clock import Clock, SystemClock
 from standfast.ports.language_runtime import LanguageRuntime
 from standfast.ports.session_store import SessionStore
 from standfast.ports.trace import TraceSink
-from standfast.runtime.data_dir import KEY_VARIABLE, DataDir, key_from_text
+from standfast.runtime.data_dir import KEY_VARIABLE, DataDir, key_from_text, open_sql_store
 from standfast.runtime.sessions.approvals import approving
 from standfast.sandbox.engine_kinds import SandboxConfig, kind_of
 from standfast.tools.builtin.discovery import discovery_tools
@@ -36,6 +35,7 @@ from standfast.tools.builtin.mounts import Mount, MountTable
 from standfast.tools.context import RunContext
 from standfast.tools.decorator import AnyTool, as_registered
 from standfast.tools.registry import ToolRegistry
+from standfast.tools.tool_table import ToolSource
 
 if TYPE_CHECKING:
     from standfast.runtime.code_runs import CodeRuns, CodeRuntime
@@ -202,6 +202,8 @@ def limits_over(base: SessionLimits, given: Mapping[str, int]) -> SessionLimits:
 
 def open_runs(options: SandboxOptions, registry: ToolRegistry) -> CodeRuns:
     """Open the sandbox that *options* describe, in memory or in a data directory."""
+    if registry.outdated():
+        registry.refresh()
     store, key = _open_store(options.data_dir)
     from standfast.runtime.code_runs import CodeRuns
     from standfast.runtime.code_turns import SandboxServices
@@ -270,6 +272,8 @@ class Sandbox(SandboxFacade):
             raise InvalidArgument("this sandbox is open already")
         if self._foreign is not None:
             return self
+        if self.registry.outdated():
+            await asyncio.to_thread(self.registry.refresh)
         runs = open_runs(self.options, self.registry)
         runs.services.dispatcher.home = asyncio.get_running_loop()
         self._runtime = CodeRuntime(runs, self.options.language_of(None))
@@ -279,6 +283,8 @@ class Sandbox(SandboxFacade):
         runtime, self._runtime = self._runtime, None
         if runtime is not None:
             await runtime.close()
+        for source in self.registry.connected:
+            await source.close()
 
     # ── runs ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -404,6 +410,10 @@ class Sandbox(SandboxFacade):
         return await self._language.destroy_session(SessionId(session))
 
     @property
+    def is_open(self) -> bool:
+        return self._foreign is not None or self._runtime is not None
+
+    @property
     def _language(self) -> LanguageRuntime:
         return self._open if self._foreign is None else self._foreign
 
@@ -434,7 +444,10 @@ def make_registry(options: SandboxOptions) -> ToolRegistry:
         for tool in http_tools(options.allow_hosts, allow_private=options.allow_private_hosts):
             registry.register(tool)
     for candidate in options.tools:
-        registry.register(as_registered(candidate))
+        if isinstance(candidate, ToolSource):
+            registry.connect(candidate)
+        else:
+            registry.register(as_registered(candidate))
     return registry
 
 
@@ -445,14 +458,12 @@ def _open_store(data_dir: str | os.PathLike[str] | None) -> tuple[SessionStore, 
         given = os.environ.get(KEY_VARIABLE)
         key = key_from_text(given) if given else secrets.token_bytes(32)
         return MemorySessionStore(owner_is_dead=owner_is_dead), key
-    from standfast.store.sqlite.sessions import SqliteSessionStore
-
-    home = DataDir(Path(data_dir))
-    store = SqliteSessionStore(home.database, owner_is_dead=owner_is_dead)
+    home = DataDir(data_dir)
+    store = open_sql_store(home.database, owner_is_dead)
     try:
         return store, home.snapshot_key()
     except NotConfigured:
-        if store.database.writable or home.key_file.exists():
+        if getattr(store.database, "writable", True) or home.key_file.exists():
             store.database.close()
             raise
         return store, secrets.token_bytes(32)  # nothing was ever signed here, and nothing can be

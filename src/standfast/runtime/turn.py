@@ -18,7 +18,8 @@ import asyncio
 import contextvars
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -160,6 +161,26 @@ class LiveFeed:
         for bell in self._bells:
             bell.receive(event)
 
+    def put(self, seq: int, event: Event) -> None:
+        """Keep an event that another process published as number *seq*, unless it is known."""
+        if seq <= self.last_seq:
+            return
+        if seq > self.last_seq + 1:
+            self._ring.clear()
+        self.last_seq = seq
+        self._ring.append((seq, self._clock(), event))
+
+    def first(self) -> Event | None:
+        """Return the oldest event that is kept."""
+        return self._ring[0][2] if self._ring else None
+
+    def last(self) -> Event | None:
+        """Return the newest event that is kept."""
+        return self._ring[-1][2] if self._ring else None
+
+    def has(self, bell: EventSignal) -> bool:
+        return bell in self._bells
+
     def listen(self, bell: SignalKind) -> SignalKind:
         """Pass events to *bell* until it leaves."""
         self._bells.append(bell)
@@ -180,7 +201,8 @@ class LiveFeed:
         first = self._ring[0][0] if self._ring else self.last_seq + 1
         if not first - 1 <= seq <= self.last_seq:
             raise Missed
-        return [(number, event) for number, _, event in self._ring if number > seq]
+        new = list(islice(reversed(self._ring), self.last_seq - seq))  # numbers have no gaps
+        return [(number, event) for number, _, event in reversed(new)]
 
     def oldest(self) -> int:
         """Return the position before the oldest event that is kept."""
@@ -208,6 +230,7 @@ class TurnRequest(msgspec.Struct, frozen=True):
     consumes: str | None = None
     extension: Json = None
     prompt: PromptLayer | None = None
+    settings: Mapping[str, Json] = msgspec.field(default_factory=dict)
 
 
 class Turn(Generic[Output]):
@@ -242,11 +265,12 @@ class Turn(Generic[Output]):
         self._begin_waiter: asyncio.Future[None] | None = None
         self._subscriptions: list[Subscription] = []
 
-    def start(self) -> None:
-        """Begin now, without waiting for anything."""
+    def start(self) -> asyncio.Task[TurnResult[Any]]:
+        """Begin now, without waiting for anything; return the task that runs it."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._main())
             self._task.add_done_callback(_retrieve_exception)
+        return self._task
 
     async def begun(self) -> None:
         """Wait until the turn is on disk, or has failed before that. Only one caller may wait."""
@@ -270,9 +294,7 @@ class Turn(Generic[Output]):
 
     async def settled(self) -> TurnResult[Output]:
         """Return the result of any kind: `await turn` without the `TurnStopped`."""
-        self.start()
-        task = self._task
-        assert task is not None
+        task = self.start()
         if not task.done():
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)

@@ -28,6 +28,7 @@ from standfast.model.limits import SessionLimits
 from standfast.ports.clock import Clock, SystemClock
 from standfast.ports.code_engine import CodeEngine
 from standfast.ports.trace import TraceSink
+from standfast.sandbox.quickjs.build import GuestMissing
 
 if TYPE_CHECKING:
     from standfast.sandbox.monty.workers import MontyWorkers
@@ -209,6 +210,14 @@ class CodeEngines:
 
     def named(self, name: str) -> CodeEngine:
         return self.get(name).cells
+
+    def build(self, name: str) -> str:
+        """Return the engine of this name with its build; without the build if it cannot run here."""
+        try:
+            kind = find_kind(name)
+            return name if kind is None else f"{name} {kind.version()}"
+        except (CodeExecutionUnavailable, ImportError, GuestMissing):
+            return name
 
     @property
     def opened(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Unpack
 
 import msgspec
@@ -27,12 +27,13 @@ from standfast.model.session import (
     SessionHead,
     SessionId,
     TurnRecord,
+    TurnState,
     TurnSummary,
 )
 from standfast.model.task import TaskRecord
 from standfast.model.trigger import Occurrence, Trigger
 from standfast.ports import session_store as port
-from standfast.store import rules
+from standfast.store import local_work, rules
 from standfast.store.memory_prune import prune
 from standfast.store.memory_tables import OpenTurn, SessionRow, Tables, copied
 from standfast.store.rules import PlacedTask
@@ -54,6 +55,18 @@ class MemorySessionStore:
     async def close(self) -> None:
         """Nothing to let go of."""
 
+    async def offer(
+        self, now_ms: int, offer_ms: int, agents: tuple[str, ...], limit: int, without: tuple[str, ...] = ()
+    ) -> list[port.Work]:
+        return await local_work.offer(self, now_ms, agents, limit, without)
+
+    def listen(self, hear: Callable[[str], None]) -> Callable[[], None]:
+        """Nothing is announced here: other processes of this machine poll."""
+        return lambda: None
+
+    async def announce(self, text: str) -> None:
+        """Do nothing: no other process listens."""
+
     # Sessions and their history
 
     async def open_session(self, head: SessionHead) -> SessionHead:
@@ -66,10 +79,17 @@ class MemorySessionStore:
         row = self._tables.sessions.get(session_id)
         return None if row is None else row.head
 
-    async def heads(self) -> list[SessionHead]:
+    async def heads(
+        self, *, agent: str | None = None, after: tuple[int, str] | None = None, limit: int | None = None
+    ) -> list[SessionHead]:
         with self._lock:
-            found = [row.head for row in self._tables.sessions.values()]
-        return sorted(found, key=rules.head_order)
+            heads = [row.head for row in self._tables.sessions.values()]
+        found = [
+            head
+            for head in heads
+            if agent in (None, head.agent) and (after is None or rules.head_order(head) < after)
+        ]
+        return sorted(found, key=rules.head_order, reverse=True)[:limit]
 
     async def describe(self, session_id: str, **description: Unpack[port.Description]) -> None:
         with self._lock:
@@ -160,6 +180,12 @@ class MemorySessionStore:
             tables.add_state(row, state)
         if new.first is not None and not tables.is_known(new.first):
             tables.add_input(new.first)
+        if (turn := new.turn) is not None:
+            record = rules.new_record(turn, new.head.created_at)
+            row.open = tables.open[turn.turn_id] = OpenTurn(record, turn.make_input(row.head, ()), None)
+            row.open.add_entries(new.journal)
+            row.turns.append(turn.turn_id)
+            tables.turns[turn.turn_id] = record
 
     async def add_usage(
         self, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
@@ -310,13 +336,31 @@ class MemorySessionStore:
             row = self._tables.sessions.get(session_id)
             return None if row is None or row.open is None else row.open.record
 
-    async def open_turn_journal(self, session_id: str) -> port.TurnInProgress | None:
+    async def open_turn_journal(self, session_id: str) -> port.JournaledTurn | None:
         with self._lock:
             row = self._tables.sessions.get(session_id)
             turn = None if row is None else row.open
             if turn is None:
                 return None
-            return port.TurnInProgress(record=turn.record, input=turn.input, journal=tuple(turn.journal))
+            return port.JournaledTurn(record=turn.record, input=turn.input, journal=tuple(turn.journal))
+
+    async def turn_journal(self, turn_id: str) -> port.JournaledTurn | None:
+        with self._lock:
+            record, turn = self._tables.turns.get(turn_id), self._tables.open.get(turn_id)
+            if record is not None and turn is not None:
+                return port.JournaledTurn(record=record, input=turn.input, journal=tuple(turn.journal))
+            kept = self._tables.journals.get(turn_id)
+            if record is None or kept is None:
+                return None
+            return port.JournaledTurn(record=record, input=kept[0], journal=kept[1])
+
+    async def drop_journals(self, before_ms: int) -> int:
+        with self._lock:
+            turns, kept = self._tables.turns, self._tables.journals
+            old = [turn_id for turn_id in kept if (turns[turn_id].ended_at or 0) < before_ms]
+            for turn_id in old:
+                del kept[turn_id]
+            return len(old)
 
     async def see_clock(self, boot: str, offset_ms: int) -> port.SeenClock:
         with self._lock:
@@ -332,6 +376,19 @@ class MemorySessionStore:
         with self._lock:
             unfinished = self._tables.open.values()
             return [turn.record for turn in unfinished if self._can_continue(turn, now_ms, lease_ms)]
+
+    async def turn_counts(self, now_ms: int, *, lease_now_ms: int | None = None) -> port.TurnCounts:
+        lease_ms = now_ms if lease_now_ms is None else lease_now_ms
+        with self._lock:
+            turns = list(self._tables.open.values())
+            stuck = {turn.record.turn_id for turn in turns if self._can_continue(turn, now_ms, lease_ms)}
+            states = [turn.record.state for turn in turns if turn.record.turn_id not in stuck]
+            return port.TurnCounts(
+                queued=sum(item.kind == "queue" for item in self._tables.inputs.values()),
+                running=states.count(TurnState.RUNNING),
+                waiting=states.count(TurnState.WAITING),
+                stuck=len(stuck),
+            )
 
     async def cancel(self, turn_id: str) -> bool:
         with self._lock:
@@ -411,6 +468,8 @@ class MemorySessionStore:
         if commit.usage:
             row.head = rules.used(row.head, commit.now_ms, commit.usage)
         tables.change(turn, rules.ended(turn.record, commit.summary, commit.now_ms))
+        if commit.journal is not None:
+            tables.journals[commit.turn_id] = (turn.input, (*turn.journal, *commit.journal))
         tables.close_turn(row, turn)
         for item in row.injected():  # what missed the last checkpoint starts a turn of its own, in its place
             assert row.inputs is not None
@@ -606,10 +665,12 @@ class MemorySessionStore:
     # Records of plugins
 
     async def put_plugin_record(
-        self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int
+        self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int, *, replace: bool = True
     ) -> None:
         records, place = self._tables.plugin_records, (plugin_id, scope)
         with self._lock:
+            if not replace and key in records.get(place, {}):
+                return
             if body is not None:
                 records.setdefault(place, {})[key] = body
             elif (kept := records.get(place)) is not None:
@@ -626,6 +687,40 @@ class MemorySessionStore:
             return sorted(self._tables.plugin_records.get((plugin_id, scope), {}).items())
 
     # The rest
+
+    async def usage_by_day(self, since_ms: int) -> list[port.DayUsage]:
+        with self._lock:
+            ended = [it for it in self._tables.turns.values() if (it.ended_at or -1) >= since_ms]
+            models = {name: row.head.model for name, row in self._tables.sessions.items()}
+        return rules.usage_by_day(ended, models)
+
+    async def survey(self) -> port.StoreSurvey:
+        with self._lock:
+            tables = self._tables
+            opened = list(tables.open.values())
+            leases = sorted(
+                (turn.lease for turn in opened if turn.lease is not None), key=lambda it: it.session_id
+            )
+            counted: dict[str, Sized] = {
+                "sessions": tables.sessions,
+                "segments": tables.graph.segments,
+                "turns": tables.turns,
+                "journals": tables.journals,
+                "inputs": tables.inputs,
+                "blobs": tables.blobs,
+                "states": tables.states,
+                "approvals": tables.approvals,
+                "triggers": tables.triggers,
+            }
+            return port.StoreSurvey(
+                leases=tuple(
+                    port.HeldLease(session_id=it.session_id, owner=it.owner, until_ms=it.until_ms)
+                    for it in leases
+                ),
+                turns=tuple(turn.record for turn in opened),
+                rows={name: len(table) for name, table in counted.items()},
+                bytes=None,
+            )
 
     async def prune(self, request: port.PruneRequest) -> port.Pruned:
         with self._lock:

@@ -114,6 +114,8 @@ class Tables:
         self.sessions: dict[str, SessionRow] = {}
         self.turns: dict[str, TurnRecord] = {}
         self.open: dict[str, OpenTurn] = {}
+        self.journals: dict[str, tuple[bytes, tuple[JournalEntry, ...]]] = {}
+        """The first input and the journal of turns that have ended, as far as they are kept."""
         self.keys: dict[tuple[str, str], str] = {}
         self.inputs: dict[str, QueuedInput] = {}
         self.contents: dict[str, bytes] = {}
@@ -159,6 +161,7 @@ class Tables:
 
     def drop_turn(self, turn_id: str) -> None:
         record = self.turns.pop(turn_id)
+        self.journals.pop(turn_id, None)
         if record.idempotency_key is not None:
             del self.keys[record.session_id, record.idempotency_key]
 

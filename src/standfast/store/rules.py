@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, Unpack
 
@@ -24,7 +25,7 @@ import msgspec
 from standfast import errors
 from standfast.graph.history import Branch
 from standfast.model.approval import Approval, ApprovalState, Decision
-from standfast.model.limits import UsageEntry, add_to_ledger
+from standfast.model.limits import Usage, UsageEntry, add_to_ledger
 from standfast.model.outcome import Approved, Denied, Elapsed, Expired, Finished, Wait, Waiting, WaitOutcome
 from standfast.model.session import (
     SessionCharter,
@@ -50,12 +51,66 @@ _encode = msgspec.json.Encoder().encode
 _pack = msgspec.msgpack.Encoder().encode
 
 
+# Usage
+
+_DAY_MS: Final = 86_400_000
+
+
+def usage_by_day(turns: Iterable[TurnRecord], models: Mapping[str, str]) -> list[port.DayUsage]:
+    """Add up what *turns* used; *models* are those of their sessions."""
+    found: dict[tuple[int, str, str], tuple[int, Usage]] = {}
+    for turn in turns:
+        if turn.summary is not None and turn.ended_at is not None:
+            place = (turn.ended_at // _DAY_MS, turn.session_id, turn.agent)
+            count, usage = found.get(place, (0, Usage()))
+            found[place] = (count + 1, usage + turn.summary.usage)
+    return [
+        port.DayUsage(
+            day=day,
+            session_id=session_id,
+            agent=agent,
+            model=models.get(session_id, ""),
+            turns=count,
+            usage=usage,
+        )
+        for (day, session_id, agent), (count, usage) in sorted(
+            found.items(), key=lambda item: (-item[0][0], *item[0][1:])
+        )
+    ]
+
+
+# Kept journals
+
+_journals = msgspec.msgpack.Decoder(tuple[bytes, tuple[port.JournalEntry, ...]])
+_PACKED_BYTES: Final = 1_024
+"""The smallest journal that is compressed."""
+
+
+def pack_journal(first: bytes, entries: tuple[port.JournalEntry, ...]) -> bytes:
+    """Return the journal of a turn as one record: a byte that says whether it is compressed, and the rest."""
+    data = _pack((first, entries))
+    return b"\0" + data if len(data) < _PACKED_BYTES else b"\1" + zlib.compress(data, 1)
+
+
+def unpack_journal(body: bytes, what: str) -> tuple[bytes, tuple[port.JournalEntry, ...]]:
+    """Return the first input and the entries of a packed journal; `RecordCorrupt` names *what*."""
+    try:
+        return _journals.decode(zlib.decompress(body[1:]) if body[:1] == b"\1" else body[1:])
+    except (zlib.error, msgspec.DecodeError):
+        raise errors.RecordCorrupt(what) from None
+
+
+def journal_texts(first: bytes, entries: tuple[port.JournalEntry, ...]) -> list[bytes]:
+    """Return everything in a journal that could name a blob."""
+    return [first, *(entry.body for entry in entries)]
+
+
 # Sessions
 
 
-def head_order(head: SessionHead) -> tuple[int, int, str]:
-    """Sort sessions by last use, the latest first."""
-    return -head.updated_at, -head.created_at, head.session_id
+def head_order(head: SessionHead) -> tuple[int, str]:
+    """Sort sessions by last use; in lists the latest is first."""
+    return head.updated_at, head.session_id
 
 
 def parent_of(head: SessionHead) -> str | None:
@@ -323,8 +378,10 @@ def answer_of(approval: Approval) -> WaitOutcome | None:
         case ApprovalState.PENDING:
             return None
         case ApprovalState.APPROVED:
+            if approval.answer_schema is not msgspec.UNSET:
+                return Approved(answer=approval.kwargs, by=approval.decided_by)
             if approval.edited_digest is None:
-                return Approved(by=approval.decided_by)
+                return Approved(by=approval.decided_by, grant=approval.grant or None)
             args = approval.args or None
             return Approved(arguments=approval.kwargs, args=args, by=approval.decided_by)
         case ApprovalState.DENIED:

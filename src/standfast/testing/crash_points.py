@@ -4,7 +4,7 @@ Wrap the store and the model of a program, and call `point` before and after eve
 pass of a point gets the next number. Run the program with `STANDFAST_CRASH_AT=1`, then 2, then 3, and so on:
 every run ends with SIGKILL one point later than the one before, until one reaches its end.
 
-A write has three points: before it, inside its transaction between the last write and the commit (SQLite
+A write has three points: before it, inside its transaction between the last write and the commit (databases
 only), and between the commit and the return to the caller. Every method of a store that is not listed as a
 read counts as a write.
 
@@ -29,8 +29,10 @@ CRASH_AT: Final = "STANDFAST_CRASH_AT"
 
 _READS: Final = (
     "head", "heads", "frame", "path", "turn", "turns", "open_turn", "open_turn_journal", "unfinished",
-    "inputs", "blob", "state", "approvals", "approval", "plugin_record", "plugin_records", "close",
-    "children", "with_queued", "task", "tasks", "trigger", "triggers",
+    "turn_journal", "inputs", "blob", "state", "approvals", "approval", "plugin_record",
+    "plugin_records", "close", "children", "with_queued", "task", "tasks", "trigger", "triggers",
+    "offer", "announce", "turn_counts", "survey",
+    "usage_by_day",
 )  # fmt: skip
 
 
@@ -67,13 +69,13 @@ class CrashPoints:
         if database is not None and self._signal == signal.SIGKILL:
             write_soon = database.write_soon
 
-            def write_and_pass(job: Callable[[Any], Any]) -> Any:
+            def write_and_pass(job: Callable[[Any], Any], scope: Any = None) -> Any:
                 def written(connection: Any) -> Any:
                     result = job(connection)
                     self.point("written, not committed")
                     return result
 
-                return write_soon(written)
+                return write_soon(written, scope)
 
             database.write_soon = write_and_pass
         return cast(SessionStore, _CrashingStore(store, self))
@@ -92,7 +94,7 @@ class _CrashingStore:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        if name in _READS or not callable(found):
+        if name in _READS or name == "listen" or not callable(found):
             return found
 
         async def write(*args: Any, **kwargs: Any) -> Any:

@@ -68,6 +68,25 @@ class HistoryContract(StoreContract):
         await take_turn(store, "t3", "middle", now_ms=NOW + 20)
         assert [head.session_id for head in await store.heads()] == ["new", "middle", "old"]
 
+    async def test_sessions_are_listed_page_by_page(self, store: SessionStore) -> None:
+        """Ours: a page begins after the last session of the one before, also among those used at one time."""
+        for number in range(7):
+            head = msgspec.structs.replace(a_head(f"p{number}"), updated_at=NOW + number // 3)
+            agent = "even" if number % 2 == 0 else "odd"
+            await store.open_session(msgspec.structs.replace(head, agent=agent))
+        every = [head.session_id for head in await store.heads()]
+        assert every == ["p6", "p5", "p4", "p3", "p2", "p1", "p0"]
+        found: list[str] = []
+        after = None
+        while page := await store.heads(after=after, limit=2):
+            assert len(page) == min(2, 7 - len(found))
+            found += [head.session_id for head in page]
+            after = page[-1].updated_at, page[-1].session_id
+        assert found == every
+        assert [head.session_id for head in await store.heads(agent="even", limit=3)] == ["p6", "p4", "p2"]
+        assert [head.session_id for head in await store.heads(agent="odd")] == ["p5", "p3", "p1"]
+        assert await store.heads(agent="none", limit=3) == []
+
     async def test_describing_a_session_keeps_its_history(self, store: SessionStore) -> None:
         """Ours: the CLI resumes sessions of other agents."""
         before = await take_turn(store)

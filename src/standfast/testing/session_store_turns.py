@@ -10,7 +10,15 @@ import pytest
 from standfast import errors
 from standfast.model.message import AssistantMessage
 from standfast.model.session import Entry, SessionHead, TurnState
-from standfast.ports.session_store import Begun, CommitRefused, JournalEntry, Repeated, Save, SessionStore
+from standfast.ports.session_store import (
+    Begun,
+    CommitRefused,
+    JournalEntry,
+    Repeated,
+    Save,
+    SessionStore,
+    TurnCounts,
+)
 from standfast.testing.session_values import (
     LEASE_MS,
     NOW,
@@ -20,6 +28,7 @@ from standfast.testing.session_values import (
     a_save,
     a_wait,
     an_entry,
+    an_input,
     begin,
     claimant,
     finished,
@@ -183,6 +192,26 @@ class LeaseContract(StoreContract):
         assert first.lease.fence > late.lease.fence
         assert second.lease.fence > dead.lease.fence
         assert first.lease.owner == "w2"
+
+    async def test_every_unfinished_turn_is_counted_once(self, store: SessionStore) -> None:
+        """Ours: an operator sees what is queued, what runs, what waits, and what no process continues."""
+        assert await store.turn_counts(NOW) == TurnCounts()
+        await begin(store, "t1", "s1")
+        await begin(store, "t2", "s2", claimant("dead"))
+        tick = a_wait("tick", due_in_ms=10 * LEASE_MS)
+        for number in (3, 4, 5):
+            begun = await begin(store, f"t{number}", f"s{number}")
+            await store.park(
+                begun.lease, Save(turn_id=f"t{number}", entries=(), waits=(tick,)), waiting(tick)
+            )
+        await store.cancel("t5")
+        await take_turn(store, "t6", "s6")
+        for number, kind in enumerate(("queue", "queue", "inject")):
+            await store.put_input(an_input(f"i{number}", kind))
+        assert await store.turn_counts(NOW) == TurnCounts(queued=2, running=1, waiting=2, stuck=2)
+        late = NOW + 2 * LEASE_MS
+        assert await store.turn_counts(late) == TurnCounts(queued=2, waiting=2, stuck=3)
+        assert len(await store.unfinished(late)) == 3
 
     async def test_an_owner_that_lost_its_lease_can_write_nothing(self, store: SessionStore) -> None:
         """Ours: port rule 2, fencing. Not even with the same owner's name."""

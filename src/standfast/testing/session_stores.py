@@ -18,6 +18,7 @@ from standfast.testing.session_store_children import (
     SnapshotContract,
 )
 from standfast.testing.session_store_history import HistoryContract
+from standfast.testing.session_store_journals import JournalContract, SurveyContract
 from standfast.testing.session_store_prune import PruneContract
 from standfast.testing.session_store_states import StateContract, StateRetentionContract
 from standfast.testing.session_store_tasks import TaskContract, TriggerContract
@@ -35,6 +36,8 @@ class SessionStoreContract(
     TurnContract,
     LeaseContract,
     TurnEndContract,
+    JournalContract,
+    SurveyContract,
     InputContract,
     WaitContract,
     ChildContract,

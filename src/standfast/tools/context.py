@@ -6,10 +6,10 @@ the model nor guest code sees that parameter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, Union, get_args, get_origin
 
 from standfast.errors import InvalidArgument, ServiceUnavailable
 from standfast.model.canonical import Json
@@ -39,9 +39,14 @@ class AsksModel(Protocol):
 
 
 class Attachments(Protocol):
-    """Bytes that are stored with the session by their digest, and attached to the result of the call."""
+    """Bytes that are stored with the session by their digest, and attached to the result of the call.
 
-    def keep(self, data: bytes, *, media_type: str, name: str | None = None) -> AttachmentPart: ...
+    The model sees those `shown`: images, for the most part, since not every model takes other media.
+    """
+
+    def keep(
+        self, data: bytes, *, media_type: str, name: str | None = None, shown: bool = False
+    ) -> AttachmentPart: ...
 
     async def read(self, digest: str) -> bytes | None: ...
 
@@ -66,7 +71,9 @@ class _NoTurn:
 
     sources: Mapping[str, str] = {}
 
-    def keep(self, data: bytes, *, media_type: str, name: str | None = None) -> AttachmentPart:
+    def keep(
+        self, data: bytes, *, media_type: str, name: str | None = None, shown: bool = False
+    ) -> AttachmentPart:
         raise ServiceUnavailable("attachments", "there is no turn around the call")
 
     async def read(self, digest: str) -> bytes | None:
@@ -77,6 +84,24 @@ class _NoTurn:
 
 
 NO_TURN: Final = _NoTurn()
+
+
+def drop_report(kind: str, body: Json) -> None:
+    """Drop an event: there is no turn around the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class PersonAnswer:
+    """A person's answer to an `AskPerson`, with the `state` that the question carried.
+
+    The `action` is `"accept"`; after a question that is `declinable` also `"decline"`, or `"cancel"` if it
+    expired, and `value` is empty then.
+    """
+
+    value: dict[str, Json]
+    state: Json = None
+    by: str | None = None
+    action: Literal["accept", "decline", "cancel"] = "accept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +129,10 @@ class RunContext(Generic[Deps_co]):
     """The limits of its session."""
     attachments: Attachments = field(default=NO_TURN, repr=False)
     triggers: Triggers = field(default=NO_TURN, repr=False)
+    answer: PersonAnswer | None = None
+    """The answer to the question that this call asked with `AskPerson`, in the execution that follows it."""
+    report: Callable[[str, Json], None] = field(default=drop_report, repr=False)
+    """Show an event of this call to the observers of the session: `ctx.report("progress", {"done": 3})`."""
 
     async def complete(
         self,
@@ -145,6 +174,22 @@ class CompleteAfter:
 
 
 @dataclass(frozen=True, slots=True)
+class AskPerson:
+    """Returned by a tool: ask a person, then execute the call again with the answer as `ctx.answer`.
+
+    The question is an approval request with `message` as its reason. An approval carries the answer, which
+    must fit the JSON Schema of an object, *answer*; a denial ends the call, unless the question is
+    *declinable*: then the call is executed again after a denial too. No worker waits for it. *state* is kept
+    with the question for the execution that follows.
+    """
+
+    message: str
+    answer: dict[str, Any] = field(default_factory=lambda: {"type": "object"})
+    state: Json = None
+    declinable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ContinueAs:
     """Returned by a tool: the turn ends here; *task* is taken up in a new frame that begins with *seed*."""
 
@@ -153,9 +198,9 @@ class ContinueAs:
     reason: str = "continue_as"
 
 
-_LATER: Final = (CompleteLater, CompleteAfter, ContinueAs)
+_LATER: Final = (CompleteLater, CompleteAfter, AskPerson, ContinueAs)
 
-Later = CompleteLater | CompleteAfter | ContinueAs
+Later = CompleteLater | CompleteAfter | AskPerson | ContinueAs
 """What a tool returns instead of a value. Only turns understand it; in the sandbox it is no JSON."""
 
 

@@ -17,6 +17,7 @@ from standfast.model.limits import CapabilityLimits
 from standfast.tools.context import RunContext
 from standfast.tools.registered_tool import OnInterrupted, OnTimeout, RegisteredTool, ToolLoop, owner_of
 from standfast.tools.schema import read_signature
+from standfast.tools.tool_table import ToolSource
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -94,7 +95,7 @@ class PlainFunction(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-AnyTool = Union[Tool[Any, Callable[[Deps], None]], RegisteredTool, PlainFunction]  # noqa: UP007 - generic
+AnyTool = Union[Tool[Any, Callable[[Deps], None]], RegisteredTool, PlainFunction, ToolSource]  # noqa: UP007
 """A tool for an agent whose deps are `Deps`, in any of the forms users have it in."""
 
 
@@ -224,7 +225,7 @@ def _make(
         output_schema=signature.output_schema,
         side_effect=effect,
         limits=limits or CapabilityLimits(),
-        approval_policy=_approval(approval, called),
+        approval_policy=checked_approval(approval, called),
         idempotent=idempotent,
     )
     registered = RegisteredTool(
@@ -269,7 +270,8 @@ def collect_tools(namespace: Iterable[object]) -> list[RegisteredTool]:
     return list(found.values())
 
 
-def _approval(value: ApprovalPolicy, name: str) -> ApprovalPolicy:
+def checked_approval(value: ApprovalPolicy, name: str) -> ApprovalPolicy:
+    """Return an approval policy; raise `InvalidArgument` if it is unknown, or its rule is no expression."""
     try:
         policy: ApprovalPolicy = msgspec.convert(msgspec.to_builtins(value), ApprovalPolicy)
     except (msgspec.ValidationError, TypeError):

@@ -194,15 +194,18 @@ class Dispatcher:
                 return settle_failure(tool, admitted.request_digest, error.error_object())
         if policy == "none":
             return admitted
-        if isinstance(policy, str):
+        if isinstance(policy, str) or not self.meets(policy.auto.rule, admitted):
             return NeedsApproval(admitted)
+        return admitted
+
+    def meets(self, rule: str, call: Admitted) -> bool:
+        """Return whether *rule*, evaluated in the sandbox, is true for a call; false if it fails."""
         try:
-            view_args, _ = to_json(admitted.bound.view_args)
-            view_kwargs, _ = to_json(admitted.bound.view_kwargs)
+            args, _ = to_json(call.bound.view_args)
+            kwargs, _ = to_json(call.bound.view_kwargs)
         except StandfastError:
-            return NeedsApproval(admitted)
-        approved = self._evaluate_rule(policy.auto.rule, view_args, view_kwargs, session_id)
-        return admitted if approved else NeedsApproval(admitted)
+            return False
+        return self._evaluate_rule(rule, args, kwargs, call.session_id)
 
     def check(
         self, tool: RegisteredTool, args: object, kwargs: object, *, session_id: str, call_id: int

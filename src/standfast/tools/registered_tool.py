@@ -151,7 +151,8 @@ class RegisteredTool:
     """A contract and its handler.
 
     With a `signature` the handler is a plain typed function; without one it takes the `ToolCallContext`, and
-    the contract's schemas check its arguments. An isolated tool has both: the signature checks the call.
+    the contract's schemas check its arguments. An isolated tool has both: the signature checks the call. A
+    handler that `wants_context` gets the `RunContext` before the `ToolCallContext`.
     """
 
     capability: Capability
@@ -164,6 +165,7 @@ class RegisteredTool:
     on_timeout: OnTimeout = "report"
     loop: ToolLoop = "own"
     expose_errors: bool = True
+    wants_context: bool = False
     digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -214,7 +216,9 @@ class RegisteredTool:
     @property
     def takes_context(self) -> bool:
         """Whether the handler's first parameter is a `RunContext`."""
-        return self.signature is not None and self.signature.takes_context and not self.isolate
+        if self.signature is None:
+            return self.wants_context
+        return self.signature.takes_context and not self.isolate
 
     @property
     def runs_code(self) -> bool:
@@ -279,11 +283,64 @@ def check_against_schema(capability: Capability, context: ToolCallContext) -> di
     }
 
 
+def check_schema(schema: Json, what: str) -> None:
+    """Raise `InvalidArgument` unless *schema* is the JSON Schema of an object and complete in itself."""
+    import jsonschema_rs
+
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        raise InvalidArgument(f"{what} is not described by the JSON Schema of an object")
+    try:
+        if refers_outside(schema):
+            raise InvalidArgument(f"{what}: its JSON Schema refers to another document")
+        jsonschema_rs.validator_for(schema)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{what}: its JSON Schema is wrong: {str(error)[:200]}") from None
+
+
+def refers_outside(schema: Json) -> bool:
+    """Return whether a schema refers to another document, which a validator would fetch."""
+    if isinstance(schema, list):
+        return any(refers_outside(part) for part in schema)
+    if not isinstance(schema, dict):
+        return False
+    return any(
+        (key in ("$ref", "$dynamicRef", "$recursiveRef", "$schema") and _is_foreign(key, part))
+        or refers_outside(part)
+        for key, part in schema.items()
+    )
+
+
+def _is_foreign(key: str, reference: Json) -> bool:
+    if not isinstance(reference, str):
+        return False  # a property of this name
+    known = (
+        "http://json-schema.org/draft-",
+        "https://json-schema.org/draft",
+        "http://json-schema.org/schema",
+    )
+    return not reference.startswith(known if key == "$schema" else "#")
+
+
+def validate_answer(schema: dict[str, Any], answer: Json, what: str = "the answer does not fit") -> None:
+    """Raise `InvalidArgument`, which begins with *what*, if *answer* does not fit its schema."""
+    _validate(schema, answer, what)
+
+
+_MAX_VALIDATORS: Final = 1024
+_validators: Final[dict[int, tuple[dict[str, Any], Any]]] = {}
+"""Compiled schemas by identity, each with its schema, so that no other can get the same identity."""
+
+
 def _validate(schema: dict[str, Any], value: Json, what: str) -> None:
     import jsonschema_rs  # imported where a contract brings its own schema, and only there
 
+    known = _validators.get(id(schema))
+    if known is None:
+        if len(_validators) >= _MAX_VALIDATORS:
+            _validators.clear()
+        known = _validators[id(schema)] = (schema, jsonschema_rs.validator_for(schema))
     try:
-        jsonschema_rs.validator_for(schema).validate(value)
+        known[1].validate(value)
     except jsonschema_rs.ValidationError as error:
         where = "".join(f"[{part!r}]" for part in error.instance_path)
         raise InvalidArgument(f"{what}: {error.message}{' at ' + where if where else ''}") from None

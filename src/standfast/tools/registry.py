@@ -42,7 +42,7 @@ from standfast.model.capability import (
     checked_availability,
 )
 from standfast.tools.registered_tool import RegisteredTool
-from standfast.tools.tool_table import Binding, StaticTools, ToolProvider, ToolTable, bindings_of
+from standfast.tools.tool_table import Binding, StaticTools, ToolProvider, ToolSource, ToolTable, bindings_of
 
 
 class CatalogTool(msgspec.Struct, frozen=True):
@@ -189,6 +189,7 @@ class ToolRegistry:
         self._table = ToolTable()
         self._generation = 0
         self._resolved: dict[Binding, RegisteredTool] = {}
+        self._connected: dict[str, tuple[ToolSource, int]] = {}
         if given := list(tools):
             self.upsert(REGISTERED, StaticTools(given))
 
@@ -215,6 +216,34 @@ class ToolRegistry:
         bindings = bindings_of(source, provider)
         with self._lock:
             return self._commit(self._table.rebind(source, bindings), bindings)
+
+    def connect(self, source: ToolSource) -> None:
+        """Add a source that is listed by `refresh`, now and whenever its revision has changed."""
+        with self._lock:
+            if source.source in self._connected or source.source in self._table.sources:
+                raise InvalidArgument(
+                    f"the tool source {source.source!r} is there twice", hint="give one of them another name"
+                )
+            self._connected = {**self._connected, source.source: (source, -1)}
+
+    def outdated(self) -> bool:
+        """Return whether the tools of a connected source have changed since they were listed."""
+        return any(one.revision != listed for one, listed in self._connected.values())
+
+    def refresh(self) -> None:
+        """List the connected sources whose tools have changed. It asks them, which may block."""
+        for name, (source, listed) in list(self._connected.items()):
+            if source.revision == listed:
+                continue
+            bindings = bindings_of(name, source)
+            with self._lock:
+                self._commit(self._table.rebind(name, bindings), bindings)
+                self._connected = {**self._connected, name: (source, source.revision)}
+
+    @property
+    def connected(self) -> list[ToolSource]:
+        """The connected sources."""
+        return [source for source, _ in self._connected.values()]
 
     def remove(self, source: str) -> int:
         """Take a source away; returns the generation. Its tools are orphans until they are listed again."""
@@ -354,6 +383,7 @@ class ToolRegistry:
         with self._lock:
             twin._table, twin._generation = self._table, self._generation
             twin._resolved = dict(self._resolved)
+            twin._connected = self._connected
         return twin
 
     def compose_session_catalog(

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -45,6 +45,24 @@ class ToolProvider(Protocol):
     def resolve(self, name: str) -> RegisteredTool | None:
         """A tool's contract with the handler that carries it out; `None` if there is no such tool."""
         ...
+
+
+@runtime_checkable
+class ToolSource(ToolProvider, Protocol):
+    """A source whose tools can change while it is connected, such as an MCP server; `tools=` takes it.
+
+    `revision` differs from 0 once the tools are known, and with every change after that.
+    """
+
+    @property
+    def source(self) -> str:
+        """The name under which a registry connects it."""
+
+    @property
+    def revision(self) -> int: ...
+
+    async def close(self) -> None:
+        """Release what it holds; it can be used again."""
 
 
 class StaticTools:
@@ -228,6 +246,10 @@ class ToolTable(msgspec.Struct, frozen=True, dict=True):
         for binding in bindings:
             manifest, name = binding.manifest, binding.manifest.name
             known = entries.get(manifest.id)
+            if known is None and name not in bound:
+                entries[manifest.id] = ToolEntry(ToolStateEntry(name=name, source=source), binding)
+                bound[name] = manifest.id
+                continue
             for kind, value, holder in (
                 ("id", manifest.id, known),
                 ("name", name, entries[bound[name]] if name in bound else None),
@@ -248,7 +270,8 @@ class ToolTable(msgspec.Struct, frozen=True, dict=True):
 
     def rebind(self, source: str, bindings: Sequence[Binding]) -> ToolTable:
         """Bind these to a source, and nothing else: what it no longer offers becomes an orphan."""
-        return self._released(self._ids_of(source)).extend(source, bindings)
+        known = self._released(self._ids_of(source)) if source in self.sources else self
+        return known.extend(source, bindings)
 
     def remove(self, source: str) -> ToolTable:
         """Forget a source; its tools become orphans."""

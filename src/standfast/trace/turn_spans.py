@@ -3,8 +3,8 @@
 Every event of a turn is fed to its machine with its time, and is in the journal. So the spans follow from the
 inputs: a call begins where an input leads to `RunTool` and ends with `ToolSettled`, a wait lies between
 `WaitOpened` and `WaitEnded`. A process that takes a turn over replays the journal without recording, and then
-knows when every unfinished span began. Only the start of a model call is not in the journal: a call without a
-stored reply is made again.
+knows when every unfinished span began. Only the start of a model call is not in the journal: the input that
+leads to it is, so that the spans of a turn can be derived from its journal later (`journal_spans`).
 
 Rules
 -----
@@ -23,7 +23,7 @@ import msgspec
 
 from standfast.errors import Code, StandfastError
 from standfast.machine import inputs
-from standfast.machine.commands import Command, RunTool
+from standfast.machine.commands import CallModel, Command, RunTool
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.canonical import Json
 from standfast.model.capability import CallStatus
@@ -69,7 +69,7 @@ class TurnSpans:
         self._machine = machine
         self._started_ms = 0
         self._started: inputs.TurnStarted | None = None
-        self._model_call: tuple[ModelCallStarted, int] | None = None
+        self._model_call: tuple[int, int, int] | None = None  # number, attempt, start
         self._calls: dict[int, tuple[RunTool, int]] = {}
         self._waits: dict[str, tuple[Wait, int]] = {}
         self._silent = False
@@ -90,7 +90,18 @@ class TurnSpans:
                 self._started, self._started_ms = given, given.at_ms
             self.fed(given, machine.feed(given))
         self._silent = False
+        self.resumed()
+
+    def resumed(self) -> None:
+        """Record that a process took the turn over. A model call that was under way is made again."""
+        if self._model_call is not None:
+            number, attempt, _ = self._model_call
+            self._model_call = (number, attempt, self._tracer.clock.now_ms())
         self._event("turn_taken_up", {"agent": self._about.agent})
+
+    def interrupted(self) -> None:
+        """Record that the process that ran the turn died, or gave it back, at some time after now."""
+        self._event("turn_interrupted", {"agent": self._about.agent})
 
     def parked(self, outcome: Waiting) -> None:
         self._event("turn_parked", {"waits": [wait.kind for wait in outcome.waits]})
@@ -145,7 +156,7 @@ class TurnSpans:
 
         def shown(event: Event) -> None:
             if type(event) is ModelCallStarted:
-                self._model_call = (event, self._tracer.clock.now_ms())
+                self._model_call = (event.number, event.attempt, self._tracer.clock.now_ms())
             show(event)
 
         return shown
@@ -166,12 +177,16 @@ class TurnSpans:
                 facts: dict[str, Json] = {"outcome": tag}
                 if isinstance(outcome, Approved | Denied) and outcome.by is not None:
                     facts["decided_by"] = outcome.by
+                if isinstance(outcome, Approved) and outcome.grant is not None:
+                    facts["grant"] = outcome.grant
                 self._end_wait(wait_id, given.at_ms, _WAIT_STATUS.get(tag, "ok"), facts)
             case _:
                 pass
         for command in following:
             if isinstance(command, RunTool):
                 self._calls.setdefault(command.call.call_id, (command, given.at_ms))
+            elif isinstance(command, CallModel):
+                self._model_call = (command.number, command.attempt, given.at_ms + command.delay_ms)
 
     def _replied(self, given: inputs.ModelReplied, following: Sequence[Command]) -> None:
         body = reply_facts(given)
@@ -196,13 +211,9 @@ class TurnSpans:
         started, self._model_call = self._model_call, None
         if started is None:
             return
-        event, started_ms = started
-        facts: dict[str, Json] = {
-            "model": self._about.model_id,
-            "number": event.number,
-            "attempt": event.attempt,
-        }
-        key = f"model.{event.number}"
+        number, attempt, started_ms = started
+        facts: dict[str, Json] = {"model": self._about.model_id, "number": number, "attempt": attempt}
+        key = f"model.{number}"
         self._span(
             "model_call", self._about.model_id, key, (started_ms, at_ms), status=status, body=facts | body
         )

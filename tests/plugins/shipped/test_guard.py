@@ -192,7 +192,7 @@ def test_a_refused_call_is_not_made_and_the_model_learns_why(memory: Place) -> N
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_an_asked_call_waits_for_a_person_and_runs_once_approved(place: Place, restarted: bool) -> None:
-    """Ours: ask, also across a restart; the person's word is the last."""
+    """Ours: ask, also across a restart; the person's decision wins."""
     ledger = Ledger()
     guard = Guard([{"tool": "pay", "when": {"cents": {"gt": 100}}, "then": "ask", "reason": "a large sum"}])
 

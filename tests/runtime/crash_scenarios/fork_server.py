@@ -17,6 +17,7 @@ from typing import Any
 
 import scenarios
 
+import standfast.store.postgres.sessions
 import standfast.store.sqlite.sessions  # noqa: F401 (what is imported here is not imported by each child)
 from standfast.testing.crash_points import CRASH_AT, CrashPoints
 

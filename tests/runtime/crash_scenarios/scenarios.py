@@ -150,6 +150,22 @@ def ordinary(stage: Stage) -> Tools:
     return [put, charge, refund, publish]
 
 
+def granting(stage: Stage) -> Tools:
+    """A call that needs a person, and one before it during which a person gives a grant."""
+    refund = ordinary(stage)[2]
+
+    @tool(side_effect="write", idempotent=True, loop="runtime")
+    async def put(ctx: RunContext[None]) -> str:
+        """May be repeated; meanwhile, a person grants refunds."""
+        runtime = stage.open_runtime()
+        if not await runtime.grants():
+            end = runtime.now_ms() + 3_600_000
+            await runtime.grant("refund", given_by="ada", expires_at=end, session="s")
+        return stage.effect("put", ctx)
+
+    return [put, refund]
+
+
 def asking(stage: Stage) -> Tools:
     @tool(on_interrupted="ask")
     def charge(ctx: RunContext[None]) -> str:
@@ -274,6 +290,14 @@ SCENARIOS = {
         ],
         ordinary,
     ),
+    "grant": Scenario(
+        [
+            {"when": "go", "tool_calls": calls("put")},
+            {"when_tool": "put", "tool_calls": calls("refund")},
+            {"when_tool": "refund", "text": "done"},
+        ],
+        granting,
+    ),
     "ask": Scenario(
         [{"when": "go", "tool_calls": calls("charge")}, {"when_tool": "charge", "text": "done"}], asking
     ),
@@ -350,6 +374,12 @@ class ToldModel:
 # Playing
 
 
+def location(home: Path) -> Path | str:
+    """Return the URL that the file `store` holds, or else the path of a SQLite file."""
+    named = home / "store"
+    return named.read_text() if named.exists() else home / "standfast.db"
+
+
 async def play(job: dict[str, Any], points: CrashPoints) -> dict[str, Any]:
     """One process: go on, finish, do one more turn, report. If its disk fails, it tries again afterwards."""
     stage = Stage(Path(job["home"]), points)
@@ -369,7 +399,7 @@ async def _play(stage: Stage, job: dict[str, Any]) -> dict[str, Any]:
     scenario = SCENARIOS[job["scenario"]]
     model = stage.points.model(ToldModel(scenario.rules, stage))
     agent: Agent[Any, Any] = Agent(model, name="clerk", tools=scenario.tools(stage), limits=scenario.limits)
-    store = stage.points.store(open_store(stage.home / "standfast.db"))
+    store = stage.points.store(open_store(location(stage.home)))
     if job.get("how") == "decide":
         return await _decide(stage, store)
     if job.get("forgetful"):

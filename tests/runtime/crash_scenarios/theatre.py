@@ -44,11 +44,12 @@ class ForkServer:
 
 
 class Theatre:
-    """A few servers that play many cases at once, each in a directory of its own. Sweeps kill at *points*."""
+    """Servers that play many cases at once, each in a store of its own. Sweeps kill at *points*."""
 
-    def __init__(self, root: Path, points: range) -> None:
+    def __init__(self, root: Path, points: range, new_url: Callable[[], str] | None = None) -> None:
         self._root = root
         self.points = points
+        self._new_url = new_url
         self._here = threading.local()
         self._servers: list[ForkServer] = []
         self._threads = ThreadPoolExecutor(WORKERS)
@@ -57,6 +58,8 @@ class Theatre:
     def play(self, case: Callable[[ForkServer, Path], Any]) -> Any:
         home = self._root / f"case{next(self._cases)}"
         home.mkdir()
+        if self._new_url is not None:
+            (home / "store").write_text(self._new_url())
         if not hasattr(self._here, "server"):
             self._here.server = ForkServer()
             self._servers.append(self._here.server)
@@ -245,6 +248,15 @@ def _parallel(truth: Truth) -> None:
     assert sorted(one["capability"] for one in truth.approvals) == ["publish", "refund"]
 
 
+def _grant(truth: Truth) -> None:
+    """The grant approved the call, once, and no person was asked."""
+    _finished(truth)
+    assert truth.decisions == []
+    (approval,) = truth.approvals
+    assert (approval["capability"], approval["decided_by"]) == ("refund", "ada")
+    assert approval["grant"].startswith("grt_")
+
+
 def _ask(truth: Truth) -> None:
     """It was run once more than a person allowed, at most; and never without being asked for."""
     _finished(truth)
@@ -311,6 +323,7 @@ def _switched(truth: Truth) -> None:
 ENDS: dict[str, Callable[[Truth], None]] = {
     "sequence": _sequence,
     "parallel": _parallel,
+    "grant": _grant,
     "ask": _ask,
     "retry": _retry,
     "ask_late": _ask_late,

@@ -13,6 +13,7 @@ from host_stage import staged
 from stand_ins import Place, until
 
 from standfast import Runtime, Session
+from standfast.durable.journal import HEARTBEAT_MS, SILENT_MS
 from standfast.model.message import ToolMessage
 from standfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
 from standfast.runtime.agent_runtime import open_store
@@ -141,7 +142,7 @@ async def _foreign(place: Place, owner: str, **changes: Any) -> TaskRecord:
         kind=changes.pop("kind", TaskKind.OTHER),
         state=changes.pop("state", TaskState.RUNNING),
         created_at=1,
-        updated_at=1,
+        updated_at=place.clock.now_ms(),
         owner=owner,
         **changes,
     )
@@ -163,6 +164,60 @@ def test_a_task_of_a_live_process_is_left_to_it_and_told_to_end_by_its_record(pl
             await stage.runtime.recover_tasks()
             (task,) = await stage.host.list_background_tasks("root")
             assert task.state is TaskState.CANCEL_REQUESTED
+
+    asyncio.run(main())
+
+
+def test_a_task_on_another_machine_is_interrupted_after_a_long_silence(place: Place) -> None:
+    """Bug: a task of a machine that had died was never ended, because its process could not be seen."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            await _foreign(place, "another-machine/boot:1:1/r.1")
+            await stage.runtime.recover_tasks()
+            assert (await _states(stage.runtime))["theirs"] is TaskState.RUNNING
+            place.clock.advance(SILENT_MS / 1000 + 1)
+            await stage.runtime.recover_tasks()
+            (task,) = await stage.host.list_background_tasks("root")
+            assert task.error is not None
+            assert (task.state, task.error.code) == (TaskState.FAILED, "INTERRUPTED")
+
+    asyncio.run(main())
+
+
+def test_a_running_task_shows_other_machines_that_it_is_alive(place: Place) -> None:
+    """Ours: its record is written every 20 seconds; observers see no change."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            await stage.host.spawn_managed_task("root", TaskSpec(id="job"), asyncio.Event().wait)
+            place.clock.advance(HEARTBEAT_MS / 1000 + 1)
+            await stage.runtime.recover_tasks()
+            task = await stage.runtime.store.task("root", "job")
+            assert task is not None
+            assert (task.state, task.updated_at) == (TaskState.RUNNING, place.clock.now_ms())
+
+    asyncio.run(main())
+
+
+def test_a_runtime_that_leaves_work_to_others_takes_over_no_task(place: Place) -> None:
+    """Bug: with `keeper=False`, a program that only queued inputs ended and continued others' tasks."""
+
+    async def main() -> None:
+        async with staged(place):
+            pass
+        gone = "another-machine/boot:1:1/r.1"
+        await _foreign(place, gone)
+        place.clock.advance(SILENT_MS / 1000 + 1)
+        async with place.runtime(keeper=False) as runtime:
+            await until(lambda: runtime.looked_s is not None)
+            assert (await _states(runtime))["theirs"] is TaskState.RUNNING
+        async with place.runtime() as runtime:
+
+            async def is_over() -> bool:
+                return (await _states(runtime))["theirs"] is TaskState.FAILED
+
+            await until(is_over)
 
     asyncio.run(main())
 

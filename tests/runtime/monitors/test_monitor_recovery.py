@@ -15,10 +15,11 @@ import msgspec
 import pytest
 from monitor_stage import RUNNING, SESSION, Stage, gone, is_running, pids_in, until, until_now
 
+from standfast.durable.journal import SILENT_MS
 from standfast.model.monitor import MonitorState
 from standfast.model.task import TaskRecord, TaskState
 from standfast.runtime.monitors.process import ProcessMark, is_alive
-from standfast.runtime.monitors.running_monitor import SILENT_MS, monitor_of
+from standfast.runtime.monitors.running_monitor import monitor_of
 from standfast.testing.clock import FakeClock
 
 pytestmark = pytest.mark.slow

@@ -98,6 +98,7 @@ class CodeExecutor:
         self.written = WrittenMessages(options.language)
         """The messages as the model wrote and reads them."""
         self._running: ModelCell | None = None
+        self.engine_name = options.engine
 
     @property
     def language(self) -> str:

@@ -74,7 +74,7 @@ total""",
 - Variables, functions and imports stay for the next cell, and for the next turn.
 - Tools are functions, called by name: `order("A1")`, or several at once:
   `import asyncio` and `await asyncio.gather(order("A1"), order("A2"))`. A tool that fails raises; catch what
-  you can deal with. A call that needs a person's word waits there until it is given.
+  you can deal with. A call that needs approval waits there until a person decides.
 - `finish(value)` ends the turn with your answer to the user. Call it when the task is done.
 - `continue_as(task, seed)` ends the turn and begins `task` in a fresh context that knows only `seed`.
 - `history[n]` is the result of cell n: `history[-1]["stdout"]`, `["result"]`, `["error"]`. What was too long
@@ -95,7 +95,7 @@ total""",
 - Tools are functions that take one object and return a promise: `await order({order_id: "A1"})`, or several
   at once: `await Promise.all([order({order_id: "A1"}), order({order_id: "A2"})])`. `await` works at the top
   level. A tool that fails rejects with an Error that has `name`, `message` and `code`; catch what you can
-  deal with. A call that needs a person's word waits there until it is given.
+  deal with. A call that needs approval waits there until a person decides.
 - `finish(value)` ends the turn with your answer to the user. Call it last, when the task is done.
 - `continue_as({task, seed})` ends the turn and begins `task` in a fresh context that knows only `seed`.
 - `history[n]` is the result of cell n: `history.at(-1).stdout`, `.result`, `.error`. What was too long to

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import secrets
 import time
+from functools import partial
 from typing import assert_never
 
 import msgspec
 
 from standfast.durable.effects import EffectWaits
+from standfast.durable.grants import list_grants
 from standfast.errors import Code, ErrorObject
 from standfast.machine.commands import RunTool
 from standfast.model.approval import Approval, ApprovalState, bind_approval
-from standfast.model.canonical import Json
+from standfast.model.canonical import Json, to_json
 from standfast.model.capability import SettledCall
+from standfast.model.grant import Grant
 from standfast.model.outcome import Approved, Completed, Denied, Elapsed, Expired, Failed, Wait, WaitOutcome
 from standfast.plugins.turn_hooks import TurnContext
 from standfast.tools import settlement
-from standfast.tools.registered_tool import Admitted, RegisteredTool
+from standfast.tools.context import AskPerson
+from standfast.tools.registered_tool import Admitted, RegisteredTool, check_schema
 
 
 def request_approval(
@@ -28,8 +32,12 @@ def request_approval(
     *,
     interrupted: bool = False,
     reason: str | None = None,
+    grant: Grant | None = None,
 ) -> EffectWaits:
-    """Return the request to a person about a call with the arguments *given*, and the wait for the answer."""
+    """Return the request to a person about a call with the arguments *given*, and the wait for the answer.
+
+    With a *grant* the request is approved by it.
+    """
     now, (args, named) = turn.services.clock.now_ms(), given
     approval = Approval(
         approval_id=f"apr_{secrets.token_hex(10)}",
@@ -46,6 +54,12 @@ def request_approval(
         reason="it was interrupted by a crash; run it again?" if interrupted else reason,
     )
     approval = msgspec.structs.replace(approval, binding=bind_approval(approval, tool.digest))
+    granted = None
+    if grant is not None:
+        decided = {"state": ApprovalState.APPROVED, "decided_at": now, "reason": grant.reason}
+        by = {"decided_by": grant.given_by, "grant": grant.grant_id}
+        approval = msgspec.structs.replace(approval, **decided, **by)
+        granted = Approved(by=grant.given_by, grant=grant.grant_id)
     terms: dict[str, Json] = {"contract": tool.digest}
     if interrupted:
         terms["interrupted"] = True
@@ -56,7 +70,37 @@ def request_approval(
         due_at=approval.expires_at,
         value=terms,
     )
-    return EffectWaits(wait, approval)
+    return EffectWaits(wait, approval, granted=granted)
+
+
+async def grant_for(turn: TurnContext, call: Admitted) -> Grant | None:
+    """Return the oldest grant in force that approves *call*; None if a person has to."""
+    now, services = turn.services.clock.now_ms(), turn.services
+    for grant in await list_grants(services.store):
+        if not grant.is_in_force(now) or not grant.covers(turn.head, call.tool.name):
+            continue
+        # A rule is evaluated in the sandbox, which blocks.
+        if grant.rule is None or await services.threads.run(partial(turn.dispatcher.meets, grant.rule, call)):
+            return grant
+    return None
+
+
+def ask_question(turn: TurnContext, call: Admitted, question: AskPerson) -> EffectWaits:
+    """Return the question of a tool as a request to a person, with the defaults of the answer filled in."""
+    schema, _ = to_json(question.answer)
+    check_schema(schema, f"the answer that {call.tool.name}() asks for")
+    fields = schema.get("properties", {})
+    answer = {
+        name: part["default"] for name, part in fields.items() if isinstance(part, dict) and "default" in part
+    }
+    asked = request_approval(turn, call.tool, call.call_id, ([], answer), reason=question.message)
+    approval, terms = asked.approval, asked.wait.value
+    assert approval is not None
+    assert isinstance(terms, dict)
+    terms["question"] = to_json(question.state)[0]
+    if question.declinable:
+        terms["declinable"] = True
+    return EffectWaits(asked.wait, msgspec.structs.replace(approval, answer_schema=schema))
 
 
 def settle_wait(call: Admitted, command: RunTool, outcome: WaitOutcome) -> SettledCall:

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar, assert_never
 
 import msgspec
 
-from standfast.durable.effects import Deliver, EffectReady, EffectSettled, Kept, Prepared
+from standfast.durable.effects import Deliver, EffectReady, EffectSettled, EffectWaits, Kept, Prepared
 from standfast.errors import Code, ErrorObject, InvalidArgument, StandfastError
 from standfast.machine.commands import CallModel, ContinueCell, PrepareCall, RunHooks, RunTool
 from standfast.machine.inputs import (
@@ -35,21 +35,31 @@ from standfast.machine.inputs import (
     ModelReplied,
     OutputCheck,
     ToolSettled,
-    WaitOpened,
     decode_input,
     encode_input,
 )
 from standfast.model.canonical import Json, check_bounds, digest_bytes, is_light, to_json
 from standfast.model.capability import CallStatus, SettledCall, SideEffect, ToolCallContext
+from standfast.model.events import ToolReported
 from standfast.model.frame import FrameSwitch
+from standfast.model.grant import Grant
 from standfast.model.message import AssistantMessage, ToolCall
-from standfast.model.outcome import Approved, Ended, Wait
+from standfast.model.outcome import Approved, Denied, Ended, Expired, Wait
 from standfast.plugins.turn_hooks import TurnContext, TurnHooks
 from standfast.ports.session_store import Blob, JournalEntry
-from standfast.protocols.standard.approvals import request_approval, settle_wait
+from standfast.protocols.standard.approvals import ask_question, grant_for, request_approval, settle_wait
 from standfast.protocols.standard.cells import TurnCells
 from standfast.protocols.standard.model_call import ModelCall
-from standfast.tools.context import CompleteAfter, CompleteLater, ContinueAs, Later, RunContext
+from standfast.tools.context import (
+    AskPerson,
+    CompleteAfter,
+    CompleteLater,
+    ContinueAs,
+    Later,
+    PersonAnswer,
+    RunContext,
+    drop_report,
+)
 from standfast.tools.dispatch import Arrived, RunningCall
 from standfast.tools.registered_tool import (
     ARGS,
@@ -165,7 +175,8 @@ class StandardHost:
             prepared = await self._settled(command, None, error)
         elif ruling.error is not None and ruling.error.code == Code.WAITING_FOR_APPROVAL:
             prepared = await self._prepare(command, begun)
-            if isinstance(prepared, EffectReady):
+            granted = isinstance(prepared, EffectWaits) and prepared.granted is not None
+            if isinstance(prepared, EffectReady) or granted:  # else a person is asked already
                 tool = self._find(command.call)
                 prepared = self._ask(tool, command, reason=ruling.error.message)
         elif ruling.settled:
@@ -208,7 +219,7 @@ class StandardHost:
             if is_cell and isinstance(code, str) and len(given) == 1 and len(code) < limit:
                 return EffectReady(command, True, None, pure=True)  # code alone needs no validation
             admission = await self._admit(tool, command)
-        elif isinstance(command.granted, Approved):
+        elif isinstance(command.granted, Approved) or _is_declined(command):
             admission = await self._check_approved(tool, command)
         else:
             call, granted = self._placeholder(tool, command), command.granted
@@ -220,6 +231,9 @@ class StandardHost:
                 admission = settle_timed_out(self._placeholder(tool, command))
             else:
                 admission = settle_interrupted(tool, _request_digest(tool, command))
+        if isinstance(admission, NeedsApproval):
+            grant = await grant_for(self._turn, admission.call)
+            return self._ask(tool, command, grant=grant)
         return self._admitted(command, admission, is_cell)
 
     async def _admit(self, tool: RegisteredTool, command: RunTool) -> Admission:
@@ -261,12 +275,10 @@ class StandardHost:
             lambda: self._turn.dispatcher.check(tool, args, named, session_id=session_id, call_id=call_id),
         )
 
-    def _admitted(self, command: RunTool, admission: Admission, is_cell: bool) -> Prepared:
+    def _admitted(self, command: RunTool, admission: Admitted | SettledCall, is_cell: bool) -> Prepared:
         match admission:
             case SettledCall():
                 return self._known(command, admission)
-            case NeedsApproval():
-                return self._ask(admission.call.tool, command)
             case Admitted():
                 if is_cell:
                     return EffectReady(command, True, admission, pure=True)
@@ -284,10 +296,18 @@ class StandardHost:
                 assert_never(admission)
 
     def _ask(
-        self, tool: RegisteredTool, command: RunTool, *, interrupted: bool = False, reason: str | None = None
+        self,
+        tool: RegisteredTool,
+        command: RunTool,
+        *,
+        interrupted: bool = False,
+        reason: str | None = None,
+        grant: Grant | None = None,
     ) -> Prepared:
         given, call_id = _given(tool, command, _arguments(command)), command.call.call_id
-        return request_approval(self._turn, tool, call_id, given, interrupted=interrupted, reason=reason)
+        return request_approval(
+            self._turn, tool, call_id, given, interrupted=interrupted, reason=reason, grant=grant
+        )
 
     async def _resolve(self, call: ToolCall) -> None:
         """Load the tool of a call. What its source raises is raised by `_find`."""
@@ -374,7 +394,7 @@ class StandardHost:
             await hooks.take_states()  # the tool may be a plugin's and have changed its state
             hooks.deliver(settled.call_id, lambda: deliver(hooks.charged(settled)))
 
-        def put(given: Input) -> None:
+        def put(given: Input | EffectWaits) -> None:
             if not isinstance(given, ToolSettled):
                 deliver(given)
                 return
@@ -445,7 +465,7 @@ class Execution:
         if settled is not None:
             self._finish([self._settled(settled)])
 
-    def _finish(self, inputs: list[Input]) -> None:
+    def _finish(self, inputs: list[Input | EffectWaits]) -> None:
         if self._over:
             return
         self._over = True
@@ -454,7 +474,7 @@ class Execution:
         for given in inputs:
             self._deliver(given)
 
-    def _inputs_of(self, arrived: Arrived) -> list[Input]:
+    def _inputs_of(self, arrived: Arrived) -> list[Input | EffectWaits]:
         value = arrived.value
         if arrived.error is None and isinstance(value, Later):
             try:
@@ -474,8 +494,8 @@ class Execution:
             return CallTimedOut(at_ms=now, call_id=call.call_id, attempt=call.attempt, record=settled.record)
         return as_input(call.call_id, settled, now)
 
-    def _deferred(self, value: Later, running: RunningCall) -> list[Input]:
-        """Convert a deferred result into inputs of the machine."""
+    def _deferred(self, value: Later, running: RunningCall) -> list[Input | EffectWaits]:
+        """Convert a deferred result into inputs of the machine, or a wait."""
         now, turn_id, call_id = self._turn.services.clock.now_ms(), self._turn.turn_id, self._call.call_id
         match value:
             case CompleteLater():
@@ -486,7 +506,7 @@ class Execution:
                     )
                 due = now + _whole_ms(value.expires_in_s)
                 wait = Wait(wait_id=value.token, kind="completion", call_id=call_id, due_at=due)
-                return [WaitOpened(at_ms=now, wait=wait)]
+                return [EffectWaits(wait)]
             case CompleteAfter():
                 clean, _ = to_json(value.value)
                 wait = Wait(
@@ -496,7 +516,9 @@ class Execution:
                     due_at=now + _whole_ms(value.seconds),
                     value=clean,
                 )
-                return [WaitOpened(at_ms=now, wait=wait)]
+                return [EffectWaits(wait)]
+            case AskPerson():
+                return [ask_question(self._turn, self._call, value)]
             case ContinueAs():
                 check_bounds(value.seed)
                 frame_id, seed = f"{turn_id}.f{call_id}", tuple(value.seed)
@@ -552,9 +574,48 @@ def _run_context(turn: TurnContext, command: RunTool) -> RunContext[Any]:
         host=hooks.tool_host,
         attachments=hooks.attachments_of(call_id),
         triggers=hooks.triggers_of(key),
+        answer=_answer(command),
+        report=_reporter(turn, call_id),
         limits=None if turn.machine.code is None else turn.machine.code.limits,
         session_limits=None if turn.head.code is None else turn.head.code.limits,
     )
+
+
+def _reporter(turn: TurnContext, call_id: int) -> Callable[[str, Json], None]:
+    """Return what shows the events of a call; a run of the sandbox has no observers."""
+    show, turn_id = getattr(turn, "show", None), turn.turn_id
+    if show is None:
+        return drop_report
+    home = asyncio.get_running_loop()
+
+    def report(kind: str, body: Json) -> None:
+        event = ToolReported(turn_id=turn_id, call_id=call_id, kind=kind, body=to_json(body)[0])
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the turn with it
+            home.call_soon_threadsafe(show, event)
+
+    return report
+
+
+def _answer(command: RunTool) -> PersonAnswer | None:
+    """Return the answer to the question of the call, if it has asked one."""
+    granted, waited = command.granted, command.waited
+    terms = waited.value if waited is not None and isinstance(waited.value, dict) else {}
+    match granted:
+        case Approved(answer=dict(answer)):
+            return PersonAnswer(answer, terms.get("question"), granted.by)
+        case Denied() if _is_declined(command):
+            return PersonAnswer({}, terms.get("question"), granted.by, "decline")
+        case Expired() if _is_declined(command):
+            return PersonAnswer({}, terms.get("question"), None, "cancel")
+        case _:
+            return None
+
+
+def _is_declined(command: RunTool) -> bool:
+    """Return whether a person denied a question, or let it expire, whose tool wants to know that."""
+    terms = None if command.waited is None else command.waited.value
+    ended = isinstance(command.granted, Denied | Expired)
+    return ended and isinstance(terms, dict) and terms.get("declinable") is True
 
 
 # The arguments of a call

@@ -15,7 +15,15 @@ import msgspec
 from standfast.errors import ModelError, StandfastError
 from standfast.machine.inputs import ModelFailed, ModelReplied
 from standfast.model.events import ModelCallStarted, ReasoningStreamed, TextRetracted, TextStreamed
-from standfast.model.message import InputPart, Message, Part, RequestedCall, TextPart, UserMessage
+from standfast.model.message import (
+    InputPart,
+    Message,
+    Part,
+    RequestedCall,
+    TextPart,
+    ToolMessage,
+    UserMessage,
+)
 from standfast.plugins.contexts import StreamKind
 from standfast.plugins.turn_hooks import TurnContext, apply_view, reply_broken_off
 from standfast.ports import model_provider
@@ -122,7 +130,7 @@ class ModelCall:
             known = {one.name for one in tools}
             tools = (*tools, *(one for one in now.found if one.name not in known))
         return model_provider.ModelRequest(
-            messages=self.shown_messages(messages),
+            messages=self.shown_messages(with_shown_attachments(messages)),
             instructions=prompt,
             tools=tools,
             output_schema=None if turn.output is None else turn.output.schema,
@@ -203,6 +211,23 @@ class ModelCall:
             retry_after_ms=getattr(error, "retry_after_ms", None),
             attempt=self._attempt,
         )
+
+
+def with_shown_attachments(messages: list[Message]) -> list[Message]:
+    """Add the attachments that tools show to the model, in a message after the results of each round."""
+    if not any(message.attachments for message in messages if isinstance(message, ToolMessage)):
+        return messages.copy()  # as nearly always, and the history may be long
+    shown: list[Message] = []
+    pending: list[Part] = []
+    for message in messages:
+        if pending and not isinstance(message, ToolMessage):
+            shown.append(UserMessage(content=tuple(pending)))
+            pending = []
+        shown.append(message)
+        if isinstance(message, ToolMessage) and any(part.shown for part in message.attachments):
+            words = f"[attached to the result of {message.name}(), call {message.call_id}]"
+            pending += [TextPart(text=words), *(part for part in message.attachments if part.shown)]
+    return [*shown, UserMessage(content=tuple(pending))] if pending else shown
 
 
 def with_inputs_named(message: Message) -> Message:

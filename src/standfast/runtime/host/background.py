@@ -2,7 +2,8 @@
 
 Theory of operation
 -------------------
-A live record names the process that looks after its task. Once a second, live records are checked:
+A live record names the process that looks after its task, and is written every 20 s, so that the death of
+its machine is noticed as well. Once a second, live records are checked:
 
 * Cancelled tasks of this process are ended. A task that another process handed over is followed.
 * A plain task of a dead process has failed as INTERRUPTED.
@@ -16,7 +17,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-from standfast.durable.journal import owner_is_dead
+from standfast.durable.journal import HEARTBEAT_MS, owner_is_gone
 from standfast.errors import StandfastError, StoreError, TaskNotFound
 from standfast.model.message import UserMessage
 from standfast.model.outcome import Finished, Stopped, StopReason
@@ -47,11 +48,13 @@ async def recover_tasks(directory: SessionDirectory, tasks: Tasks, live: Sequenc
 
 
 async def _look_after(directory: SessionDirectory, tasks: Tasks, record: TaskRecord) -> None:
-    ours = record.owner == tasks.owner
-    if not ours and not owner_is_dead(record.owner):
+    ours, now_ms = record.owner == tasks.owner, directory.now_ms()
+    if not ours and not owner_is_gone(record.owner, record.updated_at, now_ms):
         return
     runs_here = tasks.has(record.session_id, record.id)
     if ours and (runs_here or await tasks.follow(record)):
+        if now_ms - record.updated_at > HEARTBEAT_MS:
+            await tasks.touch(record)
         if record.state is TaskState.CANCEL_REQUESTED:
             tasks.cancel_soon(record.session_id, record.id)
     elif record.kind is TaskKind.SUBAGENT:
@@ -113,9 +116,11 @@ _LOOK_S: Final = 1.0
 class BackgroundServices:
     """Made by `Runtime` when it opens, and closed by it."""
 
-    def __init__(self, directory: SessionDirectory) -> None:
+    def __init__(self, directory: SessionDirectory, *, takes_over: bool = True) -> None:
         from standfast.runtime.monitors.monitors import Monitors  # not before a runtime is opened
 
+        self._takes_over = takes_over
+        """Whether tasks and monitors of dead processes are continued here."""
         services = directory.services
         self.waits = TurnWaits()
         self.tasks = Tasks(directory, self.waits)
@@ -143,6 +148,8 @@ class BackgroundServices:
             return
         self._looked_s = at
         live = await self._directory.store.tasks(live=True)
+        if not self._takes_over and not now:
+            live = [task for task in live if task.owner == self.tasks.owner]
         await recover_tasks(self._directory, self.tasks, live)
         for session_id in list(self.watched):
             await self.tasks.handles.look(session_id)

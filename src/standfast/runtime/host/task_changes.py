@@ -115,3 +115,10 @@ def interrupted(why: str, now_ms: int) -> Change:
 def owned_by(owner: str, now_ms: int) -> Change:
     """Let the process *owner* look after the task."""
     return lambda task: _replace(task, owner=owner, updated_at=now_ms)
+
+
+def touched(owner: str, now_ms: int) -> Change:
+    """Note that *owner* is alive, unless the task is over or another process has it by now."""
+    return lambda task: (
+        _replace(task, updated_at=now_ms) if task.owner == owner and not task.state.is_terminal else task
+    )

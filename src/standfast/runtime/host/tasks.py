@@ -24,7 +24,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from standfast.durable.journal import new_owner, owner_is_dead, retire
+from standfast.durable.journal import new_owner, owner_is_gone, retire
 from standfast.errors import InvalidArgument, MonitorNotFound, StandfastError, StoreError, TaskNotFound
 from standfast.model.events import TaskChanged
 from standfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
@@ -264,6 +264,12 @@ class Tasks:
             self.tell(after)
         return after
 
+    async def touch(self, record: TaskRecord) -> None:
+        """Write a record again, for other machines to see that its process is alive."""
+        with contextlib.suppress(TaskNotFound):
+            touched = changes.touched(self.owner, self._now())
+            await self._store.change_task(record.session_id, record.id, touched)
+
     def tell(self, record: TaskRecord) -> None:
         """Show observers and the trace that a task has changed."""
         self.handles.note(record, self.owner)
@@ -345,7 +351,8 @@ class Tasks:
 
     def _is_elsewhere(self, record: TaskRecord) -> bool:
         """Return whether a live process other than this one runs the task."""
-        return record.owner != self.owner and not owner_is_dead(record.owner)
+        gone = owner_is_gone(record.owner, record.updated_at, self._now())
+        return record.owner != self.owner and not gone
 
     async def _stop(self, record: TaskRecord) -> TaskRecord:
         """End what runs here for a task, and close its record."""

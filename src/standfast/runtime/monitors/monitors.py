@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from standfast.durable.journal import HEARTBEAT_MS, owner_is_gone
 from standfast.errors import CallerError, CommandNotStarted, InvalidArgument, MonitorNotFound, TaskExists
 from standfast.model.canonical import check_bounds
 from standfast.model.monitor import (
@@ -42,7 +43,6 @@ from standfast.ports.session_store import SessionStore
 from standfast.runtime.monitors.monitor_store import MonitorStore, QueueTurn
 from standfast.runtime.monitors.process import Command, MonitorProcess, end_orphans
 from standfast.runtime.monitors.running_monitor import (
-    HEARTBEAT_MS,
     MonitorEnding,
     MonitorRecord,
     Notify,
@@ -50,7 +50,6 @@ from standfast.runtime.monitors.running_monitor import (
     begun_anew,
     interrupted,
     monitor_of,
-    owner_is_gone,
 )
 
 _GONE = "the process that ran the monitor is gone"
@@ -333,7 +332,7 @@ class Monitors:
     def _is_left(self, task: TaskRecord) -> bool:
         """Return whether no process runs a live monitor: its owner is gone, or is us and does not know it."""
         if task.owner != self.owner:
-            return owner_is_gone(task, self._clock.now_ms())
+            return not task.owner or owner_is_gone(task.owner, task.updated_at, self._clock.now_ms())
         record = monitor_of(task)
         return record is not None and record.run not in self._watches
 

@@ -22,8 +22,6 @@ from typing import Final, Literal
 
 import msgspec
 
-from standfast.durable.journal import owner_is_dead
-from standfast.durable.process_identity import machine
 from standfast.errors import Code, ErrorObject
 from standfast.model.canonical import Json
 from standfast.model.limits import U64
@@ -32,10 +30,6 @@ from standfast.model.task import TaskKind, TaskRecord, TaskState
 from standfast.ports.clock import Clock
 from standfast.runtime.monitors.process import Lines, MonitorProcess, ProcessMark
 
-HEARTBEAT_MS: Final = 20_000
-"""How often the record of a running monitor is written."""
-SILENT_MS: Final = 90_000
-"""After this time without a write, a monitor on another machine counts as abandoned."""
 KEPT_CHARS: Final = 32_768
 _LABEL_CHARS: Final = 200
 _TASK_STATES: Final = {
@@ -167,14 +161,6 @@ def _filled(task: TaskRecord, record: MonitorRecord, owner: str, now_ms: int) ->
         result={"exit_code": status.exit_code} if status.state is MonitorState.EXITED else None,
         error=status.error,
     )
-
-
-def owner_is_gone(task: TaskRecord, now_ms: int) -> bool:
-    """Return whether a task has no owner, or one that is dead or has been silent on another machine."""
-    if not task.owner or owner_is_dead(task.owner):
-        return True
-    where = task.owner.rpartition("/")[0].rsplit(":", 2)[0]
-    return where != machine() and now_ms - task.updated_at > SILENT_MS
 
 
 class UpdateRing:

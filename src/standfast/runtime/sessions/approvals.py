@@ -13,7 +13,7 @@ from standfast.model.canonical import Json, to_json
 from standfast.model.capability import SettledCall
 from standfast.ports.session_store import SessionStore
 from standfast.tools.dispatch import Dispatcher
-from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.registered_tool import RegisteredTool, validate_answer
 from standfast.tools.settlement import request_digest
 from standfast.tools.threads import DaemonThreads
 
@@ -72,7 +72,12 @@ async def decide(
 ) -> Approval:
     """Decide a request, once. *edited* returns arguments that a person edited, or refuses them first."""
     digest = None
-    if decision.args is not None or decision.kwargs is not None:
+    if approval.answer_schema is not msgspec.UNSET:
+        if decision.approved:
+            validate_answer(
+                approval.answer_schema, approval.kwargs if decision.kwargs is None else decision.kwargs
+            )
+    elif decision.args is not None or decision.kwargs is not None:
         args, kwargs = await edited(approval, decision)
         decision = msgspec.structs.replace(decision, args=args, kwargs=kwargs)
         digest = request_digest(approval.capability, args, kwargs)

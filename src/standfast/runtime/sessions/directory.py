@@ -23,6 +23,7 @@ from standfast.model.canonical import Json, digest_bytes, to_json
 from standfast.model.capability import SessionToolAccess
 from standfast.model.directive import SessionRequest
 from standfast.model.events import Event
+from standfast.model.journal import JournalEdit
 from standfast.model.message import UserMessage
 from standfast.model.plugin_options import PluginOptions
 from standfast.model.session import SessionCharter, SessionHead, SessionId
@@ -36,9 +37,12 @@ from standfast.runtime.agent_definition import AgentDefinition, declared_agents
 from standfast.runtime.dependencies import fits, inherited_factory
 from standfast.runtime.sessions import materialize
 from standfast.runtime.sessions.live_session import LiveSession, RunsTurns
+from standfast.runtime.sessions.relay import EventRelay
 from standfast.runtime.sessions.session_plugins import as_options
+from standfast.runtime.sessions.time_travel import fork_in_turn
+from standfast.runtime.sessions.turn_slots import TurnSlots
 from standfast.runtime.triggers import deliver, listeners, occurrence
-from standfast.runtime.turn import is_turn_id, new_input_id
+from standfast.runtime.turn import LiveFeed, is_turn_id, new_input_id
 
 MAX_METADATA_BYTES: Final = 16 * 1024
 
@@ -78,16 +82,20 @@ class SessionDirectory:
         agents: Mapping[str, AnyAgent],
         description: dict[str, Json],
         runner: Callable[[LiveSession, SessionDirectory, materialize.PreparedAgent], RunsTurns],
+        slots: TurnSlots | None = None,
     ) -> None:
         self.services = services
         self.agents = agents
         self.description = description
         """What is recorded with sessions about this program."""
+        self.slots = slots or TurnSlots()
         self.poll_s = 1.0
         self.is_open = True
         self.is_closing = False
         self.changed = asyncio.Event()
         """Set when there may be something to take up."""
+        self.slots.freed = self.changed.set
+        self.relay = EventRelay(services.store, services.settings.epoch, services.clock.monotonic)
         self.hosts_of = lambda session_id: NoHosts()
         self.sessions: dict[str, LiveSession] = {}
         self.cached: OrderedDict[str, LiveSession] = OrderedDict()
@@ -132,11 +140,16 @@ class SessionDirectory:
             self.sessions[session_id] = found
         return found
 
+    def kept_feed(self, session_id: str) -> LiveFeed | None:
+        """Return the feed of a session, if it has one here."""
+        live = self.sessions.get(session_id)
+        return None if live is None else live.kept_feed
+
     def tell(self, session_id: str, event: Event) -> None:
         """Publish an event to the observers of a session here."""
         live = self.sessions.get(session_id) or self._evicted.get(session_id)
         if live is not None:
-            live.feed.publish(event)
+            live.publish(event)
 
     def runner_of(self, live: LiveSession) -> RunsTurns:
         if self.is_closing or not self.is_open:
@@ -193,11 +206,25 @@ class SessionDirectory:
             await self.background.session_opened(session_id)
         return live
 
-    async def fork(self, session_id: str, new_id: str, at: str | None) -> LiveSession:
-        """Make a session over the same history, without a parent and with the default authority."""
+    async def fork(
+        self,
+        session_id: str,
+        new_id: str,
+        at: str | None,
+        number: int | None = None,
+        edit: JournalEdit | None = None,
+    ) -> LiveSession:
+        """Make a session over the same history, without a parent and with the default authority.
+
+        With *number*, it stands after that input of the turn *at*.
+        """
         head = await self.store.head(SessionId(session_id))
-        charter = None if head is None else materialize.charter_of_fork(head.charter)
-        made = await self.store.fork(session_id, SessionId(new_id), at, self.now_ms(), charter=charter)
+        if number is None:
+            charter = None if head is None else materialize.charter_of_fork(head.charter)
+            made = await self.store.fork(session_id, SessionId(new_id), at, self.now_ms(), charter=charter)
+        else:
+            made = await fork_in_turn(self.store, session_id, new_id, at or "", number, edit, self.now_ms())
+            self.changed.set()
         live = self.live(new_id)
         if head is not None and (source := await self.at_work(head)) is not None:
             await live.fork_from(source, made)
@@ -312,6 +339,7 @@ class SessionDirectory:
                 raise
         if live.deps is None and fits(agent.deps_type, deps):
             live.deps = deps
+        live.is_below = live.is_below or above is not None
         if live.inherited is None and above is not None and above.prepared is not None:
             live.inherited = inherited_factory(above.prepared.agent, above.inherited)
         return live

@@ -25,6 +25,8 @@ from standfast.ports.session_store import JournalEntry, QueuedInput, SessionStor
 from standfast.runtime.dependencies import OwnedFactory
 from standfast.runtime.result import TurnResult
 from standfast.runtime.sessions.materialize import AS_GIVEN, PreparedAgent, SessionSetup, materialize
+from standfast.runtime.sessions.relay import EventRelay
+from standfast.runtime.sessions.turn_slots import Free, TurnSlots
 from standfast.runtime.turn import RUNNING_TURN, LiveFeed, Turn, TurnRequest, detached, new_turn_id
 
 _COMES_LATER: Final = (errors.LeaseLost, errors.RuntimeClosed, errors.SessionBusy, errors.TurnUnfinished)
@@ -45,7 +47,9 @@ class InputQueue:
     """Runs the turns of queued inputs, one after the other. Used on the runtime's loop."""
 
     __slots__ = (
-        "_blocked", "_more", "_publish", "_refusal", "_run", "_services", "_session_id", "draining", "stuck",
+        "_blocked", "_more", "_publish", "_refusal", "_run", "_services", "_session_id", "_slots",
+        "_take_slot",
+        "draining", "stuck",
     )  # fmt: skip
 
     def __init__(
@@ -54,11 +58,15 @@ class InputQueue:
         services: RuntimeServices,
         run: Callable[[QueuedInput], Awaitable[object]],
         publish: Callable[[Event], None],
+        take_slot: Callable[[], Free | None],
+        slots: TurnSlots,
     ) -> None:
         self._session_id = session_id
         self._services = services
         self._run = run
         self._publish = publish
+        self._take_slot = take_slot
+        self._slots = slots
         self._more = False
         self._refusal: _Refusal | None = None
         self._blocked: _Refusal | None = None
@@ -73,10 +81,11 @@ class InputQueue:
         return done and not self.stuck and self._refusal is None and self._blocked is None
 
     def drain(self) -> None:
-        """Start running what is queued."""
+        """Start running what is queued, if there is a slot for it."""
         self._more = True
-        if self.draining is None or self.draining.done():
+        if (self.draining is None or self.draining.done()) and (free := self._take_slot()) is not None:
             self.draining = asyncio.get_running_loop().create_task(self._drain(), context=detached())
+            self.draining.add_done_callback(free)
 
     def drain_if_due(self) -> None:
         """Start running what is queued, unless that is under way or the pause before a retry is not over."""
@@ -92,9 +101,9 @@ class InputQueue:
             self._more = self.stuck = False
             while queued := [item for item in await inputs(self._session_id) if item.kind == "queue"]:
                 for item in queued:
-                    if not self.stuck:
+                    if not self.stuck and not self._slots.is_closed:
                         await self._run_input(item)
-                if self.stuck:
+                if self.stuck or self._slots.is_closed:
                     break
 
     async def _run_input(self, item: QueuedInput) -> None:
@@ -208,6 +217,9 @@ class RunsTurns(Protocol):
 class SessionOwner(Protocol):
     """The directory that a session is in."""
 
+    slots: TurnSlots
+    relay: EventRelay
+
     def runner_of(self, live: LiveSession) -> RunsTurns:
         """Return what runs the session's turns; raise if the runtime is closed or the agent unknown here."""
 
@@ -221,7 +233,7 @@ class LiveSession:
     __slots__ = (
         "__weakref__", "_changes", "_context", "_deps", "_directory", "_feed", "_last_seq", "_lock",
         "_making", "_queue", "_running", "_services", "_turns", "deps", "driver", "frame", "held", "in_turn",
-        "inherited", "prepared", "session_id", "setup", "stood",
+        "inherited", "is_below", "prepared", "session_id", "setup", "stood",
     )  # fmt: skip
 
     def __init__(
@@ -233,6 +245,8 @@ class LiveSession:
         self.deps: Any = None
         self.inherited: OwnedFactory | None = None
         """Makes the deps of turns if the agent has no factory: that of the agent above a subagent."""
+        self.is_below = False
+        """Whether a turn of another session may wait for this one's."""
         self.driver: TurnDriver | None = None
         self.setup: SessionSetup = AS_GIVEN
         self.frame = FrameCache(services.store)
@@ -270,7 +284,12 @@ class LiveSession:
         """The session's queued inputs."""
         if self._queue is None:
             self._queue = InputQueue(
-                self.session_id, self._services, self._run_input, lambda event: self.feed.publish(event)
+                self.session_id,
+                self._services,
+                self.run_input,
+                self.publish,
+                self.take_slot,
+                self._directory.slots,
             )
         return self._queue
 
@@ -306,7 +325,12 @@ class LiveSession:
             self.turn_of(turn_id).start()
         return True
 
-    async def _run_input(self, item: QueuedInput) -> TurnResult[Any]:
+    def take_slot(self) -> Free | None:
+        """Take a slot for a turn that no caller started; None if it must not start here now."""
+        agent = None if self.prepared is None else self.prepared.agent
+        return self._directory.slots.take(agent, below=self.is_below)
+
+    async def run_input(self, item: QueuedInput) -> TurnResult[Any]:
         """Run the turn of a queued input, with the deps of the turn that made it, or else the session's."""
         made_by, deps = self._deps or ("", None)
         deps = deps if made_by and item.input_id.startswith(f"{made_by}.") else self.deps
@@ -476,12 +500,24 @@ class LiveSession:
         return not given and at_rest and self._feed is None and (self._queue is None or self._queue.idle)
 
     @property
+    def kept_feed(self) -> LiveFeed | None:
+        """The session's feed, if there is one."""
+        return self._feed
+
+    @property
     def feed(self) -> LiveFeed:
         if self._feed is None:
             self._feed = LiveFeed(self._services.clock.monotonic, self._last_seq)
+            self._directory.relay.feed_made(self.session_id, self._feed)
         return self._feed
 
     def show(self, turn: Turn[Any], event: Event) -> None:
         """Publish an event to the session's observers and to the readers of the turn."""
-        self.feed.publish(event)
+        self.publish(event)
         turn.publish(event)
+
+    def publish(self, event: Event) -> None:
+        """Publish an event to the observers of this session and to those of all sessions."""
+        self.feed.publish(event)
+        for watch in self._services.watchers:
+            watch(self.session_id, event)

@@ -46,6 +46,8 @@ class PreparedAgent(msgspec.Struct, frozen=True):
 
     async def close(self) -> None:
         self.dispatcher.close()
+        for source in self.agent.registry.connected:
+            await source.close()
         await self.host.runner.spares.close()
 
 

@@ -1,8 +1,8 @@
 """Observing a session: its committed nodes, then its live events.
 
 A cursor is a position in both: the depth of the last node, and the number of the last live event. Numbers of
-live events belong to one process (`epoch`). In another process, or if the event is no longer kept, the
-observer gets a `Gap` and the committed nodes that followed.
+live events belong to one process (`epoch`); `EventRelay` brings those of other processes, under the same
+numbers. If the event is no longer kept, the observer gets a `Gap` and the committed nodes that followed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from standfast.model.message import Message
 from standfast.model.outcome import Waiting
 from standfast.ports.session_store import SessionStore
 from standfast.runtime.sessions.live_session import LiveSession
+from standfast.runtime.sessions.relay import EventRelay, Source, continues
 from standfast.runtime.turn import EventSignal, Missed
 
 _FIRST_NODES: Final = 256
+_ANSWER_S: Final = 1.0
 
 
 class SessionMessages(list[Message]):
@@ -122,54 +124,68 @@ class Observed(msgspec.Struct, frozen=True):
 class Observer:
     """Follows one session from a cursor on."""
 
-    def __init__(self, live: LiveSession, store: SessionStore, epoch: str, poll_s: float) -> None:
+    def __init__(self, live: LiveSession, store: SessionStore, relay: EventRelay, poll_s: float) -> None:
         self._live = live
         self._store = store
-        self._epoch = epoch
+        self._relay = relay
         self._poll_s = poll_s
 
     async def follow(self, cursor: Cursor) -> AsyncIterator[Observed]:
         bell = self._live.feed.listen(EventSignal())
+        elsewhere = self._relay.watch(self._live.session_id, bell)
         try:
+            if cursor.epoch not in ("", self._relay.epoch):  # the process that it names may answer
+                await elsewhere.answer(cursor.epoch, cursor.seq, min(self._poll_s, _ANSWER_S))
+            before: Source | None = None
             while True:
+                here = Source(self._relay.epoch, self._live.feed)
+                source = elsewhere.source if elsewhere.source and not self._live.busy else here
+                if here.epoch == cursor.epoch and here.feed.last_seq != cursor.seq:
+                    source = here  # its events come first
                 try:
-                    followed = cursor.epoch == self._epoch and self._live.feed.since(cursor.seq) is not None
+                    followed = cursor.epoch == source.epoch and source.feed.since(cursor.seq) is not None
                 except Missed:
                     followed = False
                 if not followed:
-                    if cursor.epoch:
+                    if cursor.epoch and not (before is not None and continues(before, source)):
                         yield Observed(Gap(), cursor)
                     async for observed in self._committed(cursor):
                         cursor = observed.cursor
                         yield observed
-                    feed = self._live.feed
+                    feed = source.feed
                     seq = feed.oldest()
                     for number, event in feed.since(seq):  # skip the turns whose nodes were yielded
                         if isinstance(event, TurnCommitted) and event.depth <= cursor.depth:
                             seq = number
-                    cursor = Cursor(cursor.depth, self._epoch, seq)
-                async for observed in self._live_since(cursor):
+                    cursor = Cursor(cursor.depth, source.epoch, seq)
+                before = source
+                async for observed in self._live_since(source, cursor):
                     cursor = observed.cursor
                     yield observed
-                if self._live.feed.last_seq == cursor.seq:
+                if source.feed.last_seq == cursor.seq and elsewhere.source in (None, source, here):
                     await bell.wait(self._poll_s)
-                    if self._live.feed.last_seq == cursor.seq and self._live.driver is None:
+                    if (
+                        source.feed.last_seq == cursor.seq
+                        and self._live.driver is None
+                        and not elsewhere.is_running
+                    ):
                         async for observed in self._committed(cursor):  # by another process
                             cursor = observed.cursor
                             yield observed
         finally:
             self._live.feed.leave(bell)
+            self._relay.leave(self._live.session_id, bell)
 
-    async def _live_since(self, cursor: Cursor) -> AsyncIterator[Observed]:
+    async def _live_since(self, source: Source, cursor: Cursor) -> AsyncIterator[Observed]:
         depth, before = cursor.depth, cursor.seq
-        for seq, event in self._live.feed.since(cursor.seq):
+        for seq, event in source.feed.since(cursor.seq):
             if isinstance(event, TurnCommitted):
                 last = event.depth - event.nodes
-                async for observed in self._committed(Cursor(depth, self._epoch, before), last):
+                async for observed in self._committed(Cursor(depth, source.epoch, before), last):
                     yield observed  # appended, or committed by another process, before this turn began
                 depth = event.depth
             before = seq
-            yield Observed(event, Cursor(depth, self._epoch, seq))
+            yield Observed(event, Cursor(depth, source.epoch, seq))
 
     async def _committed(self, cursor: Cursor, last: int | None = None) -> AsyncIterator[Observed]:
         """Yield the nodes after a cursor, up to the depth *last* if given."""

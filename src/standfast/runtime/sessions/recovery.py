@@ -10,16 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from standfast.durable.process_identity import boot_id
 from standfast.errors import StandfastError, StoreError
 from standfast.model.session import SANDBOX_AGENT, TurnRecord
-from standfast.ports.session_store import CLOCK_TOLERANCE_MS
+from standfast.ports.session_store import CLOCK_TOLERANCE_MS, WORK
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.triggers import fire_due, reschedule
 from standfast.runtime.turn import Turn
+
+_OFFER_MS: Final = 1_000
+"""How long work that was offered to this process is not offered to others."""
+_DROP_EVERY_MS: Final = 3_600_000
+_MAX_LOOKED_AT: Final = 100
+_ENGINE_S: Final = 60.0
+"""How long turns that need an engine build which is not here are not asked for again."""
 
 
 class RecoveryLoop:
@@ -31,9 +39,27 @@ class RecoveryLoop:
         self._directory = directory
         self._recover_background = recover_background
         self._clock_offset_ms: int | None = None
+        self._engines_elsewhere: dict[str, float] = {}
+        self._dropped_ms = -_DROP_EVERY_MS
+        self.looked_s: float | None = None
+        """When the last round succeeded, by the monotonic clock."""
 
     async def run(self) -> None:
         """Make a round after each change, and every `poll_s`, until the runtime closes."""
+        loop = asyncio.get_running_loop()
+
+        def hear(text: str) -> None:
+            if text in ("", WORK):
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(self._directory.changed.set)
+
+        stop_listening = self._directory.store.listen(hear)
+        try:
+            await self._make_rounds()
+        finally:
+            stop_listening()
+
+    async def _make_rounds(self) -> None:
         directory = self._directory
         while directory.is_open:  # a change can swallow the cancellation that comes with it
             with contextlib.suppress(StoreError):  # the next round may succeed
@@ -41,19 +67,54 @@ class RecoveryLoop:
                 await self.recover()
                 await self._start_queued()
                 await self._recover_background()
+                await self._drop_journals()
+                self.looked_s = directory.services.clock.monotonic()
             # Not `wait_for`: it forgets a cancellation that comes together with the change.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(directory.poll_s):
                     await directory.changed.wait()
             directory.changed.clear()
 
+    async def _drop_journals(self) -> None:
+        """Delete the journals that were kept long enough: now, and every hour."""
+        services = self._directory.services
+        now, keep_ms = services.clock.boot_ms(), services.settings.keep_journals_ms
+        if self._directory.agents and keep_ms and now - self._dropped_ms >= _DROP_EVERY_MS:
+            await services.store.drop_journals(services.clock.now_ms() - keep_ms)
+            self._dropped_ms = now
+
     async def recover(self) -> list[Turn[Any]]:
         """Take up every unfinished turn that can continue and whose agent is known here."""
         if not (self._directory.agents or self._directory.sessions):
             return []
-        leases = self._directory.services.leases
+        leases, slots = self._directory.services.leases, self._directory.slots
+        if slots.is_closed:
+            return []
+        if slots.is_limited and slots.has_room:
+            return await self._claim_offers()
         left = await self._directory.store.unfinished(self._directory.now_ms(), lease_now_ms=leases.now_ms())
+        if slots.is_limited:  # only sessions below others can start
+            left = random.sample(left, min(len(left), _MAX_LOOKED_AT))
         found = [await self._take_up(record) for record in left if record.agent != SANDBOX_AGENT]
+        return [turn for turn in found if turn is not None]
+
+    async def _claim_offers(self) -> list[Turn[Any]]:
+        """Resume the turns and start the inputs that the store offers to this process, for its slots."""
+        directory, store = self._directory, self._directory.store
+        agents = tuple(name for name, agent in directory.agents.items() if directory.slots.admits(agent))
+        now = directory.services.clock.monotonic()
+        without = tuple(build for build, until in self._engines_elsewhere.items() if now < until)
+        found = []
+        for work in await store.offer(directory.now_ms(), _OFFER_MS, agents, directory.slots.free, without):
+            if work.turn_id is None:
+                live = await directory.put_to_work(work.session_id)
+                if live is not None:
+                    live.queue.drain_if_due()
+            elif (record := await store.turn(work.turn_id)) is not None:
+                needed = "" if record.summary is None else record.summary.engine
+                if needed and needed != directory.services.engines.build(needed.partition(" ")[0]):
+                    self._engines_elsewhere[needed] = now + _ENGINE_S
+                found.append(await self._take_up(record))
         return [turn for turn in found if turn is not None]
 
     async def check_clock(self) -> None:
@@ -76,6 +137,9 @@ class RecoveryLoop:
         store = self._directory.store
         if triggers := await store.triggers():
             await fire_due(store, triggers, self._directory.now_ms())
+        slots = self._directory.slots
+        if slots.is_closed or slots.is_limited:
+            return
         for session_id in await store.with_queued():
             live = await self._directory.put_to_work(session_id)
             if live is not None:
@@ -90,7 +154,10 @@ class RecoveryLoop:
                 live = self._directory.assign(record.session_id, agent)
         if live is None or live.busy or (live.queue.is_blocked and not record.cancel_requested):
             return None
+        if (free := live.take_slot()) is None:
+            return None
         turn = live.turn_of(record.turn_id)
-        turn.start()
-        live.queue.drain()  # what was queued behind it
+        turn.start().add_done_callback(free)
+        if not self._directory.slots.is_limited:
+            live.queue.drain()  # what was queued behind it
         return turn

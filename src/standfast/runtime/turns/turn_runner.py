@@ -32,6 +32,7 @@ from standfast.durable.journal import Backoff, Replayed, replay
 from standfast.errors import (
     Code,
     CodeExecutionUnavailable,
+    EngineMismatch,
     ErrorObject,
     NotConfigured,
     ProviderMismatch,
@@ -200,6 +201,9 @@ class TurnRunner:
     def _runner_of(self, record: TurnRecord) -> TurnRunner:
         """Return a runner with the turn's agent, mostly this one; `WrongAgent` if it is unknown here."""
         here = self._agent
+        needed = "" if record.summary is None else record.summary.engine
+        if needed and needed != (found := self._services.engines.build(needed.partition(" ")[0])):
+            raise EngineMismatch(record.turn_id, needed=needed, found=found)
         if record.agent in ("", here.name):
             return self
         owner = self._directory.known_agent(record.agent)
@@ -270,7 +274,9 @@ class TurnRunner:
             request = msgspec.structs.replace(request, prompt=layer)
         await context.prepare()  # a catalog that cannot be made fails before there is a turn
         new, started = self._new_turn(turn.turn_id, request, context)
-        backoff = Backoff(self._services.settings.busy_timeout_ms / 1000)
+        # A queued input is tried again when its session is free: waiting for that would hold a slot.
+        patience_ms = 0 if request.consumes else self._services.settings.busy_timeout_ms
+        backoff = Backoff(patience_ms / 1000)
         begun = await self._services.leases.begin(
             new,
             owner,
@@ -305,6 +311,7 @@ class TurnRunner:
                 extension=request.extension,
                 prompt=request.prompt,
                 warns=warns,
+                settings=dict(request.settings),
             )
             made.append(started)
             return encode_input(started)
@@ -404,7 +411,7 @@ class TurnRunner:
                     "cancel the turn",
                 )
             await self._require_price(machine.account.limits, context)
-        driver = await self._driver(turn, machine, taken, deps, context, replayed.keys, replayed.intents)
+        driver = await self._driver(turn, machine, taken, deps, context, replayed)
         if self._spans is not None:
             self._spans.taken_up(taken.input, taken.journal)
         commands = driver.resume(ended, cancelled=taken.record.cancel_requested)
@@ -417,8 +424,7 @@ class TurnRunner:
         begun: Begun | Takeover,
         deps: Any,
         context: SessionContext,
-        journaled: set[str] | None = None,
-        intents: frozenset[str] = frozenset(),
+        replayed: Replayed | None = None,
     ) -> TurnDriver:
         history = await self._live.frame.messages_at(begun.head)
         model = self._model(context)
@@ -457,9 +463,16 @@ class TurnRunner:
             deps=deps,
         )
         host = turn_context.preamble.host(turn_context)
+        engine = getattr(context.plugins.code_executor, "engine_name", "")
         observer = TurnEventPublisher(turn.turn_id, show, self._spans)
         return TurnDriver(
-            machine, begun.lease, host, observer, self._services, journaled=journaled, intents=intents
+            machine,
+            begun.lease,
+            host,
+            observer,
+            self._services,
+            replayed=replayed,
+            engine=lambda: "" if not engine else self._services.engines.build(engine),
         )
 
     def _model(self, context: SessionContext) -> ModelProvider:

@@ -56,7 +56,7 @@ _ENVIRONMENT: Final = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 """For the interpreter and its libraries; guest code sees an empty environment."""
-_NAMESPACES: Final = (
+NAMESPACES: Final = (
     "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts",
     "--unshare-cgroup-try", "--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "jail", "--cap-drop", "ALL",
 )  # fmt: skip
@@ -118,7 +118,7 @@ def _try_bubblewrap() -> str | None:
     program = shutil.which("bwrap")
     if program is None:
         return "bwrap is not installed"
-    command = [program, *_NAMESPACES, "--ro-bind", "/", "/", "--", program, "--version"]
+    command = [program, *NAMESPACES, "--ro-bind", "/", "/", "--", program, "--version"]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_PROBE_S, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -244,7 +244,7 @@ class Jail:
         if program is None:
             raise EngineFailed("bwrap is gone")
         python = _interpreter()
-        command = [program, *_NAMESPACES, "--as-pid-1", "--clearenv"]
+        command = [program, *NAMESPACES, "--as-pid-1", "--clearenv"]
         for name, value in _ENVIRONMENT.items():
             command += ["--setenv", name, value]
         for path in (*python.shared, python.library, python.executable):

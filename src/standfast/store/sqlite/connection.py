@@ -42,10 +42,10 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import apsw
 from apsw import sqlite_extra
@@ -60,7 +60,33 @@ PRAGMA journal_size_limit = 16777216;
 """
 
 
-def connect(path: Path, busy_timeout_ms: int) -> apsw.Connection:
+class SqliteConnection(apsw.Connection):
+    """A connection to a file. It has the only write transaction, so there is nothing to lock."""
+
+    def insert_new(self, sql: str, values: Sequence[Any], refusal: Exception) -> None:
+        self.execute(f"{sql} ON CONFLICT DO NOTHING", values)
+        if not self.changes():
+            raise refusal
+
+    def lock_sessions(self, session_ids: Iterable[str]) -> None: ...
+
+    def lock_family(self, family: int) -> None: ...
+
+    def lock_blobs(self) -> None: ...
+
+    def skip_used_keys(self) -> None:
+        """Do nothing: SQLite's next key is higher than any that is there."""
+
+    def announce(self, text: str) -> None: ...
+
+    def size_bytes(self) -> int:
+        return int(self.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").get)
+
+    def lease_now(self, claimed_ms: int) -> int:
+        return claimed_ms
+
+
+def connect(path: Path, busy_timeout_ms: int) -> SqliteConnection:
     """Open *path* in WAL mode with full sync and page checksums, waiting for others in short steps."""
     connection = open_checked(str(path))
     patience = Patience(busy_timeout_ms)
@@ -125,7 +151,7 @@ class Patience:
         return True
 
 
-def _enter_wal(connection: apsw.Connection, patience: Patience) -> None:
+def _enter_wal(connection: SqliteConnection, patience: Patience) -> None:
     """Switch to WAL. SQLite asks no busy handler here, so the waiting is ours."""
     attempt = 0
     while True:
@@ -211,7 +237,7 @@ def can_write(path: Path) -> bool:
     return os.access(path.parent, os.W_OK) or _beside(path, "-shm").exists()
 
 
-def connect_read_only(path: Path, busy_timeout_ms: int) -> apsw.Connection:
+def connect_read_only(path: Path, busy_timeout_ms: int) -> SqliteConnection:
     """Open the file without changing anything; `apsw.CantOpenError` if its log cannot be read in place."""
     log = _beside(path, "-wal")
     as_it_stands = not os.access(path.parent, os.W_OK) and not (log.exists() and log.stat().st_size)
@@ -262,15 +288,15 @@ class _State(Enum):
     CHECKED = "checked"
 
 
-def open_checked(path: str, flags: int | None = None) -> apsw.Connection:
+def open_checked(path: str, flags: int | None = None) -> SqliteConnection:
     """Open *path*, a file name or a URI, through the checksum VFS."""
     _load()
     if flags is None:
-        return apsw.Connection(path, vfs=_CHECKSUM_VFS)
-    return apsw.Connection(path, flags=flags, vfs=_CHECKSUM_VFS)
+        return SqliteConnection(path, vfs=_CHECKSUM_VFS)
+    return SqliteConnection(path, flags=flags, vfs=_CHECKSUM_VFS)
 
 
-def open_unwritten(path: Path, *, immutable: bool) -> apsw.Connection:
+def open_unwritten(path: Path, *, immutable: bool) -> SqliteConnection:
     """Open a file for reading only. One without checksums is read as it is, and not upgraded."""
     options = "mode=ro&immutable=1" if immutable else "mode=ro"
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
@@ -284,13 +310,13 @@ def open_unwritten(path: Path, *, immutable: bool) -> apsw.Connection:
     return connection
 
 
-def is_checked(connection: apsw.Connection) -> bool:
+def is_checked(connection: SqliteConnection) -> bool:
     """Whether this connection checks every page that it reads, and writes checksums."""
     return bool(connection.execute("PRAGMA checksum_verification").get == "1")
 
 
 def ensure_checksums(
-    path: Path, patience: Callable[[int], bool], migrate: Callable[[apsw.Connection], None]
+    path: Path, patience: Callable[[int], bool], migrate: Callable[[SqliteConnection], None]
 ) -> None:
     """Create the file with checksums, or upgrade one that has none.
 
@@ -310,7 +336,7 @@ def ensure_checksums(
             attempt += 1
 
 
-def start_rewrite(path: Path, check: Callable[[apsw.Connection], None]) -> None:
+def start_rewrite(path: Path, check: Callable[[SqliteConnection], None]) -> None:
     """Let the next `ensure_checksums` write every checksum of a checked file anew, unless *check* raises.
 
     *check* reads the file without page checksums, in a transaction that is undone if it raises. Raises
@@ -347,7 +373,7 @@ def find_damaged_page(path: Path) -> int | None:
     return None
 
 
-def _advance(path: Path, migrate: Callable[[apsw.Connection], None]) -> bool:
+def _advance(path: Path, migrate: Callable[[SqliteConnection], None]) -> bool:
     """Take the next step towards checksums; true once every page has one."""
     _roll_back(path)
     with contextlib.closing(_open_below(path)) as db:
@@ -381,7 +407,7 @@ def _create(path: Path) -> None:
         db.execute("COMMIT")
 
 
-def _reserve(path: Path, migrate: Callable[[apsw.Connection], None]) -> None:
+def _reserve(path: Path, migrate: Callable[[SqliteConnection], None]) -> None:
     with contextlib.closing(_open_below(path)) as db:
         _lock(db)
         db.execute("BEGIN EXCLUSIVE")
@@ -406,14 +432,14 @@ def _write_checksums(path: Path) -> None:
             db.execute(f"PRAGMA application_id = {_CHECKED}")
 
 
-def _lock(db: apsw.Connection) -> None:
+def _lock(db: SqliteConnection) -> None:
     """Leave WAL mode, which takes that no other connection is open, and keep others out until *db* closes."""
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
     db.execute("PRAGMA synchronous = EXTRA")  # a journal that was deleted must not come back after power loss
     db.execute("PRAGMA journal_mode = DELETE").fetchall()
 
 
-def _state_of(db: apsw.Connection, path: Path) -> _State:
+def _state_of(db: SqliteConnection, path: Path) -> _State:
     """Read how far the file is from its header. Outside a lock the answer may be out of date."""
     header = _header(db)
     if header is None:
@@ -435,20 +461,20 @@ def page_damaged(path: Path, page: int | None) -> RecordCorrupt:
     error.hint = (
         "restore the file from a backup and check the disk; "
         "or, if another SQLite program has opened the file, "
-        f"run: {shlex.join(('standfast', 'sessions', 'rewrite-checksums', '--data-dir', str(path)))}"
+        f"run: {shlex.join(('standfast', 'sessions', 'rewrite-checksums', '--store', str(path)))}"
     )
     return error
 
 
-def _header(db: apsw.Connection) -> bytes | None:
+def _header(db: SqliteConnection) -> bytes | None:
     """The first hundred bytes of the file itself; None if it is empty."""
     whole, header = db.read("main", 0, 0, 100)
     return header if whole else None
 
 
-def _open_below(path: Path | str) -> apsw.Connection:
+def _open_below(path: Path | str) -> SqliteConnection:
     """Open a file without the checksum VFS."""
-    return apsw.Connection(str(path), vfs=_vfs_below)
+    return SqliteConnection(str(path), vfs=_vfs_below)
 
 
 def _load() -> None:
@@ -461,7 +487,7 @@ def _load() -> None:
             return
         below = apsw.vfs_names()[0]
         try:
-            with contextlib.closing(apsw.Connection(":memory:")) as db:
+            with contextlib.closing(SqliteConnection(":memory:")) as db:
                 sqlite_extra.load(db, "cksumvfs")
         except (apsw.Error, sqlite_extra.NotAvailable) as error:
             raise StoreUnavailable(

@@ -2,24 +2,15 @@
 
 Theory of operation
 -------------------
-A write is a job: a function of the connection. Jobs are queued. A caller that blocks (`write`) takes the lock
-`writing` and runs everything that is queued in one transaction; a caller that awaits (`write_soon`) leaves
-that to the one writer thread, which is started with the first such job. Both drain the same queue, so they
-share transactions and syncs. Readers use connections of their own (WAL), one for each thread that reads at
-the moment.
-
-A group of jobs is first run as it is. A job that fails before it has written anything fails alone; if one
-fails after that, the transaction is rolled back and the group is run again with a savepoint for each job.
+Writes are jobs that share transactions (see `group_writer`). Readers use connections of their own (WAL), one
+for each thread that reads at the moment.
 
 Rules
 -----
 1. Acknowledged means on disk: WAL with `synchronous=FULL`, and an answer comes after the commit.
-2. A job that raises undoes only itself. If the commit fails, every job of the group gets the error.
-3. A job may be run twice, so it touches nothing but the connection it is given.
-4. A group wakes each event loop once. A cancelled awaiter, or a closed loop, changes nothing.
-5. A connection never crosses a fork; the child has to open the file anew.
-6. A file that this process cannot write to is opened for reading only (see `connection`).
-7. Every page of the file carries a checksum (see `connection`). A file without checksums is upgraded before
+2. A connection never crosses a fork; the child has to open the file anew.
+3. A file that this process cannot write to is opened for reading only (see `connection`).
+4. Every page of the file carries a checksum (see `connection`). A file without checksums is upgraded before
    anything else uses it.
 
 Not here: tables. A component brings its own as migrations (see `schema`).
@@ -29,18 +20,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import apsw
 
 from standfast.errors import StandfastError, StoreUnavailable
+from standfast.store.sql.group_writer import GroupWriter, Job, Scope
 from standfast.store.sqlite import connection
+from standfast.store.sqlite.connection import SqliteConnection
 from standfast.store.sqlite.schema import Components, has_old_tables, is_behind, migrate_all, refuse_newer
 
 if TYPE_CHECKING:
@@ -75,8 +67,8 @@ class Database:
         self._pid = os.getpid()
         self._gate = threading.Lock()
         self._closed = False
-        self._readers: list[apsw.Connection] = []
-        self._group: GroupWriter | None = None
+        self._readers: list[SqliteConnection] = []
+        self._group: SqliteWriter | None = None
         self._private: tempfile.TemporaryDirectory[str] | None = None
         self._read_path = self.path
         self._for_writing = connection.can_write(self.path)
@@ -96,7 +88,7 @@ class Database:
         connection.create_file(self.path)
         patience = connection.Patience(max(self._busy_timeout_ms, UPGRADE_TIMEOUT_MS))
         connection.ensure_checksums(self.path, patience, lambda db: migrate_all(db, components, self.path))
-        self._group = GroupWriter(self._connect(), self._translated)
+        self._group = SqliteWriter(self._connect(), self._translated)
         if self.read(lambda db: is_behind(db, components)):
             self.write(lambda db: migrate_all(db, components, self.path))
 
@@ -117,7 +109,7 @@ class Database:
         """Whether this process may write to the file; if not, `write` raises `StoreUnavailable`."""
         return self._group is not None
 
-    def write(self, job: Callable[[apsw.Connection], T]) -> T:
+    def write(self, job: Callable[[SqliteConnection], T], scope: Scope | None = None) -> T:
         """Run *job* in a transaction; returns when that is on disk."""
         self.require_open()  # before the gate, which a fork may have left shut
         queued = Job(job)
@@ -129,7 +121,9 @@ class Database:
             raise self._translated(queued.error)
         return queued.result
 
-    def write_soon(self, job: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
+    def write_soon(
+        self, job: Callable[[SqliteConnection], T], scope: Scope | None = None
+    ) -> asyncio.Future[T]:
         """Run *job* in a transaction, whether or not the caller keeps waiting; return once it is on disk."""
         import asyncio  # blocking callers do not pay for it
 
@@ -141,7 +135,7 @@ class Database:
             group.wake()
         return future
 
-    def read(self, query: Callable[[apsw.Connection], T]) -> T:
+    def read(self, query: Callable[[SqliteConnection], T]) -> T:
         """Run *query* on a connection that sees every acknowledged write. One statement sees one state."""
         self.require_open()
         try:
@@ -149,10 +143,10 @@ class Database:
         except (apsw.Error, UnicodeError) as error:
             raise self._translated(error) from error
 
-    def read_consistently(self, query: Callable[[apsw.Connection], T]) -> T:
+    def read_consistently(self, query: Callable[[SqliteConnection], T]) -> T:
         """Like `read`, and all statements of *query* see one state."""
 
-        def in_transaction(db: apsw.Connection) -> T:
+        def in_transaction(db: SqliteConnection) -> T:
             db.execute("BEGIN")
             result = query(db)
             db.execute("COMMIT")  # after an error the connection is closed instead, see `_read`
@@ -202,7 +196,7 @@ class Database:
         if self._private is not None:
             self._private.cleanup()
 
-    def _require_writable(self) -> GroupWriter:
+    def _require_writable(self) -> SqliteWriter:
         self.require_open()
         if self._group is None:
             raise _for_good(
@@ -212,7 +206,7 @@ class Database:
             )
         return self._group
 
-    def _connect(self) -> apsw.Connection:
+    def _connect(self) -> SqliteConnection:
         if self._for_writing:
             return connection.connect(self.path, self._busy_timeout_ms)
         return connection.connect_read_only(self._read_path, self._busy_timeout_ms)
@@ -222,7 +216,7 @@ class Database:
 
     # The readers
 
-    def _read(self, query: Callable[[apsw.Connection], T]) -> T:
+    def _read(self, query: Callable[[SqliteConnection], T]) -> T:
         try:
             reader = self._readers.pop()
         except IndexError:
@@ -247,109 +241,26 @@ def _for_good(error: StoreUnavailable) -> StoreUnavailable:
 
 # The writer
 
-_MAX_GROUP: Final = 512
-
-
-class Job(Generic[T]):
-    """A write that waits for its transaction. `done` tells that there is an answer; `future` may want it."""
-
-    __slots__ = ("done", "error", "future", "result", "run")
-
-    result: T
-
-    def __init__(self, run: Callable[[apsw.Connection], T], future: asyncio.Future[T] | None = None) -> None:
-        self.run = run
-        self.future = future
-        self.error: BaseException | None = None
-        self.done = False
-
 
 class _TransactionLost(Exception):
     """SQLite rolled the whole transaction back because of one job."""
 
 
-class GroupWriter:
-    """Runs queued jobs on one connection, in groups. `translated` makes errors fit for callers."""
+class SqliteWriter(GroupWriter):
+    """Commits groups of jobs on one connection.
 
-    def __init__(self, db: apsw.Connection, translated: Callable[[BaseException], BaseException]) -> None:
-        self.jobs: queue.SimpleQueue[Job[Any]] = queue.SimpleQueue()
-        self.writing = threading.Lock()
+    A group of jobs is first run as it is. A job that fails before it has written anything fails alone; if one
+    fails after that, the transaction is rolled back and the group is run again with a savepoint for each job.
+    """
+
+    def __init__(self, db: SqliteConnection, translated: Callable[[BaseException], BaseException]) -> None:
+        super().__init__(translated)
         self.connection = db
-        self._translated = translated
-        self._asleep = threading.Lock()
-        self._asleep.acquire()
-        self._thread: threading.Thread | None = None
-        self._ended = False
 
-    def wake(self) -> None:
-        """Have the writer thread write what is queued. One caller at a time."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="standfast-writer", daemon=True)
-            self._thread.start()
-        if self._asleep.locked():
-            self._asleep.release()
+    def disconnect(self) -> None:
+        self.connection.close(True)
 
-    def finish(self, job: Job[Any]) -> None:
-        """Write here and now until *job* has its answer."""
-        with self.writing:
-            while not job.done:
-                self._write_group()
-
-    def close(self) -> None:
-        """Write what is queued, end the thread and close the connection. Nothing may be queued after it."""
-        with self.writing:
-            self._drain()
-            self.connection.close(True)
-        self._ended = True
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self.wake()
-            self._thread.join()
-
-    def _serve(self) -> None:
-        while True:
-            self._asleep.acquire()
-            if self._ended:
-                return
-            with self.writing:
-                self._drain()
-
-    def _drain(self) -> None:
-        while not self.jobs.empty():
-            self._write_group()
-
-    def _write_group(self) -> None:
-        """Commit what is queued, up to a bound. The caller holds `writing`."""
-        jobs: list[Job[Any]] = []
-        while len(jobs) < _MAX_GROUP and not self.jobs.empty():
-            jobs.append(self.jobs.get())
-        self._transact(jobs)
-        for job in jobs:
-            job.done = True
-        self._answer(jobs)
-
-    def _answer(self, jobs: list[Job[Any]]) -> None:
-        """Settle the futures of *jobs*, each on its own loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[Job[Any]]] = {}
-        for job in jobs:
-            if job.future is not None:
-                by_loop.setdefault(job.future.get_loop(), []).append(job)
-        for loop, settled in by_loop.items():
-            with contextlib.suppress(RuntimeError):  # a closed loop: no caller waits any more
-                loop.call_soon_threadsafe(self._settle, settled)
-
-    def _settle(self, jobs: list[Job[Any]]) -> None:
-        for job in jobs:
-            assert job.future is not None
-            if job.future.done():
-                continue
-            if job.error is None:
-                job.future.set_result(job.result)
-            else:
-                job.future.set_exception(self._translated(job.error))
-
-    # Transactions
-
-    def _transact(self, jobs: list[Job[Any]]) -> None:
+    def transact(self, jobs: list[Job[Any]]) -> None:
         try:
             self.connection.execute("BEGIN IMMEDIATE")
             if whole := self._run_all(jobs):
@@ -390,7 +301,7 @@ class GroupWriter:
             for other in jobs:
                 if other is not job:
                     other.error = None
-                    self._transact([other])
+                    self.transact([other])
         except BaseException as error:
             self._roll_back()
             for job in jobs:

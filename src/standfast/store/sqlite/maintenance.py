@@ -19,16 +19,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import apsw
 
 from standfast.errors import InvalidArgument, RecordCorrupt, StoreUnavailable
-from standfast.store.sqlite import connection, history, inputs, records, rows, waits
+from standfast.store.sql.tables import CHECKS
+from standfast.store.sqlite import connection
+from standfast.store.sqlite.connection import SqliteConnection
 from standfast.store.sqlite.database import Database
-from standfast.store.sqlite.rows import Row
 from standfast.store.sqlite.sandbox_migration import COMPONENTS
 from standfast.store.sqlite.schema import migrate_all
 
@@ -56,7 +56,7 @@ def back_up(database: Database, to: str | Path) -> Path:
     return target
 
 
-def _copy(source: apsw.Connection, copy: apsw.Connection) -> None:
+def _copy(source: SqliteConnection, copy: SqliteConnection) -> None:
     with copy.backup("main", source, "main") as copying:
         copying.step(-1)
 
@@ -80,25 +80,6 @@ def rename_database(path: Path, new: Path) -> None:
 
 # Checksums
 
-_RECORDS: Final[tuple[tuple[str, Callable[[Row], object]], ...]] = (
-    (waits.APPROVALS, waits.approval_of),
-    (records.SNAPSHOTS, records.snapshot_of),
-    (rows.SESSIONS, rows.session_of),
-    (rows.SEGMENTS, rows.segment_of),
-    (rows.TURNS, lambda row: rows.turn_of(row[:-1], str(row[-1]))),
-    (rows.ENTRIES, rows.entry_of),
-    (inputs.INPUTS, inputs.check_input),
-    (inputs.BLOBS, inputs.blob_of),
-    (history.STATES, history.state_body_of),
-    (waits.WAITS, waits.wait_of),
-    (records.PLUGIN_RECORDS, records.plugin_record_of),
-    (records.TASKS, records.task_of),
-    (inputs.TRIGGERS, inputs.trigger_of),
-    (inputs.OCCURRENCES, inputs.check_occurrence),
-    (waits.CLOCKS, waits.check_clock),
-)
-"""What reads the rows of each table, and what raises `RecordCorrupt` for one whose digest does not match."""
-
 _DEFINITIONS: Final = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
 
 
@@ -111,10 +92,10 @@ def rewrite_checksums(path: Path) -> int | None:
     """
     path = path.absolute()
     if not path.exists():
-        raise InvalidArgument(f"{path} does not exist", hint="name the database with --data-dir")
+        raise InvalidArgument(f"{path} does not exist", hint="name the database with --store")
     records: int | None = None
 
-    def check(db: apsw.Connection) -> None:
+    def check(db: SqliteConnection) -> None:
         nonlocal records
         records = _check(db, path)
 
@@ -132,7 +113,7 @@ def rewrite_checksums(path: Path) -> int | None:
     return records
 
 
-def _check(db: apsw.Connection, path: Path) -> int:
+def _check(db: SqliteConnection, path: Path) -> int:
     """Check all that can be checked without page checksums, and rebuild the indexes; count the records."""
     problem = db.execute("PRAGMA integrity_check(1)").get
     if problem != "ok":
@@ -140,7 +121,7 @@ def _check(db: apsw.Connection, path: Path) -> int:
     migrate_all(db, COMPONENTS, path)
     _check_definitions(db, path)
     records = 0
-    for select, check in _RECORDS:
+    for select, check in CHECKS:
         for row in db.execute(select):
             check(row)
             records += 1
@@ -148,9 +129,9 @@ def _check(db: apsw.Connection, path: Path) -> int:
     return records
 
 
-def _check_definitions(db: apsw.Connection, path: Path) -> None:
+def _check_definitions(db: SqliteConnection, path: Path) -> None:
     """Compare tables and indexes with those of a new file: one wrong letter would rebuild a wrong index."""
-    with contextlib.closing(apsw.Connection(":memory:")) as new:
+    with contextlib.closing(SqliteConnection(":memory:")) as new:
         migrate_all(new, COMPONENTS, path)
         expected = new.execute(_DEFINITIONS).fetchall()
     found = set(db.execute(_DEFINITIONS))

@@ -19,7 +19,6 @@ import base64
 import logging
 from typing import Final
 
-import apsw
 import msgspec
 
 from standfast.errors import RecordCorrupt, StoreError
@@ -27,7 +26,10 @@ from standfast.model.canonical import digest_bytes
 from standfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta, SessionState, encode_state
 from standfast.model.session import CodeSettings, SessionHead, SessionMeta
 from standfast.ports.session_store import Blob, StateRecord
-from standfast.store.sqlite import history, inputs, records, rows, schema, waits
+from standfast.store.sql import history, inputs, records, rows, waits
+from standfast.store.sql.connection import Row
+from standfast.store.sqlite import schema
+from standfast.store.sqlite.connection import SqliteConnection
 from standfast.store.sqlite.schema import Components
 
 _SESSION: Final = (
@@ -56,7 +58,7 @@ class _Meta(SessionMeta, frozen=True, kw_only=True):
 _metas = msgspec.json.Decoder(_Meta)
 
 
-def convert(db: apsw.Connection) -> None:
+def convert(db: SqliteConnection) -> None:
     """Make every former session an ordinary one and drop the tables; `StoreError` if a run of one waits."""
     waiting = db.execute("SELECT session_id FROM sandbox_runs ORDER BY session_id").fetchall()
     if waiting:
@@ -83,7 +85,7 @@ def convert(db: apsw.Connection) -> None:
     db.execute(_CLEAR)
 
 
-def _insert(db: apsw.Connection, session_id: str, row: rows.Row) -> None:
+def _insert(db: SqliteConnection, session_id: str, row: Row) -> None:
     """Write the session of *row*, a row of `sandbox_sessions`, under *session_id*."""
     meta, expires_at, state = _checked(row)
     head = SessionHead(
@@ -105,7 +107,7 @@ def _insert(db: apsw.Connection, session_id: str, row: rows.Row) -> None:
     rows.update_session(db, history.at_time(changed, head.updated_at))
 
 
-def _checked(row: rows.Row) -> tuple[_Meta, int | None, bytes]:
+def _checked(row: Row) -> tuple[_Meta, int | None, bytes]:
     """Return meta, expiry and state of a row of `sandbox_sessions` whose digests match."""
     session_id, epoch, expires_at, meta, head_digest, state_digest, state = row
     what = f"session {session_id}"
@@ -143,7 +145,7 @@ def _free_name(session_id: str, taken: set[str]) -> str:
         number += 1
 
 
-def _rename(db: apsw.Connection, session_id: str, new_id: str) -> None:
+def _rename(db: SqliteConnection, session_id: str, new_id: str) -> None:
     """Give the snapshots and approvals of the sandbox's session to its new id; an agent's stay."""
     for approval in waits.find_approvals(db, session_id=session_id):
         if not approval.run_id.startswith("t_"):

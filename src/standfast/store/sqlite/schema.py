@@ -19,14 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import apsw
-
 from standfast.errors import SchemaTooNew
 from standfast.model.former_name import FORMER_SCHEMA_TABLE
+from standfast.store.sqlite.connection import SqliteConnection
 
 _TABLE: Final = "standfast_schema"
 
-Migration = str | Callable[[apsw.Connection], None]
+Migration = str | Callable[[SqliteConnection], None]
 Components = Mapping[str, Sequence[Migration]]
 """Migrations by the name of their component."""
 
@@ -228,6 +227,15 @@ SESSIONS: Final[tuple[Migration, ...]] = (
     DROP TABLE sandbox_leftovers;
     ALTER TABLE shelf RENAME TO plugin_records;
     """,
+    """
+    -- The journals of turns that have ended, as far as they are kept. `key` is the turn's.
+    CREATE TABLE journals (
+        key INTEGER PRIMARY KEY,
+        ended_at INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    """,
 )
 
 SANDBOX_BEFORE: Final = (
@@ -292,19 +300,19 @@ SANDBOX_BEFORE: Final = (
 """The tables from when the sandbox had a store of its own. `sandbox_migration` converts them."""
 
 
-def is_behind(db: apsw.Connection, components: Components) -> bool:
+def is_behind(db: SqliteConnection, components: Components) -> bool:
     return _version_table(db) == FORMER_SCHEMA_TABLE or any(
         _version(db, name) != len(known) for name, known in components.items()
     )
 
 
-def has_old_tables(db: apsw.Connection, components: Components) -> bool:
+def has_old_tables(db: SqliteConnection, components: Components) -> bool:
     """Whether a reader needs migrations that change more than the version."""
     missing = [one for name, known in components.items() for one in known[_version(db, name) :]]
     return any(map(_changes_tables, missing))
 
 
-def refuse_newer(db: apsw.Connection, components: Components, path: Path) -> None:
+def refuse_newer(db: SqliteConnection, components: Components, path: Path) -> None:
     """Raise `SchemaTooNew` if a later release has migrated the file *path*."""
     for name, known in components.items():
         if (version := _version(db, name)) > len(known):
@@ -315,7 +323,7 @@ def refuse_newer(db: apsw.Connection, components: Components, path: Path) -> Non
             )
 
 
-def migrate_all(db: apsw.Connection, components: Components, path: Path) -> None:
+def migrate_all(db: SqliteConnection, components: Components, path: Path) -> None:
     """Bring all tables of the file *path* to their last version, inside the caller's transaction."""
     refuse_newer(db, components, path)
     if _version_table(db) == FORMER_SCHEMA_TABLE:
@@ -333,14 +341,14 @@ def migrate_all(db: apsw.Connection, components: Components, path: Path) -> None
         )
 
 
-def _version(db: apsw.Connection, component: str) -> int:
+def _version(db: SqliteConnection, component: str) -> int:
     table = _version_table(db)
     if table is None:
         return 0
     return int(db.execute(f"SELECT version FROM {table} WHERE component = ?", (component,)).get or 0)  # noqa: S608
 
 
-def _version_table(db: apsw.Connection) -> str | None:
+def _version_table(db: SqliteConnection) -> str | None:
     """Return the name of the table with the versions, which may be its former one; None in a new file."""
     # `table_exists` would answer from what this connection knew before others made the table.
     names = "SELECT name FROM sqlite_schema WHERE name IN (?, ?) ORDER BY name DESC"

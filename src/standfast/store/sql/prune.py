@@ -15,7 +15,8 @@ Rules
 4. Nothing goes that an unfinished turn still needs.
 5. Deleting a session reads no digests: one that is damaged can be destroyed too.
 6. A blob is named where its digest stands as text: in nodes, in inputs that wait, and in the input and the
-   journal of an unfinished turn, whatever else these hold; and in the list that comes with a state.
+   journal of an unfinished turn or of one whose journal is kept, whatever else these hold; and in the list
+   that comes with a state.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-import apsw
+import msgspec
 
 from standfast.model.session import split_node_id
 from standfast.ports.session_store import Pruned, PruneRequest
 from standfast.store import rules
-from standfast.store.sqlite import history, records, rows, waits
-from standfast.store.sqlite.rows import SESSIONS, Row, StoredSession, session_of
+from standfast.store.sql import history, inputs, records, rows, waits
+from standfast.store.sql.connection import Connection, Row
+from standfast.store.sql.rows import SESSIONS, StoredSession, session_of
+
+_replace = msgspec.structs.replace
 
 _PRUNABLE: Final = """
 SELECT key, id, family, leaf_key, fence, owner, until_ms, digest, head,
@@ -38,22 +42,22 @@ SELECT key, id, family, leaf_key, fence, owner, until_ms, digest, head,
         AND NOT EXISTS (SELECT 1 FROM tasks WHERE session = sessions.key AND live = 1)
         AND NOT EXISTS (SELECT 1 FROM triggers WHERE session = sessions.key AND due IS NOT NULL),
     EXISTS (SELECT 1 FROM turns WHERE session = sessions.key AND state = 'running')
-FROM sessions WHERE (?1 IS NULL OR id = ?1)
+FROM sessions WHERE (CAST(?1 AS TEXT) IS NULL OR id = ?1)
 """
-_TEXTS: Final = (
-    "SELECT body FROM segments",
-    "SELECT input FROM turns WHERE input IS NOT NULL",
-    "SELECT body FROM journal",
-    "SELECT body FROM inputs WHERE body IS NOT NULL",
-    "SELECT blobs FROM states",
-)
+TEXTS: Final = """
+SELECT body FROM segments
+UNION ALL SELECT input FROM turns WHERE input IS NOT NULL
+UNION ALL SELECT body FROM journal
+UNION ALL SELECT body FROM inputs WHERE body IS NOT NULL
+UNION ALL SELECT blobs FROM states
+"""
 
 _FAMILIES: Final = """
-SELECT DISTINCT family FROM segments WHERE ?1 IS NULL
+SELECT DISTINCT family FROM segments WHERE CAST(?1 AS TEXT) IS NULL
 UNION SELECT family FROM sessions WHERE id = ?1
 """
 _DECIDED: Final = f"""
-{waits.APPROVALS} WHERE state <> 'pending' AND (?1 IS NULL OR session_id = ?1)
+{waits.APPROVALS} WHERE state <> 'pending' AND (CAST(?1 AS TEXT) IS NULL OR session_id = ?1)
 AND run_id NOT IN (SELECT turn_id FROM turns WHERE state <> 'ended')
 """  # noqa: S608 (a constant)
 
@@ -71,8 +75,9 @@ class _Link(NamedTuple):
 # One session
 
 
-def delete_session(db: apsw.Connection, session_id: str, is_dead: rules.IsDead) -> bool:
+def delete_session(db: Connection, session_id: str, is_dead: rules.IsDead) -> bool:
     """Delete a session, unless a live owner runs a turn of it."""
+    db.lock_sessions((session_id,))
     sql = "SELECT key, family, owner FROM sessions WHERE id = ?"
     row = db.execute(sql, (session_id,)).fetchone()
     if row is None:
@@ -83,13 +88,15 @@ def delete_session(db: apsw.Connection, session_id: str, is_dead: rules.IsDead) 
     return True
 
 
-def _delete(db: apsw.Connection, key: int, family: int) -> int:
-    """Delete a session and what only it needs; returns how many segments went."""
+def _delete(db: Connection, key: int, family: int) -> tuple[int, int]:
+    """Delete a session and what only it needs; return how many segments and states went."""
+    db.lock_family(family)
     for (turn_id,) in db.execute(
         "SELECT turn_id FROM turns WHERE session = ? AND state <> 'ended'", (key,)
     ).fetchall():
         db.execute("DELETE FROM journal WHERE turn_id = ?", (turn_id,))
         waits.drop(db, str(turn_id))
+    db.execute("DELETE FROM journals WHERE key IN (SELECT key FROM turns WHERE session = ?)", (key,))
     db.execute("DELETE FROM turns WHERE session = ?", (key,))
     db.execute("DELETE FROM inputs WHERE session = ?", (key,))
     db.execute("DELETE FROM tasks WHERE session = ?", (key,))
@@ -98,13 +105,13 @@ def _delete(db: apsw.Connection, key: int, family: int) -> int:
     return _sweep(db, family)
 
 
-def _sweep(db: apsw.Connection, family: int) -> int:
-    """Delete what no session of the family can reach any more; returns how many segments went."""
+def _sweep(db: Connection, family: int) -> tuple[int, int]:
+    """Delete what no session of the family can reach any more; return how many segments and states went."""
     members = _members(db, family)
     if not members:
-        db.execute("DELETE FROM states WHERE family = ?", (family,))
-        db.execute("DELETE FROM segments WHERE family = ?", (family,))
-        return db.changes()
+        states = db.execute("DELETE FROM states WHERE family = ? RETURNING key", (family,)).fetchall()
+        segments = db.execute("DELETE FROM segments WHERE family = ? RETURNING key", (family,)).fetchall()
+        return len(segments), len(states)
     links = _links(db, family)
     names = {member.id for member in members}
     starts = [member.leaf_key for member in members]
@@ -115,70 +122,108 @@ def _sweep(db: apsw.Connection, family: int) -> int:
             kept.add(start)
             start = links[start].up
     count = _delete_segments(db, links, links.keys() - kept)
-    history.sweep_states(db, family, members)
-    return count
+    return count, history.sweep_states(db, family, members)
 
 
 # Retention
 
 
-def prune(db: apsw.Connection, request: PruneRequest) -> Pruned:
-    """Carry a request out; the file is as large as before."""
-    old_records, states = 0, history.count_states(db)
-    old = [
-        session
+def prune(db: Connection, request: PruneRequest) -> tuple[Pruned, list[str]]:
+    """Carry a request out in one transaction; the file is as large as before.
+
+    Also return the objects of deleted blobs.
+    """
+    done = Pruned()
+    for session_id in old_sessions(db, request):
+        done = plus(done, prune_session(db, request, session_id))
+    done = plus(done, prune_records(db, request))
+    for family in old_families(db, request):
+        done = plus(done, prune_family(db, request, family))
+    blobs, objects = prune_blobs(db)
+    return plus(done, blobs), objects
+
+
+def plus(one: Pruned, other: Pruned) -> Pruned:
+    """Add up what two steps have deleted."""
+    return Pruned(**{name: getattr(one, name) + getattr(other, name) for name in Pruned.__struct_fields__})
+
+
+def old_sessions(db: Connection, request: PruneRequest) -> list[str]:
+    """Return the sessions that go by age."""
+    return [
+        session.id
         for *row, idle, running in db.execute(_PRUNABLE, (request.session_id,)).fetchall()
         if rules.may_be_pruned(
             (session := session_of(tuple(row))).head, request, idle=bool(idle), running=bool(running)
         )
     ]
-    segments = sum(_delete(db, session.key, session.family) for session in old)
-    if request.sessions_before_ms is not None:
-        old_records = _old_records(db, request.sessions_before_ms, request.session_id)
-    if request.frames or request.branches:
-        for (family,) in db.execute(_FAMILIES, (request.session_id,)).fetchall():
-            segments += _prune_family(db, int(str(family)), request)
-    for (family,) in db.execute("SELECT DISTINCT family FROM states").fetchall():
-        history.sweep_states(db, int(str(family)), _members(db, int(str(family))))
-    return Pruned(
-        sessions=len(old),
-        segments=segments,
-        states=states - history.count_states(db),
-        blobs=_unnamed_blobs(db),
-        records=old_records,
-    )
 
 
-def _old_records(db: apsw.Connection, before_ms: int, session_id: str | None) -> int:
-    """Delete records that are older and count them. An occurrence delivered again afterwards is a new one."""
-    db.execute(
+def prune_session(db: Connection, request: PruneRequest, session_id: str) -> Pruned:
+    """Delete a session if it still goes by age."""
+    db.lock_sessions((session_id,))
+    if not old_sessions(db, _replace(request, session_id=session_id)):
+        return Pruned()
+    session = rows.require_session(db, session_id)
+    segments, states = _delete(db, session.key, session.family)
+    return Pruned(sessions=1, segments=segments, states=states)
+
+
+def prune_records(db: Connection, request: PruneRequest) -> Pruned:
+    """Delete records that are older. An occurrence delivered again afterwards is a new one."""
+    if (before_ms := request.sessions_before_ms) is None:
+        return Pruned()
+    session_id = request.session_id
+    ended = db.execute(
         "DELETE FROM turns WHERE state = 'ended' AND ended_at < ?1 "
-        "AND (?2 IS NULL OR session = (SELECT key FROM sessions WHERE id = ?2))",
+        "AND (CAST(?2 AS TEXT) IS NULL OR session = (SELECT key FROM sessions WHERE id = ?2)) "
+        "RETURNING key",
         (before_ms, session_id),
-    )
-    count = db.changes() + records.prune_snapshots(db, before_ms, session_id)
+    ).fetchall()
+    for (key,) in ended:
+        db.execute("DELETE FROM journals WHERE key = ?", (key,))
+    count = len(ended) + records.prune_snapshots(db, before_ms, session_id)
     decided = map(waits.approval_of, db.execute(_DECIDED, (session_id,)).fetchall())
-    old = [(it.approval_id,) for it in decided if rules.approval_is_old(it, before_ms)]
-    db.executemany("DELETE FROM approvals WHERE approval_id = ?", old)
-    count += len(old)
+    for approval in [it for it in decided if rules.approval_is_old(it, before_ms)]:
+        db.execute("DELETE FROM approvals WHERE approval_id = ?", (approval.approval_id,))
+        count += 1
     if session_id is None:
-        db.execute("DELETE FROM occurrences WHERE at_ms < ?", (before_ms,))
-        count += db.changes()
-    return count
+        forget = "DELETE FROM occurrences WHERE at_ms < ? RETURNING at_ms"
+        count += len(db.execute(forget, (before_ms,)).fetchall())
+    return Pruned(records=count)
 
 
-def _unnamed_blobs(db: apsw.Connection) -> int:
-    """Delete the blobs that nothing names; return how many."""
+def old_families(db: Connection, request: PruneRequest) -> list[int]:
+    """Return the families that may have segments or states to delete."""
+    found = db.execute("SELECT DISTINCT family FROM states").fetchall()
+    if request.frames or request.branches:
+        found += db.execute(_FAMILIES, (request.session_id,)).fetchall()
+    return sorted({family for (family,) in found})
+
+
+def prune_family(db: Connection, request: PruneRequest, family: int) -> Pruned:
+    """Delete the segments of a family that the request names, and the states that nothing needs."""
+    db.lock_family(family)
+    segments = _prune_segments(db, family, request) if request.frames or request.branches else 0
+    return Pruned(segments=segments, states=history.sweep_states(db, family, _members(db, family)))
+
+
+def prune_blobs(db: Connection) -> tuple[Pruned, list[str]]:
+    """Delete the blobs that nothing names; also return the objects that have the bytes of some of them."""
+    db.lock_blobs()
     digests = {str(digest).encode() for (digest,) in db.execute("SELECT digest FROM blobs").fetchall()}
-    for texts in _TEXTS if digests else ():
-        for (text,) in db.execute(texts):
+    for (text,) in db.execute(TEXTS) if digests else ():
+        digests.difference_update(rules.blob_digests(text))
+    for row in db.execute(rows.KEPT) if digests else ():
+        for text in rules.journal_texts(*rows.kept_journal_of(row)):
             digests.difference_update(rules.blob_digests(text))
+    objects = [blob.data.decode() for blob in inputs.blobs_apart(db) if blob.digest.encode() in digests]
     for digest in digests:
         db.execute("DELETE FROM blobs WHERE digest = ?", (digest.decode(),))
-    return len(digests)
+    return Pruned(blobs=len(digests)), objects
 
 
-def _prune_family(db: apsw.Connection, family: int, request: PruneRequest) -> int:
+def _prune_segments(db: Connection, family: int, request: PruneRequest) -> int:
     links = _links(db, family)
     chosen = request.session_id
     active: set[int] = set()
@@ -208,18 +253,18 @@ def _active_path(links: dict[int, _Link], session: StoredSession) -> Iterable[tu
         key, place = link.up, link.up_at or 0
 
 
-def _members(db: apsw.Connection, family: int) -> list[StoredSession]:
+def _members(db: Connection, family: int) -> list[StoredSession]:
     sql = f"{SESSIONS} WHERE family = ?"
     return [session_of(row) for row in db.execute(sql, (family,)).fetchall()]
 
 
-def _links(db: apsw.Connection, family: int) -> dict[int, _Link]:
+def _links(db: Connection, family: int) -> dict[int, _Link]:
     sql = "SELECT key, segment_id, session_id, up, up_at, opens_at FROM segments WHERE family = ?"
     found: list[Row] = db.execute(sql, (family,)).fetchall()
     return {row[0]: _Link(*row[1:]) for row in found}
 
 
-def _delete_segments(db: apsw.Connection, links: dict[int, _Link], keys: Iterable[int]) -> int:
+def _delete_segments(db: Connection, links: dict[int, _Link], keys: Iterable[int]) -> int:
     """Delete segments; the answers of their turns stay with the turns."""
     count = 0
     for key in keys:

@@ -17,31 +17,32 @@ from __future__ import annotations
 
 from typing import Final
 
-import apsw
 import msgspec
 
 from standfast.errors import ApprovalNotFound, RecordCorrupt, TokenNotFound
 from standfast.model.approval import Approval, ApprovalState, Decision
 from standfast.model.outcome import Outcome, Wait, Waiting, WaitOutcome
 from standfast.model.session import TurnRecord, TurnState
-from standfast.ports.session_store import Save, SeenClock
+from standfast.ports.session_store import WORK, Save, SeenClock
 from standfast.store import rules
-from standfast.store.sqlite import rows
-from standfast.store.sqlite.rows import Row, decoded, encode, seal, text_seal
+from standfast.store.sql import rows
+from standfast.store.sql.connection import Connection, Row
+from standfast.store.sql.rows import decoded, encode, seal, text_seal
 
 WAITS: Final = "SELECT turn_id, wait_id, stands, digest, wait, outcome FROM waits"
 
 # Looked for every second: SQLite leaves out what is still open, so that only the rest is read and checked.
 # What it cannot read counts as over; the process that takes the turn over then gets `RecordCorrupt`.
-_MAYBE_OVER: Final = """
+IS_DUE: Final = "iif(json_valid(CAST(wait AS TEXT)), json_extract(CAST(wait AS TEXT), '$.due_at') <= ?, 1)"
+_MAYBE_OVER: Final = f"""
 SELECT waits.turn_id, wait_id, stands, waits.digest, wait, outcome
 FROM turns JOIN waits ON waits.turn_id = turns.turn_id
 WHERE turns.state <> 'ended' AND turns.state = 'waiting' AND (
     outcome IS NOT NULL
     OR (SELECT state FROM approvals WHERE approval_id = wait_id) <> 'pending'
-    OR iif(json_valid(CAST(wait AS TEXT)), json_extract(CAST(wait AS TEXT), '$.due_at') <= ?, 1)
+    OR {IS_DUE}
 )
-"""
+"""  # noqa: S608 (a constant)
 
 _waits = msgspec.json.Decoder(Wait)
 _outcomes: msgspec.json.Decoder[WaitOutcome] = msgspec.json.Decoder(WaitOutcome)
@@ -58,7 +59,7 @@ class StoredWait(msgspec.Struct, frozen=True):
     stands: bool = False
 
 
-def save(db: apsw.Connection, save: Save) -> None:
+def save(db: Connection, save: Save) -> None:
     """Write the waits and the approval requests that a turn saves. It stands at them, as far as we know."""
     for wait in save.waits:
         stored = _find(db, save.turn_id, wait.wait_id) or StoredWait(save.turn_id, wait.wait_id)
@@ -67,7 +68,7 @@ def save(db: apsw.Connection, save: Save) -> None:
         insert_approval(db, approval)
 
 
-def stand(db: apsw.Connection, turn_id: str, outcome: Outcome) -> None:
+def stand(db: Connection, turn_id: str, outcome: Outcome) -> None:
     """Let a turn that parks stand at the waits of its outcome and at no other."""
     if not isinstance(outcome, Waiting) or not outcome.waits:
         return
@@ -81,23 +82,24 @@ def stand(db: apsw.Connection, turn_id: str, outcome: Outcome) -> None:
         _write(db, StoredWait(turn_id, wait_id, wait, stands=True))
 
 
-def drop(db: apsw.Connection, turn_id: str) -> None:
+def drop(db: Connection, turn_id: str) -> None:
     """Drop a turn's waits and cancel what it still asks for."""
     db.execute("DELETE FROM waits WHERE turn_id = ?", (turn_id,))
     _cancel_approvals(db, turn_id)
 
 
-def complete(db: apsw.Connection, token: str, outcome: WaitOutcome, now_ms: int) -> TurnRecord:
-    turn = rows.find_turn(db, rules.turn_of_token(token))
+def complete(db: Connection, token: str, outcome: WaitOutcome, now_ms: int) -> TurnRecord:
+    turn = rows.find_locked_turn(db, rules.turn_of_token(token))
     if turn is None or turn.record.state == TurnState.ENDED:
         raise TokenNotFound(token)
     stored = _find(db, turn.record.turn_id, token) or StoredWait(turn.record.turn_id, token)
     rules.require_completable(token, stored.wait, stored.outcome, now_ms)
     _write(db, _replace(stored, outcome=outcome))
+    db.announce(WORK)
     return turn.record
 
 
-def ended(db: apsw.Connection, turn_id: str, now_ms: int) -> tuple[tuple[tuple[str, WaitOutcome], ...], bool]:
+def ended(db: Connection, turn_id: str, now_ms: int) -> tuple[tuple[tuple[str, WaitOutcome], ...], bool]:
     """Return each wait of the turn that is over, and whether an expiry is not written down yet."""
     open_turn = "SELECT 1 FROM turns WHERE turn_id = ? AND state <> 'ended'"
     if db.execute(open_turn, (turn_id,)).get is None:
@@ -119,8 +121,9 @@ def ended(db: apsw.Connection, turn_id: str, now_ms: int) -> tuple[tuple[tuple[s
     return tuple(found), unwritten
 
 
-def expire(db: apsw.Connection, turn_id: str, now_ms: int) -> tuple[tuple[str, WaitOutcome], ...]:
+def expire(db: Connection, turn_id: str, now_ms: int) -> tuple[tuple[str, WaitOutcome], ...]:
     """Write down whose time is over; returns what `ended` says then."""
+    rows.lock_session_of(db, "SELECT session FROM turns WHERE turn_id = ?", turn_id)
     for approval in find_approvals(db, turn_id=turn_id):
         if (after := rules.expired(approval, now_ms)) is not approval:
             update_approval(db, after)
@@ -132,7 +135,7 @@ def expire(db: apsw.Connection, turn_id: str, now_ms: int) -> tuple[tuple[str, W
     return ended(db, turn_id, now_ms)[0]
 
 
-def awake(db: apsw.Connection, now_ms: int) -> set[str]:
+def awake(db: Connection, now_ms: int) -> set[str]:
     """The waiting turns that stand at something that is over."""
     found: set[str] = set()
     for stored in map(wait_of, db.execute(_MAYBE_OVER, (now_ms,)).fetchall()):
@@ -144,21 +147,23 @@ def awake(db: apsw.Connection, now_ms: int) -> set[str]:
     return found
 
 
-def of_turn(db: apsw.Connection, turn_id: str) -> list[StoredWait]:
+def of_turn(db: Connection, turn_id: str) -> list[StoredWait]:
     return [wait_of(row) for row in db.execute(f"{WAITS} WHERE turn_id = ?", (turn_id,)).fetchall()]
 
 
-def _find(db: apsw.Connection, turn_id: str, wait_id: str) -> StoredWait | None:
+def _find(db: Connection, turn_id: str, wait_id: str) -> StoredWait | None:
     row = db.execute(f"{WAITS} WHERE turn_id = ? AND wait_id = ?", (turn_id, wait_id)).fetchone()
     return None if row is None else wait_of(row)
 
 
-def _write(db: apsw.Connection, stored: StoredWait) -> None:
+def _write(db: Connection, stored: StoredWait) -> None:
     keys = (stored.turn_id, stored.wait_id, int(stored.stands))
     wait = None if stored.wait is None else encode(stored.wait)
     outcome = None if stored.outcome is None else encode(stored.outcome)
     db.execute(
-        "INSERT OR REPLACE INTO waits VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT INTO waits (turn_id, wait_id, stands, digest, wait, outcome) VALUES (?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (turn_id, wait_id) DO UPDATE SET stands = excluded.stands, digest = excluded.digest, "
+        "wait = excluded.wait, outcome = excluded.outcome",
         (*keys, seal("wait", *keys, wait, outcome), wait, outcome),
     )
 
@@ -184,13 +189,13 @@ APPROVALS: Final = "SELECT approval_id, session_id, run_id, state, digest, body 
 _approvals = msgspec.json.Decoder(Approval)
 
 
-def find_approval(db: apsw.Connection, approval_id: str) -> Approval | None:
+def find_approval(db: Connection, approval_id: str) -> Approval | None:
     row = db.execute(f"{APPROVALS} WHERE approval_id = ?", (approval_id,)).fetchone()
     return None if row is None else approval_of(row)
 
 
 def find_approvals(
-    db: apsw.Connection, *, session_id: str | None = None, turn_id: str | None = None
+    db: Connection, *, session_id: str | None = None, turn_id: str | None = None
 ) -> list[Approval]:
     where, values = "", tuple[str, ...]()
     if turn_id is not None:
@@ -202,31 +207,37 @@ def find_approvals(
     return sorted(matching, key=rules.approval_order)
 
 
-def insert_approval(db: apsw.Connection, approval: Approval) -> None:
-    sql = "INSERT INTO approvals VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-    db.execute(sql, _approval_row(approval))
-    if not db.changes():
-        raise rules.already_requested(approval.approval_id)
+def insert_approval(db: Connection, approval: Approval) -> None:
+    sql = (
+        "INSERT INTO approvals (approval_id, session_id, run_id, state, digest, body) "
+        "VALUES (?, ?, ?, ?, ?, ?)"
+    )
+    db.insert_new(sql, _approval_row(approval), rules.already_requested(approval.approval_id))
 
 
-def update_approval(db: apsw.Connection, approval: Approval) -> None:
+def update_approval(db: Connection, approval: Approval) -> None:
     approval_id, _, _, *rest = _approval_row(approval)
     sql = "UPDATE approvals SET state = ?, digest = ?, body = ? WHERE approval_id = ?"
     db.execute(sql, (*rest, approval_id))
 
 
 def decide(
-    db: apsw.Connection, approval_id: str, decision: Decision, *, now_ms: int, edited_digest: str | None
+    db: Connection, approval_id: str, decision: Decision, *, now_ms: int, edited_digest: str | None
 ) -> Approval:
+    session_id: str | None = db.execute(
+        "SELECT session_id FROM approvals WHERE approval_id = ?", (approval_id,)
+    ).get
+    db.lock_sessions(() if session_id is None else (session_id,))
     approval = find_approval(db, approval_id)
     if approval is None:
         raise ApprovalNotFound(approval_id)
     after = rules.decided(approval, decision, now_ms=now_ms, edited_digest=edited_digest)
     update_approval(db, after)
+    db.announce(WORK)
     return after
 
 
-def _cancel_approvals(db: apsw.Connection, turn_id: str) -> None:
+def _cancel_approvals(db: Connection, turn_id: str) -> None:
     """Cancel the open approvals of a turn."""
     pending = f"{APPROVALS} WHERE run_id = ? AND state = 'pending'"
     for row in db.execute(pending, (turn_id,)).fetchall():
@@ -257,7 +268,7 @@ def _approval_row(approval: Approval) -> Row:
 CLOCKS: Final = "SELECT boot, lease_offset_ms, seen_offset_ms, digest FROM clocks"
 
 
-def find_clock(db: apsw.Connection, boot: str) -> tuple[int, int] | None:
+def find_clock(db: Connection, boot: str) -> tuple[int, int] | None:
     """Return the lease offset and the last offset of the clocks of *boot*."""
     row: Row | None = db.execute(f"{CLOCKS} WHERE boot = ?", (boot,)).fetchone()
     if row is None:
@@ -266,11 +277,16 @@ def find_clock(db: apsw.Connection, boot: str) -> tuple[int, int] | None:
     return row[1], row[2]
 
 
-def see_clock(db: apsw.Connection, boot: str, offset_ms: int) -> SeenClock:
+def see_clock(db: Connection, boot: str, offset_ms: int) -> SeenClock:
     """Record how the clocks stand, and move timers along if the time of day was set."""
     seen = rules.seen_clock(find_clock(db, boot), offset_ms)
     row = (boot, seen.lease_offset_ms, offset_ms)
-    db.execute("INSERT OR REPLACE INTO clocks VALUES (?, ?, ?, ?)", (*row, seal("clock", *row)))
+    db.execute(
+        "INSERT INTO clocks (boot, lease_offset_ms, seen_offset_ms, digest) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (boot) DO UPDATE SET lease_offset_ms = excluded.lease_offset_ms, "
+        "seen_offset_ms = excluded.seen_offset_ms, digest = excluded.digest",
+        (*row, seal("clock", *row)),
+    )
     for turn in rows.find_turns(db, "turns.state <> 'ended'") if seen.shift_ms else ():
         for stored in of_turn(db, turn.record.turn_id):
             if stored.wait is not None and stored.outcome is None:

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from typing import Final
 
-import apsw
 import msgspec
 
 from standfast.errors import LeaseLost, SessionNotFound, TurnNotFound
 from standfast.model.session import SessionHead, TurnRecord, TurnState, TurnSummary
 from standfast.ports import session_store as port
 from standfast.store import rules
-from standfast.store.sqlite import history, inputs, rows, waits
-from standfast.store.sqlite.rows import StoredSession, StoredTurn
+from standfast.store.sql import history, inputs, rows, waits
+from standfast.store.sql.connection import Connection
+from standfast.store.sql.rows import StoredSession, StoredTurn
 
 _replace = msgspec.structs.replace
 
@@ -34,42 +34,91 @@ SELECT key, id, family, leaf_key, fence, owner, until_ms, digest, head,
 FROM sessions WHERE id = ?
 """
 
-_LEASED: Final = """
+_RENEWED: Final = """
+SELECT key, id, family, leaf_key, fence, owner, until_ms, digest, head,
+    (SELECT turn_id FROM turns WHERE session = sessions.key AND state <> 'ended' AND cancel <> 0)
+FROM sessions
+"""
+
+_REPEATED: Final = f"{rows.TURNS} WHERE sessions.id = ? AND turns.idempotency_key = ?"
+
+_LEASED: Final = f"""
 SELECT s.key, s.id, s.family, s.leaf_key, s.fence, s.owner, s.until_ms, s.digest, s.head,
     t.turn_id, t.session, t.state, t.created_at, t.ended_at, t.cancel, t.echoes, t.agent, t.input_digest,
     t.idempotency_key, t.digest, t.summary, t.input,
     EXISTS (SELECT 1 FROM inputs WHERE session = s.key AND kind = 'inject'),
     EXISTS (SELECT 1 FROM journal WHERE turn_id = t.turn_id),
     EXISTS (SELECT 1 FROM waits WHERE turn_id = t.turn_id)
-        OR EXISTS (SELECT 1 FROM approvals WHERE run_id = t.turn_id AND state = 'pending')
+        OR EXISTS (SELECT 1 FROM approvals WHERE run_id = t.turn_id AND state = 'pending'),
+    {rows.LAST_ENTRY}, {rows.NEXT_SEGMENT}
 FROM turns t JOIN sessions s ON s.key = t.session WHERE t.turn_id = ?
+"""  # noqa: S608 (a constant)
+
+
+_OF_RUNNING: Final = f"""
+{rows.SESSIONS} WHERE key IN (SELECT session FROM turns WHERE state <> 'ended' AND state = 'running')
+"""  # noqa: S608 (a constant)
+_COUNTS: Final = """
+SELECT (SELECT count(*) FROM inputs WHERE kind = 'queue'), (SELECT count(*) FROM turns WHERE state <> 'ended')
 """
+_OWNERS: Final = """
+SELECT owner, count(*), sum(CASE WHEN until_ms > ? THEN 1 ELSE 0 END)
+FROM turns JOIN sessions ON sessions.key = turns.session
+WHERE turns.state <> 'ended' AND turns.state = 'running' GROUP BY owner
+"""
+_CANCELLED: Final = "SELECT turn_id FROM turns WHERE state <> 'ended' AND state = 'waiting' AND cancel <> 0"
 
 
 class _Held(msgspec.Struct, frozen=True):
-    """A running turn whose lease was checked, and what there is beside it."""
+    """A running turn whose lease was checked, and what there is beside it.
+
+    A new entry of the journal comes after `last_entry`; `next_segment` is the key of the next segment.
+    """
 
     session: StoredSession
     turn: StoredTurn
     injected: bool
     journaled: bool
     waits: bool
+    last_entry: int
+    next_segment: int
+
+
+Reads = tuple[tuple[str, tuple[str, ...]], ...]
+"""Statements and their values, by which a write begins."""
+
+
+def begin_reads(new: port.NewTurn) -> Reads:
+    reads: Reads = ((_BEGIN, (new.session_id,)),)
+    if new.idempotency_key is not None:
+        reads += ((_REPEATED, (new.session_id, new.idempotency_key)),)
+    if new.consumes is not None:
+        reads += ((inputs.INPUT, (new.consumes,)),)
+    return reads
+
+
+def lease_reads(turn_id: str) -> Reads:
+    return ((_LEASED, (turn_id,)),)
 
 
 def begin(
-    db: apsw.Connection, new: port.NewTurn, claimant: port.Claimant, is_dead: rules.IsDead
+    db: Connection, new: port.NewTurn, claimant: port.Claimant, is_dead: rules.IsDead
 ) -> port.Begun | port.Repeated:
+    db.lock_sessions((new.session_id,))
     row = db.execute(_BEGIN, (new.session_id,)).fetchone()
     if row is None:
         raise SessionNotFound(new.session_id)
     session = rows.session_of(row[:9])
     if new.idempotency_key is not None:
-        where = "turns.session = ? AND turns.idempotency_key = ?"
-        for earlier in rows.find_turns(db, where, session.key, new.idempotency_key):
+        found = db.execute(_REPEATED, (new.session_id, new.idempotency_key)).fetchone()
+        if found is not None:
+            earlier = rows.turn_of(found[:-1], session.id)
             rules.require_same_input(earlier.record, new)
             return port.Repeated(record=rows.whole_record(db, earlier))
     if row[9] is not None and (unfinished := rows.find_turn(db, row[9])) is not None:
-        free = rules.is_free(session.owner, session.until_ms, rules.lease_time(claimant), is_dead)
+        free = rules.is_free(
+            session.owner, session.until_ms, db.lease_now(rules.lease_time(claimant)), is_dead
+        )
         raise rules.refuse_second_turn(unfinished.record, session.owner, free)
     if new.consumes is not None:
         inputs.claim(db, session.key, new.consumes)
@@ -83,14 +132,12 @@ def begin(
     return port.Begun(lease=lease, head=session.head, record=record, input=body)
 
 
-def take_over(
-    db: apsw.Connection, turn_id: str, claimant: port.Claimant, is_dead: rules.IsDead
-) -> port.Takeover:
-    turn = rows.find_turn(db, turn_id)
+def take_over(db: Connection, turn_id: str, claimant: port.Claimant, is_dead: rules.IsDead) -> port.Takeover:
+    turn = rows.find_locked_turn(db, turn_id)
     if turn is None or turn.input is None:
         raise TurnNotFound(turn_id)
     session = rows.require_session(db, turn.record.session_id)
-    free = rules.is_free(session.owner, session.until_ms, rules.lease_time(claimant), is_dead)
+    free = rules.is_free(session.owner, session.until_ms, db.lease_now(rules.lease_time(claimant)), is_dead)
     rules.require_takeable(turn_id, turn.record, session.owner, free)
     record = rules.taken_over(turn.record)
     rows.update_turn(db, _replace(turn, record=record))
@@ -103,11 +150,11 @@ def take_over(
     )
 
 
-def save(db: apsw.Connection, lease: port.Lease, save: port.Save) -> port.Saved:
+def save(db: Connection, lease: port.Lease, save: port.Save) -> port.Saved:
     return _save(db, _held(db, lease, save.turn_id), save)
 
 
-def park(db: apsw.Connection, lease: port.Lease, save: port.Save, summary: TurnSummary) -> None:
+def park(db: Connection, lease: port.Lease, save: port.Save, summary: TurnSummary) -> None:
     held = _held(db, lease, save.turn_id)
     _save(db, held, save)
     waits.stand(db, save.turn_id, summary.outcome)
@@ -116,7 +163,7 @@ def park(db: apsw.Connection, lease: port.Lease, save: port.Save, summary: TurnS
 
 
 def commit(
-    db: apsw.Connection, lease: port.Lease, commit: port.TurnCommit, entries: bytes
+    db: Connection, lease: port.Lease, commit: port.TurnCommit, entries: bytes
 ) -> SessionHead | port.CommitRefused:
     """End a turn. *entries* are the commit's, encoded."""
     held = _held(db, lease, commit.turn_id)
@@ -127,10 +174,14 @@ def commit(
         session = history.write_state(db, session, commit.state, commit.turn_id, len(commit.entries))
     if commit.blobs:
         inputs.put_blobs(db, commit.blobs)
-    grown = history.grow(db, session, commit.turn_id, commit.entries, entries, commit.model_calls)
+    grown = history.grow(
+        db, session, commit.turn_id, commit.entries, entries, commit.model_calls, held.next_segment
+    )
     free = _replace(grown, owner=None, until_ms=0)
     after = rows.update_session(db, history.at_time(free, commit.now_ms, commit.usage))
     rows.end_turn(db, held.turn, commit.summary, commit.entries, commit.now_ms)
+    if commit.journal is not None:
+        rows.keep_journal(db, held.turn, commit.journal, held.journaled, commit.now_ms)
     if held.journaled:
         db.execute("DELETE FROM journal WHERE turn_id = ?", (commit.turn_id,))
     if held.waits:
@@ -142,51 +193,74 @@ def commit(
     return after.head
 
 
-def renew(db: apsw.Connection, leases: tuple[port.Lease, ...], now_ms: int, lease_ms: int) -> port.Renewed:
+def renew(db: Connection, leases: tuple[port.Lease, ...], now_ms: int, lease_ms: int) -> port.Renewed:
     lost: set[str] = set()
     cancelled: set[str] = set()
+    until_ms = db.lease_now(now_ms) + lease_ms
+    if not lease_ms:
+        db.announce(port.WORK)  # given back, for another process to take over
+    db.lock_sessions({lease.session_id for lease in leases})
+    places = ", ".join("?" * len(leases)) or "NULL"
+    found = db.execute(f"{_RENEWED} WHERE id IN ({places})", [it.session_id for it in leases]).fetchall()
+    sessions = {row[1]: (rows.session_of(row[:9]), row[9]) for row in found}
     for lease in leases:
-        session = rows.find_session(db, lease.session_id)
+        session, turn_id = sessions.get(lease.session_id, (None, None))
         if session is None or not _matches(session, lease):
             lost.add(lease.session_id)
             continue
-        rows.write_lease(db, session, session.owner, now_ms + lease_ms, session.fence)
-        sql = "SELECT turn_id FROM turns WHERE session = ? AND state <> 'ended' AND cancel"
-        cancelled.update(str(turn_id) for (turn_id,) in db.execute(sql, (session.key,)).fetchall())
+        rows.write_lease(db, session, session.owner, until_ms, session.fence)
+        if turn_id is not None:
+            cancelled.add(turn_id)
     return port.Renewed(lost=frozenset(lost), cancelled=frozenset(cancelled))
 
 
-def cancel(db: apsw.Connection, turn_id: str) -> bool:
-    turn = rows.find_turn(db, turn_id)
+def cancel(db: Connection, turn_id: str) -> bool:
+    turn = rows.find_locked_turn(db, turn_id)
     if turn is None or turn.record.state == TurnState.ENDED:
         return False
     rows.update_turn(db, _replace(turn, record=_replace(turn.record, cancel_requested=True)))
+    db.announce(port.WORK)
     return True
 
 
-def unfinished(
-    db: apsw.Connection, now_ms: int, lease_now_ms: int, is_dead: rules.IsDead
-) -> list[TurnRecord]:
+def unfinished(db: Connection, now_ms: int, lease_now_ms: int, is_dead: rules.IsDead) -> list[TurnRecord]:
     """Return the turns that no process runs and that can continue now, oldest first."""
-    awake = waits.awake(db, now_ms)
+    awake, lease_now_ms = waits.awake(db, now_ms), db.lease_now(lease_now_ms)
     found = rows.find_turns(
         db,
         "turns.state <> 'ended' AND (turns.state <> 'waiting' OR turns.cancel <> 0 "
-        "OR turns.turn_id IN (SELECT value FROM json_each(?)))",
-        rows.encode(sorted(awake)).decode(),
+        f"OR turns.turn_id IN ({', '.join('?' * len(awake)) or 'NULL'}))",
+        *sorted(awake),
     )
-    records: list[TurnRecord] = []
-    for record in (turn.record for turn in found):
-        session = rows.require_session(db, record.session_id) if record.state == TurnState.RUNNING else None
-        free = session is None or rules.is_free(session.owner, session.until_ms, lease_now_ms, is_dead)
-        if rules.can_continue(record, free=free, wait_over=record.turn_id in awake):
-            records.append(record)
-    return records
+    sessions = map(rows.session_of, db.execute(_OF_RUNNING).fetchall())
+    free = {it.id: rules.is_free(it.owner, it.until_ms, lease_now_ms, is_dead) for it in sessions}
+    return [
+        record
+        for record in (turn.record for turn in found)
+        if rules.can_continue(
+            record, free=free.get(record.session_id, True), wait_over=record.turn_id in awake
+        )
+    ]
 
 
-def _lease(db: apsw.Connection, session: StoredSession, claimant: port.Claimant) -> port.Lease:
+def count(db: Connection, now_ms: int, lease_now_ms: int, is_dead: rules.IsDead) -> port.TurnCounts:
+    lease_now_ms = db.lease_now(lease_now_ms)
+    queued, unfinished = db.execute(_COUNTS).get
+    owners = db.execute(_OWNERS, (lease_now_ms,)).fetchall()
+    owned = sum(turns for _, turns, _ in owners)
+    running = sum(live for owner, _, live in owners if owner is not None and not is_dead(owner))
+    awake = len(waits.awake(db, now_ms) | {turn_id for (turn_id,) in db.execute(_CANCELLED).fetchall()})
+    waiting = unfinished - owned - awake
+    return port.TurnCounts(
+        queued=queued, running=running, waiting=waiting, stuck=unfinished - running - waiting
+    )
+
+
+def _lease(db: Connection, session: StoredSession, claimant: port.Claimant) -> port.Lease:
+    """Give the session to the claimant, whose lease goes by its own clock; the row goes by the store's."""
     lease = rules.lease_for(session.id, claimant, session.fence + 1)
-    rows.write_lease(db, session, lease.owner, lease.until_ms, lease.fence)
+    until_ms = db.lease_now(rules.lease_time(claimant)) + claimant.lease_ms
+    rows.write_lease(db, session, lease.owner, until_ms, lease.fence)
     return lease
 
 
@@ -194,32 +268,30 @@ def _matches(session: StoredSession, lease: port.Lease) -> bool:
     return session.fence == lease.fence and session.owner == lease.owner
 
 
-def _held(db: apsw.Connection, lease: port.Lease, turn_id: str) -> _Held:
+def _held(db: Connection, lease: port.Lease, turn_id: str) -> _Held:
     """Return the turn and its session; `LeaseLost`, or `TurnNotFound` if the lease is for another turn."""
+    db.lock_sessions((lease.session_id,))
     row = db.execute(_LEASED, (turn_id,)).fetchone()
     if row is not None and row[1] == lease.session_id:
         session = rows.session_of(row[:9])
         turn = rows.turn_of(row[9:22], session.id)
         if _matches(session, lease) and turn.record.state == TurnState.RUNNING:
-            return _Held(session, turn, bool(row[22]), bool(row[23]), bool(row[24]))
+            return _Held(session, turn, bool(row[22]), bool(row[23]), bool(row[24]), row[25], row[26])
     found = rows.find_session(db, lease.session_id)
     if found is not None and _matches(found, lease):
         raise TurnNotFound(turn_id)
     raise LeaseLost(lease.session_id)
 
 
-def _save(db: apsw.Connection, held: _Held, save: port.Save) -> port.Saved:
+def _save(db: Connection, held: _Held, save: port.Save) -> port.Saved:
     entries = save.entries
     checkpoint = None
     if save.make_checkpoint is not None:
         claimed = inputs.claim_injected(db, held.session.key) if held.injected else ()
         checkpoint = save.make_checkpoint(claimed)
         entries = (*entries, checkpoint)
-    if entries:
-        rows.append_journal(db, save.turn_id, entries)
-    if save.blobs:
-        inputs.put_blobs(db, save.blobs)
-        rows.keep_blobs(db, save.turn_id, save.blobs)
+    rows.append_journal(db, save.turn_id, entries, save.blobs, held.last_entry)
+    inputs.put_blobs(db, save.blobs)
     if save.waits or save.approvals:
         waits.save(db, save)
     return port.Saved(cancel_requested=held.turn.record.cancel_requested, checkpoint=checkpoint)

@@ -18,18 +18,18 @@ from __future__ import annotations
 
 from typing import Final
 
-import apsw
 import msgspec
 
 from standfast.errors import InvalidArgument, RecordCorrupt, SessionExists, StaleBranch
 from standfast.graph.history import Branch, branch_at, frame_path, grown, holds, moved, path
 from standfast.model.limits import UsageEntry
 from standfast.model.session import Entry, Segment, SessionCharter, SessionHead, node_id, split_node_id
-from standfast.ports.session_store import Blob, NewSession, StateRecord
+from standfast.ports.session_store import WORK, Blob, NewSession, StateRecord
 from standfast.store import rules
 from standfast.store.rules import Spot, StatePlace, state_id, state_key
-from standfast.store.sqlite import inputs, rows
-from standfast.store.sqlite.rows import Row, StoredSession, encode, seal
+from standfast.store.sql import inputs, rows
+from standfast.store.sql.connection import Connection, Row
+from standfast.store.sql.rows import StoredSession, StoredTurn, encode, seal
 
 _replace = msgspec.structs.replace
 
@@ -39,7 +39,7 @@ WITH RECURSIVE steps (step, place) AS (
     SELECT key, ?2 FROM segments WHERE segment_id = ?1
     UNION ALL
     SELECT up, up_at FROM steps JOIN segments ON key = step
-    WHERE up IS NOT NULL AND (opens_at IS NULL OR opens_at > place) AND segment_id IS NOT ?3
+    WHERE up IS NOT NULL AND (opens_at IS NULL OR opens_at > place) AND segment_id IS DISTINCT FROM ?3
 )
 {rows.SEGMENTS} JOIN steps ON key = step
 """  # noqa: S608 (a constant)
@@ -56,13 +56,13 @@ WITH RECURSIVE steps (step) AS (
 
 _PLACE: Final = "SELECT key, family, session, previous, node, depth, digest, sum, blobs"
 STATES: Final = f"{_PLACE}, body FROM states"
-_LAST_STATE: Final = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'states'"
+LAST_STATE: Final = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'states'"
 
 
 # Reading
 
 
-def load_frame(db: apsw.Connection, leaf: str, *, known: str | None = None) -> tuple[Segment, ...]:
+def load_frame(db: Connection, leaf: str, *, known: str | None = None) -> tuple[Segment, ...]:
     segment_id, place = split_node_id(leaf)
     stop = None if known is None else split_node_id(known)[0]
     segments = _by_id(db.execute(_FRAME, (segment_id, place, stop)).fetchall())
@@ -74,7 +74,7 @@ def load_frame(db: apsw.Connection, leaf: str, *, known: str | None = None) -> t
     return tuple(found)
 
 
-def load_path(db: apsw.Connection, leaf: str, *, after_depth: int = 0) -> tuple[Segment, ...]:
+def load_path(db: Connection, leaf: str, *, after_depth: int = 0) -> tuple[Segment, ...]:
     segments = _by_id(db.execute(_PATH, (split_node_id(leaf)[0], after_depth)).fetchall())
     found = path(segments.get, leaf, after_depth=after_depth)
     if found and found[0].depth > after_depth:
@@ -86,7 +86,7 @@ def _by_id(found: list[Row]) -> dict[str, Segment]:
     return {row[0]: rows.segment_of(row) for row in found}
 
 
-def _require_pruned(db: apsw.Connection, first: Segment) -> None:
+def _require_pruned(db: Connection, first: Segment) -> None:
     """Raise `RecordCorrupt` if the path should not end at *first*: the link to its parent is damaged."""
     if first.parent is not None and rows.find_segment(db, split_node_id(first.parent)[0]) is not None:
         raise RecordCorrupt(f"segment {first.segment_id}")
@@ -96,13 +96,14 @@ def _require_pruned(db: apsw.Connection, first: Segment) -> None:
 
 
 def append(
-    db: apsw.Connection,
+    db: Connection,
     session_id: str,
     segment_id: str,
     entries: tuple[Entry, ...],
     requires: str | None,
     now_ms: int,
 ) -> SessionHead:
+    db.lock_sessions((session_id,))
     session = rows.require_session(db, session_id)
     leaf = session.head.leaf
     if requires is not None and not holds(lambda name: rows.find_segment(db, name), leaf, requires):
@@ -114,25 +115,29 @@ def append(
 
 
 def grow(
-    db: apsw.Connection,
+    db: Connection,
     session: StoredSession,
     segment_id: str,
     entries: tuple[Entry, ...],
     body: bytes,
     model_calls: int,
+    key: int | None = None,
 ) -> StoredSession:
-    """Add a segment; return the session with its leaf at the segment's end, not yet written."""
+    """Add a segment, under the free *key* if there is one.
+
+    Return the session with its leaf at the segment's end, not yet written.
+    """
     head = session.head
     if not entries:
         return _replace(session, head=_replace(head, model_calls=head.model_calls + model_calls))
     branch = rules.branch_of(head)
     segment = grown(branch, head.session_id, segment_id, entries, model_calls)
-    key = rows.insert_segment(db, segment, session, body)
+    key = rows.insert_segment(db, segment, session, body, key)
     return _replace(session, head=rules.head_at(head, moved(branch, segment)), leaf_key=key)
 
 
 def fork(
-    db: apsw.Connection,
+    db: Connection,
     session_id: str,
     new_id: str,
     at: str | None,
@@ -140,6 +145,7 @@ def fork(
     *,
     charter: SessionCharter | None = None,
 ) -> SessionHead:
+    db.lock_sessions((session_id, new_id))
     session = rows.require_session(db, session_id)
     if rows.find_session(db, new_id) is not None:
         raise SessionExists(new_id)
@@ -152,15 +158,16 @@ def fork(
     return rows.insert_session(db, fork, session.family, leaf_key).head
 
 
-def rewind(db: apsw.Connection, session_id: str, to: str, now_ms: int) -> SessionHead:
+def rewind(db: Connection, session_id: str, to: str, now_ms: int) -> SessionHead:
     session = _at_rest(db, session_id)
     branch, state, leaf_key = _stand(db, session, to, session.head.revision + 1)
     head = _replace(rules.head_at(session.head, branch), state=state)
     return rows.update_session(db, at_time(_replace(session, head=head, leaf_key=leaf_key), now_ms)).head
 
 
-def make(db: apsw.Connection, new: NewSession) -> SessionHead:
+def make(db: Connection, new: NewSession) -> SessionHead:
     head = new.head
+    db.lock_sessions((head.session_id,) if new.fork_of is None else (head.session_id, new.fork_of))
     found = rows.find_session(db, head.session_id)
     if found is not None:
         rules.require_same_session(found.head, head)
@@ -181,18 +188,26 @@ def make(db: apsw.Connection, new: NewSession) -> SessionHead:
         rows.update_session(db, at_time(write_state(db, session, state), head.created_at))
     if new.first is not None:
         inputs.put(db, new.first)
+    if new.turn is not None:
+        body = new.turn.make_input(session.head, ())
+        record = rules.new_record(new.turn, head.created_at)
+        rows.insert_turn(db, StoredTurn(record, session.key, body))
+        last: int = db.execute(f"SELECT {rows.LAST_ENTRY}").get
+        rows.append_journal(db, record.turn_id, new.journal, (), last)
+        db.announce(WORK)
     return rows.require_session(db, head.session_id).head
 
 
 def add_usage(
-    db: apsw.Connection, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
+    db: Connection, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
 ) -> SessionHead:
+    db.lock_sessions((session_id,))
     counted = grow(db, rows.require_session(db, session_id), "", (), b"", model_calls)
     return rows.update_session(db, at_time(counted, now_ms, usage)).head
 
 
 def set_state(
-    db: apsw.Connection, session_id: str, state: StateRecord, blobs: tuple[Blob, ...], now_ms: int
+    db: Connection, session_id: str, state: StateRecord, blobs: tuple[Blob, ...], now_ms: int
 ) -> SessionHead:
     session = _at_rest(db, session_id)
     inputs.put_blobs(db, blobs)
@@ -205,8 +220,9 @@ def at_time(session: StoredSession, now_ms: int, usage: tuple[UsageEntry, ...] =
     return _replace(session, head=head, body=encode(head))
 
 
-def _at_rest(db: apsw.Connection, session_id: str) -> StoredSession:
-    """Return the session; `SessionBusy` while a turn of it is unfinished."""
+def _at_rest(db: Connection, session_id: str) -> StoredSession:
+    """Lock the session and return it; `SessionBusy` while a turn of it is unfinished."""
+    db.lock_sessions((session_id,))
     session = rows.require_session(db, session_id)
     sql = "SELECT turn_id FROM turns WHERE session = ? AND state <> 'ended'"
     rules.require_at_rest(session_id, session.owner, db.execute(sql, (session.key,)).get)
@@ -214,7 +230,7 @@ def _at_rest(db: apsw.Connection, session_id: str) -> StoredSession:
 
 
 def _stand(
-    db: apsw.Connection, session: StoredSession, node: str, revision: int
+    db: Connection, session: StoredSession, node: str, revision: int
 ) -> tuple[Branch, str | None, int]:
     """Return the branch that ends at *node*, the state that holds there, and the key of its segment."""
     branch = branch_at(
@@ -235,7 +251,7 @@ def _stand(
 
 
 def write_state(
-    db: apsw.Connection, session: StoredSession, state: StateRecord, segment_id: str = "", nodes: int = 0
+    db: Connection, session: StoredSession, state: StateRecord, segment_id: str = "", nodes: int = 0
 ) -> StoredSession:
     """Write a state at the leaf or at the end of a coming segment; return the session that will name it."""
     head = session.head
@@ -245,35 +261,31 @@ def write_state(
     else:
         node = head.leaf
         previous = rules.before_leaf(lambda key: _state_place(db, key), head.state, head.leaf)
-    key: int = db.execute(_LAST_STATE).get + 1
+    key: int = db.execute(LAST_STATE).get + 1
     place = (session.family, session.key, previous, node, head.depth + nodes)
     blobs, data_sum = encode(state.blobs), seal(state.body)
     digest = seal("state", key, *place, data_sum, blobs)
     db.execute(
-        "INSERT INTO states VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO states (key, family, session, previous, node, depth, digest, sum, blobs, body) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (key, *place, digest, data_sum, blobs, state.body),
     )
     return _replace(session, head=_replace(head, state=state_id(key)))
 
 
-def state_body(db: apsw.Connection, state_id: str) -> bytes | None:
+def state_body(db: Connection, state_id: str) -> bytes | None:
     key = state_key(state_id)
     row = None if key is None else db.execute(f"{STATES} WHERE key = ?", (key,)).fetchone()
     return None if row is None else state_body_of(row)
 
 
-def count_states(db: apsw.Connection) -> int:
-    found: int = db.execute("SELECT count(*) FROM states").get
-    return found
-
-
-def sweep_states(db: apsw.Connection, family: int, members: list[StoredSession]) -> None:
-    """Delete the states that the family no longer needs."""
+def sweep_states(db: Connection, family: int, members: list[StoredSession]) -> int:
+    """Delete the states that the family no longer needs; return how many."""
     found: list[Row] = db.execute(
         "SELECT key, session, previous, node, depth FROM states WHERE family = ?", (family,)
     ).fetchall()
     if not found:
-        return
+        return 0
     places = {row[0]: StatePlace(*row[1:]) for row in found}
     segments: list[Row] = db.execute(
         "SELECT segment_id, state FROM segments WHERE family = ?", (family,)
@@ -281,7 +293,9 @@ def sweep_states(db: apsw.Connection, family: int, members: list[StoredSession])
     named = [state_key(member.head.state) for member in members] + [row[1] for row in segments]
     sessions = {member.key for member in members}
     kept = rules.needed_states(places, named, sessions, {row[0] for row in segments})
-    db.executemany("DELETE FROM states WHERE key = ?", [(key,) for key in places.keys() - kept])
+    for key in places.keys() - kept:
+        db.execute("DELETE FROM states WHERE key = ?", (key,))
+    return len(places.keys() - kept)
 
 
 def state_body_of(row: Row) -> bytes:
@@ -293,7 +307,7 @@ def state_body_of(row: Row) -> bytes:
     return bytes(body)
 
 
-def _state_place(db: apsw.Connection, key: int) -> StatePlace | None:
+def _state_place(db: Connection, key: int) -> StatePlace | None:
     row = db.execute(f"{_PLACE} FROM states WHERE key = ?", (key,)).fetchone()
     return None if row is None else _place_of(row)
 

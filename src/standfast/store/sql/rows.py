@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar, Unpack
+from typing import Final, TypeVar, Unpack
 
-import apsw
 import msgspec
 
 from standfast.errors import IdempotencyConflict, InvalidSessionId, RecordCorrupt, SessionNotFound
@@ -37,13 +36,19 @@ from standfast.model.session import (
     TurnState,
     TurnSummary,
 )
-from standfast.ports.session_store import Blob, Description, JournalEntry, TurnInProgress
+from standfast.ports.session_store import Blob, Description, JournaledTurn, JournalEntry
 from standfast.store import rules
+from standfast.store.sql.connection import Connection, Row
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
 
 SESSIONS: Final = "SELECT key, id, family, leaf_key, fence, owner, until_ms, digest, head FROM sessions"
+SESSION: Final = f"{SESSIONS} WHERE id = ?"
+# What cannot be read comes first and is of every agent, so that it is met and reported.
+UPDATED_AT: Final = (
+    "iif(json_valid(CAST(head AS TEXT)), json_extract(CAST(head AS TEXT), '$.updated_at'), 1000000000000000)"
+)
+OF_AGENT: Final = "iif(json_valid(CAST(head AS TEXT)), json_extract(CAST(head AS TEXT), '$.agent') = ?, true)"
 SEGMENTS: Final = (
     "SELECT segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, parent, frame, "
     "caused_by, state, digest, body FROM segments"
@@ -51,31 +56,39 @@ SEGMENTS: Final = (
 TURNS: Final = (
     "SELECT turns.turn_id, turns.session, turns.state, turns.created_at, turns.ended_at, turns.cancel, "
     "turns.echoes, turns.agent, turns.input_digest, turns.idempotency_key, turns.digest, turns.summary, "
-    "turns.input, ifnull(sessions.id, '') FROM turns LEFT JOIN sessions ON sessions.key = turns.session"
+    "turns.input, coalesce(sessions.id, '') FROM turns LEFT JOIN sessions ON sessions.key = turns.session"
 )
 ENTRIES: Final = "SELECT seq, turn_id, name, kind, digest, body FROM journal"
 _INSERT_SEGMENT: Final = (
-    "INSERT INTO segments (segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, parent, "
-    "frame, caused_by, state, digest, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO segments (key, segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, "
+    "parent, frame, caused_by, state, digest, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+NEXT_SEGMENT: Final = "(SELECT coalesce(max(key), 0) + 1 FROM segments)"
 _INSERT_TURN: Final = (
     "INSERT INTO turns (turn_id, session, state, created_at, ended_at, cancel, echoes, agent, input_digest, "
-    "idempotency_key, digest, summary, input) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
-    "ON CONFLICT (turn_id) DO NOTHING"
+    "idempotency_key, digest, summary, input) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _UPDATE_TURN: Final = (
     "UPDATE turns SET state = ?, ended_at = ?, cancel = ?, echoes = ?, digest = ?, summary = ?, input = ? "
     "WHERE turn_id = ?"
 )
 _OPEN: Final = "sessions.id = ? AND turns.state <> 'ended'"
-_ADD_ENTRY: Final = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-_REPLACE_ENTRY: Final = "INSERT OR REPLACE INTO journal VALUES (?, ?, ?, ?, ?, ?)"
+_ADD_ENTRY: Final = "INSERT INTO journal (seq, turn_id, name, kind, digest, body) VALUES (?, ?, ?, ?, ?, ?)"
+_REPLACE_ENTRY: Final = (
+    f"{_ADD_ENTRY} ON CONFLICT (turn_id, name, kind) "
+    "DO UPDATE SET seq = excluded.seq, digest = excluded.digest, body = excluded.body"
+)
+LAST_ENTRY: Final = "(SELECT coalesce(max(seq), 0) FROM journal)"
 # Read whole, and with what belongs to no unfinished turn: an entry whose turn cannot be determined must not
 # be overlooked, or its effect would happen again.
-_JOURNAL: Final = """
+JOURNAL: Final = """
 SELECT seq, turn_id, name, kind, digest, body FROM journal NOT INDEXED
 WHERE turn_id = ? OR turn_id NOT IN (SELECT turn_id FROM turns WHERE state <> 'ended') ORDER BY seq
 """
+KEPT: Final = "SELECT journals.key, journals.ended_at, journals.digest, journals.body FROM journals"
+_KEEP_JOURNAL: Final = (
+    "INSERT INTO journals (key, ended_at, digest, body) SELECT key, ?, ?, ? FROM turns WHERE turn_id = ?"
+)
 _BLOB: Final = "blob"
 """The kind of a row of the journal that is no entry: it keeps the blob that it names."""
 
@@ -136,39 +149,64 @@ def session_of(row: Row) -> StoredSession:
     return StoredSession(key, family, leaf_key, fence, owner, until_ms, decoded(_heads, body, what), body)
 
 
-def find_session(db: apsw.Connection, session_id: str) -> StoredSession | None:
-    row = db.execute(f"{SESSIONS} WHERE id = ?", (session_id,)).fetchone()
+def find_session(db: Connection, session_id: str) -> StoredSession | None:
+    row = db.execute(SESSION, (session_id,)).fetchone()
     return None if row is None else session_of(row)
 
 
-def require_session(db: apsw.Connection, session_id: str) -> StoredSession:
+def require_session(db: Connection, session_id: str) -> StoredSession:
     if (found := find_session(db, session_id)) is None:
         raise SessionNotFound(session_id)
     return found
 
 
-def session_key(db: apsw.Connection, session_id: str) -> int | None:
+def session_key(db: Connection, session_id: str) -> int | None:
     """Return the key of a session without reading the rest of it."""
     found: int | None = db.execute("SELECT key FROM sessions WHERE id = ?", (session_id,)).get
     return found
 
 
-def open_session(db: apsw.Connection, head: SessionHead) -> SessionHead:
+def lock_session_of(db: Connection, sql: str, value: str) -> None:
+    """Lock the session whose key the statement *sql* finds."""
+    session_id: str | None = db.execute(f"SELECT id FROM sessions WHERE key = ({sql})", (value,)).get  # noqa: S608
+    if session_id is not None:
+        db.lock_sessions((session_id,))
+
+
+def open_session(db: Connection, head: SessionHead) -> SessionHead:
     found = find_session(db, head.session_id)
     return insert_session(db, head).head if found is None else found.head
 
 
-def head(db: apsw.Connection, session_id: str) -> SessionHead | None:
+def head(db: Connection, session_id: str) -> SessionHead | None:
     found = find_session(db, session_id)
     return None if found is None else found.head
 
 
-def heads(db: apsw.Connection) -> list[SessionHead]:
-    rows = db.execute(SESSIONS).fetchall()
-    return sorted((session_of(row).head for row in rows), key=rules.head_order)
+def heads(
+    db: Connection,
+    *,
+    agent: str | None = None,
+    after: tuple[int, str] | None = None,
+    limit: int | None = None,
+) -> list[SessionHead]:
+    conditions = ["true"]
+    values: list[str | int] = []
+    if agent is not None:
+        conditions.append(OF_AGENT)
+        values.append(agent)
+    if after is not None:
+        conditions.append(f"({UPDATED_AT}, id) < (?, ?)")
+        values += after
+    sql = f"{SESSIONS} WHERE {' AND '.join(conditions)}"
+    if limit is not None:  # the database sorts, and only what is wanted is sent and checked
+        sql += f" ORDER BY {UPDATED_AT} DESC, id DESC LIMIT ?"
+        values.append(limit)
+    rows = db.execute(sql, values).fetchall()
+    return sorted((session_of(row).head for row in rows), key=rules.head_order, reverse=True)
 
 
-def children(db: apsw.Connection, session_id: str) -> list[SessionHead]:
+def children(db: Connection, session_id: str) -> list[SessionHead]:
     rows = db.execute(f"{SESSIONS} WHERE parent = ? ORDER BY key", (session_id,)).fetchall()
     found = [session_of(row).head for row in rows]
     for head in found:
@@ -178,22 +216,21 @@ def children(db: apsw.Connection, session_id: str) -> list[SessionHead]:
 
 
 def insert_session(
-    db: apsw.Connection, head: SessionHead, family: int | None = None, leaf_key: int | None = None
+    db: Connection, head: SessionHead, family: int | None = None, leaf_key: int | None = None
 ) -> StoredSession:
     """Make a session. Without *family* it is the first of its own."""
     body = encode(head)
-    db.execute(
+    key: int = db.execute(
         "INSERT INTO sessions (id, family, fence, until_ms, digest, head, parent) "
-        "VALUES (?, 0, 0, 0, x'', ?, ?)",
-        (head.session_id, body, rules.parent_of(head)),
-    )
-    key = db.last_insert_rowid()
+        "VALUES (?, 0, 0, 0, ?, ?, ?) RETURNING key",
+        (head.session_id, b"", body, rules.parent_of(head)),
+    ).get
     made = StoredSession(key, key if family is None else family, leaf_key, key << 32, None, 0, head, body)
     db.execute("UPDATE sessions SET family = ? WHERE key = ?", (made.family, key))
     return update_session(db, made)
 
 
-def update_session(db: apsw.Connection, session: StoredSession) -> StoredSession:
+def update_session(db: Connection, session: StoredSession) -> StoredSession:
     """Write the session's leaf, head and lease."""
     db.execute(
         "UPDATE sessions SET leaf_key = ?, fence = ?, owner = ?, until_ms = ?, digest = ?, head = ? "
@@ -211,24 +248,24 @@ def update_session(db: apsw.Connection, session: StoredSession) -> StoredSession
     return session
 
 
-def write_head(db: apsw.Connection, session: StoredSession, head: SessionHead) -> None:
+def write_head(db: Connection, session: StoredSession, head: SessionHead) -> None:
     """Write another head of the session, with the same leaf."""
     update_session(db, _replace(session, head=head, body=encode(head)))
 
 
-def describe(db: apsw.Connection, session_id: str, **description: Unpack[Description]) -> None:
+def describe(db: Connection, session_id: str, **description: Unpack[Description]) -> None:
+    db.lock_sessions((session_id,))
     session = require_session(db, session_id)
     write_head(db, session, rules.described(session.head, **description))
 
 
-def note_blocked(db: apsw.Connection, session_id: str, blocked: Blocked | None) -> None:
+def note_blocked(db: Connection, session_id: str, blocked: Blocked | None) -> None:
+    db.lock_sessions((session_id,))
     if (session := find_session(db, session_id)) is not None:
         write_head(db, session, _replace(session.head, blocked=blocked))
 
 
-def write_lease(
-    db: apsw.Connection, session: StoredSession, owner: str | None, until_ms: int, fence: int
-) -> None:
+def write_lease(db: Connection, session: StoredSession, owner: str | None, until_ms: int, fence: int) -> None:
     """Give the lease to *owner* until *until_ms*; None gives it back."""
     leased = StoredSession(
         session.key, session.family, session.leaf_key, fence, owner, until_ms, session.head, session.body
@@ -256,8 +293,14 @@ def _session_digest(session: StoredSession) -> bytes:
 # Segments
 
 
-def insert_segment(db: apsw.Connection, segment: Segment, session: StoredSession, body: bytes) -> int:
-    """Add a segment under the session's leaf and return its key. *body* is its entries, encoded."""
+def insert_segment(
+    db: Connection, segment: Segment, session: StoredSession, body: bytes, key: int | None
+) -> int:
+    """Add a segment under the session's leaf and return its key, *key* if that is known to be free.
+
+    *body* is its entries, encoded.
+    """
+    key = db.execute(f"SELECT {NEXT_SEGMENT}").get if key is None else key
     parent, opens_at = segment.parent, None
     if segment.opens_frame:
         opens_at = [isinstance(entry.payload, FrameOpened) for entry in segment.entries].index(True)
@@ -275,8 +318,8 @@ def insert_segment(db: apsw.Connection, segment: Segment, session: StoredSession
         None if segment.caused_by == segment.segment_id else segment.caused_by,
         rules.state_key(session.head.state),
     )
-    db.execute(_INSERT_SEGMENT, (*columns, _segment_digest(columns, body), body))
-    return db.last_insert_rowid()
+    db.execute(_INSERT_SEGMENT, (key, *columns, _segment_digest(columns, body), body))
+    return key
 
 
 def segment_of(row: Row) -> Segment:
@@ -298,7 +341,7 @@ def segment_of(row: Row) -> Segment:
     )
 
 
-def find_segment(db: apsw.Connection, segment_id: str) -> Segment | None:
+def find_segment(db: Connection, segment_id: str) -> Segment | None:
     row = db.execute(f"{SEGMENTS} WHERE segment_id = ?", (segment_id,)).fetchone()
     return None if row is None else segment_of(row)
 
@@ -361,53 +404,102 @@ def _turn_row(turn: StoredTurn) -> Row:
     return *columns, digest, summary, turn.input
 
 
-def insert_turn(db: apsw.Connection, turn: StoredTurn) -> None:
-    db.execute(_INSERT_TURN, _turn_row(turn))
-    if not db.changes():
-        raise IdempotencyConflict(turn.record.turn_id)
+def insert_turn(db: Connection, turn: StoredTurn) -> None:
+    db.insert_new(_INSERT_TURN, _turn_row(turn), IdempotencyConflict(turn.record.turn_id))
 
 
-def update_turn(db: apsw.Connection, turn: StoredTurn) -> None:
+def update_turn(db: Connection, turn: StoredTurn) -> None:
     """Write the columns that change during a turn and at its end."""
     turn_id, _, state, _, ended_at, cancel, echoes, _, _, _, digest, summary, given = _turn_row(turn)
     db.execute(_UPDATE_TURN, (state, ended_at, cancel, echoes, digest, summary, given, turn_id))
 
 
-def find_turn(db: apsw.Connection, turn_id: str) -> StoredTurn | None:
+def find_turn(db: Connection, turn_id: str) -> StoredTurn | None:
     found = find_turns(db, "turns.turn_id = ?", turn_id)
     return found[0] if found else None
 
 
-def find_turns(db: apsw.Connection, condition: str, *values: str | int) -> list[StoredTurn]:
+def find_locked_turn(db: Connection, turn_id: str) -> StoredTurn | None:
+    """Lock the session of a turn, then read the turn."""
+    lock_session_of(db, "SELECT session FROM turns WHERE turn_id = ?", turn_id)
+    return find_turn(db, turn_id)
+
+
+def find_turns(db: Connection, condition: str, *values: str | int) -> list[StoredTurn]:
     """Return the turns that *condition* is true of, oldest first."""
     rows = db.execute(f"{TURNS} WHERE {condition} ORDER BY turns.key", values).fetchall()
     return [turn_of(row[:-1], str(row[-1])) for row in rows]
 
 
-def turn(db: apsw.Connection, turn_id: str) -> TurnRecord | None:
+def turn(db: Connection, turn_id: str) -> TurnRecord | None:
     found = find_turn(db, turn_id)
     return None if found is None else whole_record(db, found)
 
 
-def turns(db: apsw.Connection, session_id: str) -> list[TurnRecord]:
+def turns(db: Connection, session_id: str) -> list[TurnRecord]:
     return [whole_record(db, turn) for turn in find_turns(db, "sessions.id = ?", session_id)]
 
 
-def open_turn(db: apsw.Connection, session_id: str) -> TurnRecord | None:
+def open_turn(db: Connection, session_id: str) -> TurnRecord | None:
     found = find_turns(db, _OPEN, session_id)
     return found[0].record if found else None
 
 
-def open_turn_journal(db: apsw.Connection, session_id: str) -> TurnInProgress | None:
+def open_turn_journal(db: Connection, session_id: str) -> JournaledTurn | None:
     for turn in find_turns(db, _OPEN, session_id):
         assert turn.input is not None  # it goes when the turn ends
         saved = journal(db, turn.record.turn_id)
-        return TurnInProgress(record=turn.record, input=turn.input, journal=saved)
+        return JournaledTurn(record=turn.record, input=turn.input, journal=saved)
     return None
 
 
+def turn_journal(db: Connection, turn_id: str) -> JournaledTurn | None:
+    found = find_turn(db, turn_id)
+    if found is None:
+        return None
+    if found.input is not None:
+        return JournaledTurn(record=found.record, input=found.input, journal=journal(db, turn_id))
+    row = db.execute(f"{KEPT} JOIN turns USING (key) WHERE turn_id = ?", (turn_id,)).fetchone()
+    if row is None:
+        return None
+    first, entries = kept_journal_of(row)
+    return JournaledTurn(record=whole_record(db, found), input=first, journal=entries)
+
+
+def keep_journal(
+    db: Connection, turn: StoredTurn, entries: tuple[JournalEntry, ...], saved: bool, now_ms: int
+) -> None:
+    """Keep the journal of a turn that ends: what it has saved, if anything, and *entries*."""
+    turn_id = turn.record.turn_id
+    assert turn.input is not None
+    before = journal(db, turn_id) if saved else ()
+    body = rules.pack_journal(turn.input, (*before, *entries))
+    db.execute(_KEEP_JOURNAL, (now_ms, seal("kept journal", now_ms, body), body, turn_id))
+
+
+def drop_journals(db: Connection, before_ms: int) -> int:
+    """Delete the journals of turns that ended before then, oldest first."""
+    count = 0
+    while True:  # in the order of their keys: there is no index for something done this rarely
+        oldest = db.execute("SELECT key, ended_at FROM journals ORDER BY key LIMIT 200").fetchall()
+        old = [key for key, ended_at in oldest if ended_at < before_ms]
+        if not old:
+            return count
+        for key in old:
+            db.execute("DELETE FROM journals WHERE key = ?", (key,))
+        count += len(old)
+
+
+def kept_journal_of(row: Row) -> tuple[bytes, tuple[JournalEntry, ...]]:
+    """Return the first input and the entries of a row with the columns of `KEPT`."""
+    key, ended_at, digest, body = row
+    if seal("kept journal", ended_at, body) != digest:
+        raise RecordCorrupt(f"kept journal {key}")
+    return rules.unpack_journal(body, f"kept journal {key}")
+
+
 def end_turn(
-    db: apsw.Connection, turn: StoredTurn, summary: TurnSummary, entries: tuple[Entry, ...], now_ms: int
+    db: Connection, turn: StoredTurn, summary: TurnSummary, entries: tuple[Entry, ...], now_ms: int
 ) -> None:
     """Write the turn's end, without its answer and records where *entries* have them."""
     outcome = summary.outcome
@@ -422,7 +514,7 @@ def end_turn(
     update_turn(db, StoredTurn(rules.ended(turn.record, summary, now_ms), turn.session, None, echoes))
 
 
-def whole_record(db: apsw.Connection, turn: StoredTurn) -> TurnRecord:
+def whole_record(db: Connection, turn: StoredTurn) -> TurnRecord:
     """Return the turn's record with its answer and the records of its calls, in the order of the calls."""
     if not turn.echoes:
         return turn.record
@@ -436,7 +528,7 @@ def whole_record(db: apsw.Connection, turn: StoredTurn) -> TurnRecord:
     return _replace(record, summary=_replace(summary, outcome=outcome, calls=_records(segment.entries)))
 
 
-def keep_answer(db: apsw.Connection, turn_id: str) -> None:
+def keep_answer(db: Connection, turn_id: str) -> None:
     """Store the turn's answer with it, because its segment is about to be deleted."""
     turn = find_turn(db, turn_id)
     if turn is not None and turn.echoes:
@@ -460,36 +552,29 @@ def _records(entries: tuple[Entry, ...]) -> tuple[ExternalCallRecord, ...]:
 # The journal
 
 
-def append_journal(db: apsw.Connection, turn_id: str, entries: tuple[JournalEntry, ...]) -> None:
-    """Add entries after the last one of any turn."""
-    for seq, entry in enumerate(entries, _next_seq(db)):
-        sql = _REPLACE_ENTRY if entry.kind == "state" else _ADD_ENTRY
-        if not _write_entry(db, sql, (seq, turn_id, entry.key, entry.kind, entry.body)):
-            raise rules.already_journaled(turn_id, entry.key)
+def append_journal(
+    db: Connection, turn_id: str, entries: tuple[JournalEntry, ...], blobs: tuple[Blob, ...], last: int
+) -> None:
+    """Add entries after *last*, and the names of *blobs*, which then stay as long as the journal does."""
+    for seq, entry in enumerate(entries, last + 1):
+        row = _entry_row(seq, turn_id, entry.key, entry.kind, entry.body)
+        if entry.kind == "state":
+            db.execute(_REPLACE_ENTRY, row)
+        else:
+            db.insert_new(_ADD_ENTRY, row, rules.already_journaled(turn_id, entry.key))
+    for seq, blob in enumerate(blobs, last + len(entries) + 1):
+        row = _entry_row(seq, turn_id, blob.digest, _BLOB, blob.digest.encode())
+        db.execute(f"{_ADD_ENTRY} ON CONFLICT DO NOTHING", row)
 
 
-def keep_blobs(db: apsw.Connection, turn_id: str, blobs: tuple[Blob, ...]) -> None:
-    """Name blobs in the journal, so that they stay as long as it does."""
-    for seq, blob in enumerate(blobs, _next_seq(db)):
-        _write_entry(db, _ADD_ENTRY, (seq, turn_id, blob.digest, _BLOB, blob.digest.encode()))
-
-
-def journal(db: apsw.Connection, turn_id: str) -> tuple[JournalEntry, ...]:
+def journal(db: Connection, turn_id: str) -> tuple[JournalEntry, ...]:
     """Return the entries that a turn saved, in their order."""
-    rows = db.execute(_JOURNAL, (turn_id,)).fetchall()
+    rows = db.execute(JOURNAL, (turn_id,)).fetchall()
     return tuple(entry for entry in map(entry_of, rows) if entry is not None)
 
 
-def _next_seq(db: apsw.Connection) -> int:
-    last: int = db.execute("SELECT ifnull(max(seq), 0) FROM journal").get
-    return last + 1
-
-
-def _write_entry(db: apsw.Connection, sql: str, columns: tuple[int, str, str, str, bytes]) -> bool:
-    """Write a row of the journal; false if *sql* only adds and the name is taken."""
-    *others, body = columns
-    db.execute(sql, (*others, seal("journal", *columns), body))
-    return db.changes() > 0
+def _entry_row(seq: int, turn_id: str, name: str, kind: str, body: bytes) -> Row:
+    return seq, turn_id, name, kind, seal("journal", seq, turn_id, name, kind, body), body
 
 
 def entry_of(row: Row) -> JournalEntry | None:

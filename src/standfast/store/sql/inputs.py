@@ -5,25 +5,28 @@ Rules
 1. An input is claimed once. Its row stays without its body, so that a repeated input is recognized.
 2. An occurrence and the inputs it becomes are one transaction. Its row makes a delivery the only one,
    whichever process delivers it first.
-3. Blobs are stored once, under their digest. Every row is checked whenever it is read.
+3. Blobs are stored once, under their digest. Every row is checked whenever it is read. The seal of a blob
+   whose bytes are in an object store (`object_blobs`) is of another kind, and its data is the object's name.
 """
 
 from __future__ import annotations
 
 from typing import Final, Literal
 
-import apsw
 import msgspec
 
 from standfast.errors import InputNotFound, RecordCorrupt
 from standfast.model.trigger import Occurrence, Trigger
-from standfast.ports.session_store import Blob, QueuedInput
+from standfast.ports.session_store import WORK, Blob, QueuedInput
 from standfast.store import rules
-from standfast.store.sqlite import rows
-from standfast.store.sqlite.rows import Row, decoded, encode, seal
+from standfast.store.object_blobs import require_usable
+from standfast.store.sql import rows
+from standfast.store.sql.connection import Connection, Row
+from standfast.store.sql.rows import decoded, encode, seal
 
 INPUTS: Final = "SELECT seq, input_id, session, kind, content, digest, body FROM inputs"
 BLOBS: Final = "SELECT digest, seal, data FROM blobs"
+INPUT: Final = f"{INPUTS} WHERE input_id = ?"
 _WAITING: Final = f"{INPUTS} WHERE session = ? AND kind <> 'claimed' ORDER BY seq"
 _QUEUED: Final = """
 WITH RECURSIVE queued (session) AS (
@@ -38,30 +41,40 @@ ORDER BY (SELECT min(seq) FROM inputs WHERE inputs.session = queued.session AND 
 """
 _INJECTED: Final = f"{INPUTS} WHERE session = ? AND kind = 'inject' ORDER BY seq"
 
+_MAX_NAME_BYTES: Final = 200
+"""The name of an object is shorter than this."""
+
 _items = msgspec.json.Decoder(QueuedInput)
 
 
-def put(db: apsw.Connection, item: QueuedInput, blobs: tuple[Blob, ...] = ()) -> None:
+def put_reads(item: QueuedInput) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the statements by which `put` begins."""
+    return (rows.SESSION, (item.session_id,)), (INPUT, (item.input_id,))
+
+
+def put(db: Connection, item: QueuedInput, blobs: tuple[Blob, ...] = ()) -> None:
+    db.lock_sessions((item.session_id,))
     if _put(db, rows.require_session(db, item.session_id).key, item):
         put_blobs(db, blobs)
 
 
-def waiting(db: apsw.Connection, session_id: str) -> list[QueuedInput]:
+def waiting(db: Connection, session_id: str) -> list[QueuedInput]:
     session = rows.find_session(db, session_id)
     return [] if session is None else [_of(row) for row in db.execute(_WAITING, (session.key,)).fetchall()]
 
 
-def with_queued(db: apsw.Connection) -> list[str]:
+def with_queued(db: Connection) -> list[str]:
     """The sessions that could begin a turn; it steps from session to session, however much waits for each."""
     return [str(session_id) for (session_id,) in db.execute(_QUEUED).fetchall()]
 
 
-def withdraw(db: apsw.Connection, input_id: str) -> bool:
-    db.execute("DELETE FROM inputs WHERE input_id = ? AND kind <> 'claimed'", (input_id,))
-    return db.changes() > 0
+def withdraw(db: Connection, input_id: str) -> bool:
+    rows.lock_session_of(db, "SELECT session FROM inputs WHERE input_id = ?", input_id)
+    sql = "DELETE FROM inputs WHERE input_id = ? AND kind <> 'claimed' RETURNING seq"
+    return bool(db.execute(sql, (input_id,)).fetchall())
 
 
-def claim_injected(db: apsw.Connection, session: int) -> tuple[QueuedInput, ...]:
+def claim_injected(db: Connection, session: int) -> tuple[QueuedInput, ...]:
     """Hand out what was injected, for good."""
     injected = db.execute(_INJECTED, (session,)).fetchall()
     found = tuple(map(_of, injected))
@@ -70,58 +83,71 @@ def claim_injected(db: apsw.Connection, session: int) -> tuple[QueuedInput, ...]
     return found
 
 
-def claim(db: apsw.Connection, session: int, input_id: str) -> None:
+def claim(db: Connection, session: int, input_id: str) -> None:
     """Hand out one input, for good."""
-    row = db.execute(f"{INPUTS} WHERE input_id = ?", (input_id,)).fetchone()
+    row = db.execute(INPUT, (input_id,)).fetchone()
     if row is None or row[2] != session or row[3] == "claimed":
         raise InputNotFound(input_id)
     check_input(row)
     _set_kind(db, row, "claimed")
 
 
-def queue_injected(db: apsw.Connection, session: int) -> None:
+def queue_injected(db: Connection, session: int) -> None:
     """What missed the last checkpoint becomes input for turns of its own."""
     for row in db.execute(_INJECTED, (session,)).fetchall():
         check_input(row)
         _set_kind(db, row, "queue")
+        db.announce(WORK)
 
 
-def put_blobs(db: apsw.Connection, blobs: tuple[Blob, ...]) -> None:
+def put_blobs(db: Connection, blobs: tuple[Blob, ...]) -> None:
     for blob in blobs:
+        if blob.apart:
+            require_usable(blob)
+        sealed = seal("object" if blob.apart else "blob", blob.digest, blob.data)
         db.execute(
-            "INSERT INTO blobs VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-            (blob.digest, seal("blob", blob.digest, blob.data), blob.data),
+            "INSERT INTO blobs (digest, seal, data) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+            (blob.digest, sealed, blob.data),
         )
 
 
-def blob(db: apsw.Connection, digest: str) -> bytes | None:
+def blob(db: Connection, digest: str) -> Blob | None:
     row = db.execute(f"{BLOBS} WHERE digest = ?", (digest,)).fetchone()
     return None if row is None else blob_of(row)
 
 
-def blob_of(row: Row) -> bytes:
+def blob_of(row: Row) -> Blob:
     digest, sealed, data = row
-    if seal("blob", digest, data) != sealed:
-        raise RecordCorrupt(f"blob {digest}")
-    return bytes(data)
+    for kind in ("blob", "object"):
+        if seal(kind, digest, data) == sealed:
+            return Blob(digest=digest, data=bytes(data), apart=kind == "object")
+    raise RecordCorrupt(f"blob {digest}")
 
 
-def _put(db: apsw.Connection, session: int, item: QueuedInput) -> bool:
+def blobs_apart(db: Connection) -> list[Blob]:
+    """Return the blobs whose bytes are in an object store."""
+    found = map(blob_of, db.execute(f"{BLOBS} WHERE length(data) < {_MAX_NAME_BYTES}").fetchall())
+    return [blob for blob in found if blob.apart]
+
+
+def _put(db: Connection, session: int, item: QueuedInput) -> bool:
     """Add an input; false if it was put before, claimed or not."""
-    row = db.execute(f"{INPUTS} WHERE input_id = ?", (item.input_id,)).fetchone()
+    row = db.execute(INPUT, (item.input_id,)).fetchone()
     if row is None:
         columns, body = (item.input_id, session, item.kind, rules.input_content(item)), encode(item)
         db.execute(
             "INSERT INTO inputs (input_id, session, kind, content, digest, body) VALUES (?, ?, ?, ?, ?, ?)",
             (*columns, seal("input", *columns, body), body),
         )
+        if item.kind == "queue":
+            db.announce(WORK)
         return True
     check_input(row)
     rules.require_same_content(item, row[4])
     return False
 
 
-def _set_kind(db: apsw.Connection, row: Row, kind: Literal["queue", "claimed"]) -> None:
+def _set_kind(db: Connection, row: Row, kind: Literal["queue", "claimed"]) -> None:
     seq, input_id, session, _, content, _, body = row
     kept = None if kind == "claimed" else body
     digest = seal("input", input_id, session, kind, content, kept)
@@ -145,44 +171,54 @@ def _of(row: Row) -> QueuedInput:
 
 TRIGGERS: Final = "SELECT name, session, due, digest, body FROM triggers"
 OCCURRENCES: Final = "SELECT source, key, at_ms, digest FROM occurrences"
-_NOTE: Final = "INSERT INTO occurrences VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_NOTE: Final = (
+    "INSERT INTO occurrences (source, key, at_ms, digest) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT DO NOTHING RETURNING at_ms"
+)
+_PUT_TRIGGER: Final = (
+    "INSERT INTO triggers (name, session, due, digest, body) VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) "
+    "DO UPDATE SET session = excluded.session, due = excluded.due, digest = excluded.digest, "
+    "body = excluded.body"
+)
 
 _triggers = msgspec.json.Decoder(Trigger)
 
 
-def put_trigger(db: apsw.Connection, trigger: Trigger, *, seen: Trigger | None = None) -> bool:
+def put_trigger(db: Connection, trigger: Trigger, *, seen: Trigger | None = None) -> bool:
+    db.lock_sessions({trigger.session_id, (seen or trigger).session_id})
     if seen is not None and find_trigger(db, seen.name) != seen:
         return False
     columns = (trigger.name, rows.require_session(db, trigger.session_id).key, rules.due_at(trigger))
     body = encode(trigger)
     row = (*columns, seal("trigger", *columns, body), body)
-    db.execute("INSERT OR REPLACE INTO triggers VALUES (?, ?, ?, ?, ?)", row)
+    db.execute(_PUT_TRIGGER, row)
     return True
 
 
-def find_trigger(db: apsw.Connection, name: str) -> Trigger | None:
+def find_trigger(db: Connection, name: str) -> Trigger | None:
     row = db.execute(f"{TRIGGERS} WHERE name = ?", (name,)).fetchone()
     return None if row is None else trigger_of(row)
 
 
-def find_triggers(db: apsw.Connection) -> list[Trigger]:
+def find_triggers(db: Connection) -> list[Trigger]:
     return [trigger_of(row) for row in db.execute(f"{TRIGGERS} ORDER BY name").fetchall()]
 
 
-def remove_trigger(db: apsw.Connection, name: str) -> bool:
-    db.execute("DELETE FROM triggers WHERE name = ?", (name,))
-    return db.changes() > 0
+def remove_trigger(db: Connection, name: str) -> bool:
+    rows.lock_session_of(db, "SELECT session FROM triggers WHERE name = ?", name)
+    return bool(db.execute("DELETE FROM triggers WHERE name = ? RETURNING name", (name,)).fetchall())
 
 
 def occur(
-    db: apsw.Connection,
+    db: Connection,
     occurrence: Occurrence,
     inputs: tuple[QueuedInput, ...],
     advance: Trigger | None = None,
 ) -> bool:
     columns = (occurrence.source, occurrence.key, occurrence.at_ms)
-    db.execute(_NOTE, (*columns, seal("occurrence", *columns)))
-    if not (new := db.changes() > 0):
+    db.lock_sessions({item.session_id for item in inputs} | ({advance.session_id} if advance else set()))
+    new = db.execute(_NOTE, (*columns, seal("occurrence", *columns))).fetchone() is not None
+    if not new:
         row = db.execute(f"{OCCURRENCES} WHERE source = ? AND key = ?", columns[:2]).fetchone()
         check_occurrence((*columns, None) if row is None else row)
     for item in inputs if new else ():

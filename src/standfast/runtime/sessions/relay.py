@@ -1,0 +1,279 @@
+"""Live events of sessions that run in other processes, by the announcements of the store.
+
+Theory of operation
+-------------------
+A process that observes a session announces that it watches it, and repeats that. The process that runs the
+session then announces the events that its feed keeps and those that follow, several at a time; nothing is
+announced of sessions that no other process watches. The observing process keeps them in a `LiveFeed` of its
+own, under the numbers and the epoch of the process they come from, so a cursor means the same everywhere.
+
+Rules
+-----
+1. An event that is too large for an announcement is announced as a `Gap`; it can be read once its turn ends.
+2. Announcements can get lost. A number that is missing empties the feed: reading on from before is `Missed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Final, NamedTuple
+
+import msgspec
+
+from standfast.errors import StandfastError
+from standfast.model.events import Event, Gap, TurnBegan, TurnCommitted, TurnParked
+from standfast.model.session import HoldsSessionIds, SessionIdField
+from standfast.ports.session_store import SessionStore
+from standfast.runtime.turn import EventSignal, LiveFeed, Missed
+
+_WATCH: Final = "watch"
+_LIVE: Final = "live"
+_EVERY_S: Final = 5.0
+_LASTS_S: Final = 15.0
+_BATCH_S: Final = 0.015
+_MAX_BYTES: Final = 6_500
+_SILENT_S: Final = 10.0
+
+
+class Batch(HoldsSessionIds, frozen=True):
+    """Events of a session, numbered from `first`, of the process `epoch`."""
+
+    session_id: SessionIdField
+    epoch: str
+    first: int
+    events: list[Event]
+
+
+class Source(NamedTuple):
+    """A feed and the process whose numbers it has."""
+
+    epoch: str
+    feed: LiveFeed
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the last event is the end of a turn, or there is none."""
+        last = self.feed.last()
+        return last is None or isinstance(last, TurnCommitted | TurnParked)
+
+
+class WatchedSession:
+    """A session that other processes may run, as its observers here see it."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._heard_s = -_SILENT_S
+        self.bells: list[EventSignal] = []
+        self.source: Source | None = None
+        """The process whose events came last."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a turn runs elsewhere, as far as is known."""
+        recent = self._clock() - self._heard_s < _SILENT_S
+        return recent and self.source is not None and not self.source.is_at_rest
+
+    async def answer(self, epoch: str, seq: int, timeout_s: float) -> None:
+        """Wait until the events of *epoch* after *seq* are here, if that process still has them."""
+        bell = EventSignal()
+        self.bells.append(bell)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not self._has(epoch, seq):
+                    await bell.wait(timeout_s)
+        self.bells.remove(bell)
+
+    def _has(self, epoch: str, seq: int) -> bool:
+        try:
+            return (
+                self.source is not None and self.source.epoch == epoch and bool(self.source.feed.since(seq))
+            )
+        except Missed:
+            return False
+
+    def accept(self, batch: Batch) -> None:
+        """Take events that were announced; those that are known already are left out."""
+        kept: list[tuple[int, Event]] = []
+        feed = None if self.source is None or self.source.epoch != batch.epoch else self.source.feed
+        if feed is None or batch.first <= feed.oldest():  # events from before those that are known
+            kept = [] if feed is None else feed.since(feed.oldest())
+            feed = LiveFeed(self._clock, batch.first - 1)
+            self.source = Source(batch.epoch, feed)
+        self._heard_s = self._clock()
+        for number, event in (*enumerate(batch.events, batch.first), *kept):
+            feed.put(number, event)
+        for bell in self.bells:
+            bell.ring()
+
+
+class _Announcer(EventSignal):
+    """Announces the events of one session that runs here, until its watchers are gone."""
+
+    __slots__ = ("_feed", "_relay", "_session_id", "_timer", "_unsent", "until_s")
+
+    def __init__(self, relay: EventRelay, session_id: str, feed: LiveFeed, until_s: float) -> None:
+        super().__init__()
+        self._relay, self._session_id, self._feed = relay, session_id, feed
+        self._unsent = feed.oldest()
+        self._timer: asyncio.TimerHandle | None = None
+        self.until_s = until_s
+
+    def receive(self, event: Event) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_BATCH_S, self.send)
+
+    def send(self, *, all_kept: bool = False) -> None:
+        """Announce the events that were not; with *all_kept*, all that the feed has."""
+        self._timer = None
+        after = self._feed.oldest() if all_kept else max(self._unsent, self._feed.oldest())
+        self._unsent = self._feed.last_seq
+        for batch in _batches(self._session_id, self._relay.epoch, self._feed.since(after)):
+            self._relay.announce(_LIVE, batch)
+
+
+class EventRelay:
+    """The announcements that a runtime makes and hears. Used on its loop."""
+
+    def __init__(self, store: SessionStore, epoch: str, clock: Callable[[], float]) -> None:
+        self.epoch = epoch
+        self._store = store
+        self._clock = clock
+        self._watched: dict[str, WatchedSession] = {}
+        self._wanted: dict[str, float] = {}
+        self._announcers: dict[str, _Announcer] = {}
+        self._feeds: Callable[[str], LiveFeed | None] = lambda session_id: None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sending = asyncio.Lock()
+        self._is_connected = False
+        self._stop_listening: Callable[[], None] = lambda: None
+
+    def open(self, feeds: Callable[[str], LiveFeed | None]) -> None:
+        """Listen; *feeds* returns the feed of a session that has one here."""
+        self._feeds = feeds
+        loop = asyncio.get_running_loop()
+
+        def hear(text: str) -> None:
+            kind, _, body = text.partition(" ")
+            if kind in ("", _WATCH, _LIVE):
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(self._hear, kind, body)
+
+        self._stop_listening = self._store.listen(hear)
+
+    async def close(self) -> None:
+        self._stop_listening()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def watch(self, session_id: str, bell: EventSignal) -> WatchedSession:
+        """Ask for the events of a session, and ring *bell* when some have come, until `leave`."""
+        found = self._watched.get(session_id)
+        if found is None:
+            found = self._watched[session_id] = WatchedSession(self._clock)
+            self._start(self._keep_watching(session_id))
+        if self._is_connected:  # else it is asked for once the answer can be heard
+            self._ask(session_id)
+        found.bells.append(bell)
+        return found
+
+    def leave(self, session_id: str, bell: EventSignal) -> None:
+        found = self._watched.get(session_id)
+        if found is not None and bell in found.bells:
+            found.bells.remove(bell)
+            if not found.bells:
+                del self._watched[session_id]
+
+    def feed_made(self, session_id: str, feed: LiveFeed) -> None:
+        """Announce the events of a session whose feed begins, if another process watches it."""
+        if self._wanted.get(session_id, 0.0) > self._clock():
+            self._attach(session_id, feed)
+
+    def announce(self, kind: str, body: object) -> None:
+        self._start(self._announce(f"{kind} {msgspec.json.encode(body).decode()}"))
+
+    async def _announce(self, text: str) -> None:
+        async with self._sending:  # in order
+            with contextlib.suppress(StandfastError):
+                await self._store.announce(text)
+
+    async def _keep_watching(self, session_id: str) -> None:
+        while session_id in self._watched:
+            await asyncio.sleep(_EVERY_S)
+            self._ask(session_id, whole=False)
+
+    def _ask(self, session_id: str, *, whole: bool = True) -> None:
+        """Say that a session is watched; with *whole*, ask for the events that are kept of it."""
+        self.announce(_WATCH, (session_id, self.epoch, whole))
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _hear(self, kind: str, body: str) -> None:
+        if not kind:  # announcements are heard from now on, for the first time or again
+            self._is_connected = True
+            for session_id in self._watched:
+                self._ask(session_id)
+            return
+        with contextlib.suppress(msgspec.DecodeError):  # of another release
+            if kind == _LIVE:
+                batch = _batch.decode(body)
+                if batch.epoch != self.epoch and batch.session_id in self._watched:
+                    self._watched[batch.session_id].accept(batch)
+                return
+            session_id, watcher, whole = msgspec.json.decode(body, type=tuple[str, str, bool])
+            if watcher != self.epoch:
+                self._wanted[session_id] = self._clock() + _LASTS_S
+                feed = self._feeds(session_id)
+                if feed is not None:
+                    self._attach(session_id, feed, whole=whole)
+
+    def _attach(self, session_id: str, feed: LiveFeed, *, whole: bool = True) -> None:
+        until_s = self._wanted[session_id]
+        found = self._announcers.get(session_id)
+        if found is None or not feed.has(found):
+            whole = True
+            found = self._announcers[session_id] = feed.listen(_Announcer(self, session_id, feed, until_s))
+            asyncio.get_running_loop().call_later(_LASTS_S, self._expire, session_id, feed)
+        found.until_s = until_s
+        if whole:
+            found.send(all_kept=True)
+
+    def _expire(self, session_id: str, feed: LiveFeed) -> None:
+        found = self._announcers.get(session_id)
+        if found is None or not feed.has(found):
+            return
+        if found.until_s > self._clock():
+            asyncio.get_running_loop().call_later(_LASTS_S, self._expire, session_id, feed)
+            return
+        feed.leave(found)
+        del self._announcers[session_id]
+        self._wanted.pop(session_id, None)
+
+
+_batch: Final = msgspec.json.Decoder(Batch)
+
+
+def _batches(session_id: str, epoch: str, numbered: list[tuple[int, Event]]) -> list[Batch]:
+    """Return events in batches that fit into an announcement each."""
+    batches: list[Batch] = []
+    size = _MAX_BYTES
+    for number, event in numbered:
+        bytes_ = len(msgspec.json.encode(event))
+        if bytes_ > _MAX_BYTES // 2:
+            event, bytes_ = Gap(missed=1), 100
+        if size + bytes_ > _MAX_BYTES:
+            batches.append(Batch(session_id, epoch, number, []))
+            size = 200
+        batches[-1].events.append(event)
+        size += bytes_ + 1
+    return batches
+
+
+def continues(old: Source, new: Source) -> bool:
+    """Return whether nothing was missed between the end of *old* and the beginning of *new*."""
+    return old.is_at_rest and isinstance(new.feed.first(), TurnBegan)

@@ -1,0 +1,72 @@
+"""The trace of a turn from what the store keeps: its own spans, and those of its subagents' turns.
+
+A subagent's session has this one as its parent. Its turns that began while this turn ran are parts of the
+call that was under way then; if several were, of the last one that had begun.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from standfast.errors import JournalNotKept
+from standfast.model.code import RUN_CODE
+from standfast.model.session import SessionHead
+from standfast.model.trace_record import TraceRecord
+from standfast.ports.session_store import SessionStore
+from standfast.runtime.sessions.time_travel import find_journal
+from standfast.trace.journal_spans import journal_spans
+from standfast.trace.turn_spans import TurnAbout
+
+MAX_TURNS: Final = 200
+"""The most turns of subagents in the trace of one turn."""
+
+
+async def turn_trace(
+    store: SessionStore, session_id: str, turn_id: str, *, contents: bool = False
+) -> list[TraceRecord]:
+    """Return the records of a turn and of its subagents' turns; `TurnNotFound`, `JournalNotKept`."""
+    head = await store.head(session_id)
+    found = await _records(store, head, session_id, turn_id, contents)
+    pending, turns = [(session_id, found)], 0
+    while pending and turns < MAX_TURNS:
+        above, own = pending.pop(0)
+        start, end = own[0].at_ms, max(one.at_ms for one in own)
+        for child in await store.children(above):
+            for record in await store.turns(child.session_id):
+                if not start <= record.created_at <= end or turns >= MAX_TURNS:
+                    continue
+                try:
+                    below = await _records(store, child, child.session_id, record.turn_id, contents)
+                except JournalNotKept:
+                    continue
+                turns += 1
+                parent_id = _span_at(own, record.created_at)
+                below = [
+                    msgspec.structs.replace(one, parent_id=parent_id) if one.kind == "turn" else one
+                    for one in below
+                ]
+                found += below
+                pending.append((child.session_id, below))
+    return found
+
+
+async def _records(
+    store: SessionStore, head: SessionHead | None, session_id: str, turn_id: str, contents: bool
+) -> list[TraceRecord]:
+    turn = await find_journal(store, session_id, turn_id)
+    about = TurnAbout(session_id, turn.record.agent, "" if head is None else head.model, RUN_CODE)
+    return journal_spans(turn, about, contents=contents)
+
+
+def _span_at(records: list[TraceRecord], at_ms: int) -> str:
+    """Return the span of the last call that was under way at that time, or else that of the turn."""
+    calls = [
+        one
+        for one in records
+        if one.kind in ("tool_call", "cell") and (one.started_at_ms or 0) <= at_ms <= one.at_ms
+    ]
+    if calls:
+        return max(calls, key=lambda one: one.started_at_ms or 0).span_id
+    return next((one.span_id for one in records if one.kind == "turn"), records[0].parent_id)

@@ -1,0 +1,25 @@
+"""The work that a store for one machine offers: all of it, to every process that asks."""
+
+from __future__ import annotations
+
+import random
+
+from standfast.ports.session_store import SessionStore, Work
+
+
+async def offer(
+    store: SessionStore, now_ms: int, agents: tuple[str, ...], limit: int, without: tuple[str, ...]
+) -> list[Work]:
+    """Return up to *limit* sessions of these agents that have something to do, without these engines."""
+    found = [
+        Work(session_id=record.session_id, turn_id=record.turn_id)
+        for record in await store.unfinished(now_ms)
+        if record.agent in agents
+        and (record.cancel_requested or record.summary is None or record.summary.engine not in without)
+    ]
+    for session_id in await store.with_queued():
+        head = await store.head(session_id)
+        if head is not None and head.agent in agents:
+            found.append(Work(session_id=session_id, turn_id=None))
+    random.shuffle(found)  # or sessions that cannot run would keep others from being offered
+    return found[:limit]

@@ -1,0 +1,323 @@
+"""How PostgreSQL is reached: URLs, connections, the errors of the store's own, and one transaction.
+
+Theory of operation
+-------------------
+A transaction is a pipeline: a statement is sent at once, and its result is read when the caller asks for it,
+or at the end. So a write costs two round trips, one for what it reads and one for all that it writes, with
+the commit. The first statement of every transaction sets what the others rely on (schema, timeouts) for this
+transaction alone, and asks for its number and the time. Nothing depends on the session of the connection, so
+that a pooler may give every transaction another server connection.
+
+Rules
+-----
+1. `READ COMMITTED`, and a write locks its sessions before it reads them (`store.sql.connection`). A statement
+   that reads after the lock sees what the transaction before it has committed.
+2. A commit whose answer was lost is looked up by the number of the transaction, never guessed.
+3. A transaction that is idle for `_IDLE_MS` is ended by the server: a process that was stopped, or cut off,
+   keeps no locks.
+4. Error messages name host and database, never the password.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import msgspec
+import psycopg
+from psycopg import conninfo
+from psycopg.types.numeric import Int8BinaryDumper
+from psycopg.types.string import StrBinaryDumper
+
+from standfast.errors import InvalidArgument, RecordCorrupt, StandfastError, StoreError, StoreUnavailable
+from standfast.store.postgres.dialect import ENTRIES_PER_WRITE, to_postgres
+from standfast.store.sql.connection import Row
+
+_SCHEMA: Final = "standfast"
+_SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_STATEMENT_MS: Final = 60_000
+_LOCK_MS: Final = 10_000
+_IDLE_MS: Final = 5_000
+_DEFAULTS: Final = {
+    "application_name": "standfast",
+    "connect_timeout": "10",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+    "target_session_attrs": "read-write",
+}
+
+_SERVER_KEEPALIVE: Final = b"""
+SELECT set_config('tcp_keepalives_idle', '5', false), set_config('tcp_keepalives_interval', '2', false),
+    set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', '10000', false)
+"""
+"""The server notices as well that a client is cut off: in a pipeline no other timeout ends its transaction,
+which would keep its sessions locked for the two hours of the system's default."""
+
+_OPEN: Final = f"""
+SELECT set_config('search_path', $1, true), set_config('statement_timeout', '{_STATEMENT_MS}', true),
+    set_config('lock_timeout', '{_LOCK_MS}', true),
+    set_config('idle_in_transaction_session_timeout', '{_IDLE_MS}', true),
+    (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+""".encode()  # noqa: S608 (a constant)
+_OPEN_TO_WRITE: Final = _OPEN.rstrip() + b", pg_current_xact_id()::text, pg_postmaster_start_time()::text"
+_SEQUENCES: Final = {
+    "'segments_key'": "SELECT max(key) FROM segments",
+    "'states_key'": "SELECT max(key) FROM states",
+    "'journal_seq'": f"SELECT max(seq) / {ENTRIES_PER_WRITE} FROM journal",  # noqa: S608
+    "pg_get_serial_sequence('sessions', 'key')": "SELECT max(key) FROM sessions",
+    "pg_get_serial_sequence('turns', 'key')": "SELECT max(key) FROM turns",
+    "pg_get_serial_sequence('inputs', 'seq')": "SELECT max(seq) FROM inputs",
+    "pg_get_serial_sequence('tasks', 'seq')": "SELECT max(seq) FROM tasks",
+}
+"""What keys are made of, and the highest that is used."""
+
+_LOCK_SESSIONS: Final = b"SELECT 1 FROM sessions WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE"
+_LOCK_FAMILY: Final = b"SELECT 1 FROM sessions WHERE family = $1 ORDER BY id FOR NO KEY UPDATE"
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a store is: what libpq needs to connect, the schema of the tables, and a name for messages.
+
+    `blobs` is the URL of the object store for large blobs.
+    """
+
+    conninfo: str
+    schema: str
+    name: str
+    blobs: str | None = None
+
+    @property
+    def channel(self) -> str:
+        """Where announcements are made."""
+        return f"standfast_{self.schema}"[:63]
+
+
+def parse_url(url: str) -> Address:
+    """Split a URL of libpq's. `schema=` may name the schema of the tables, `blobs=` where large blobs are."""
+    parts = urlsplit(url)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    schema = dict(options).get("schema", _SCHEMA)
+    if not _SCHEMA_NAME.fullmatch(schema):
+        raise InvalidArgument(
+            f"schema must be a name of lower-case letters, digits and _, got {schema[:80]!r}"
+        )
+    rest = urlencode([(name, value) for name, value in options if name not in ("schema", "blobs")])
+    try:
+        given = conninfo.conninfo_to_dict(urlunsplit(parts._replace(query=rest)))
+    except psycopg.Error as error:
+        raise InvalidArgument(
+            f"the URL of the store is wrong: {str(error).strip()}",
+            hint="write postgresql://USER:PASSWORD@HOST:PORT/DATABASE",
+        ) from None
+    name = f"{given.get('host') or given.get('hostaddr') or 'localhost'}/{given.get('dbname') or ''}"
+    settings: dict[str, Any] = {**_DEFAULTS, **given}
+    return Address(conninfo.make_conninfo(**settings), schema, name, dict(options).get("blobs"))
+
+
+class PostgresCursor(psycopg.RawCursor[Row]):
+    """A cursor as `store.sql` uses it: numbered placeholders, results in binary."""
+
+    @property
+    def get(self) -> Any:
+        row = self.fetchone()
+        return row[0] if row is not None and len(row) == 1 else row
+
+
+class _IntDumper(Int8BinaryDumper):
+    """Sends every integer as bigint, so that a statement is prepared once and not for each size."""
+
+
+def connect(address: Address) -> psycopg.Connection[Row]:
+    """Open a connection. It prepares statements, unless a pooler stands between it and the server."""
+    raw: psycopg.Connection[Row] = psycopg.connect(
+        address.conninfo, autocommit=True, cursor_factory=PostgresCursor
+    )
+    configure(raw)
+    return raw
+
+
+def configure(raw: psycopg.Connection[Row]) -> None:
+    """Prepare a new connection for the statements of a store."""
+    raw.adapters.register_dumper(int, _IntDumper)
+    raw.adapters.register_dumper(str, StrBinaryDumper)
+    pooled = is_pooled(raw)
+    raw.prepare_threshold = None if pooled else 2
+    if not pooled:
+        raw.execute(_SERVER_KEEPALIVE)
+
+
+def is_pooled(raw: psycopg.Connection[Row]) -> bool:
+    """Whether a pooler answers for the server: it hands out process numbers of its own."""
+    found = raw.execute(b"SELECT pg_backend_pid()").fetchone()
+    return found is not None and found[0] != raw.info.backend_pid
+
+
+class Transaction:
+    """One transaction on a connection in pipeline mode. It implements `store.sql.connection.Connection`.
+
+    With *database_clock*, leases go by the server's time instead of the caller's.
+    """
+
+    def __init__(self, raw: psycopg.Connection[Row], address: Address, *, database_clock: bool) -> None:
+        self._raw = raw
+        self._address = address
+        self._database_clock = database_clock
+        self._opening: Row | None = None
+        self._sent: list[tuple[PostgresCursor, Exception | None, object]] = []
+        self.asked: dict[tuple[str, tuple[Any, ...]], PostgresCursor] = {}
+        """Queries that were sent before their results were asked for."""
+        self._locked: set[str] = set()
+        self.announced: list[str] = []
+        """What is announced once the transaction is committed."""
+        self.writes = 0
+        """How many statements that may change something were sent."""
+        self.sender: object = None
+        """For whom statements are sent now."""
+        self.committing = False
+        """Whether the server may have been told to commit."""
+
+    def begin(self, *, to_write: bool) -> None:
+        if to_write:
+            self._send(b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+        else:
+            self._send(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        self._opened = self._send(_OPEN_TO_WRITE if to_write else _OPEN, (self._address.schema,))
+
+    def commit(self) -> None:
+        """Commit what was written. The pipeline's end waits for the answer."""
+        if not self.writes:
+            self._send(b"ROLLBACK")
+            return
+        self._read_opening()  # the number of the transaction must be known before the commit is sent
+        self.committing = True
+        self._send(b"COMMIT")
+
+    @property
+    def number(self) -> str:
+        """The number of this transaction, by which the server knows whether it was committed."""
+        return str(self._read_opening()[5])
+
+    @property
+    def server_start(self) -> str:
+        """When the server of this transaction was started. After a crash, numbers are used again."""
+        return str(self._read_opening()[6])
+
+    def failed(self) -> tuple[object, Exception | None]:
+        """Return for whom the statement that failed was sent, and what its failure means, if it is known."""
+        for cursor, refusal, sender in self._sent:
+            if cursor.pgresult is None:
+                return sender, refusal
+        return None, None
+
+    def ask(self, sql: str, values: tuple[Any, ...]) -> None:
+        """Send a query whose result `execute` is going to be asked for, before it is."""
+        self.asked[sql, values] = self._send(to_postgres(sql), values)
+
+    # As the functions of `store.sql` use it
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> PostgresCursor:
+        if self.asked and (asked := self.asked.pop((sql, tuple(values)), None)) is not None:
+            return asked
+        self.writes += not sql.lstrip().startswith(("SELECT", "WITH"))
+        return self._send(to_postgres(sql), values)
+
+    def insert_new(self, sql: str, values: Sequence[Any], refusal: Exception) -> None:
+        self.writes += 1
+        self._send(to_postgres(sql), values, refusal)
+
+    def lock_sessions(self, session_ids: Iterable[str]) -> None:
+        if wanted := set(session_ids) - self._locked:
+            self._locked |= wanted
+            self._send(_LOCK_SESSIONS, (sorted(wanted),))
+
+    def lock_family(self, family: int) -> None:
+        self._send(_LOCK_FAMILY, (family,))
+
+    def lock_blobs(self) -> None:
+        self._send(b"LOCK TABLE blobs IN SHARE ROW EXCLUSIVE MODE")
+
+    def skip_used_keys(self) -> None:
+        self.writes += 1
+        for sequence, highest in _SEQUENCES.items():
+            self._send(f"SELECT setval({sequence}, coalesce(({highest}), 0) + 1)".encode())
+
+    def announce(self, text: str) -> None:
+        self.announced.append(text)
+
+    def size_bytes(self) -> int:
+        sql = (
+            "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) FROM pg_class c "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = current_schema() AND c.relkind = 'r'"
+        )
+        return int(self.execute(sql).get)
+
+    def lease_now(self, claimed_ms: int) -> int:
+        return int(self._read_opening()[4]) if self._database_clock else claimed_ms
+
+    def _read_opening(self) -> Row:
+        if self._opening is None:
+            self._opening = self._opened.fetchone()
+            assert self._opening is not None
+        return self._opening
+
+    def _send(
+        self, sql: bytes, values: Sequence[Any] = (), refusal: Exception | None = None
+    ) -> PostgresCursor:
+        cursor: PostgresCursor = self._raw.cursor(binary=True)  # type: ignore[assignment]
+        self._sent.append((cursor, refusal, self.sender))
+        cursor.execute(sql, values)
+        return cursor
+
+
+# Errors
+
+_TRANSIENT: Final = ("08", "25006", "25P03", "40", "53", "55P03", "57")
+"""Beginnings of the codes of errors that another attempt may not meet: lost connections, a server that became
+a standby, conflicts of transactions, exhausted resources, locks, timeouts, a server that shuts down."""
+
+_DAMAGED: Final = ("XX001", "XX002")
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether another attempt, perhaps on another connection, may succeed."""
+    if not isinstance(error, psycopg.Error):
+        return False
+    if error.sqlstate is None:
+        return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+    return error.sqlstate.startswith(_TRANSIENT)
+
+
+def translated(error: BaseException, name: str) -> BaseException:
+    """The store's own error for one of PostgreSQL's at *name*; every other error as it is."""
+    match error:
+        case StandfastError():
+            return error
+        case UnicodeEncodeError():
+            found: StandfastError = InvalidArgument("a string holds a lone surrogate")
+        case psycopg.DataError() if error.sqlstate in (None, "22021"):
+            found = InvalidArgument("a string holds a NUL character, which PostgreSQL cannot store")
+        case psycopg.Error():
+            found = _store_error(error, name)
+        case _:
+            return error
+    found.__cause__ = error
+    return found
+
+
+def _store_error(error: psycopg.Error, name: str) -> StandfastError:
+    problem = str(error).strip().partition("\n")[0]
+    if error.sqlstate in _DAMAGED:
+        damaged = RecordCorrupt("")
+        damaged.message = f"PostgreSQL at {name} is damaged: {problem}"
+        damaged.hint = "restore the database from a backup and check the server's disk"
+        return damaged
+    if is_transient(error):
+        return StoreUnavailable(
+            f"PostgreSQL at {name} is not available: {problem}", hint="check the server, then retry"
+        )
+    return StoreError(f"PostgreSQL at {name} refused: {problem}")

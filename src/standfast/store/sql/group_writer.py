@@ -1,0 +1,146 @@
+"""Writes of many callers in one transaction: a queue of jobs, and the thread that commits them in groups.
+
+Theory of operation
+-------------------
+A write is a job: a function of the connection. Jobs are queued. A caller that blocks takes the lock `writing`
+and runs everything that is queued in one transaction (`finish`); a caller that awaits leaves that to the one
+writer thread, which is started with the first such job (`wake`). Both drain the same queue, so they share
+transactions and syncs.
+
+Rules
+-----
+1. A job that raises undoes only itself. If the commit fails, every job of the group gets the error.
+2. A job may be run twice, so it touches nothing but the connection it is given.
+3. A group wakes each event loop once. A cancelled awaiter, or a closed loop, changes nothing.
+
+Not here: how a group becomes a transaction. Each database has its own `GroupWriter`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+
+_MAX_GROUP: Final = 512
+
+
+class Scope(NamedTuple):
+    """What is known of a write before it runs: the only session that it locks, and what it reads first."""
+
+    session_id: str
+    reads: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+
+
+class Job(Generic[T]):
+    """A write that waits for its transaction. `done` tells that there is an answer; `future` may want it."""
+
+    __slots__ = ("done", "error", "future", "result", "run", "scope")
+
+    result: T
+
+    def __init__(
+        self,
+        run: Callable[[Any], T],
+        future: asyncio.Future[T] | None = None,
+        scope: Scope | None = None,
+    ) -> None:
+        self.run = run
+        self.future = future
+        self.scope = scope
+        self.error: BaseException | None = None
+        self.done = False
+
+
+class GroupWriter:
+    """Runs queued jobs in groups. `translated` makes errors fit for callers."""
+
+    def __init__(self, translated: Callable[[BaseException], BaseException]) -> None:
+        self.jobs: queue.SimpleQueue[Job[Any]] = queue.SimpleQueue()
+        self.writing = threading.Lock()
+        self._translated = translated
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
+        self._thread: threading.Thread | None = None
+        self._ended = False
+
+    def transact(self, jobs: list[Job[Any]]) -> None:
+        """Run the jobs and commit what they wrote; give each its result or its error."""
+        raise NotImplementedError
+
+    def disconnect(self) -> None:
+        """Close the connection."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Have the writer thread write what is queued. One caller at a time."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="standfast-writer", daemon=True)
+            self._thread.start()
+        if self._asleep.locked():
+            self._asleep.release()
+
+    def finish(self, job: Job[Any]) -> None:
+        """Write here and now until *job* has its answer."""
+        with self.writing:
+            while not job.done:
+                self._write_group()
+
+    def close(self) -> None:
+        """Write what is queued, end the thread and close the connection. Nothing may be queued after it."""
+        with self.writing:
+            self._drain()
+            self.disconnect()
+        self._ended = True
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self.wake()
+            self._thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            self._asleep.acquire()
+            if self._ended:
+                return
+            with self.writing:
+                self._drain()
+
+    def _drain(self) -> None:
+        while not self.jobs.empty():
+            self._write_group()
+
+    def _write_group(self) -> None:
+        """Commit what is queued, up to a bound. The caller holds `writing`."""
+        jobs: list[Job[Any]] = []
+        while len(jobs) < _MAX_GROUP and not self.jobs.empty():
+            jobs.append(self.jobs.get())
+        self.transact(jobs)
+        for job in jobs:
+            job.done = True
+        self._answer(jobs)
+
+    def _answer(self, jobs: list[Job[Any]]) -> None:
+        """Settle the futures of *jobs*, each on its own loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[Job[Any]]] = {}
+        for job in jobs:
+            if job.future is not None:
+                by_loop.setdefault(job.future.get_loop(), []).append(job)
+        for loop, settled in by_loop.items():
+            with contextlib.suppress(RuntimeError):  # a closed loop: no caller waits any more
+                loop.call_soon_threadsafe(self._settle, settled)
+
+    def _settle(self, jobs: list[Job[Any]]) -> None:
+        for job in jobs:
+            assert job.future is not None
+            if job.future.done():
+                continue
+            if job.error is None:
+                job.future.set_result(job.result)
+            else:
+                job.future.set_exception(self._translated(job.error))

@@ -1,0 +1,313 @@
+"""The methods of a session store in an SQL database: each is a function of the modules beside this one.
+
+Theory of operation
+-------------------
+Writes are jobs that share transactions (see `group_writer`); reads run on threads of their own and never wait
+for the writer. The modules beside this one contain what happens inside a transaction: `turns`, `history`,
+`inputs`, `waits`, `records`, `prune`. Each method of the store is one of their functions, as a read or as a
+write; `SessionStore` documents them.
+
+Rules
+-----
+1. A write that changes a record reads it in the same transaction, so a comparison is a compare-and-set.
+2. What can be encoded before the transaction is, because all callers wait for the writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import msgspec
+
+from standfast.errors import RecordCorrupt
+from standfast.model.outcome import WaitOutcome
+from standfast.model.session import SessionHead, TurnRecord, TurnSummary
+from standfast.ports import session_store as port
+from standfast.store import rules
+from standfast.store.object_blobs import ObjectBlobs, refuse_apart
+from standfast.store.sql import history, prune, records, rows, waits
+from standfast.store.sql import inputs as queue
+from standfast.store.sql import survey as operations
+from standfast.store.sql import turns as lifecycle
+from standfast.store.sql.connection import Connection
+from standfast.store.sql.group_writer import Scope
+from standfast.tools.threads import BlockingLoop, DaemonThreads
+
+_replace = msgspec.structs.replace
+
+P = ParamSpec("P")
+T = TypeVar("T")
+InTransaction = Callable[Concatenate[Connection, P], T]
+Method = Callable[Concatenate["SqlSessionStore", P], Coroutine[Any, Any, T]]
+
+
+class SqlDatabase(Protocol):
+    """A database that runs jobs and queries. `write_soon` is for callers on a loop, the others block."""
+
+    def write(self, job: Callable[[Any], T], scope: Scope | None = None) -> T: ...
+
+    def write_soon(self, job: Callable[[Any], T], scope: Scope | None = None) -> asyncio.Future[T]: ...
+
+    def read_consistently(self, query: Callable[[Any], T]) -> T: ...
+
+    def close(self) -> None: ...
+
+
+def _writes(job: InTransaction[P, T]) -> Method[P, T]:
+    """Return the method of the store that runs *job* as a write."""
+
+    async def write(self: SqlSessionStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._write(lambda db: job(db, *args, **kwargs))
+
+    return write
+
+
+def _writes_session(job: InTransaction[P, T]) -> Method[P, T]:
+    """Return the method that runs *job*, which locks only the session that its first argument names."""
+
+    async def write(self: SqlSessionStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        named: Any = args[0] if args else next(iter(kwargs.values()))
+        scope = Scope(named if isinstance(named, str) else named.session_id)
+        return await self._write(lambda db: job(db, *args, **kwargs), scope)
+
+    return write
+
+
+def _reads(query: InTransaction[P, T]) -> Method[P, T]:
+    """Return the method of the store that runs *query* as a read."""
+
+    async def read(self: SqlSessionStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._read(lambda db: query(db, *args, **kwargs))
+
+    return read
+
+
+class SqlSessionStore:
+    """A `SessionStore` in *database*, read by up to *readers* threads; large blobs are in *blobs*."""
+
+    durable = True
+
+    def __init__(
+        self,
+        database: SqlDatabase,
+        owner_is_dead: Callable[[str], bool],
+        readers: int,
+        blobs: ObjectBlobs | None = None,
+    ) -> None:
+        self.database = database
+        self._owner_is_dead = owner_is_dead
+        self._threads = DaemonThreads("standfast-reader", at_most=readers)
+        self._objects = blobs
+        self._folder: str | None = None
+
+    async def close(self) -> None:
+        await self._threads.run(self.database.close)
+        self._threads.close()
+
+    async def _write(self, job: Callable[[Connection], T], scope: Scope | None = None) -> T:
+        if isinstance(asyncio.get_running_loop(), BlockingLoop):
+            return self.database.write(job, scope)  # the caller's thread has nothing else to do
+        return await self.database.write_soon(job, scope)
+
+    async def _read(self, query: Callable[[Connection], T]) -> T:
+        if isinstance(asyncio.get_running_loop(), BlockingLoop):
+            return self.database.read_consistently(query)
+        return await self._threads.run(lambda: self.database.read_consistently(query))
+
+    # Blobs
+
+    async def blob(self, digest: str) -> bytes | None:
+        for _ in range(2):  # a sweep may delete the object between both reads; its row is gone then
+            found = await self._read(lambda db: queue.blob(db, digest))
+            if found is None or not found.apart:
+                return None if found is None else found.data
+            if (objects := self._objects) is None:
+                refuse_apart(digest)
+            data = await self._block(partial(objects.get, found))
+            if data is not None:
+                return data
+        raise RecordCorrupt(f"blob {digest} (its object is gone)")
+
+    async def _placed(self, blobs: tuple[port.Blob, ...]) -> tuple[port.Blob, ...]:
+        """Upload the blobs that are too large for the database; return what its rows are to hold."""
+        objects = self._objects
+        if objects is None or all(len(blob.data) <= objects.over_bytes for blob in blobs):
+            return blobs
+        folder = await self._own_folder()
+        return tuple(
+            [
+                await self._block(partial(objects.put, folder, blob))
+                if len(blob.data) > objects.over_bytes
+                else blob
+                for blob in blobs
+            ]
+        )
+
+    async def _sweep_objects(self, names: list[str]) -> None:
+        """Delete the objects *names* of deleted blobs, and old ones that no blob names."""
+        if (objects := self._objects) is None:
+            return
+        folder = await self._own_folder()
+        old = await self._block(lambda: objects.uploaded_long_ago(folder))
+        named = {blob.data.decode() for blob in await self._read(queue.blobs_apart)}
+        ours = [name for name in names if name.startswith(f"{folder}/")]
+        await self._block(lambda: objects.delete([*ours, *(name for name in old if name not in named)]))
+
+    async def _own_folder(self) -> str:
+        if self._folder is None:
+            otherwise = secrets.token_hex(8)
+            self._folder = await self._write(lambda db: records.own_folder(db, otherwise))
+        return self._folder
+
+    async def _block(self, work: Callable[[], T]) -> T:
+        """Run *work*, which blocks, where it keeps no other caller waiting."""
+        if isinstance(asyncio.get_running_loop(), BlockingLoop):
+            return work()
+        return await self._threads.run(work)
+
+    # Sessions and their history
+
+    head = _reads(rows.head)
+    heads = _reads(rows.heads)
+    children = _reads(rows.children)
+    describe = _writes_session(rows.describe)
+    note_blocked = _writes_session(rows.note_blocked)
+    frame = _reads(history.load_frame)
+    path = _reads(history.load_path)
+    append = _writes_session(history.append)
+    fork = _writes(history.fork)
+    add_usage = _writes_session(history.add_usage)
+    rewind = _writes_session(history.rewind)
+    state = _reads(history.state_body)
+    snapshot = _reads(records.find_snapshot)
+
+    async def make_session(self, new: port.NewSession) -> SessionHead:
+        if new.blobs:
+            new = _replace(new, blobs=await self._placed(new.blobs))
+        return await self._write(lambda db: history.make(db, new))
+
+    async def set_state(
+        self, session_id: str, state: port.StateRecord, blobs: tuple[port.Blob, ...], now_ms: int
+    ) -> SessionHead:
+        placed = await self._placed(blobs)
+        job: Callable[[Connection], SessionHead] = lambda db: history.set_state(  # noqa: E731
+            db, session_id, state, placed, now_ms
+        )
+        return await self._write(job, Scope(session_id))
+
+    async def open_session(self, head: SessionHead) -> SessionHead:
+        found = await self.head(head.session_id)
+        if found is not None:
+            return found
+        return await self._write(lambda db: rows.open_session(db, head), Scope(head.session_id))
+
+    async def delete_session(self, session_id: str) -> bool:
+        return await self._write(lambda db: prune.delete_session(db, session_id, self._owner_is_dead))
+
+    async def put_snapshot(self, snapshot_id: str, session_id: str, data: bytes, now_ms: int) -> None:
+        row = records.snapshot_row(snapshot_id, session_id, now_ms, data)
+        await self._write(lambda db: records.put_snapshot(db, row))
+
+    # Turns
+
+    renew = _writes(lifecycle.renew)
+    cancel = _writes(lifecycle.cancel)
+    turn = _reads(rows.turn)
+    turns = _reads(rows.turns)
+    open_turn = _reads(rows.open_turn)
+    open_turn_journal = _reads(rows.open_turn_journal)
+    turn_journal = _reads(rows.turn_journal)
+    survey = _reads(operations.survey)
+    usage_by_day = _reads(operations.usage_by_day)
+    drop_journals = _writes(rows.drop_journals)
+
+    async def begin(self, turn: port.NewTurn, claimant: port.Claimant) -> port.Begun | port.Repeated:
+        if turn.blobs:
+            turn = _replace(turn, blobs=await self._placed(turn.blobs))
+        job: Callable[[Connection], port.Begun | port.Repeated] = lambda db: lifecycle.begin(  # noqa: E731
+            db, turn, claimant, self._owner_is_dead
+        )
+        return await self._write(job, Scope(turn.session_id, lifecycle.begin_reads(turn)))
+
+    async def take_over(self, turn_id: str, claimant: port.Claimant) -> port.Takeover:
+        return await self._write(lambda db: lifecycle.take_over(db, turn_id, claimant, self._owner_is_dead))
+
+    async def save(self, lease: port.Lease, save: port.Save) -> port.Saved:
+        if save.blobs:
+            save = _replace(save, blobs=await self._placed(save.blobs))
+        scope = Scope(lease.session_id, lifecycle.lease_reads(save.turn_id))
+        return await self._write(lambda db: lifecycle.save(db, lease, save), scope)
+
+    async def park(self, lease: port.Lease, save: port.Save, summary: TurnSummary) -> None:
+        if save.blobs:
+            save = _replace(save, blobs=await self._placed(save.blobs))
+        scope = Scope(lease.session_id, lifecycle.lease_reads(save.turn_id))
+        await self._write(lambda db: lifecycle.park(db, lease, save, summary), scope)
+
+    async def commit(self, lease: port.Lease, commit: port.TurnCommit) -> SessionHead | port.CommitRefused:
+        if commit.blobs:
+            commit = _replace(commit, blobs=await self._placed(commit.blobs))
+        entries = rows.encode(commit.entries)
+        alone = all(item.session_id == lease.session_id for item in commit.enqueue)
+        return await self._write(
+            lambda db: lifecycle.commit(db, lease, commit, entries),
+            Scope(lease.session_id, lifecycle.lease_reads(commit.turn_id)) if alone else None,
+        )
+
+    async def see_clock(self, boot: str, offset_ms: int) -> port.SeenClock:
+        known = await self._read(lambda db: waits.find_clock(db, boot))
+        if known is not None and not (seen := rules.seen_clock(known, offset_ms)).shift_ms:
+            return seen
+        return await self._write(lambda db: waits.see_clock(db, boot, offset_ms))
+
+    async def unfinished(self, now_ms: int, *, lease_now_ms: int | None = None) -> list[TurnRecord]:
+        lease_ms = now_ms if lease_now_ms is None else lease_now_ms
+        is_dead = self._owner_is_dead
+        return await self._read(lambda db: lifecycle.unfinished(db, now_ms, lease_ms, is_dead))
+
+    async def turn_counts(self, now_ms: int, *, lease_now_ms: int | None = None) -> port.TurnCounts:
+        lease_ms = now_ms if lease_now_ms is None else lease_now_ms
+        is_dead = self._owner_is_dead
+        return await self._read(lambda db: lifecycle.count(db, now_ms, lease_ms, is_dead))
+
+    # Inputs and waits
+
+    withdraw_input = _writes(queue.withdraw)
+    inputs = _reads(queue.waiting)
+    with_queued = _reads(queue.with_queued)
+    complete = _writes(waits.complete)
+    approvals = _reads(waits.find_approvals)
+    approval = _reads(waits.find_approval)
+    decide = _writes(waits.decide)
+
+    async def put_input(self, item: port.QueuedInput, blobs: tuple[port.Blob, ...] = ()) -> None:
+        scope = Scope(item.session_id, queue.put_reads(item))
+        placed = await self._placed(blobs)
+        await self._write(lambda db: queue.put(db, item, placed), scope)
+
+    async def ended_waits(self, turn_id: str, now_ms: int) -> tuple[tuple[str, WaitOutcome], ...]:
+        found, unwritten = await self._read(lambda db: waits.ended(db, turn_id, now_ms))
+        if not unwritten:
+            return found
+        return await self._write(lambda db: waits.expire(db, turn_id, now_ms))
+
+    # Tasks, triggers and records of plugins
+
+    add_task = _writes_session(records.add_task)
+    change_task = _writes_session(records.change_task)
+    task = _reads(records.find_task)
+    tasks = _reads(records.find_tasks)
+    move_tasks = _writes(records.move_tasks)
+    remove_task = _writes_session(records.remove_task)
+    put_trigger = _writes(queue.put_trigger)
+    trigger = _reads(queue.find_trigger)
+    triggers = _reads(queue.find_triggers)
+    remove_trigger = _writes(queue.remove_trigger)
+    occur = _writes(queue.occur)
+    put_plugin_record = _writes(records.put_plugin_record)
+    plugin_record = _reads(records.plugin_record)
+    plugin_records = _reads(records.plugin_records)

@@ -1,0 +1,33 @@
+"""What an operator wants to know about a store: leases, open turns, its size, and what turns used.
+
+Rule: it is read in one transaction and takes no lock. Rows are counted table by table, so that the cost grows
+with the store; no turn asks for it.
+"""
+
+from __future__ import annotations
+
+from standfast.ports.session_store import DayUsage, HeldLease, StoreSurvey
+from standfast.store import rules
+from standfast.store.sql import rows
+from standfast.store.sql.connection import Connection
+from standfast.store.sql.tables import TABLES
+
+
+def usage_by_day(db: Connection, since_ms: int) -> list[DayUsage]:
+    ended = rows.find_turns(db, "turns.state = 'ended' AND turns.ended_at >= ?", since_ms)
+    models = {head.session_id: head.model for head in rows.heads(db)}
+    return rules.usage_by_day((turn.record for turn in ended), models)
+
+
+def survey(db: Connection) -> StoreSurvey:
+    held = db.execute("SELECT id, owner, until_ms FROM sessions WHERE owner IS NOT NULL ORDER BY id")
+    leases = tuple(
+        HeldLease(session_id=str(session_id), owner=str(owner), until_ms=until_ms)
+        for session_id, owner, until_ms in held.fetchall()
+    )
+    turns = tuple(turn.record for turn in rows.find_turns(db, "turns.state <> 'ended'"))
+    counts = {
+        table.name: int(db.execute(f"SELECT count(*) FROM {table.name}").get)  # noqa: S608 (our own names)
+        for table in TABLES
+    }
+    return StoreSurvey(leases=leases, turns=turns, rows=counts, bytes=db.size_bytes())

@@ -1,0 +1,318 @@
+"""Journals of ended turns: their steps, their spans, and forks in the middle of a turn."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from stand_ins import Place, agent_of, asks, results, until
+
+from standfast import Agent, CodeProtocol, Runtime, Session, tool
+from standfast.errors import InvalidArgument, JournalNotKept, SessionExists, TurnNotFound
+from standfast.model.journal import EditedCall, JournalEdit, JournalStep
+from standfast.model.outcome import Finished
+from standfast.model.trace_record import TraceRecord
+from standfast.providers.scripted import ScriptedModel
+
+CODE = "```python\n{}\n```"
+
+
+def lookups() -> tuple[Agent[Any, Any], list[str]]:
+    """An agent that looks two orders up, one after the other, and the orders that were looked up."""
+    seen: list[str] = []
+
+    @tool(side_effect="none")
+    def order(order_id: str) -> dict[str, Any]:
+        """Look an order up."""
+        seen.append(order_id)
+        return {"id": order_id, "late": False}
+
+    replies = (asks(("order", {"order_id": "A1"})), asks(("order", {"order_id": "A2"})), "all in time")
+    return agent_of(*replies, name="clerk", tools=[order]), seen
+
+
+async def ended_turn(runtime: Runtime, agent: Agent[Any, Any]) -> tuple[Session[Any], str]:
+    session = await runtime.session("s", agent=agent)
+    return session, (await session.turn("are they late?")).turn_id
+
+
+def kinds(steps: list[JournalStep]) -> list[str]:
+    return [str(step.input["type"]) for step in steps]
+
+
+def commands(step: JournalStep) -> list[object]:
+    return [one["command"] for one in step.commands]
+
+
+async def finish(session: Session[Any]) -> Any:
+    """Wait until the unfinished turn of a fork has ended, whichever process resumes it."""
+    (record,) = (await session.turns())[-1:]
+    return await session.follow(record.turn_id).settled()
+
+
+def test_a_journal_tells_what_the_machine_was_fed_and_decided(place: Place) -> None:
+    """Ours: input by input, what the machine knew and decided; also of a turn that has ended."""
+
+    async def main() -> None:
+        agent, _ = lookups()
+        async with place.runtime() as runtime:
+            _, turn_id = await ended_turn(runtime, agent)
+        async with place.runtime() as runtime:
+            steps = await runtime.session_handle("s").journal(turn_id)
+        assert kinds(steps) == [
+            "turn_started", "model_replied", "tool_settled", "checkpoint_passed",
+            "model_replied", "tool_settled", "checkpoint_passed", "model_replied",
+        ]  # fmt: skip
+        assert [step.number for step in steps] == list(range(1, 9))
+        assert commands(steps[0]) == ["call_model"]
+        assert commands(steps[1]) == ["run_tool"]
+        assert steps[1].running == (1,)
+        assert [type(one).__name__ for one in steps[2].messages] == ["ToolMessage"]
+        assert [step.model_calls for step in steps] == [1, 1, 1, 2, 2, 2, 3, 3]
+        assert "nonce" not in steps[0].input
+
+    asyncio.run(main())
+
+
+def test_journals_are_kept_as_long_as_the_runtime_says(place: Place) -> None:
+    """Ours: `keep_journals` is bounded by age, and 0 keeps none."""
+
+    async def main() -> None:
+        agent, _ = lookups()
+        async with place.runtime(keep_journals=3600) as runtime:
+            session, turn_id = await ended_turn(runtime, agent)
+            assert await session.journal(turn_id)
+            place.clock.advance(3500)
+            assert await runtime.store.drop_journals(place.clock.now_ms() - 3_600_000) == 0
+            place.clock.advance(200)
+        async with place.runtime(keep_journals=3600, agents=[agent]) as runtime:
+            await until(lambda: runtime.looked_s is not None)
+            with pytest.raises(JournalNotKept, match=turn_id):
+                await runtime.session_handle("s").journal(turn_id)
+            with pytest.raises(TurnNotFound):
+                await runtime.session_handle("s").journal("t_missing")
+        async with place.runtime(keep_journals=0) as runtime:
+            session = await runtime.session("none", agent=agent)
+            turn_id = (await session.turn("and now?")).turn_id
+            with pytest.raises(JournalNotKept):
+                await session.journal(turn_id)
+
+    asyncio.run(main())
+
+
+def test_a_deleted_or_pruned_turn_takes_its_journal_along(place: Place) -> None:
+    """Ours: what is deleted is gone."""
+
+    async def main() -> None:
+        agent, _ = lookups()
+        async with place.runtime() as runtime:
+            _, turn_id = await ended_turn(runtime, agent)
+            place.clock.advance(100)
+            await runtime.session("other", agent=agent)
+            await runtime.prune(older_than_s=50, session="s")
+            assert await runtime.store.turn_journal(turn_id) is None
+            other = await runtime.session("other", agent=agent)
+            turn_id = (await other.turn("again")).turn_id
+            assert await runtime.store.turn_journal(turn_id) is not None
+            await runtime.delete("other")
+            assert await runtime.store.turn_journal(turn_id) is None
+            assert await runtime.store.drop_journals(2**50) == 0
+
+    asyncio.run(main())
+
+
+def test_a_fork_in_the_middle_of_a_turn_continues_with_an_edited_result(place: Place) -> None:
+    """Ours: edit a tool's result at that point and continue from it; the original stays as it was."""
+
+    async def main() -> None:
+        agent, seen = lookups()
+        async with place.runtime() as runtime:
+            session, turn_id = await ended_turn(runtime, agent)
+            edit = JournalEdit(value={"id": "A2", "late": True})
+            fork = await session.fork("f", at=turn_id, input=6, edit=edit)
+            result = await finish(fork)
+            assert result.output == "all in time"
+            assert results(result.messages) == [{"id": "A1", "late": False}, {"id": "A2", "late": True}]
+            assert seen == ["A1", "A2"]
+            assert result.turn_id != turn_id
+            assert (await fork.head()).forked_from == "s"
+            assert len(await session.messages()) == len(result.messages)
+            spent, before = [sum(one.usage.output for one in await it.usage()) for it in (fork, session)]
+            assert 0 < spent < before  # the calls before the fork were paid for by the original
+            with pytest.raises(SessionExists):
+                await session.fork("f", at=turn_id, input=6)
+
+    asyncio.run(main())
+
+
+def test_a_fork_can_replace_a_reply_or_let_a_call_run_again(place: Place) -> None:
+    """Ours: another reply of the model; and a call without a result at that input is executed by the fork."""
+
+    async def main() -> None:
+        agent, seen = lookups()
+        async with place.runtime() as runtime:
+            session, turn_id = await ended_turn(runtime, agent)
+            calls = (EditedCall(name="order", arguments={"order_id": "B7"}),)
+            fork = await session.fork("f", at=turn_id, input=2, edit=JournalEdit(text="hm", calls=calls))
+            assert (await finish(fork)).output == "all in time"
+            assert seen == ["A1", "A2", "B7", "A2"]
+            said = await session.fork("g", at=turn_id, input=5, edit=JournalEdit(text="no need to look"))
+            assert (await finish(said)).output == "no need to look"
+            again = await session.fork("h", at=turn_id, input=5)
+            assert (await finish(again)).output == "all in time"
+            assert seen == ["A1", "A2", "B7", "A2", "A2"]
+
+    asyncio.run(main())
+
+
+def test_a_fork_never_reuses_a_decision(place: Place) -> None:
+    """Ours: SPEC §5, restoring an old state never reuses a decision; the fork asks again."""
+    paid: list[int] = []
+
+    @tool(approval="manual")
+    def pay(cents: int) -> str:
+        """Pay."""
+        paid.append(cents)
+        return "paid"
+
+    async def main() -> None:
+        agent = agent_of(asks(("pay", {"cents": 5})), "end", "end", "end", tools=[pay], name="clerk")
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            waiting = await session.turn("pay")
+            result = await session.approve(waiting.waits[0].wait_id)
+            steps = await session.journal(result.turn_id)
+            ended = kinds(steps).index("wait_ended") + 1
+            for number, name in ((ended, "f"), (ended - 1, "g")):
+                fork = await session.fork(name, at=result.turn_id, input=number)
+                asked = await finish(fork)
+                assert asked.waits
+                assert paid == [5]
+                assert [one.state for one in await fork.approvals()] == ["pending"]
+            done = await session.fork("h", at=result.turn_id, input=kinds(steps).index("tool_settled") + 1)
+            assert isinstance((await finish(done)).outcome, Finished)
+            assert paid == [5]
+
+    asyncio.run(main())
+
+
+def test_a_fork_in_the_middle_of_a_cell_has_the_variables_of_that_moment(place: Place) -> None:
+    """Ours: code cells in the middle: earlier cells' variables are there, the cell continues at its call."""
+
+    @tool(side_effect="none")
+    def price(name: str) -> int:
+        """Return a price."""
+        return {"ink": 5, "pen": 7}[name]
+
+    async def main() -> None:
+        replies = (
+            CODE.format("base = 100\nnotes = ['first']"),
+            CODE.format("a = price('ink')\nb = price('pen')\nbase = base + a + b\nprint(base)"),
+            CODE.format("notes.append('last')\nbase = base * 2\nfinish(f'{base} {a} {b} {notes}')"),
+        )
+        agent = Agent(ScriptedModel(replies), name="coder", tools=[price], protocol=CodeProtocol())
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            result = await session.turn("add up")
+            whole = "224 5 7 ['first', 'last']"
+            assert result.output == whole
+            steps = await session.journal(result.turn_id)
+            settled = [
+                step.number
+                for step in steps
+                if step.input["type"] == "tool_settled" and step.input.get("value") == 5
+            ]
+            fork = await session.fork("f", at=result.turn_id, input=settled[0], edit=JournalEdit(value=50))
+            assert (await finish(fork)).output == "314 50 7 ['first', 'last']"
+            cells = [step.number for step in steps if step.input["type"] == "checkpoint_passed"]
+            before = await session.fork("g", at=result.turn_id, input=cells[0])
+            assert (await finish(before)).output == whole
+
+    asyncio.run(main())
+
+
+def test_what_cannot_be_forked_or_edited_is_refused(memory: Place) -> None:
+    """Ours: an error says what is wrong with which value, and nothing is made."""
+
+    async def main() -> None:
+        agent, _ = lookups()
+        async with memory.runtime() as runtime:
+            session, turn_id = await ended_turn(runtime, agent)
+            for number, edit, words in (
+                (0, None, "inputs 1 to 8, got 0"),
+                (9, None, "inputs 1 to 8, got 9"),
+                (1, JournalEdit(value=1), "turn_started cannot be edited"),
+                (2, JournalEdit(value=1), "model_replied cannot be edited"),
+                (3, JournalEdit(text="x"), "tool_settled cannot be edited"),
+            ):
+                with pytest.raises(InvalidArgument, match=words):
+                    await session.fork("f", at=turn_id, input=number, edit=edit)
+            with pytest.raises(TurnNotFound):
+                await session.fork("f", at="t_missing", input=1)
+            assert await runtime.store.head("f") is None
+
+    asyncio.run(main())
+
+
+def spans_by_name(records: list[TraceRecord]) -> dict[str, TraceRecord]:
+    return {one.name: one for one in records if one.span_id}
+
+
+def test_spans_are_there_without_any_set_up(place: Place) -> None:
+    """Ours: the spans of a turn with tokens, from what the store keeps; no trace is configured."""
+
+    async def main() -> None:
+        agent, _ = lookups()
+        async with place.runtime() as runtime:
+            session, turn_id = await ended_turn(runtime, agent)
+            records = await session.spans(turn_id)
+            assert [one.kind for one in records if one.span_id] == [
+                "model_call", "tool_call", "model_call", "tool_call", "model_call", "turn",
+            ]  # fmt: skip
+            turn = next(one for one in records if one.kind == "turn")
+            assert (turn.name, turn.status) == ("clerk", "ok")
+            assert isinstance(turn.body, dict)
+            assert "replays" not in turn.body
+            call = spans_by_name(records)["order"]
+            assert isinstance(call.body, dict)
+            assert "content" not in call.body
+            (whole,) = [one for one in await session.spans(turn_id, contents=True) if one.kind == "turn"]
+            assert isinstance(whole.body, dict)
+            assert whole.body["content"] == {"input": "are they late?", "output": "all in time"}
+
+    asyncio.run(main())
+
+
+def test_spans_mark_waits_takeovers_and_what_was_replayed(place: Place) -> None:
+    """Ours: waits, takeovers and replayed effects can be distinguished in a waterfall."""
+
+    @tool(approval="manual")
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    async def main() -> None:
+        replies = (asks(("look", {})), asks(("pay", {})), "end")
+        agent = agent_of(*replies, tools=[pay, look], name="clerk")
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            waiting = await session.turn("go")
+            place.clock.advance(60)
+            await session.approve(waiting.waits[0].wait_id, decided_by="ada")
+            records = await session.spans(waiting.turn_id)
+            spans = spans_by_name(records)
+            assert spans["approval"].kind == "wait"
+            assert spans["approval"].duration_ms == 60_000
+            assert isinstance(spans["look"].body, dict)
+            assert isinstance(spans["pay"].body, dict)
+            assert (spans["look"].body["replays"], spans["pay"].body.get("replays")) == (1, None)
+            names = [one.name for one in records if one.kind == "event"]
+            assert names == ["turn_began", "turn_parked", "turn_taken_up"]
+
+    asyncio.run(main())
