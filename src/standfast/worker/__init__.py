@@ -1,0 +1,1 @@
+"""Workers: processes that run the turns of a store, on any number of machines."""
