@@ -1,0 +1,1 @@
+"""MCP, both ways: the tools of MCP servers for agents, and Standfast as an MCP server."""

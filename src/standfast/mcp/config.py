@@ -1,0 +1,119 @@
+"""`mcp.json`: the servers of a project, in the form that most MCP clients read.
+
+    {"mcpServers": {
+        "files": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "."]},
+        "shop": {"url": "https://shop.example/mcp", "headers": {"Authorization": "Bearer ${SHOP_TOKEN}"},
+                 "standfast": {"approval": "manual", "tools": {"find_*": {"approval": "none"}}}}
+    }}
+
+Settings that only Standfast has are under `standfast`, named as the arguments of `McpServer` are. `${NAME}`
+and `${NAME:-default}` are replaced from the environment. Rule: what is not understood is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from standfast.errors import InvalidArgument, NotConfigured
+from standfast.mcp.contracts import McpTool
+from standfast.mcp.credentials import McpSignIn
+from standfast.mcp.jail import McpJail
+from standfast.mcp.mcp_server import McpServer
+
+FILE_NAME: Final = "mcp.json"
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_KNOWN: Final = frozenset({
+    "type", "command", "args", "env", "cwd", "url", "headers", "disabled", "standfast"
+})  # fmt: skip
+_OWN: Final = frozenset({
+    "include", "tools", "approval", "trust_annotations", "pin_tools", "memory_mb", "cpu_s", "jail",
+    "sampling", "protocol", "sign_in", "availability", "timeout_s", "idle_s", "connect_s",
+})  # fmt: skip
+_SIGN_IN: Final = frozenset(McpSignIn.__dataclass_fields__) - {"open_page"}
+_TOOL: Final = frozenset(McpTool.__dataclass_fields__)
+
+
+def read_servers(path: str | os.PathLike[str], *, data_dir: Path | None = None) -> list[McpServer]:
+    """Return the servers of an `mcp.json` file that are not disabled; raise `NotConfigured` for a mistake."""
+    file = Path(path)
+    try:
+        found = msgspec.json.decode(file.read_bytes())
+    except OSError as error:
+        raise NotConfigured(f"{file} cannot be read: {error.strerror or error}") from None
+    except msgspec.DecodeError as error:
+        raise NotConfigured(f"{file} is not JSON: {error}") from None
+    servers = found.get("mcpServers") if isinstance(found, dict) else None
+    if not isinstance(servers, dict):
+        raise NotConfigured(f'{file} has no "mcpServers"', hint="write an object of servers by name")
+    made = []
+    for name, entry in servers.items():
+        try:
+            if not isinstance(entry, dict):
+                raise InvalidArgument("it is not an object")
+            if not entry.get("disabled"):
+                made.append(_server(name, entry, data_dir))
+        except (InvalidArgument, msgspec.ValidationError, TypeError, ValueError) as error:
+            problem = error.message if isinstance(error, InvalidArgument) else str(error)
+            raise NotConfigured(f"{file}, server {name!r}: {problem}") from None
+    return made
+
+
+def _server(name: str, entry: dict[str, Any], data_dir: Path | None) -> McpServer:
+    own = entry.get("standfast", {})
+    for given, known in ((entry, _KNOWN), (own, _OWN)):
+        if unknown := sorted(set(given) - known):
+            raise InvalidArgument(f"there is no setting {unknown[0]!r}")
+    if entry.get("type", "stdio") == "sse":
+        raise InvalidArgument("the SSE transport is not supported; use streamable HTTP")
+    if ("command" in entry) == ("url" in entry):
+        raise InvalidArgument('it needs either "command" or "url"')
+    entry = _expanded(entry)
+    target = entry.get("url") or [entry["command"], *entry.get("args", [])]
+    settings = {key: own[key] for key in own if key not in ("tools", "approval", "jail", "sign_in")}
+    if "jail" in own:
+        settings["jail"] = msgspec.convert(own["jail"], McpJail)
+    return McpServer(
+        target,
+        name=re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_"),
+        tools={pattern: _tool(given) for pattern, given in own.get("tools", {}).items()},
+        approval=own.get("approval"),
+        env=entry.get("env", {}),
+        cwd=entry.get("cwd"),
+        headers=entry.get("headers"),
+        sign_in=_sign_in(_expanded(own["sign_in"])) if "sign_in" in own else None,
+        data_dir=data_dir,
+        **settings,
+    )
+
+
+def _tool(given: dict[str, Any]) -> McpTool:
+    if unknown := sorted(set(given) - _TOOL):
+        raise InvalidArgument(f"there is no setting {unknown[0]!r} of a tool")
+    return msgspec.convert(given, McpTool)
+
+
+def _sign_in(given: dict[str, Any]) -> McpSignIn:
+    if unknown := sorted(set(given) - _SIGN_IN):
+        raise InvalidArgument(f"there is no setting {unknown[0]!r} of sign_in")
+    return McpSignIn(**given)
+
+
+def _expanded(value: Any) -> Any:
+    """Return *value* with variables of the environment filled in."""
+    if isinstance(value, dict):
+        return {key: _expanded(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_expanded(part) for part in value]
+    return _VARIABLE.sub(_filled, value) if isinstance(value, str) else value
+
+
+def _filled(match: re.Match[str]) -> str:
+    name, default = match.groups()
+    if (found := os.environ.get(name, default)) is None:
+        raise InvalidArgument(f"it needs {name}, which is not set")
+    return found

@@ -1,0 +1,720 @@
+"""A connection to an MCP server, by the official SDK: its calls, and what the server asks during them.
+
+Theory of operation
+-------------------
+A connection lives on the event loop of the runtime that uses it, so a call changes no thread. The SDK speaks
+both revisions. A server of 2026-07-28 answers a call with
+`input_required` and a state of its own; the call is made again with the answers, by any process. A server of
+2025-11-25 asks in the middle of a call, so the call is cancelled, and repeated once a person has answered;
+the same questions then get the same answers.
+
+Rules
+-----
+1. A question to a person is never answered here: it is the result of the call (`Asked`).
+2. What a server asks belongs to the only call under way. While there are others it has to wait; if all of
+   them ask, they are refused, because a question could belong to another session.
+3. A call that is given up is cancelled at the server. A server that does not answer after that is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from standfast.errors import Code, McpServerFailed, StandfastError, ToolError
+from standfast.mcp.contracts import MAX_TOOLS, AdvertisedTool, clean_text
+from standfast.mcp.http import http_transport
+from standfast.mcp.jail import McpJail
+from standfast.mcp.pins import Pin
+from standfast.mcp.stdio import Allowance, ProcessLimits, ServerProcess, stdio_transport
+from standfast.model.canonical import Json
+from standfast.model.message import AssistantMessage, Message, UserMessage
+from standfast.tools.context import AskPerson, RunContext
+
+if TYPE_CHECKING:
+    import mcp_types as types
+    from mcp import Client
+    from mcp.client.session import ClientRequestContext
+    from pydantic import TypeAdapter
+
+    from standfast.mcp.stdio_dispatcher import StdioDispatcher
+
+MAX_PAGES: Final = 200
+MAX_ROUNDS: Final = 10
+"""How often a server may ask for input during one call."""
+
+MAX_REPORTS: Final = 1000
+MAX_QUESTION_CHARS: Final = 2000
+PING_S: Final = 5.0
+HANDSHAKE: Final = "2025-11-25"
+STATELESS: Final = "2026-07-28"
+NO_BACK_CHANNEL: Final = "no back-channel for server-initiated requests"
+"""How a server of the Python SDK refuses a call if its tool uses `ctx.elicit`, which 2026-07-28 has not."""
+
+
+class InputState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the next execution of a call needs besides the answer of a person.
+
+    A server of 2026-07-28 has `keys` of its questions with their `defaults`, `responses` that are known
+    already and a `request_state`. `earlier` has the questions that were answered before, in order: one of
+    2025-11-25 asks them again, and so does one of 2026-07-28 that was started anew and lost its key.
+    """
+
+    question: str
+    keys: tuple[str, ...] = ()
+    defaults: dict[str, dict[str, Any]] = {}
+    responses: dict[str, Any] = {}
+    request_state: str | None = None
+    earlier: tuple[tuple[str, dict[str, Any] | str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The server asks a person: a text, the JSON Schema of the answer, and the state to continue with."""
+
+    text: str
+    schema: dict[str, Any]
+    state: InputState
+
+
+class AskedMidway(Exception):
+    """A server wants to ask in the middle of a call, as in 2025-11-25; a connection of 2026-07-28 cannot."""
+
+
+Answer = dict[str, Any] | str
+"""A person's answer to a question, or how it ended without one: `"decline"` or `"cancel"`."""
+
+Ask = Callable[[AskPerson], Answer | None]
+"""Asks a person who is there, on a thread that may block; None declines."""
+
+
+def _this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One call under way. `given` is the state it continues with, and the answer to its question.
+
+    If `ask` is given, a person is there: it answers a question in the middle of the call.
+    """
+
+    context: RunContext[Any]
+    given: tuple[InputState, Answer] | None = None
+    ask: Ask | None = None
+    task: asyncio.Task[Any] = field(default_factory=_this_task)
+    asked: Asked | None = None
+    """The question that ends the call."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    heard: list[tuple[str, Answer]] = field(default_factory=list)
+    reports: int = 0
+
+    def known(self) -> list[tuple[str, Answer]]:
+        """Return the questions of earlier executions with their answers."""
+        if self.given is None:
+            return []
+        state, answer = self.given
+        return [*state.earlier, (state.question, answer)]
+
+    def report(self, kind: str, body: dict[str, Json]) -> None:
+        self.reports += 1
+        if self.reports <= MAX_REPORTS:
+            self.context.report(kind, body)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """How a server is reached: the command of a child process, or a URL."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    limits: ProcessLimits = field(default_factory=ProcessLimits)
+    jail: McpJail | None = None
+    url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    auth: Any = None
+    protocol: str = "auto"
+    connect_s: float = 30.0
+    sampling: bool = False
+
+    def launch(self) -> dict[str, Any]:
+        """Return what is pinned of it: no value of a variable or a header."""
+        if self.url:
+            return {"url": self.url}
+        found: dict[str, Any] = {"command": list(self.command), "env": sorted(self.env)}
+        return {**found, "cwd": self.cwd} if self.cwd else found
+
+
+class McpConnection:
+    """A connected server, made and used on one event loop.
+
+    *changed* gets what the server advertises after a change, on a thread of its own.
+    """
+
+    def __init__(self, endpoint: Endpoint, idle_s: float, changed: Callable[[Pin], None]) -> None:
+        self.endpoint = endpoint
+        self.advertised = Pin(launch=endpoint.launch())
+        self._is_closed = False
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._idle_s = idle_s
+        self._client: Client | None = None
+        self._process: ServerProcess | None = None
+        self._stdio: StdioDispatcher | None = None
+        self._allowance = Allowance()
+        self._exchanges: list[Exchange] = []
+        self._used_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._stop = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._asking = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._running = asyncio.create_task(self._run())
+
+    @property
+    def client(self) -> Client:
+        assert self._client is not None
+        return self._client
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the server's process, if it is one."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def is_stateless(self) -> bool:
+        return self.client.protocol_version >= STATELESS
+
+    async def opened(self) -> McpConnection:
+        """Wait until the server is connected and has listed its tools; raise `McpServerFailed` otherwise."""
+        await asyncio.shield(self._ready)
+        return self
+
+    @property
+    def closed(self) -> bool:
+        return self._is_closed or self._loop.is_closed()
+
+    async def close(self) -> None:
+        """End the connection, and the server if it is a child process."""
+        self._stop.set()
+        with suppress(asyncio.CancelledError, StandfastError):
+            await asyncio.shield(self._running)
+
+    # The life of a connection
+
+    async def _run(self) -> None:
+        try:
+            await self._serve(self._mode())
+        except BaseException as error:
+            failure = self._failure(error)
+            if self._ready.done():
+                return
+            self._ready.set_exception(failure)
+            self._ready.exception()  # the task that waits for it may be gone
+        finally:
+            self._is_closed = True
+            if self._timer is not None:
+                self._timer.cancel()
+            for task in self._tasks:
+                task.cancel()
+
+    def _mode(self) -> str:
+        return "legacy" if self.endpoint.protocol == HANDSHAKE else self.endpoint.protocol
+
+    async def _serve(self, mode: str) -> None:
+        """Connect, list the tools, and stay until `close`, the end of the server or its idle time."""
+        self._stop.clear()
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                async with asyncio.timeout(self.endpoint.connect_s):
+                    self._client = await stack.enter_async_context(self._new_client(mode))
+                    if self.is_stateless:
+                        _assume_complete(self._client)
+                    if mode == STATELESS:
+                        await self._discover()
+                    self.advertised = await self._list()
+                self._ready.set_result(None)
+                self._used_at = self._loop.time()
+                self._watch_idle()
+                tools = self.client.server_capabilities.tools
+                if self.is_stateless and tools is not None and tools.list_changed:
+                    self._spawn(self._listen())
+                await self._stop.wait()
+        except Exception as error:
+            ended = self._process is not None and not isinstance(_leaf(error), TimeoutError | OSError)
+            if mode != "auto" or self._ready.done() or not ended:
+                raise
+            await self._serve("legacy")  # some servers end at any message before `initialize`
+
+    async def _discover(self) -> None:
+        """Ask a server of 2026-07-28 for its capabilities. The SDK's own way gives up after 10 seconds."""
+        import mcp_types as types
+        from mcp import MCPError
+
+        try:
+            session = self.client.session
+            session.adopt(await session.send_request(types.DiscoverRequest(), types.DiscoverResult))
+        except (MCPError, RuntimeError, ValueError) as error:
+            said = clean_text(str(error), 300)
+            raise McpServerFailed(
+                self.endpoint.name, f"does not speak {STATELESS}: {said}", hint='use protocol="auto"'
+            ) from None
+
+    def _new_client(self, mode: str) -> Client:
+        import mcp_types as types
+        from mcp import Client
+
+        from standfast import __version__
+
+        endpoint = self.endpoint
+        transport: Any
+        if endpoint.url:
+            transport = http_transport(endpoint.url, endpoint.headers, endpoint.auth)
+        else:
+            self._process = ServerProcess(
+                endpoint.command,
+                endpoint.env,
+                endpoint.cwd,
+                endpoint.limits,
+                endpoint.jail,
+                self._allowance,
+            )
+            transport = stdio_transport(self._process, self._stop)
+        client = Client(
+            transport,
+            mode=mode,
+            client_info=types.Implementation(name="standfast", version=__version__),
+            elicitation_callback=self._elicit,
+            sampling_callback=self._sample if endpoint.sampling else None,
+            logging_callback=self._log,
+            log_level="info",
+            message_handler=self._notified,
+            cache=None,
+        )
+        if not endpoint.url:
+            client._connect = partial(self._connect_stdio, transport)
+        return client
+
+    async def _connect_stdio(
+        self, transport: Any, stack: contextlib.AsyncExitStack, *_: object
+    ) -> StdioDispatcher:
+        """Connect the SDK's client over the pipes, with the shorter way for calls."""
+        from standfast.mcp.stdio_dispatcher import StdioDispatcher
+
+        self._stdio = StdioDispatcher(*await stack.enter_async_context(transport))
+        return self._stdio
+
+    def _failure(self, error: BaseException) -> StandfastError:
+        """Return what an exception of the SDK or of a transport means."""
+        leaf = _leaf(error)
+        if isinstance(problem := getattr(self.endpoint.auth, "problem", None), StandfastError):
+            return problem  # the SDK may report only that the connection has ended
+        if isinstance(leaf, StandfastError):
+            return leaf
+        words = "" if self._process is None else self._process.last_words()
+        name = self.endpoint.name
+        if self._allowance.problem:
+            return McpServerFailed(name, f"{self._allowance.problem} and was ended")
+        if isinstance(leaf, TimeoutError):
+            return McpServerFailed(name, f"did not answer within {self.endpoint.connect_s:g} s")
+        if isinstance(leaf, OSError) and self.pid is None:
+            hint = "check the command" if self.endpoint.command else "check the URL"
+            return McpServerFailed(name, f"cannot be started: {leaf}", hint=hint)
+        if isinstance(leaf, asyncio.CancelledError):
+            return McpServerFailed(name, "was closed")
+        said = clean_text(f"{type(leaf).__name__}: {leaf}", 300)
+        return McpServerFailed(name, f"failed: {said}", hint=clean_text(words, 300) or None)
+
+    def _watch_idle(self) -> None:
+        """Close the connection once no call has come for `idle_s`; look again when that may be."""
+        left = self._idle_s if self._exchanges else self._used_at + self._idle_s - self._loop.time()
+        if left <= 0:
+            self._stop.set()
+        else:
+            self._timer = self._loop.call_later(left, self._watch_idle)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # What the server advertises
+
+    async def _list(self) -> Pin:
+        """Return what the server advertises now."""
+        capabilities, tools = self.client.server_capabilities, dict[str, AdvertisedTool]()
+        if capabilities.tools is not None:
+            listed = await self.pages(self.client.list_tools, "tools", MAX_TOOLS + 1)
+            if len(listed) > MAX_TOOLS:
+                raise McpServerFailed(self.endpoint.name, f"lists more than {MAX_TOOLS} tools")
+            for tool in listed:
+                tools.setdefault(tool.name, _advertised(tool))
+        features = [name for name in ("prompts", "resources") if getattr(capabilities, name) is not None]
+        found = Pin(
+            launch=self.endpoint.launch(),
+            tools=tuple(tools.values()),
+            features=tuple(features),
+            protocol=STATELESS if self.is_stateless else HANDSHAKE,
+        )
+        await asyncio.to_thread(lambda: found.digest)  # of thousands of tools it takes a while
+        return found
+
+    async def pages(self, listing: Callable[..., Any], what: str, most: int) -> list[Any]:
+        """Return the first *most* entries of a list of the server, page by page."""
+        found: list[Any] = []
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            page = await listing(cursor=cursor)
+            found += getattr(page, what)
+            cursor = page.next_cursor
+            if cursor is None or len(found) >= most:
+                return found[:most]
+        words = what.replace("_", " ")
+        raise McpServerFailed(self.endpoint.name, f"lists its {words} on more than {MAX_PAGES} pages")
+
+    async def _notified(self, message: object) -> None:
+        import mcp_types as types
+
+        if isinstance(message, types.ToolListChangedNotification) and not self.is_stateless:
+            self._spawn(self._list_again())
+
+    async def _listen(self) -> None:
+        """Wait for changes at a server of 2026-07-28. A server that ends the stream is not asked again."""
+        with suppress(Exception):
+            async with self.client.listen(tools_list_changed=True) as changes:
+                async for _ in changes:
+                    await self._list_again()
+
+    async def _list_again(self) -> None:
+        with suppress(Exception):  # the next call finds out what is wrong
+            async with asyncio.timeout(self.endpoint.connect_s):
+                self.advertised = await self._list()
+            await asyncio.to_thread(self._changed, self.advertised)
+
+    # Calls
+
+    async def call(
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        context: RunContext[Any],
+        given: tuple[InputState, Answer] | None,
+        ask: Ask | None = None,
+    ) -> types.CallToolResult | Asked:
+        """Call a tool; return its result, or the question that the server asks before it continues."""
+        exchange = Exchange(context, given, ask)
+        self._allowance.renew()
+        self._exchanges.append(exchange)
+        try:
+            return await self._exchange(exchange, tool, arguments)
+        except asyncio.CancelledError:
+            if exchange.asked is not None and exchange.task.uncancel() == 0:
+                return exchange.asked  # the question of the server has ended the call
+            self._spawn(self._check_health())
+            raise
+        except Exception as error:
+            raise self._refused(error) from None
+        finally:
+            exchange.over.set()
+            self._exchanges.remove(exchange)
+            settled, self._settled = self._settled, asyncio.Event()
+            settled.set()
+            self._used_at = self._loop.time()
+
+    def _refused(self, error: Exception) -> Exception:
+        """Return the failure of a call: the server's own words, or that the server is gone."""
+        from mcp import MCPError
+        from mcp_types import CONNECTION_CLOSED
+
+        leaf = _leaf(error)
+        if isinstance(leaf, MCPError):
+            if leaf.code == CONNECTION_CLOSED:
+                self._stop.set()
+                if getattr(self.endpoint.auth, "problem", None) is not None:
+                    return self._failure(leaf)
+                what = self._allowance.problem or "ended during the call"
+                words = "" if self._process is None else self._process.last_words()
+                hint = clean_text(words, 300) or None
+                return McpServerFailed(self.endpoint.name, what, hint=hint)
+            if "Session terminated" in leaf.message:
+                self._stop.set()
+            said = clean_text(leaf.message, MAX_QUESTION_CHARS)
+            if self.is_stateless and NO_BACK_CHANNEL in leaf.message:
+                return AskedMidway(said)
+            return ToolError(Code.TOOL_ERROR, f"the MCP server {self.endpoint.name} refused: {said}")
+        return self._failure(leaf)
+
+    async def _exchange(
+        self, exchange: Exchange, tool: str, arguments: dict[str, Any]
+    ) -> types.CallToolResult | Asked:
+        """Make a call, and continue it as long as the server wants nothing of a person."""
+        import mcp_types as types
+        from mcp import MCPError
+
+        responses, state = _responses(exchange.given) if self.is_stateless else (None, None)
+
+        async def progressed(progress: float, total: float | None, message: str | None) -> None:
+            said = None if message is None else clean_text(message, MAX_QUESTION_CHARS)
+            exchange.report("progress", {"progress": progress, "total": total, "message": said})
+
+        repeated: list[tuple[str, Answer]] = []
+        for attempt in range(MAX_ROUNDS):
+            if self._stdio is not None and responses is None and state is None:
+                raw = await self._stdio.call(tool, arguments, progressed)
+                is_question = raw.get("resultType") == "input_required"
+                kind = types.InputRequiredResult if is_question else types.CallToolResult
+                result: Any = kind.model_validate(raw, by_name=False)
+            else:
+                params = types.CallToolRequestParams(
+                    name=tool, arguments=arguments, input_responses=responses, request_state=state
+                )
+                try:
+                    result = (
+                        await self.client.session.send_request(  # the tools' dispatcher checks the schema
+                            types.CallToolRequest(params=params),
+                            _call_results(),
+                            progress_callback=progressed,
+                        )
+                    )
+                except MCPError as error:
+                    if state is None or repeated or "requeststate" not in error.message.lower():
+                        raise
+                    responses, state, repeated = None, None, exchange.known()
+                    continue  # the server has lost the key of its state, so it asks everything again
+            if isinstance(result, types.CallToolResult):
+                return result
+            asked = await self._input_required(exchange, result)
+            if isinstance(asked, Asked):
+                if not repeated or repeated[0][0] != asked.text:
+                    return asked
+                responses, state = _responses((asked.state, repeated.pop(0)[1]))
+                continue
+            responses, state = asked or None, result.request_state
+            await asyncio.sleep(0 if asked else min(0.25, 0.05 * 2**attempt))
+        raise McpServerFailed(self.endpoint.name, f"asked for input more than {MAX_ROUNDS} times in one call")
+
+    async def _input_required(
+        self, exchange: Exchange, result: types.InputRequiredResult
+    ) -> Asked | dict[str, Any]:
+        """Return the responses to what the server asks of the client, or its questions to a person."""
+        import mcp_types as types
+
+        questions: dict[str, Any] = {}
+        responses: dict[str, Any] = {}
+        for key, request in (result.input_requests or {}).items():
+            if isinstance(request, types.ElicitRequest):
+                questions[key] = request.params
+            elif isinstance(request, types.CreateMessageRequest) and self.endpoint.sampling:
+                responses[key] = await _sampled(exchange, self.endpoint.name, request.params)
+            else:
+                raise McpServerFailed(self.endpoint.name, f"asked for {request.method}, which is not allowed")
+        if not questions:
+            return responses
+        if len(exchange.known()) >= MAX_ROUNDS:
+            raise McpServerFailed(
+                self.endpoint.name, f"asked a person more than {MAX_ROUNDS} times in one call"
+            )
+        texts = [_question(params) for params in questions.values()]
+        schemas = {key: _answer_schema(params) for key, params in questions.items()}
+        schema = next(iter(schemas.values()))
+        if len(schemas) > 1:
+            schema = {"type": "object", "properties": schemas, "required": list(schemas)}
+        state = InputState(
+            question="\n".join(texts),
+            keys=tuple(questions),
+            defaults={key: found for key, one in schemas.items() if (found := _defaults(one))},
+            responses={
+                key: one.model_dump(by_alias=True, mode="json", exclude_none=True)
+                for key, one in responses.items()
+            },
+            request_state=result.request_state,
+            earlier=tuple(exchange.known()),
+        )
+        return Asked(state.question, schema, state)
+
+    async def _check_health(self) -> None:
+        """End a server that does not answer after a call was given up."""
+        try:
+            async with asyncio.timeout(PING_S):
+                if self.is_stateless:
+                    await self.client.session.send_discover(STATELESS)
+                else:
+                    await self.client.session.send_ping()
+        except Exception as error:
+            if isinstance(error, TimeoutError):
+                self._stop.set()
+
+    # What a server of 2025-11-25 asks in the middle of a call
+
+    async def _asking_exchange(self) -> Exchange | None:
+        """Return the call that asks, once it is the only one; None if several ask at once."""
+        self._asking += 1
+        try:
+            while len(self._exchanges) > 1 and self._asking < len(self._exchanges):
+                await self._settled.wait()
+            return self._exchanges[0] if len(self._exchanges) == 1 else None
+        finally:
+            self._asking -= 1
+
+    async def _elicit(
+        self, context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        """Answer as a person has answered before; a new question ends the call."""
+        import mcp_types as types
+
+        exchange, text = await self._asking_exchange(), _question(params)
+        if exchange is None:
+            message = "several calls ask at once; ask again in a call of its own"
+            return types.ErrorData(code=types.INVALID_REQUEST, message=message)
+        if exchange.ask is not None:
+            answer = await asyncio.to_thread(exchange.ask, AskPerson(text, _answer_schema(params)))
+            return _elicited("decline" if answer is None else answer, params)
+        known, number = exchange.known(), len(exchange.heard)
+        if number < len(known) and known[number][0] == text:
+            exchange.heard.append(known[number])
+            return _elicited(known[number][1], params)
+        if number < MAX_ROUNDS and exchange.asked is None:
+            state = InputState(question=text, earlier=tuple(exchange.heard))
+            exchange.asked = Asked(text, _answer_schema(params), state)
+            exchange.task.cancel()
+            await exchange.over.wait()  # the server reads the cancellation before this answer
+        return types.ElicitResult(action="cancel")
+
+    async def _sample(
+        self, context: ClientRequestContext, params: types.CreateMessageRequestParams
+    ) -> types.CreateMessageResult | types.ErrorData:
+        import mcp_types as types
+
+        exchange = await self._asking_exchange()
+        if exchange is None:
+            return types.ErrorData(code=types.INVALID_REQUEST, message="several calls ask at once")
+        try:
+            return await _sampled(exchange, self.endpoint.name, params)
+        except StandfastError as error:
+            return types.ErrorData(code=types.INTERNAL_ERROR, message=error.message)
+
+    async def _log(self, params: types.LoggingMessageNotificationParams) -> None:
+        if len(self._exchanges) == 1:
+            exchange = self._exchanges[0]
+            said = clean_text(str(params.data), MAX_QUESTION_CHARS)
+            exchange.report("log", {"level": str(params.level), "message": said})
+
+
+@cache
+def _call_results() -> TypeAdapter[types.CallToolResult | types.InputRequiredResult]:
+    import mcp_types as types
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(types.CallToolResult | types.InputRequiredResult)
+
+
+def _leaf(error: BaseException) -> BaseException:
+    """Return the first exception in nested groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _assume_complete(client: Client) -> None:
+    """Let results without a `resultType` count as complete, as 2026-07-28 has it; the SDK refuses them."""
+    dispatcher: Any = client.session._dispatcher
+    send = dispatcher.send_raw_request
+
+    async def send_raw_request(*args: Any, **options: Any) -> dict[str, Any]:
+        raw: dict[str, Any] = await send(*args, **options)
+        raw.setdefault("resultType", "complete")
+        return raw
+
+    dispatcher.send_raw_request = send_raw_request
+
+
+def _advertised(tool: types.Tool) -> AdvertisedTool:
+    hints = tool.annotations
+    return AdvertisedTool(
+        name=tool.name,
+        title=tool.title or "",
+        description=tool.description or "",
+        input_schema=tool.input_schema,
+        output_schema=tool.output_schema,
+        annotations={} if hints is None else hints.model_dump(by_alias=True, mode="json", exclude_none=True),
+    )
+
+
+def _question(params: types.ElicitRequestParams) -> str:
+    """Return what the server asks; of a page that a person is to open, with its address."""
+    text = clean_text(params.message, MAX_QUESTION_CHARS)
+    return text if params.mode == "form" else f"{text} {clean_text(params.url, MAX_QUESTION_CHARS)}"
+
+
+def _elicited(answer: Answer, params: types.ElicitRequestParams) -> types.ElicitResult:
+    """Return a person's answer as the server wants it: with the defaults of what was left out."""
+    import mcp_types as types
+
+    if isinstance(answer, str):
+        return types.ElicitResult.model_validate({"action": answer})
+    content = {**_defaults(_answer_schema(params)), **answer} if params.mode == "form" else None
+    return types.ElicitResult(action="accept", content=content)
+
+
+def _defaults(schema: dict[str, Any]) -> dict[str, Any]:
+    fields = schema.get("properties", {})
+    return {key: one["default"] for key, one in fields.items() if isinstance(one, dict) and "default" in one}
+
+
+def _answer_schema(params: types.ElicitRequestParams) -> dict[str, Any]:
+    return params.requested_schema if params.mode == "form" else {"type": "object"}
+
+
+def _responses(
+    given: tuple[InputState, Answer] | None,
+) -> tuple[dict[str, Any] | None, str | None]:
+    """Return the responses for a server of 2026-07-28, and the state that it has sent."""
+    import mcp_types as types
+
+    if given is None:
+        return None, None
+    state, answer = given
+    responses: dict[str, Any] = {
+        key: types.CreateMessageResult.model_validate(one) for key, one in state.responses.items()
+    }
+    for key in state.keys:
+        if isinstance(answer, str):
+            responses[key] = types.ElicitResult.model_validate({"action": answer})
+            continue
+        content = answer if len(state.keys) == 1 else answer[key]
+        filled = {**state.defaults.get(key, {}), **content}
+        responses[key] = types.ElicitResult(action="accept", content=filled)
+    return responses, state.request_state
+
+
+async def _sampled(
+    exchange: Exchange, server: str, params: types.CreateMessageRequestParams
+) -> types.CreateMessageResult:
+    """Ask the session's model for the server; the cost is in the session's ledger as `mcp:SERVER`."""
+    import mcp_types as types
+
+    messages: list[Message] = []
+    for one in params.messages:
+        parts: Sequence[Any] = one.content if isinstance(one.content, list) else [one.content]
+        if not all(isinstance(part, types.TextContent) for part in parts):
+            raise McpServerFailed(server, "asked the model for something else than text")
+        text = "\n".join(part.text for part in parts)
+        messages.append(AssistantMessage(text=text) if one.role == "assistant" else UserMessage(content=text))
+    text = await exchange.context.complete(
+        messages, instructions=params.system_prompt or "", source=f"mcp:{server}"
+    )
+    return types.CreateMessageResult(
+        role="assistant", content=types.TextContent(type="text", text=text), model="standfast"
+    )

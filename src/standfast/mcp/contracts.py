@@ -1,0 +1,188 @@
+"""The tools that an MCP server advertises, and the capabilities that Standfast makes of them.
+
+Rules
+-----
+1. A name begins with `mcp__SERVER__`, so that no server can shadow another name. Two names of a server that
+   become the same identifier get a digest at the end, both of them.
+2. Annotations are a server's own words. They can only add caution, unless the user trusts them.
+3. A description is untrusted text: it is cut, cleaned of invisible characters, and marked as the server's.
+4. A tool whose schema is wrong, or refers to another document, is left out.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import msgspec
+
+from standfast.errors import InvalidArgument
+from standfast.model.canonical import digest_json, nested_deeper_than
+from standfast.model.capability import ApprovalPolicy, Capability, SideEffect, checked_availability
+from standfast.model.limits import CapabilityLimits
+from standfast.tools.decorator import checked_approval
+from standfast.tools.registered_tool import check_schema
+
+MAX_TOOLS: Final = 5000
+"""The most tools of one server; a server that lists more is refused."""
+
+MAX_SCHEMA_DEPTH: Final = 64
+MAX_DESCRIPTION_CHARS: Final = 4096
+MAX_NAME_CHARS: Final = 64
+"""What providers accept as the name of a tool."""
+
+_UNFIT: Final = re.compile(r"[^A-Za-z0-9_]", re.ASCII)
+_SERVER_NAME: Final = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpTool:
+    """What the user declares about one tool of a server, or about all of them; it wins over annotations.
+
+    Args:
+        approval: "none", "manual", or `auto_approval("rule")`.
+        side_effect: none, read, write, network, database or external_system.
+        idempotent: whether a second call with the same arguments changes nothing.
+        timeout_ms: how long a call may take.
+        availability: how near the tool is to the model: showcased, callable, searchable or off.
+    """
+
+    approval: ApprovalPolicy | None = None
+    side_effect: str | None = None
+    idempotent: bool | None = None
+    timeout_ms: int | None = None
+    availability: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.side_effect is not None and self.side_effect not in list(SideEffect):
+            known = ", ".join(SideEffect)
+            raise InvalidArgument(f"{self.side_effect!r} is no side effect", hint=f"use one of {known}")
+        if self.availability is not None:
+            checked_availability(self.availability)
+        if self.approval is not None:
+            checked_approval(self.approval, "of an MCP server")
+
+    def over(self, other: McpTool) -> McpTool:
+        """Return these declarations, with those of *other* where nothing is declared."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        return replace(other, **{name: value for name, value in given.items() if value is not None})
+
+
+class AdvertisedTool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tool as its server describes it, and as it is pinned."""
+
+    name: str
+    title: str = ""
+    description: str = ""
+    input_schema: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "object"})
+    output_schema: dict[str, Any] | None = None
+    annotations: dict[str, Any] = {}
+
+    def digest(self) -> str:
+        return digest_json(msgspec.to_builtins(self))
+
+    def problem(self) -> str | None:
+        """Return why this tool cannot be offered; None if it can."""
+        if nested_deeper_than([self.input_schema, self.output_schema], MAX_SCHEMA_DEPTH):
+            return f"a schema of {self.name[:80]!r} is nested deeper than {MAX_SCHEMA_DEPTH}"
+        try:
+            check_schema(self.input_schema, f"the input of {self.name[:80]!r}")
+            if self.output_schema is not None:
+                check_schema(self.output_schema, f"the output of {self.name[:80]!r}")
+        except InvalidArgument as error:
+            return error.message
+        return None
+
+
+def check_server_name(name: str) -> str:
+    """Return *name*; raise `InvalidArgument` unless it can be a part of tool names."""
+    if not isinstance(name, str) or not _SERVER_NAME.fullmatch(name) or len(name) > 32:
+        raise InvalidArgument(
+            f"{str(name)[:80]!r} cannot be the name of an MCP server",
+            hint="use 1 to 32 ASCII letters, digits and single '_' between them",
+        )
+    return name
+
+
+def tool_names(server: str, names: Iterable[str]) -> dict[str, str]:
+    """Return the own name of each tool of a server by the name that it gets here."""
+    given = list(dict.fromkeys(names))
+    prefix = f"mcp__{server}__"
+    plain = {
+        name: prefix + (name if name.isidentifier() and name.isascii() else _UNFIT.sub("_", name))
+        for name in given
+    }
+    used = Counter(plain.values())
+    made: dict[str, str] = {}
+    for name, short in plain.items():
+        if used[short] > 1 or len(short) > MAX_NAME_CHARS:
+            short = f"{short[: MAX_NAME_CHARS - 9]}_{digest_json(name)[:8]}"
+        made.setdefault(short, name)
+    return made
+
+
+def selected(tools: Iterable[AdvertisedTool], include: Iterable[str] | None) -> list[AdvertisedTool]:
+    """Return the tools whose names match one of the patterns *include*, or all of them."""
+    patterns = None if include is None else list(include)
+    return [
+        tool
+        for tool in tools
+        if patterns is None or any(fnmatchcase(tool.name, pattern) for pattern in patterns)
+    ]
+
+
+def clean_text(text: str, limit: int) -> str:
+    """Return *text* without invisible and control characters, cut to *limit* characters."""
+    text = text[: 4 * limit]
+    kept = (
+        text
+        if text.isprintable()
+        else "".join(
+            character
+            for character in text
+            if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Co", "Cn")
+        )
+    )
+    return kept if len(kept) <= limit else f"{kept[: limit - 1]}…"
+
+
+def described(server: str, tool: AdvertisedTool) -> str:
+    """Return the description that the model reads; it says whose words they are."""
+    words = clean_text(tool.description or tool.title, MAX_DESCRIPTION_CHARS).strip()
+    return f"[described by the MCP server {server}] {words}" if words else f"[of the MCP server {server}]"
+
+
+def side_effect_of(tool: AdvertisedTool, declared: McpTool, *, trust_annotations: bool) -> SideEffect:
+    """Return what a tool may touch: as declared, else everything, unless its annotations are trusted."""
+    if declared.side_effect is not None:
+        return SideEffect(declared.side_effect)
+    reads = trust_annotations and tool.annotations.get("readOnlyHint") is True
+    return SideEffect.READ if reads else SideEffect.EXTERNAL_SYSTEM
+
+
+def capability_of(
+    server: str, name: str, tool: AdvertisedTool, declared: McpTool, *, trust_annotations: bool
+) -> Capability:
+    """Return the contract of an advertised tool under what the user has declared."""
+    hints: Mapping[str, Any] = tool.annotations
+    idempotent, approval = declared.idempotent, declared.approval
+    if idempotent is None and declared.side_effect is None:
+        repeatable = hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
+        idempotent = trust_annotations and repeatable
+    if approval is None:
+        approval = "manual" if hints.get("destructiveHint") is True else "none"
+    return Capability(
+        name=name,
+        description=described(server, tool),
+        input_schema=tool.input_schema,
+        output_schema=tool.output_schema or {},
+        side_effect=side_effect_of(tool, declared, trust_annotations=trust_annotations),
+        limits=CapabilityLimits(timeout_ms=declared.timeout_ms),
+        approval_policy=approval,
+        idempotent=idempotent,
+    )

@@ -1,0 +1,88 @@
+"""An MCP server of the user's own that also offers what Standfast does, at one address.
+
+Rule: a name of Standfast wins, so that no other tool, prompt or resource can take its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from standfast.errors import NotConfigured
+
+if TYPE_CHECKING:
+    from mcp.server import Server
+
+Handler = Callable[[Any, Any], Awaitable[Any]]
+
+_LISTS: Final = {
+    "tools/list": "tools",
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resource_templates",
+}
+_NAMED: Final = {"tools/call": "tools/list", "prompts/get": "prompts/list"}
+_ANSWERED_BY_THE_SDK: Final = ("ping", "server/discover")
+
+
+def joined(server: Server[Any], own: object) -> Server[Any]:
+    """Add the handlers of *server* to *own*, an `MCPServer` or `Server` of the SDK, and return that."""
+    from mcp.server import MCPServer, Server
+
+    target = own._lowlevel_server if isinstance(own, MCPServer) else own
+    if not isinstance(target, Server):
+        raise NotConfigured(
+            f"{type(own).__name__} is no MCP server", hint="name an MCPServer or a Server of the MCP SDK"
+        )
+    for method, entry in server._request_handlers.items():
+        theirs = target.get_request_handler(method)
+        handler: Handler = entry.handler
+        if theirs is not None:
+            if method in _ANSWERED_BY_THE_SDK:
+                continue
+            if method in _LISTS:
+                handler = _listed(handler, theirs.handler, _LISTS[method])
+            elif method == "resources/read":
+                handler = _by_address(handler, theirs.handler)
+            elif method in _NAMED:
+                names = server.get_request_handler(_NAMED[method])
+                assert names is not None
+                handler = _by_name(handler, theirs.handler, names.handler, _LISTS[_NAMED[method]])
+        target.add_request_handler(method, entry.params_type, handler)
+    target.extensions.update(server.extensions)
+    return target
+
+
+def _listed(ours: Handler, theirs: Handler, field: str) -> Handler:
+    """Return a handler of a list: on the first page what is Standfast's, on each page what is the user's."""
+
+    async def listing(ctx: Any, params: Any) -> Any:
+        first = getattr(await ours(ctx, None), field)
+        taken = {_identity(one) for one in first}
+        page = await theirs(ctx, params)
+        if params is not None and params.cursor is not None:
+            first = []
+        found = [*first, *(one for one in getattr(page, field) if _identity(one) not in taken)]
+        return page.model_copy(update={field: found})
+
+    return listing
+
+
+def _identity(one: Any) -> str:
+    """Return what a client names an entry of a list by: an address, or a name."""
+    return str(getattr(one, "uri", None) or getattr(one, "uri_template", None) or one.name)
+
+
+def _by_name(ours: Handler, theirs: Handler, listing: Handler, field: str) -> Handler:
+    async def call(ctx: Any, params: Any) -> Any:
+        names = {one.name for one in getattr(await listing(ctx, None), field)}
+        return await (ours if params.name in names else theirs)(ctx, params)
+
+    return call
+
+
+def _by_address(ours: Handler, theirs: Handler) -> Handler:
+    async def read(ctx: Any, params: Any) -> Any:
+        return await (ours if str(params.uri).startswith("standfast:") else theirs)(ctx, params)
+
+    return read

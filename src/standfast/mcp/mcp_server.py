@@ -1,0 +1,686 @@
+"""An MCP server as a source of tools for agents.
+
+Theory of operation
+-------------------
+What a server advertises is pinned when it is first used. From then on a session is opened with the pinned
+tools, and the server is started by the first call. A connection compares what the server advertises with the
+pin; if they differ, the call becomes a question to a person. A call is an effect like that of any other tool:
+the journal, approvals, limits and records do not know that it leaves through MCP.
+
+Rules
+-----
+1. Nothing on a server that differs from its pin is called before a person agrees.
+2. A server is connected while calls are under way and for `idle_s` after that. A turn that waits holds none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import shlex
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+import msgspec
+
+from standfast.errors import (
+    Code,
+    InvalidArgument,
+    McpServerChanged,
+    McpServerFailed,
+    NotConfigured,
+    ToolError,
+    UnknownTool,
+)
+from standfast.mcp.connection import (
+    HANDSHAKE,
+    STATELESS,
+    Answer,
+    Ask,
+    Asked,
+    AskedMidway,
+    Endpoint,
+    InputState,
+    McpConnection,
+)
+from standfast.mcp.contracts import (
+    AdvertisedTool,
+    McpTool,
+    capability_of,
+    check_server_name,
+    clean_text,
+    described,
+    selected,
+    side_effect_of,
+    tool_names,
+)
+from standfast.mcp.credentials import SIGN_IN_S, CredentialFile, McpSignIn
+from standfast.mcp.jail import McpJail
+from standfast.mcp.pins import Pin, PinFile
+from standfast.mcp.results import IMAGE_TYPES, content_text, decoded, resource_text, result_value
+from standfast.mcp.stdio import ProcessLimits
+from standfast.model.canonical import Json
+from standfast.model.capability import Capability, SideEffect, ToolAvailability, ToolCallContext, ToolManifest
+from standfast.model.limits import CapabilityLimits
+from standfast.runtime.agent_session import Attachment
+from standfast.runtime.data_dir import default_data_dir
+from standfast.tools.context import AskPerson, PersonAnswer, RunContext
+from standfast.tools.decorator import checked_approval
+from standfast.tools.loop_threads import LoopThread
+from standfast.tools.registered_tool import RegisteredTool
+
+if TYPE_CHECKING:
+    from standfast.mcp.sign_in import SignIn
+    from standfast.model.capability import ApprovalPolicy
+
+T = TypeVar("T")
+
+DEFAULT_TIMEOUT_S: Final = 60.0
+DEFAULT_IDLE_S: Final = 60.0
+MAX_RESOURCES: Final = 1000
+
+
+class McpServer:
+    """The tools of an MCP server, for `Agent(tools=[...])`. They are called `mcp__NAME__TOOL`.
+
+    Args:
+        target: a command line (or a list of its words) that starts a server on stdio, or the URL of one that
+            speaks streamable HTTP.
+        name: the part of the tools' names that tells servers apart.
+        include: names of the tools to use, or patterns such as `"read_*"`; without it, all.
+        tools: what you declare about tools, by name or pattern: `{"write_*": McpTool(approval="manual")}`.
+        approval: the approval policy of all tools that `tools` says nothing about.
+        trust_annotations: believe the server which tools only read, and which are idempotent.
+        pin_tools: ask a person when the server's tools change; without it, only when its command does.
+        env: the variables of a child process: a mapping, or names of variables to pass on.
+        cwd: the working directory of a child process.
+        memory_mb: how much data memory a child process may use, and each of its own.
+        cpu_s: how long each of them may use the processor, in seconds.
+        jail: start a child process in a jail, which shows it only the system's programs and what `McpJail`
+            names. It needs bubblewrap.
+        headers: what each HTTP request carries, such as `{"Authorization": "Bearer ..."}`.
+        auth: an `httpx2.Auth` of your own, which adds credentials to each HTTP request.
+        sign_in: how to sign in by OAuth, if the server requires it and neither `auth` nor an Authorization
+            header is given; see also `sign_in()`.
+        sampling: let the server ask the session's model; the ledger charges it to `mcp:NAME`.
+        protocol: `"2025-11-25"`, `"2026-07-28"`, or `"auto"` to find out.
+        media: the types of media in results that your model takes besides images, such as `["audio/wav"]`.
+        availability: how near its tools are to the model; `"searchable"` suits servers with many.
+        timeout_s: how long a call may take, the start of the server included.
+        idle_s: how long an unused server stays connected.
+        connect_s: how long a server may take to start and to list its tools.
+        data_dir: where the pin is kept; `STANDFAST_HOME` or `~/.standfast` by default.
+    """
+
+    def __init__(
+        self,
+        target: str | Sequence[str],
+        *,
+        name: str,
+        include: Iterable[str] | None = None,
+        tools: Mapping[str, McpTool] | None = None,
+        approval: ApprovalPolicy | None = None,
+        trust_annotations: bool = False,
+        pin_tools: bool = True,
+        env: Mapping[str, str] | Iterable[str] = (),
+        cwd: str | os.PathLike[str] | None = None,
+        memory_mb: int | None = None,
+        cpu_s: int | None = None,
+        jail: McpJail | None = None,
+        headers: Mapping[str, str] | None = None,
+        auth: Any = None,
+        sign_in: McpSignIn | None = None,
+        sampling: bool = False,
+        protocol: Literal["auto", "2025-11-25", "2026-07-28"] = "auto",
+        media: Iterable[str] = (),
+        availability: str = "showcased",
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        idle_s: float = DEFAULT_IDLE_S,
+        connect_s: float = 30.0,
+        data_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.name = check_server_name(name)
+        is_url = isinstance(target, str) and target.startswith(("http://", "https://"))
+        if protocol not in ("auto", HANDSHAKE, STATELESS):
+            raise InvalidArgument(
+                f"protocol {protocol!r} of MCP server {name!r} is unknown",
+                hint=f'use "auto", "{HANDSHAKE}" or "{STATELESS}"',
+            )
+        self._endpoint = Endpoint(
+            name=name,
+            command=() if is_url else _command(name, target),
+            env=_variables(name, env),
+            cwd=None if cwd is None else os.fspath(cwd),
+            limits=ProcessLimits(memory_mb, cpu_s),
+            jail=jail,
+            url=str(target) if is_url else "",
+            headers=dict(headers or {}),
+            auth=auth,
+            protocol=protocol,
+            connect_s=connect_s,
+            sampling=sampling,
+        )
+        has_credentials = auth is not None or "authorization" in {key.lower() for key in headers or {}}
+        self._sign_in = None if has_credentials or not is_url else sign_in or McpSignIn()
+        self._include = None if include is None else tuple(include)
+        if isinstance(include, str):
+            raise InvalidArgument(f"include of MCP server {name!r} is a text", hint='use include=["read_*"]')
+        common = McpTool(
+            approval=None if approval is None else checked_approval(approval, f"mcp__{name}"),
+            availability=availability,
+            timeout_ms=int(timeout_s * 1000),
+        )
+        self._declared = {own: one.over(common) for own, one in (tools or {}).items()}
+        self._common = common
+        self._trust_annotations = trust_annotations
+        self._pin_tools = pin_tools
+        self._shown = frozenset((*IMAGE_TYPES, *(one.lower() for one in media)))
+        self._idle_s = idle_s
+        self._data_dir = None if data_dir is None else Path(data_dir).expanduser()
+        self._connections: dict[tuple[asyncio.AbstractEventLoop, str], McpConnection] = {}
+        self._pin: Pin | None = None
+        self._tools: dict[str, AdvertisedTool] = {}
+        self._revision = 0
+
+    # A source of tools
+
+    @property
+    def source(self) -> str:
+        return f"mcp:{self.name}"
+
+    @property
+    def revision(self) -> int:
+        return self._revision
+
+    def manifests(self) -> list[ToolManifest]:
+        """Return the server's tools; the first time ever, start it and pin them. It blocks."""
+        if self._pin is None:
+            stored = self._file().read()
+            if stored is None:
+                self._first_use()
+            else:
+                self._adopt(stored)
+        listed = [self._manifest(name, tool) for name, tool in self._tools.items()]
+        if self._pin is not None and "resources" in self._pin.features:
+            own = (one for one in self._resource_contracts() if one.name not in self._tools)
+            listed += [
+                ToolManifest(
+                    id=f"{self.source}/{one.name}",
+                    name=one.name,
+                    description=one.description,
+                    side_effect=one.side_effect,
+                    availability=ToolAvailability(self._declaration(one.name).availability or "showcased"),
+                )
+                for one in own
+            ]
+        return listed
+
+    def resolve(self, name: str) -> RegisteredTool | None:
+        """Return a tool of the server under its name here."""
+        if (tool := self._tools.get(name)) is not None:
+            return self._registered(self._contract(name), partial(self._execute, tool))
+        for contract in self._resource_contracts():
+            if contract.name == name:
+                work = self._list_resources if name.endswith("__list_resources") else self._read_resource
+                return self._registered(contract, partial(self._execute_own, work))
+        return None
+
+    async def close(self) -> None:
+        """End the connections of the running loop; the next call opens another."""
+        loop = asyncio.get_running_loop()
+        for key in [one for one in list(self._connections) if one[0] is loop]:
+            await self._connections.pop(key).close()
+
+    @property
+    def connections(self) -> list[McpConnection]:
+        """The open connections: one for each event loop and revision that was used lately."""
+        return [one for one in list(self._connections.values()) if not one.closed]
+
+    def _registered(self, contract: Capability, handler: Any) -> RegisteredTool:
+        owner = f"MCP server {self.name}"
+        return RegisteredTool(
+            contract, handler, async_mode=True, owner=owner, wants_context=True, loop="runtime"
+        )
+
+    def _manifest(self, name: str, tool: AdvertisedTool) -> ToolManifest:
+        declared = self._declaration(tool.name)
+        return ToolManifest(
+            id=f"{self.source}/{tool.name}",
+            name=name,
+            description=described(self.name, tool),
+            side_effect=side_effect_of(tool, declared, trust_annotations=self._trust_annotations),
+            availability=ToolAvailability(declared.availability or "showcased"),
+        )
+
+    def _declaration(self, own: str) -> McpTool:
+        """Return what is declared about a tool: by its name, by the first pattern that fits, or for all."""
+        if not self._declared:
+            return self._common
+        found = self._declared.get(own)
+        matching = (one for pattern, one in self._declared.items() if fnmatchcase(own, pattern))
+        return found or next(matching, self._common)
+
+    def _contract(self, name: str) -> Capability:
+        tool = self._tools[name]
+        return capability_of(
+            self.name, name, tool, self._declaration(tool.name), trust_annotations=self._trust_annotations
+        )
+
+    # Trust
+
+    def _file(self) -> PinFile:
+        return PinFile(self._data_dir or default_data_dir(), self.name)
+
+    def _adopt(self, pin: Pin) -> None:
+        """Offer the tools of a pin from now on."""
+        left_out = frozenset(pin.examined().left_out or ())
+        usable = {one.name: one for one in selected(pin.tools, self._include) if one.name not in left_out}
+        names = tool_names(self.name, usable)
+        self._tools = {name: usable[own] for name, own in names.items()}
+        self._pin = pin
+        self._revision += 1
+
+    def _first_use(self) -> None:
+        """Connect to list the tools, and pin them. The loop that calls them first connects again."""
+        _require_sdk(self.name)
+
+        async def listed() -> Pin:
+            connection = await self._connected()
+            await connection.close()
+            return connection.advertised
+
+        loop = LoopThread()
+        try:
+            self.trust(asyncio.run_coroutine_threadsafe(listed(), loop.loop).result())
+        finally:
+            loop.close()
+
+    @property
+    def target(self) -> str:
+        """The command line or the URL."""
+        return self._endpoint.url or shlex.join(self._endpoint.command)
+
+    @property
+    def pinned(self) -> Pin | None:
+        """What was trusted, if the server was ever used here."""
+        return self._pin or self._file().read()
+
+    def changes(self, now: Pin) -> tuple[str, ...]:
+        """Return in words how the server differs from its pin."""
+        pin = self._pin
+        if pin is None or pin.digest != now.digest:  # another process may have trusted it meanwhile
+            stored = self._file().read()
+            if stored is not None and (pin is None or stored.digest == now.digest):
+                self._adopt(stored)
+                pin = stored
+        if pin is None or pin.digest == now.digest:
+            return ()
+        if not self._pin_tools:
+            now = msgspec.structs.replace(now, tools=pin.tools, features=pin.features)
+        return pin.changes(now)
+
+    def trust(self, now: Pin) -> None:
+        """Pin the server as it is *now*, and offer its tools."""
+        now = now.examined()
+        self._file().write(now)
+        self._adopt(now)
+
+    def forget(self) -> bool:
+        """Remove the pin; return False if there was none. The next use pins the server anew."""
+        self._pin = None
+        return self._file().remove()
+
+    def _relisted(self, now: Pin) -> None:
+        """Take over a list that the server has changed, unless a person has to see it first."""
+        if not self._pin_tools and not self.changes(now):
+            self.trust(now)
+
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Json] | None = None,
+        *,
+        ask: Ask | None = None,
+    ) -> Json:
+        """Call a tool by the server's own name for it, without an agent, and return the value.
+
+        *ask* answers the questions of the server; `"decline"` (or None) and `"cancel"` reach it as such.
+        Raise `McpServerChanged` if the server differs from its pin.
+        """
+        name = next((name for name, one in self._tools.items() if one.name == tool), None)
+        if name is None:
+            await asyncio.to_thread(self.manifests)
+            name = next((name for name, one in self._tools.items() if one.name == tool), None)
+        if name is None:
+            raise UnknownTool(f"the MCP server {self.name} has no tool {tool[:80]!r}")
+        context = RunContext(None)
+        while True:
+            call = ToolCallContext(name=name, kwargs=dict(arguments or {}))
+            result = await self._execute(self._tools[name], context, call, ask)
+            if not isinstance(result, AskPerson):
+                return result
+            if not isinstance(result.state, dict) or "trust" in result.state:
+                raise McpServerChanged(self.name, self.changes(await self.advertised()))
+            if ask is None:
+                raise McpServerFailed(self.name, f"asks a person: {result.message}")
+            answer = await asyncio.to_thread(ask, result)
+            if isinstance(answer, dict):
+                person = PersonAnswer(answer, result.state)
+            else:
+                person = PersonAnswer({}, result.state, action="cancel" if answer == "cancel" else "decline")
+            context = RunContext(None, answer=person)
+
+    async def advertised(self) -> Pin:
+        """Connect, and return what the server advertises now. Nothing on it is called."""
+        return (await self._connected()).advertised
+
+    # Calls
+
+    async def _execute(
+        self, tool: AdvertisedTool, ctx: RunContext[Any], call: ToolCallContext, ask: Ask | None = None
+    ) -> Any:
+        """Carry out a call of *tool*; the result is a value, or a question to a person."""
+        by_position = dict(zip(tool.input_schema.get("properties", {}), call.args, strict=False))
+        result = await self._call(tool, call.name, {**by_position, **call.kwargs}, ctx, ask)
+        return result if isinstance(result, AskPerson) else result_value(self.name, result, ctx, self._shown)
+
+    async def _call(
+        self,
+        tool: AdvertisedTool,
+        name: str,
+        arguments: dict[str, Any],
+        ctx: RunContext[Any],
+        ask: Ask | None,
+    ) -> Any:
+        connection = await self._connected()
+        if (question := await self._check_trust(connection.advertised, ctx)) is not None:
+            return question
+        if (current := self._tools.get(name)) is not tool and current != tool:
+            raise ToolError(
+                Code.MCP_SERVER_CHANGED,
+                f"the MCP server {self.name} has another tool {tool.name!r} now, so it was not called",
+                hint="read its description again, and call it with arguments that fit",
+            )
+        try:
+            result = await connection.call(tool.name, arguments, ctx, _given(ctx), ask)
+        except AskedMidway as error:
+            if self._endpoint.protocol == STATELESS:
+                raise ToolError(
+                    Code.TOOL_ERROR,
+                    f"the MCP server {self.name} asks a person during the call, which {STATELESS} has not",
+                    hint=f'reach it with protocol="{HANDSHAKE}" or "auto"; it said: {error}',
+                ) from None
+            await self._use_handshake()
+            return await self._call(tool, name, arguments, ctx, ask)
+        if isinstance(result, Asked):
+            text = f"the MCP server {self.name} asks: {result.text}"
+            state = {"input": msgspec.to_builtins(result.state)}
+            return AskPerson(text, result.schema, state, declinable=True)
+        return result
+
+    async def _check_trust(self, now: Pin, ctx: RunContext[Any]) -> AskPerson | None:
+        """Return the question whether the server is still trusted, unless it is, or was answered."""
+        if self._pin is not None and self._pin.digest == now.digest:
+            return None
+        changes = await asyncio.to_thread(self.changes, now)
+        if not changes:
+            return None
+        state = ctx.answer.state if ctx.answer is not None else None
+        if isinstance(state, dict) and state.get("trust") == now.digest:
+            await asyncio.to_thread(self.trust, now)
+            return None
+        listed = "; ".join(changes)
+        text = f"the MCP server {self.name} is not what it was when it was trusted: {listed}"
+        return AskPerson(f"{text}. Trust it as it is now?", state={"trust": now.digest})
+
+    async def _use_handshake(self) -> None:
+        """Speak 2025-11-25 to the server from now on, in every process, if it answers there."""
+        await self._connected(HANDSHAKE)
+        if self._pin is not None:
+            self._pin = msgspec.structs.replace(self._pin, protocol=HANDSHAKE)
+            await asyncio.to_thread(self._file().write, self._pin)
+
+    async def _connected(self, protocol: str = "") -> McpConnection:
+        """Return the connection of the running loop, a new one if there is none."""
+        protocol = protocol or self._endpoint.protocol
+        if protocol == "auto" and self._pin is not None and self._pin.protocol == HANDSHAKE:
+            protocol = HANDSHAKE
+        loop = asyncio.get_running_loop()
+        connection = next(
+            (
+                one
+                for (home, spoken), one in list(self._connections.items())
+                if home is loop and protocol in (spoken, one.advertised.protocol) and not one.closed
+            ),
+            None,
+        )
+        if connection is None:
+            _require_sdk(self.name)
+            endpoint = dataclasses.replace(self._endpoint, protocol=protocol)
+            if self._sign_in is not None:
+                endpoint = dataclasses.replace(endpoint, auth=self._signing_in(self._sign_in))
+            connection = McpConnection(endpoint, self._idle_s, self._relisted)
+            for other in [one for one in list(self._connections) if one[0].is_closed()]:
+                self._connections.pop(other, None)
+            self._connections[loop, protocol] = connection
+        return await connection.opened()
+
+    # Signing in
+
+    async def sign_in(
+        self, open_page: Callable[[str], Awaitable[object] | object], *, scopes: Iterable[str] = ()
+    ) -> bool:
+        """Sign in by the page that *open_page* shows to a person; return False if none is needed.
+
+        *scopes* are asked for besides those that the server names and those that were granted before. The
+        credentials are kept, encrypted, in the data directory.
+        """
+        if self._sign_in is None:
+            raise InvalidArgument(f"MCP server {self.name!r} has credentials of its own, or is no URL")
+        asked = dataclasses.replace(
+            self._sign_in, open_page=open_page, scopes=(*self._sign_in.scopes, *scopes)
+        )
+        _require_sdk(self.name)
+        await self.close()
+        auth = self._signing_in(asked, anew=True)
+        endpoint = dataclasses.replace(self._endpoint, auth=auth, connect_s=SIGN_IN_S)
+        connection = McpConnection(endpoint, self._idle_s, self._relisted)
+        try:
+            await connection.opened()
+        finally:
+            await connection.close()
+        return auth.signed_in
+
+    async def sign_out(self) -> bool:
+        """Forget the credentials, here and at the authorization server; return False if there were none."""
+        file = self._credentials()
+        if not file.path.exists():
+            return False
+        with suppress(Exception):  # the server may be gone; the credentials go anyway
+            await self._signing_in(self._sign_in or McpSignIn()).revoke()
+        await self.close()
+        return file.remove()
+
+    def _credentials(self) -> CredentialFile:
+        return CredentialFile(self._data_dir or default_data_dir(), self.name, self._endpoint.url)
+
+    def _signing_in(self, settings: McpSignIn, *, anew: bool = False) -> SignIn:
+        from standfast.mcp.sign_in import SignIn
+
+        return SignIn(self.name, self._endpoint.url, settings, self._credentials(), anew=anew)
+
+    # Resources and prompts
+
+    def _resource_contracts(self) -> list[Capability]:
+        declared, limits = self._common, CapabilityLimits(timeout_ms=self._common.timeout_ms)
+        shared: dict[str, Any] = {
+            "side_effect": SideEffect.READ,
+            "limits": limits,
+            "approval_policy": declared.approval or "none",
+        }
+        uri = {"type": "string", "description": "the address of the resource"}
+        return [
+            Capability(
+                name=f"mcp__{self.name}__list_resources",
+                description=f"List the resources of the MCP server {self.name}, and templates of addresses.",
+                input_schema={"type": "object", "properties": {}, "additionalProperties": False},
+                **shared,
+            ),
+            Capability(
+                name=f"mcp__{self.name}__read_resource",
+                description=f"Read a resource of the MCP server {self.name}.",
+                input_schema={
+                    "type": "object",
+                    "properties": {"uri": uri},
+                    "required": ["uri"],
+                    "additionalProperties": False,
+                },
+                **shared,
+            ),
+        ]
+
+    async def _execute_own(self, work: Any, ctx: RunContext[Any], call: ToolCallContext) -> Any:
+        question, result = await self._trusted_work(work, ctx, *call.args, **call.kwargs)
+        if question is not None:
+            return question
+        if isinstance(result, list):
+            return result
+        return "\n".join(resource_text(self.name, one, ctx, self._shown) for one in result.contents)
+
+    async def _trusted_work(self, work: Any, ctx: RunContext[Any], *args: Any, **kwargs: Any) -> Any:
+        connection = await self._connected()
+        question = await self._check_trust(connection.advertised, ctx)
+        return question, None if question is not None else await work(connection, *args, **kwargs)
+
+    async def _list_resources(self, connection: McpConnection) -> Json:
+        """List the resources, and the templates of addresses, by which further ones can be read."""
+        client, pages = connection.client, connection.pages
+        listed = await _sdk(self.name, pages(client.list_resources, "resources", MAX_RESOURCES))
+        templates: list[Any] = []
+        with suppress(McpServerFailed):  # many servers do not know templates
+            listing = pages(client.list_resource_templates, "resource_templates", MAX_RESOURCES)
+            templates = await _sdk(self.name, listing)
+        addressed = [({"uri": str(one.uri)}, one) for one in listed]
+        addressed += [({"uri_template": one.uri_template}, one) for one in templates]
+        return [
+            {
+                **address,
+                "name": one.name,
+                "description": clean_text(one.description or "", 300),
+                "media_type": one.mime_type or "",
+            }
+            for address, one in addressed
+        ]
+
+    async def _read_resource(self, connection: McpConnection, uri: str) -> Any:
+        return await _sdk(self.name, connection.client.read_resource(uri))
+
+    async def resource(self, uri: str) -> Attachment:
+        """Return a resource of the server as an attachment for a turn."""
+        result = await self._trusted(partial(self._read_resource, uri=uri))
+        if not result.contents:
+            raise McpServerFailed(self.name, f"has nothing at {uri[:200]!r}")
+        one = result.contents[0]
+        is_text = hasattr(one, "text")
+        data = one.text.encode() if is_text else decoded(self.name, one.blob)
+        kind = one.mime_type or ("text/plain" if is_text else "application/octet-stream")
+        return Attachment(data, kind, uri)
+
+    async def prompt(self, name: str, **arguments: str) -> list[str | Attachment]:
+        """Return a prompt of the server as the input of a turn."""
+
+        async def get(connection: McpConnection) -> Any:
+            return await _sdk(self.name, connection.client.get_prompt(name, arguments))
+
+        kept = _Kept()
+        result = await self._trusted(get)
+        pieces: list[str | Attachment] = []
+        for message in result.messages:
+            text = content_text(self.name, message.content, RunContext(None, attachments=kept))
+            pieces += [text if message.role == "user" else f"[assistant] {text}", *kept.take()]
+        return pieces
+
+    async def _trusted(self, work: Any) -> Any:
+        """Await *work* of a connection; raise `McpServerChanged` if the server differs from its pin."""
+        connection = await self._connected()
+        if self.pinned is None:
+            await asyncio.to_thread(self.trust, connection.advertised)
+        if changes := self.changes(connection.advertised):
+            raise McpServerChanged(self.name, changes)
+        return await work(connection)
+
+    def __repr__(self) -> str:
+        return f"<McpServer {self.name}: {self.target}>"
+
+
+class _Kept:
+    """Attachments that a prompt brings; they become parts of the input."""
+
+    def __init__(self) -> None:
+        self._kept: list[Attachment] = []
+
+    def keep(self, data: bytes, *, media_type: str, name: str | None = None, shown: bool = False) -> Any:
+        self._kept.append(Attachment(data, media_type, name))
+
+    async def read(self, digest: str) -> bytes | None:
+        return None
+
+    def take(self) -> list[Attachment]:
+        kept, self._kept = self._kept, []
+        return kept
+
+
+def _given(ctx: RunContext[Any]) -> tuple[InputState, Answer] | None:
+    """Return what the call continues with: the state of its question, and the answer."""
+    if ctx.answer is None or not isinstance(ctx.answer.state, dict) or "input" not in ctx.answer.state:
+        return None
+    accepted, state = ctx.answer.action == "accept", ctx.answer.state["input"]
+    return msgspec.convert(state, InputState), ctx.answer.value if accepted else ctx.answer.action
+
+
+async def _sdk(server: str, work: Coroutine[Any, Any, T]) -> T:
+    """Await a request of the SDK; what it raises becomes `McpServerFailed`."""
+    try:
+        return await work
+    except McpServerFailed:
+        raise
+    except Exception as error:
+        raise McpServerFailed(server, f"refused: {clean_text(str(error), 500)}") from None
+
+
+def _command(name: str, target: str | Sequence[str]) -> tuple[str, ...]:
+    try:
+        words = shlex.split(target) if isinstance(target, str) else [str(one) for one in target]
+    except ValueError as error:
+        raise InvalidArgument(f"the command of MCP server {name!r} cannot be read: {error}") from None
+    if not words or any("\0" in one for one in words):
+        raise InvalidArgument(
+            f"MCP server {name!r} has no command", hint="pass a command line, a list of words, or a URL"
+        )
+    return tuple(words)
+
+
+def _variables(name: str, env: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
+    """Return the variables of a child process, those given by name with the values that they have here."""
+    if isinstance(env, Mapping):
+        return {str(key): str(value) for key, value in env.items()}
+    names = list(env)
+    if missing := [one for one in names if one not in os.environ]:
+        raise NotConfigured(
+            f"MCP server {name!r} needs {missing[0]}, which is not set", hint="set it, or leave it out"
+        )
+    return {one: os.environ[one] for one in names}
+
+
+def _require_sdk(name: str) -> None:
+    try:
+        import mcp  # noqa: F401
+    except ImportError:
+        raise NotConfigured(
+            f"MCP server {name!r} needs the MCP SDK", hint="pip install 'standfast[mcp]'"
+        ) from None

@@ -1,0 +1,82 @@
+"""Results of MCP calls as values of Standfast.
+
+A result with structured content is that content; any other is its text. Media becomes attachments of the
+call's result: the model sees images and what else is `shown`, and reads of the rest what it is and how large.
+Rule: text of a server is a tool's result and nothing more.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
+
+from standfast.errors import Code, McpServerFailed, ServiceUnavailable, ToolError
+from standfast.model.canonical import Json
+from standfast.tools.context import RunContext
+
+if TYPE_CHECKING:
+    import mcp_types as types
+
+MAX_MEDIA_BYTES: Final = 16 << 20
+IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
+"""The images that every provider's models take."""
+
+
+def result_value(
+    server: str, result: types.CallToolResult, context: RunContext[Any], shown: Collection[str] = IMAGE_TYPES
+) -> Json:
+    """Return the value of a result; raise `ToolError` with the server's text if the call failed."""
+    text = "\n".join(content_text(server, block, context, shown) for block in result.content)
+    if result.is_error:
+        raise ToolError(Code.TOOL_ERROR, text or f"the MCP server {server} reports a failure without a text")
+    structured: Json = result.structured_content
+    return text if structured is None else structured
+
+
+def content_text(
+    server: str, block: Any, context: RunContext[Any], shown: Collection[str] = IMAGE_TYPES
+) -> str:
+    """Return the text of one piece of content, and keep its media as an attachment."""
+    match block.type:
+        case "text":
+            return str(block.text)
+        case "image" | "audio":
+            return _kept(server, block.data, block.mime_type, block.type, context, shown)
+        case "resource_link":
+            return f"[resource {block.uri}: {block.name}]"
+        case _:
+            return resource_text(server, block.resource, context, shown)
+
+
+def resource_text(
+    server: str, resource: Any, context: RunContext[Any], shown: Collection[str] = IMAGE_TYPES
+) -> str:
+    """Return the text of a resource, or keep its bytes as an attachment."""
+    if hasattr(resource, "text"):
+        return str(resource.text)
+    media_type = resource.mime_type or "application/octet-stream"
+    return _kept(server, resource.blob, media_type, str(resource.uri), context, shown)
+
+
+def decoded(server: str, data: str) -> bytes:
+    """Return the bytes of media; raise `McpServerFailed` if they are not base64, or too many."""
+    if len(data) > MAX_MEDIA_BYTES * 4 // 3 + 4:
+        raise McpServerFailed(server, f"sent media of more than {MAX_MEDIA_BYTES} bytes")
+    try:
+        return base64.b64decode(data, validate=True)
+    except binascii.Error:
+        raise McpServerFailed(server, "sent media that is not base64") from None
+
+
+def _kept(
+    server: str, data: str, media_type: str, name: str, context: RunContext[Any], shown: Collection[str]
+) -> str:
+    content, kind = decoded(server, data), media_type.partition(";")[0].strip().lower()[:100]
+    is_shown = kind in shown
+    try:
+        context.attachments.keep(content, media_type=kind, name=name[:200], shown=is_shown)
+    except ServiceUnavailable:
+        return f"[{name}: {kind}, {len(content)} bytes]"
+    return f"[{name}: {kind}, {len(content)} bytes, attached{' below' if is_shown else ''}]"

@@ -1,0 +1,116 @@
+"""Runs Standfast as an MCP server, on stdio or over HTTP.
+
+Rule: over HTTP every request needs the token, and its Host and Origin must be known.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from standfast.errors import NotConfigured
+from standfast.mcp.joined import joined
+from standfast.mcp.serving import McpService
+from standfast.ports.trace import TraceSink
+from standfast.runtime.agent_runtime import Runtime
+from standfast.runtime.app import App
+from standfast.runtime.data_dir import DataDir
+from standfast.runtime.sandbox import Sandbox, SandboxOptions
+
+if TYPE_CHECKING:
+    from mcp.server import Server
+
+TOKEN_VARIABLE: Final = "STANDFAST_MCP_TOKEN"  # noqa: S105 - the name of a variable
+MIN_TOKEN_CHARS: Final = 16
+LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What is served: a sandbox, the agents of an app, and the file of their trace, if there is one.
+
+    `own` is an MCP server of the user's, which offers its own tools as well.
+    """
+
+    sandbox: SandboxOptions
+    app: App | None = None
+    trace: TraceSink | None = None
+    trace_file: str | None = None
+    own: object | None = None
+
+
+@asynccontextmanager
+async def open_server(offer: Offer) -> AsyncIterator[Server[Any]]:
+    """Open the sandbox and the runtime over the data directory, and a server over both."""
+    options, app = offer.sandbox, offer.app
+    store = None if options.data_dir is None else DataDir(options.data_dir).database
+    runtime = Runtime(store, trace=offer.trace) if app is None else app.runtime(store, trace=offer.trace)
+    async with Sandbox(options) as sandbox, runtime:
+        agents = tuple(runtime.agents.values())
+        server = McpService(sandbox, runtime, agents, trace_file=offer.trace_file).server()
+        yield server if offer.own is None else joined(server, offer.own)
+
+
+async def serve_stdio(offer: Offer) -> None:
+    """Serve one client on stdin and stdout until it closes them."""
+    from mcp.server.stdio import stdio_server
+
+    async with open_server(offer) as server, stdio_server() as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+def service_token(file: Path) -> str:
+    """Return the token of the environment, else that of *file*, which is made on first use."""
+    given = os.environ.get(TOKEN_VARIABLE)
+    if given is None:
+        try:
+            given = file.read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            given = secrets.token_urlsafe(32)
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
+                made.write(given)
+    if len(given) < MIN_TOKEN_CHARS:
+        raise NotConfigured(f"the token has {len(given)} characters", hint=f"use {MIN_TOKEN_CHARS} or more")
+    return given
+
+
+class RequireToken:
+    """An ASGI app that passes on requests with the bearer token and answers 401 to all others."""
+
+    def __init__(self, app: Any, token: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, self._expected):
+                headers = [(b"www-authenticate", b"Bearer"), (b"content-length", b"0")]
+                await send({"type": "http.response.start", "status": 401, "headers": headers})
+                await send({"type": "http.response.body", "body": b""})
+                return
+        await self._app(scope, receive, send)
+
+
+async def serve_http(offer: Offer, host: str, port: int, token: str, names: Sequence[str] = ()) -> None:
+    """Serve clients at `/mcp` until the process is interrupted. *names* are further names of this host."""
+    import uvicorn
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    known = [host, *names] if host not in LOOPBACK else [*LOOPBACK, *names]
+    security = TransportSecuritySettings(
+        enable_dns_rebinding_protection=True,
+        allowed_hosts=[*known, *(f"{name}:*" for name in known)],
+        allowed_origins=[f"http://{name}:*" for name in known],
+    )
+    async with open_server(offer) as server:
+        web = server.streamable_http_app(host=host, transport_security=security)
+        config = uvicorn.Config(RequireToken(web, token), host=host, port=port, log_level="warning")
+        await uvicorn.Server(config).serve()

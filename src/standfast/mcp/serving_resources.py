@@ -1,0 +1,180 @@
+"""Resources and prompts of an MCP server: histories, artefacts and traces of sessions; prompts of agents.
+
+    standfast://sessions/ID                      the messages of a session
+    standfast://sessions/ID/artifacts/DIGEST     a file that a turn was given or has made
+    standfast://sessions/ID/trace                the records of its trace, if the server keeps one
+
+Rule: a session that is not the caller's does not exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Sequence
+from typing import Any, Final
+
+import mcp_types as types
+import msgspec
+from mcp import MCPError
+
+from standfast.errors import InvalidArgument, ServiceUnavailable, SessionNotFound, StandfastError
+from standfast.mcp.callers import McpCaller, caller_of
+from standfast.model.message import AttachmentPart
+from standfast.model.session import SessionHead
+from standfast.runtime.agent_definition import AgentDefinition
+from standfast.runtime.agent_runtime import Runtime
+from standfast.runtime.session_views import export_session
+from standfast.trace.trace_reader import read_trace
+
+SCHEME: Final = "standfast://sessions/"
+PAGE: Final = 50
+"""How many sessions one answer to `resources/list` covers."""
+
+_JSON: Final = "application/json"
+
+
+class SessionResources:
+    """What clients may read of sessions."""
+
+    def __init__(self, runtime: Runtime, trace_file: str | None) -> None:
+        self._runtime = runtime
+        self._trace_file = trace_file
+
+    async def list_resources(self, ctx: Any, params: Any) -> types.ListResourcesResult:
+        """Answer `resources/list` with the resources of some sessions, the most recently used first."""
+        caller = _reader(ctx)
+        cursor = None if params is None else params.cursor
+        if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
+            raise MCPError(types.INVALID_PARAMS, f"cursor {cursor[:80]!r} is not one of this list")
+        heads = [head for head in await self._runtime.sessions() if caller.owns(head)]
+        begin = int(cursor or 0)
+        found: list[types.Resource] = []
+        for head in heads[begin : begin + PAGE]:
+            found += await self._of_session(head)
+        further = str(begin + PAGE) if len(heads) > begin + PAGE else None
+        return types.ListResourcesResult(resources=found, next_cursor=further)
+
+    async def _of_session(self, head: SessionHead) -> list[types.Resource]:
+        name, uri = str(head.session_id), f"{SCHEME}{head.session_id}"
+        found = [types.Resource(uri=uri, name=name, mime_type=_JSON)]
+        for part in (await export_session(self._runtime, name)).attachments:
+            found.append(
+                types.Resource(
+                    uri=f"{uri}/artifacts/{part.digest}",
+                    name=part.name or f"{name}: {part.digest[:8]}",
+                    mime_type=part.media_type,
+                    size=part.size,
+                )
+            )
+        if self._trace_file is not None:
+            found.append(types.Resource(uri=f"{uri}/trace", name=f"{name}: trace", mime_type=_JSON))
+        return found
+
+    async def templates(self, ctx: Any, params: Any) -> types.ListResourceTemplatesResult:
+        """Answer `resources/templates/list`."""
+        _reader(ctx)
+        kinds = {"{session}": "messages", "{session}/artifacts/{digest}": "artefact"}
+        if self._trace_file is not None:
+            kinds["{session}/trace"] = "trace"
+        made = [
+            types.ResourceTemplate(uri_template=SCHEME + pattern, name=f"{what} of a session")
+            for pattern, what in kinds.items()
+        ]
+        return types.ListResourceTemplatesResult(resource_templates=made)
+
+    async def read(self, ctx: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        """Answer `resources/read`."""
+        caller, uri = _reader(ctx), str(params.uri)
+        try:
+            content = await self._content(caller, uri)
+        except StandfastError as error:
+            raise MCPError(types.INVALID_PARAMS, error.message) from None
+        return types.ReadResourceResult(contents=[content])
+
+    async def _content(self, caller: McpCaller, uri: str) -> Any:
+        session_id, *rest = uri.removeprefix(SCHEME).split("/")
+        store, head = self._runtime.store, None
+        if uri.startswith(SCHEME):  # the runtime itself makes sessions, too, whose ids have no prefix
+            head = await store.head(caller.own_id(session_id)) or await store.head(session_id)
+        if head is None or not caller.owns(head):
+            raise SessionNotFound(session_id)
+        stored = head.session_id
+        match rest:
+            case []:
+                messages = list(await self._runtime.session_handle(stored).messages())
+                return _text(uri, msgspec.json.encode(messages))
+            case ["trace"]:
+                return _text(uri, await asyncio.to_thread(self._trace, stored))
+            case ["artifacts", digest]:
+                exported = await export_session(self._runtime, stored)
+                part = next((one for one in exported.attachments if one.digest == digest), None)
+                if part is None:
+                    raise InvalidArgument(f"session {session_id!r} has no artefact {digest[:80]!r}")
+                return _file(uri, part, await self._runtime.session_handle(stored).attachment(digest))
+        raise InvalidArgument(f"there is no resource {uri[:200]!r}")
+
+    def _trace(self, session_id: str) -> bytes:
+        if self._trace_file is None:
+            raise ServiceUnavailable("traces", "this server keeps none: start it with --trace FILE")
+        records = [one for one in read_trace(self._trace_file) if one.session_id == session_id]
+        return msgspec.json.encode(records)
+
+
+class AgentPrompts:
+    """The prompts that agents define, as `AGENT.PROMPT`."""
+
+    def __init__(self, agents: Sequence[AgentDefinition[Any, Any]]) -> None:
+        self._prompts = {
+            f"{agent.name}.{name}": (agent, template)
+            for agent in agents
+            for name, template in agent.prompts.items()
+        }
+
+    async def list_prompts(self, ctx: Any, params: Any) -> types.ListPromptsResult:
+        """Answer `prompts/list`."""
+        _reader(ctx)
+        made = [
+            types.Prompt(
+                name=name,
+                description=f"A prompt for the agent {agent.name}: {template.text[:300]}",
+                arguments=[types.PromptArgument(name=one, required=True) for one in template.arguments],
+            )
+            for name, (agent, template) in self._prompts.items()
+        ]
+        return types.ListPromptsResult(prompts=made)
+
+    async def get(self, ctx: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        """Answer `prompts/get` with the text, its places filled in."""
+        _reader(ctx)
+        if params.name not in self._prompts:
+            raise MCPError(types.INVALID_PARAMS, f"there is no prompt {params.name[:80]!r}")
+        try:
+            text = self._prompts[params.name][1].fill(params.arguments or {})
+        except InvalidArgument as error:
+            raise MCPError(types.INVALID_PARAMS, error.message) from None
+        said = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
+        return types.GetPromptResult(messages=[said])
+
+
+def _reader(ctx: Any) -> McpCaller:
+    caller = caller_of(ctx)
+    try:
+        caller.require("read")
+    except StandfastError as error:
+        raise MCPError(types.INVALID_REQUEST, error.message) from None
+    return caller
+
+
+def _text(uri: str, text: bytes) -> types.TextResourceContents:
+    return types.TextResourceContents(uri=uri, mime_type=_JSON, text=text.decode())
+
+
+def _file(uri: str, part: AttachmentPart, data: bytes) -> Any:
+    if part.media_type.startswith("text/"):
+        try:
+            return types.TextResourceContents(uri=uri, mime_type=part.media_type, text=data.decode())
+        except UnicodeDecodeError:
+            pass
+    blob = base64.b64encode(data).decode()
+    return types.BlobResourceContents(uri=uri, mime_type=part.media_type, blob=blob)

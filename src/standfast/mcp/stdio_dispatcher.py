@@ -1,0 +1,139 @@
+"""A shorter way for the calls of tools over stdio, beside the SDK's own for everything else.
+
+The SDK makes a span, three models and two streams for each request, and passes it through four tasks. A call
+made here is one write, and one future that the reader of the pipe settles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from anyio import BrokenResourceError
+from mcp import MCPError
+from mcp.shared.dispatcher import CallOptions, ProgressFnT
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.transport_context import TransportContext
+from mcp_types import CONNECTION_CLOSED
+
+from standfast.mcp.stdio import IncomingMessages, OutgoingMessages
+
+_FIRST_ID: Final = 1_000_000
+"""The SDK counts its own requests from 1."""
+
+
+class _Message(msgspec.Struct):
+    """What a reply or a progress notification has; a server may put anything there."""
+
+    id: Any = None
+    method: Any = None
+    params: Any = None
+    result: Any = None
+    error: Any = None
+
+
+_decode: Final = msgspec.json.Decoder(_Message).decode
+
+
+class StdioDispatcher(JSONRPCDispatcher[TransportContext]):
+    """The SDK's dispatcher over the pipes of a child process, which sends `tools/call` by itself."""
+
+    def __init__(self, incoming: IncomingMessages, outgoing: OutgoingMessages) -> None:
+        super().__init__(incoming, outgoing)
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._last_id = _FIRST_ID
+        self._meta: dict[str, Any] = {}
+        self._calls: dict[int, tuple[asyncio.Future[dict[str, Any]], ProgressFnT | None]] = {}
+        incoming.take_reply = self._take
+        incoming.on_end = self._end
+
+    async def send_raw_request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None,
+        opts: CallOptions | None = None,
+        **related: Any,
+    ) -> dict[str, Any]:
+        """Send a request of the session and return its raw result."""
+        sent = dict(params or {})
+        if method == "tools/call":
+            return await self._request(sent, (opts or {}).get("on_progress"))
+        if method == "tools/list":
+            self._meta = dict(sent.get("_meta") or {})
+        return await super().send_raw_request(method, params, opts, **related)
+
+    async def call(self, tool: str, arguments: dict[str, Any], on_progress: ProgressFnT) -> dict[str, Any]:
+        """Call a tool as the session would, which has listed the tools, and return the raw result."""
+        return await self._request({"name": tool, "arguments": arguments, "_meta": self._meta}, on_progress)
+
+    async def _request(self, sent: dict[str, Any], on_progress: ProgressFnT | None) -> dict[str, Any]:
+        """Send a `tools/call`; if it is given up, it is cancelled at the server."""
+        if self._incoming.has_ended:
+            raise _closed()
+        self._last_id = number = self._last_id + 1
+        if on_progress is not None:
+            sent["_meta"] = {**sent.get("_meta", {}), "progressToken": number}
+        reply: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._calls[number] = (reply, on_progress)
+        try:
+            message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": sent}
+            await self._outgoing.write(message)
+            return await reply
+        except BrokenResourceError:
+            raise _closed() from None
+        except asyncio.CancelledError:
+            about = {"requestId": number, "reason": "the caller has given it up"}
+            self._outgoing.write_soon(
+                {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": about}
+            )
+            raise
+        finally:
+            del self._calls[number]
+            reply.cancel()
+
+    async def _take(self, line: bytes) -> bool:
+        """Return whether *line* belongs to a call that was made here, after settling that."""
+        if not self._calls:
+            return False
+        message = _decode(line)
+        if message.method == "notifications/progress":
+            return await self._progress(message.params)
+        if message.method is not None or not isinstance(message.id, int) or message.id not in self._calls:
+            return False
+        reply, error = self._calls[message.id][0], message.error
+        if reply.done():
+            return True
+        if isinstance(message.result, dict) and error is None:
+            reply.set_result(message.result)
+        elif isinstance(error, dict) and isinstance(error.get("message"), str):
+            code = error.get("code")
+            reply.set_exception(MCPError(code if isinstance(code, int) else 0, error["message"]))
+        else:
+            reply.set_exception(ValueError("its reply is neither a result nor an error"))
+        return True
+
+    async def _progress(self, params: Any) -> bool:
+        token = params.get("progressToken") if isinstance(params, dict) else None
+        if not isinstance(token, int) or token not in self._calls:
+            return False
+        done, total, said = (params.get(key) for key in ("progress", "total", "message"))
+        report = self._calls[token][1]
+        if report is not None and isinstance(done, (int, float)):
+            await report(
+                done,
+                total if isinstance(total, (int, float)) else None,
+                said if isinstance(said, str) else None,
+            )
+        return True
+
+    def _end(self) -> None:
+        for reply, _ in self._calls.values():
+            if not reply.done():
+                reply.set_exception(_closed())
+
+
+def _closed() -> MCPError:
+    return MCPError(CONNECTION_CLOSED, "Connection closed")

@@ -1,0 +1,38 @@
+"""A turn with three MCP calls that crashes at every point; its server keeps the ledger."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parent / "crash_program.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("era", ["", "2026"])
+def test_a_turn_with_mcp_calls_survives_a_kill_at_every_point(tmp_path: Path, era: str) -> None:
+    """Ours: SPEC §7; one call is idempotent, one is not, one asks a person."""
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(tmp_path), era], capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr
+    runs = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(runs) > 30
+    assert not runs[-1]["killed"]
+    interrupted = 0
+    for run in runs:
+        left, counts = run["left"], run["counts"]
+        assert left["read"] == "1", run  # repeated, if need be
+        assert counts["read"] >= 1, run
+        assert left["echo"] in ("1", "INTERRUPTED"), run
+        assert counts["echo"] <= 1, run  # never twice
+        assert left["echo"] != "1" or counts["echo"] == 1, run
+        assert left["ask"] in ("weather in Oslo", "INTERRUPTED"), run
+        assert counts["ask"] <= 2, run  # the execution that asks, and the one with the answer
+        interrupted += "INTERRUPTED" in left.values()
+    assert interrupted > 0
+    assert runs[-1]["left"] == {"read": "1", "echo": "1", "ask": "weather in Oslo"}

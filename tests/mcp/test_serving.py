@@ -1,0 +1,152 @@
+"""Standfast as an MCP server, with the official SDK as its client, over both revisions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp import Client, StdioServerParameters
+
+pytestmark = pytest.mark.slow
+
+APP = """
+from standfast import Agent, ScriptedModel, tool
+
+@tool(approval="manual")
+def refund(order: str, cents: int) -> str:
+    "Refund an order."
+    return f"refunded {cents} of {order}"
+
+@tool(side_effect="read")
+def price(order: str) -> int:
+    "Return the price of an order."
+    return 500
+
+calls = {"tool_calls": [{"name": "refund", "arguments": {"order": "A1", "cents": 5}}]}
+model = ScriptedModel([calls, "It is refunded."])
+agents = [Agent(model, name="support", instructions="You help.", tools=[refund])]
+"""
+
+REVISIONS = ["legacy", "auto"]
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    file = tmp_path / "shop.py"
+    file.write_text(APP)
+    return file
+
+
+async def _with_client(
+    app: Path,
+    mode: str,
+    work: Callable[[Client], Awaitable[Any]],
+    answer: Callable[[Any], types.ElicitResult] | None = None,
+) -> Any:
+    async def elicit(context: object, params: Any) -> types.ElicitResult:
+        assert answer is not None
+        return answer(params)
+
+    command = ["-m", "standfast", "mcp", "stdio", f"{app}:agents", "--tools", str(app)]
+    server = StdioServerParameters(
+        command=sys.executable, args=[*command, "--data-dir", str(app.parent / "home")], cwd=app.parent
+    )
+    async with Client(server, mode=mode, elicitation_callback=elicit if answer else None) as client:
+        return await work(client)
+
+
+def _text(result: Any) -> str:
+    return "".join(one.text for one in result.content)
+
+
+@pytest.mark.parametrize("mode", REVISIONS)
+def test_code_runs_for_a_client_and_calls_the_users_tools(app: Path, mode: str) -> None:
+    """Ours: run_code, validate_code, sessions and snapshots; variables stay in a session."""
+
+    async def work(client: Client) -> None:
+        names = {one.name for one in (await client.list_tools()).tools}
+        assert {"run_code", "validate_code", "list_sessions", "snapshot_session", "ask_support"} <= names
+        await client.call_tool("run_code", {"code": "total = price('A1') * 2", "session": "a"})
+        result = await client.call_tool("run_code", {"code": "total + 1", "session": "a"})
+        assert result.structured_content["result"] == 1001
+        checked = await client.call_tool("validate_code", {"code": "nope(", "session": "a"})
+        assert checked.structured_content["status"] == "validation_error"
+        snapshot = (await client.call_tool("snapshot_session", {"session": "a"})).structured_content
+        restored = {"snapshot_id": snapshot["snapshot_id"], "session": "b"}
+        assert not (await client.call_tool("restore_session", restored)).is_error
+        listed = (await client.call_tool("list_sessions", {})).structured_content["sessions"]
+        assert {one["meta"]["id"] for one in listed} == {"a", "b"}
+        again = await client.call_tool("run_code", {"code": "total", "session": "b"})
+        assert again.structured_content["result"] == 1000
+        for arguments in ({}, {"code": 5}, {"code": "1", "session": "../x"}, {"code": "1", "more": 1}):
+            assert (await client.call_tool("run_code", arguments)).is_error
+        assert (await client.call_tool("nothing", {})).is_error
+
+    asyncio.run(_with_client(app, mode, work))
+
+
+@pytest.mark.parametrize("mode", REVISIONS)
+@pytest.mark.parametrize("approve", [True, False])
+def test_an_approval_is_a_question_to_the_clients_person(app: Path, mode: str, approve: bool) -> None:
+    """Ours: as `input_required` or an elicitation; the decision is the person's, and is recorded."""
+    asked: list[str] = []
+
+    def answer(params: Any) -> types.ElicitResult:
+        asked.append(params.message)
+        return types.ElicitResult(action="accept", content={"approve": approve, "reason": "too much"})
+
+    async def work(client: Client) -> tuple[Any, Any]:
+        code = "try:\n    out = refund('A1', 5)\nexcept PermissionError as error:\n    out = str(error)\nout"
+        ran = await client.call_tool("run_code", {"code": code})
+        said = await client.call_tool("ask_support", {"prompt": "Refund A1", "key": "k1"})
+        return ran, said
+
+    ran, said = asyncio.run(_with_client(app, mode, work, answer))
+    assert len(asked) == 2
+    assert "refund(" in asked[0]
+    if approve:
+        assert ran.structured_content["result"] == "refunded 5 of A1"
+    else:
+        assert "too much" in ran.structured_content["result"]
+    assert _text(said) == "It is refunded."  # the script says so in either case
+
+
+@pytest.mark.parametrize("mode", REVISIONS)
+def test_a_client_that_cannot_ask_reads_how_to_decide_and_finds_the_turn_again(app: Path, mode: str) -> None:
+    """Ours: a turn is found by its key after the client was cut off and a person decided elsewhere."""
+    request = {"prompt": "Refund A1", "key": "k1"}
+
+    async def ask(client: Client) -> Any:
+        assert (await client.call_tool("run_code", {"code": "refund('A1', 7)"})).structured_content[
+            "status"
+        ] == "waiting_for_approval"
+        return (await client.call_tool("ask_support", request)).structured_content
+
+    waiting = asyncio.run(_with_client(app, mode, ask))
+    assert waiting["status"] == "waiting"
+    [wait] = waiting["waits_for"]
+    assert wait["arguments"] == {"order": "A1", "cents": 5}
+    approval_id = wait["decide_with"].rpartition(" ")[2]
+
+    async def decide() -> None:
+        from standfast import Runtime
+
+        async with Runtime(app.parent / "home") as runtime:
+            await runtime.approve(approval_id, decided_by="ann")
+
+    asyncio.run(decide())
+
+    async def again(client: Client) -> tuple[str, Any]:
+        said = _text(await client.call_tool("ask_support", request))
+        history = await client.read_resource("standfast://sessions/mcp-support")
+        return said, json.loads(history.contents[0].text)
+
+    said, history = asyncio.run(_with_client(app, mode, again))
+    assert said == "It is refunded."
+    assert any(one.get("value") == "refunded 5 of A1" for one in history)
