@@ -1,0 +1,157 @@
+"""Attachments over HTTP: upload bytes, name them by their digest in a turn, read them back in ranges.
+
+Rule: an upload belongs to its tenant and is kept for a day. Once a turn has named it, it is a part of the
+session, and is read there.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+from starlette.responses import Response
+
+from standfast.errors import Code, InvalidArgument, RequestRefused
+from standfast.model.canonical import digest_bytes
+from standfast.runtime.agent_session import Attachment
+from standfast.runtime.http_values import Uploaded, UploadQuery
+from standfast.runtime.session_views import export_session
+from standfast.server.calls import BINARY, Call, Route
+from standfast.server.credentials import Scope
+
+_OWNER: Final = "standfast.server"
+_KEPT_MS: Final = 24 * 3600 * 1000
+_MEDIA_TYPE: Final = re.compile(r"[a-zA-Z0-9!#$&^_.+-]{1,64}/[a-zA-Z0-9!#$&^_.+-]{1,64}", re.ASCII)
+_RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+
+
+class _Upload(msgspec.Struct, frozen=True, kw_only=True):
+    """An upload as the store has it."""
+
+    media_type: str
+    at_ms: int
+    data: bytes
+    name: str | None = None
+
+
+async def upload(call: Call) -> Uploaded:
+    """Upload an attachment. Its digest names it in the input of a turn."""
+    data: bytes = call.body
+    asked: UploadQuery = call.query
+    media_type = call.headers.get("content-type", BINARY).partition(";")[0].strip().lower()
+    if _MEDIA_TYPE.fullmatch(media_type) is None:
+        raise InvalidArgument(f"{media_type[:80]!r} is not a media type", hint="send Content-Type: image/png")
+    now, digest = call.runtime.now_ms(), digest_bytes(data)
+    kept = _Upload(media_type=media_type, at_ms=now, data=data, name=asked.name)
+    store, scope = call.runtime.store, _scope(call)
+    await store.put_plugin_record(_OWNER, scope, digest, msgspec.msgpack.encode(kept), now)
+    index = msgspec.msgpack.encode(now)
+    await store.put_plugin_record(_OWNER, f"{scope}:times", digest, index, now)
+    for other, at in await store.plugin_records(_OWNER, f"{scope}:times"):
+        if msgspec.msgpack.decode(at, type=int) < now - _KEPT_MS:
+            await store.put_plugin_record(_OWNER, scope, other, None, now)
+            await store.put_plugin_record(_OWNER, f"{scope}:times", other, None, now)
+    return Uploaded(digest=digest, media_type=media_type, size=len(data), name=asked.name)
+
+
+async def load_upload(call: Call, digest: str) -> Attachment:
+    """Return an attachment that the tenant has uploaded."""
+    body = await call.runtime.store.plugin_record(_OWNER, _scope(call), digest)
+    if body is None:
+        raise _not_found(digest)
+    kept = msgspec.msgpack.decode(body, type=_Upload)
+    return Attachment(kept.data, kept.media_type, kept.name)
+
+
+def _scope(call: Call) -> str:
+    return f"uploads:{call.tenant}"
+
+
+def _not_found(digest: str) -> RequestRefused:
+    return RequestRefused(
+        404,
+        Code.INPUT_NOT_FOUND,
+        f"there is no attachment {digest[:80]!r}",
+        hint="upload it: POST /v1/attachments",
+    )
+
+
+async def read_upload(call: Call) -> Response:
+    """Read an uploaded attachment, or a range of its bytes."""
+    found = await load_upload(call, call.path["digest"])
+    return _bytes_response(call, found.data, found.media_type)
+
+
+async def read_attachment(call: Call) -> Response:
+    """Read an attachment of a session, or a range of its bytes."""
+    session, digest = await call.session(), call.path["digest"]
+    exported = await export_session(call.runtime, session.session_id)
+    part = next((one for one in exported.attachments if one.digest == digest), None)
+    if part is None:
+        raise _not_found(digest)
+    return _bytes_response(call, await session.attachment(digest), part.media_type)
+
+
+def _bytes_response(call: Call, data: bytes, media_type: str) -> Response:
+    """Return all bytes, or the range that the request asks for. Browsers must not show them as a page."""
+    headers = {
+        "accept-ranges": "bytes",
+        "content-disposition": "attachment",
+        "x-attachment-type": media_type,
+        "etag": f'"{call.path["digest"]}"',
+    }
+    wanted = call.headers.get("range")
+    if wanted is None:
+        return Response(data, 200, headers, BINARY)
+    found = _RANGE.fullmatch(wanted.strip())
+    first, last = found.groups() if found else ("", "")
+    if first:
+        start, end = int(first), min(int(last) if last else len(data) - 1, len(data) - 1)
+    elif last:
+        start, end = max(0, len(data) - int(last)), len(data) - 1
+    else:
+        return Response(data, 200, headers, BINARY)  # several ranges: send everything
+    if start > end:
+        raise RequestRefused(
+            416,
+            Code.INVALID_ARGUMENT,
+            f"range {wanted[:80]!r} is outside of {len(data)} bytes",
+            headers={"content-range": f"bytes */{len(data)}"},
+        )
+    headers["content-range"] = f"bytes {start}-{end}/{len(data)}"
+    return Response(data[start : end + 1], 206, headers, BINARY)
+
+
+_RANGE_HEADER = {"Range": "A range of bytes, such as `bytes=0-99`."}
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v1/attachments",
+        scope=Scope.RUN,
+        handler=upload,
+        body=bytes,
+        query=UploadQuery,
+        answer=Uploaded,
+        status=201,
+    ),
+    Route(
+        method="GET",
+        path="/v1/attachments/{digest}",
+        scope=Scope.READ,
+        handler=read_upload,
+        answer=bytes,
+        headers=_RANGE_HEADER,
+        other_statuses=(206,),
+    ),
+    Route(
+        method="GET",
+        path="/v1/sessions/{session_id}/attachments/{digest}",
+        scope=Scope.READ,
+        handler=read_attachment,
+        answer=bytes,
+        headers=_RANGE_HEADER,
+        other_statuses=(206,),
+    ),
+)

@@ -1,0 +1,225 @@
+"""Work beside turns over HTTP: tasks, monitors, triggers, occurrences, webhooks."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from typing import Final
+
+from standfast.errors import Code, InvalidArgument, RequestRefused, TaskNotFound, TriggerNotFound
+from standfast.model.monitor import MonitorSnapshot, MonitorSpec, MonitorUpdateBatch
+from standfast.model.task import TaskRecord
+from standfast.model.trigger import Trigger
+from standfast.runtime.http_values import Occur, Occurred, PutTrigger, TaskQuery
+from standfast.runtime.triggers import webhook_occurrence
+from standfast.server.calls import Call, Route
+from standfast.server.credentials import Scope
+from standfast.server.tenants import owned_id, owns_id
+
+WEBHOOK_TOLERANCE_S: Final = 300
+
+
+async def list_tasks(call: Call) -> list[TaskRecord]:
+    """List the background tasks of all sessions, oldest first."""
+    asked: TaskQuery = call.query
+    mine = {head.session_id for head in await call.visible_heads()}
+    found = await call.runtime.store.tasks(live=asked.live)
+    return [task for task in found if task.session_id in mine]
+
+
+async def session_tasks(call: Call) -> list[TaskRecord]:
+    """List the background tasks of a session, oldest first."""
+    asked: TaskQuery = call.query
+    return await call.runtime.store.tasks(session_id=(await call.head()).session_id, live=asked.live)
+
+
+async def cancel_task(call: Call) -> TaskRecord:
+    """Cancel a background task."""
+    head, task_id = await call.head(), call.path["task_id"]
+    if await call.runtime.store.task(head.session_id, task_id) is None:
+        raise TaskNotFound(head.session_id, task_id)
+    return await call.runtime.tasks.cancel(head.session_id, task_id)
+
+
+async def list_monitors(call: Call) -> MonitorSnapshot:
+    """List the monitors of a session."""
+    return await call.runtime.monitors.snapshot((await call.head()).session_id)
+
+
+async def start_monitor(call: Call) -> MonitorSnapshot:
+    """Start a monitor: it runs a command on the server's machine."""
+    spec: MonitorSpec = call.body
+    call.server.require_serving()
+    return await call.runtime.monitors.start((await call.head()).session_id, spec)
+
+
+async def stop_monitor(call: Call) -> MonitorSnapshot:
+    """Stop a monitor."""
+    return await call.runtime.monitors.stop((await call.head()).session_id, call.path["monitor_id"])
+
+
+async def take_updates(call: Call) -> MonitorUpdateBatch:
+    """Take the updates of a session's monitors, each once."""
+    return await call.runtime.monitors.take_updates((await call.head()).session_id)
+
+
+async def list_triggers(call: Call) -> list[Trigger]:
+    """List triggers, by name."""
+    return [one for one in await call.runtime.triggers() if owns_id(call.tenant, one.name)]
+
+
+async def put_trigger(call: Call) -> Trigger:
+    """Make a trigger, or replace the one of its name."""
+    asked: PutTrigger = call.body
+    head = await call.head(asked.session_id)
+    return await call.runtime.add_trigger(
+        _owned_name(call, call.path["name"]),
+        _owned_name(call, asked.source),
+        head.session_id,
+        prompt=asked.prompt,
+        schedule=asked.schedule,
+        enabled=asked.enabled,
+    )
+
+
+def _owned_name(call: Call, given: str) -> str:
+    """Return the stored form of a trigger's or a source's name."""
+    stored = owned_id(call.tenant, given)
+    if not owns_id(call.tenant, stored):
+        raise InvalidArgument(f"{given[:80]!r} begins like the name of a tenant", hint="choose another name")
+    return stored
+
+
+async def delete_trigger(call: Call) -> None:
+    """Delete a trigger. Inputs that it has queued stay."""
+    if not await call.runtime.remove_trigger(_owned_name(call, call.path["name"])):
+        raise TriggerNotFound(call.path["name"])
+
+
+async def occur(call: Call) -> Occurred:
+    """Report an occurrence at a source."""
+    asked: Occur = call.body
+    call.server.require_serving()
+    source = _owned_name(call, asked.source)
+    return Occurred(turns=await call.runtime.occur(source, asked.key, asked.payload))
+
+
+async def receive_webhook(call: Call) -> Occurred:
+    """Receive a webhook, signed as Standard Webhooks are: over its id, its time and its body.
+
+    A time that is more than five minutes off is refused; an id that was received before has no effect.
+    """
+    call.server.require_serving()
+    source, body, headers = call.path["source"], call.body, call.headers
+    secret = call.server.webhook_secrets.get(source)
+    delivery, sent_at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+    signature = headers.get("webhook-signature", "")
+    if secret is None or not _is_signed(secret, delivery, sent_at, body, signature):
+        raise _refused(f"the signature of a webhook from {source[:80]!r} is missing or wrong")
+    age_s = call.runtime.now_ms() / 1000 - int(sent_at)
+    if abs(age_s) > WEBHOOK_TOLERANCE_S:
+        raise _refused(f"the webhook was signed {age_s:.0f} s ago")
+    occurred = webhook_occurrence(source, body, f"webhook:{delivery}", call.runtime.now_ms())
+    return Occurred(turns=await call.runtime.occur(source, occurred.key, occurred.payload))
+
+
+def _is_signed(secret: str, delivery: str, sent_at: str, body: bytes, signatures: str) -> bool:
+    """Return whether one of the signatures is that of this delivery. The comparison takes constant time."""
+    if not 0 < len(delivery) <= 256 or not sent_at.isascii() or not sent_at.isdigit() or len(sent_at) > 12:
+        return False
+    key = secret.encode()
+    if secret.startswith("whsec_"):
+        key = base64.b64decode(secret.removeprefix("whsec_"))
+    signed = f"{delivery}.{sent_at}.".encode() + body
+    expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    given = [one.removeprefix("v1,") for one in signatures.split()[:10]]
+    return any(hmac.compare_digest(expected, one.encode("ascii", "replace").decode()) for one in given)
+
+
+def _refused(message: str) -> RequestRefused:
+    return RequestRefused(
+        401,
+        Code.UNAUTHENTICATED,
+        message,
+        hint="send Webhook-Id, Webhook-Timestamp and Webhook-Signature, as Standard Webhooks have them",
+        headers={"www-authenticate": "Signature"},
+    )
+
+
+_MONITORS = "/v1/sessions/{session_id}/monitors"
+_SIGNATURE = {
+    "Webhook-Id": "The id of the delivery; received again, it has no effect.",
+    "Webhook-Timestamp": "When it was signed, in seconds since 1970.",
+    "Webhook-Signature": "`v1,` and the base64 of the HMAC-SHA256 of `ID.TIMESTAMP.BODY`.",
+}
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/tasks",
+        scope=Scope.READ,
+        handler=list_tasks,
+        query=TaskQuery,
+        answer=list[TaskRecord],
+    ),
+    Route(
+        method="GET",
+        path="/v1/sessions/{session_id}/tasks",
+        scope=Scope.READ,
+        handler=session_tasks,
+        query=TaskQuery,
+        answer=list[TaskRecord],
+    ),
+    Route(
+        method="POST",
+        path="/v1/sessions/{session_id}/tasks/{task_id}/cancel",
+        scope=Scope.RUN,
+        handler=cancel_task,
+        answer=TaskRecord,
+    ),
+    Route(method="GET", path=_MONITORS, scope=Scope.READ, handler=list_monitors, answer=MonitorSnapshot),
+    Route(
+        method="POST",
+        path=_MONITORS,
+        scope=Scope.ADMIN,
+        handler=start_monitor,
+        body=MonitorSpec,
+        answer=MonitorSnapshot,
+        status=201,
+    ),
+    Route(
+        method="POST",
+        path=f"{_MONITORS}/{{monitor_id}}/stop",
+        scope=Scope.RUN,
+        handler=stop_monitor,
+        answer=MonitorSnapshot,
+    ),
+    Route(
+        method="POST",
+        path="/v1/sessions/{session_id}/monitor-updates",
+        scope=Scope.RUN,
+        handler=take_updates,
+        answer=MonitorUpdateBatch,
+    ),
+    Route(method="GET", path="/v1/triggers", scope=Scope.READ, handler=list_triggers, answer=list[Trigger]),
+    Route(
+        method="PUT",
+        path="/v1/triggers/{name}",
+        scope=Scope.RUN,
+        handler=put_trigger,
+        body=PutTrigger,
+        answer=Trigger,
+    ),
+    Route(method="DELETE", path="/v1/triggers/{name}", scope=Scope.RUN, handler=delete_trigger, status=204),
+    Route(method="POST", path="/v1/occurrences", scope=Scope.RUN, handler=occur, body=Occur, answer=Occurred),
+    Route(
+        method="POST",
+        path="/v1/webhooks/{source}",
+        scope=Scope.SIGNED,
+        handler=receive_webhook,
+        body=bytes,
+        answer=Occurred,
+        headers=_SIGNATURE,
+    ),
+)

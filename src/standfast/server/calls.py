@@ -1,0 +1,233 @@
+"""One request on its way to a handler: its route, its credential, its values, and what handlers share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from standfast.errors import (
+    Code,
+    InvalidArgument,
+    InvalidSessionId,
+    RequestRefused,
+    ServiceUnavailable,
+    SessionNotFound,
+    StandfastError,
+)
+from standfast.model.session import SessionHead
+from standfast.runtime.agent_definition import AgentDefinition
+from standfast.runtime.agent_runtime import Runtime
+from standfast.runtime.agent_session import Session
+from standfast.runtime.sandbox import Sandbox
+from standfast.runtime.session_views import is_past
+from standfast.server.audit import AuditLog
+from standfast.server.credentials import Credential, Scope, Tokens
+from standfast.server.limits import Limiter
+from standfast.server.problems import malformed
+from standfast.server.session_feed import SessionFeed
+from standfast.server.streams import OpenStreams
+from standfast.server.tenants import owned_id, owner_of
+
+JSON: Final = "application/json"
+EVENT_STREAM: Final = "text/event-stream"
+BINARY: Final = "application/octet-stream"
+_PAGE: Final = 200
+"""How many sessions are read at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One line of the table of routes. The handler's docstring is the summary in the OpenAPI document.
+
+    body: the type of the JSON body, or `bytes` for a body that is passed on as it is. query: a struct whose
+    fields are the query parameters. answer: the type of the JSON response; `bytes` for binary data, None for
+    an empty one. streams: the response may be an event stream, if `Accept` asks for it (`answer` is not None)
+    or always. headers: the request headers that the handler reads, with their descriptions. form: how a body
+    that is not JSON is sent.
+    """
+
+    method: str
+    path: str
+    scope: Scope
+    handler: Callable[[Call], Awaitable[Any]]
+    body: Any = None
+    query: Any = None
+    answer: Any = None
+    status: int = 200
+    streams: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+    form: str = ""
+    other_statuses: tuple[int, ...] = ()
+    operator_only: bool = False
+    """Whether only a credential without a tenant may use it."""
+    publishable: bool = False
+    """Whether the operator can make it public (`create_app(publish_agent_card=True)`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """Routes for people with a browser, beside the API. They are not in the OpenAPI document.
+
+    problem: returns the page that shows an error with this status. Links of other sites may open the pages.
+    """
+
+    routes: tuple[Route, ...] = ()
+    problem: Callable[[StandfastError, int], Response]
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerState:
+    """What the handlers of one application share."""
+
+    runtime: Runtime
+    agents: Mapping[str, AgentDefinition[Any, Any]]
+    sandbox: Sandbox | None
+    tokens: Tokens
+    audit: AuditLog
+    limiter: Limiter
+    streams: OpenStreams
+    feed: SessionFeed
+    webhook_secrets: Mapping[str, str]
+    trace_file: str | None
+    document: bytes = b""
+    """The OpenAPI document."""
+    draining: bool = False
+    turns: set[asyncio.Task[Any]] = field(default_factory=set)
+    """Waits for turns and runs that were started here."""
+    mcp: Any = None
+    """The MCP server at `/mcp`, once a client has used it."""
+    counts: dict[tuple[str, int], int] = field(default_factory=dict)
+    """How many responses each route gave, by status."""
+
+    def require_sandbox(self) -> Sandbox:
+        if self.sandbox is None:
+            raise ServiceUnavailable("code", "this server runs no code: create_app(sandbox=Sandbox(...))")
+        return self.sandbox
+
+    def require_serving(self) -> None:
+        """Raise 503 while the server shuts down."""
+        if self.draining:
+            raise RequestRefused(
+                503,
+                Code.RUNTIME_CLOSED,
+                "this server is shutting down",
+                hint="send the request again",
+                headers={"retry-after": "1"},
+            )
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """A request whose credential, path, query and body have been checked."""
+
+    server: ServerState
+    route: Route
+    scope: Mapping[str, Any]
+    headers: Mapping[str, str]
+    credential: Credential
+    path: Mapping[str, str]
+    query: Any = None
+    body: Any = None
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.server.runtime
+
+    @property
+    def tenant(self) -> str:
+        return self.credential.tenant
+
+    @property
+    def wants_stream(self) -> bool:
+        """Whether the client prefers an event stream to JSON."""
+        return EVENT_STREAM in self.headers.get("accept", "")
+
+    async def head(self, given: str | None = None) -> SessionHead:
+        """Return the head of a session that the credential may see; by default that of the path."""
+        session_id = self.path["session_id"] if given is None else given
+        store, tenant = self.runtime.store, self.tenant
+        head = await store.head(owned_id(tenant, session_id))
+        if head is None and tenant:
+            head = await store.head(session_id)  # one that the runtime made for the tenant
+        if head is None or owner_of(head) != tenant or is_past(head, self.runtime.now_ms()):
+            raise SessionNotFound(session_id)
+        return head
+
+    async def session(self) -> Session[Any]:
+        """Return the session of the path, to look at."""
+        return self.runtime.session_handle((await self.head()).session_id)
+
+    async def working_session(self) -> Session[Any]:
+        """Return the session of the path with its agent, ready to run turns."""
+        head = self.runtime.last_head(owned_id(self.tenant, self.path["session_id"]))
+        if head is None or owner_of(head) != self.tenant or is_past(head, self.runtime.now_ms()):
+            head = await self.head()
+        if head.code is not None:
+            raise InvalidArgument(
+                f"session {head.session_id!r} runs code and has no model", hint="run code with POST /v1/runs"
+            )
+        live = self.runtime.live(head.session_id)
+        if live.prepared is not None and live.prepared.agent.name == head.agent:
+            return self.runtime.session_handle(head.session_id)
+        return await self.runtime.session(head.session_id, agent=self.server.agents.get(head.agent))
+
+    async def visible_heads(self) -> list[SessionHead]:
+        """Return the sessions that the credential may see, the most recently used first."""
+        now = self.runtime.now_ms()
+        return [head for head in await self.runtime.sessions() if self._may_see(head, now)]
+
+    async def page_heads(
+        self, agent: str | None, after: tuple[int, str] | None
+    ) -> AsyncIterator[SessionHead]:
+        """Yield the sessions that the credential may see after a position, and read them page by page."""
+        now = self.runtime.now_ms()
+        while True:
+            heads = await self.runtime.store.heads(agent=agent, after=after, limit=_PAGE)
+            for head in heads:
+                if self._may_see(head, now):
+                    yield head
+            if len(heads) < _PAGE:
+                return
+            after = heads[-1].updated_at, heads[-1].session_id
+
+    def _may_see(self, head: SessionHead, now_ms: int) -> bool:
+        return owner_of(head) == self.tenant and not is_past(head, now_ms)
+
+
+def convert_query(kind: Any, pairs: list[tuple[str, str]]) -> Any:
+    """Return query parameters as the struct *kind*; raise 400 if they do not fit."""
+    if kind is None:
+        if pairs:
+            raise malformed(f"there is no query parameter {pairs[0][0][:80]!r} here")
+        return None
+    given = dict(pairs)
+    if len(given) != len(pairs):
+        raise malformed("a query parameter is given twice")
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        raise malformed(f"there is no query parameter {unknown[:80]!r}, only {', '.join(sorted(known))}")
+    try:
+        converted = msgspec.convert(given, kind, strict=False)
+    except (msgspec.ValidationError, InvalidSessionId) as error:
+        raise malformed(f"query: {error}") from None
+    null = next((name for name in given if getattr(converted, name) is None), None)
+    if null is not None:
+        raise malformed(f"query parameter {null!r} is {given[null][:80]!r}; leave it out instead")
+    return converted
+
+
+def whole_numbers(value: Any) -> Any:
+    """Return JSON with floats that are whole as integers; some clients write every number as a float."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [whole_numbers(part) for part in value]
+    if isinstance(value, dict):
+        return {key: whole_numbers(part) for key, part in value.items()}
+    return value

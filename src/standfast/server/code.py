@@ -1,0 +1,133 @@
+"""Code over HTTP: runs, validation, snapshots."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from standfast.errors import Code, RequestRefused, SessionExists
+from standfast.model.run import RunRequest, RunResult
+from standfast.runtime.http_values import Restore, Restored, RunCode, SnapshotMade
+from standfast.server.calls import BINARY, Call, Route
+from standfast.server.credentials import Scope
+from standfast.server.tenants import new_session_id, owner_of
+
+_OWNER: Final = "standfast.server"
+
+
+async def run_code(call: Call) -> RunResult:
+    """Run code in a session, which is made if there is none. The result also reports failures of the code."""
+    return await _execute(call, validate_only=False)
+
+
+async def validate_code(call: Call) -> RunResult:
+    """Check code without running it."""
+    return await _execute(call, validate_only=True)
+
+
+async def _execute(call: Call, *, validate_only: bool) -> RunResult:
+    asked: RunCode = call.body
+    box = call.server.require_sandbox()
+    call.server.require_serving()
+    session_id = new_session_id(call.tenant, asked.session_id)
+    head = await call.runtime.store.head(session_id)
+    if head is not None and (owner_of(head) != call.tenant or head.code is None):
+        raise SessionExists(asked.session_id)
+    request = RunRequest(
+        session_id=session_id,
+        language=asked.language,
+        code=asked.code,
+        inputs=asked.inputs,
+        timeout_ms=asked.timeout_ms,
+        limits=asked.limits,
+        validate_only=validate_only,
+        idempotency_key=call.headers.get("idempotency-key") or None,
+    )
+    with call.server.limiter.using(call.credential.id, "turns"):
+        return await box.execute(request)
+
+
+async def make_snapshot(call: Call) -> SnapshotMade:
+    """Store a snapshot of a session that runs code."""
+    head = await call.head()
+    snapshot_id = await call.server.require_sandbox().snapshot(head.session_id)
+    now = call.runtime.now_ms()
+    await call.runtime.store.put_plugin_record(
+        _OWNER, _scope(call), snapshot_id, head.session_id.encode(), now
+    )
+    return SnapshotMade(snapshot_id=snapshot_id)
+
+
+async def read_snapshot(call: Call) -> Response:
+    """Return the signed bytes of a stored snapshot."""
+    box, snapshot_id = call.server.require_sandbox(), call.path["snapshot_id"]
+    await _require_snapshot(call, snapshot_id)
+    return Response(await box.export_snapshot(snapshot_id), 200, None, BINARY)
+
+
+async def restore(call: Call) -> Restored:
+    """Put a stored snapshot into a session."""
+    asked: Restore = call.body
+    box = call.server.require_sandbox()
+    await _require_snapshot(call, asked.snapshot_id)
+    session_id = new_session_id(call.tenant, call.path["session_id"])
+    head = await call.runtime.store.head(session_id)
+    if head is not None and (owner_of(head) != call.tenant or head.code is None):
+        raise SessionExists(call.path["session_id"])
+    return Restored(session_id=await box.restore(asked.snapshot_id, session=session_id))
+
+
+async def _require_snapshot(call: Call, snapshot_id: str) -> None:
+    if await call.runtime.store.plugin_record(_OWNER, _scope(call), snapshot_id) is None:
+        raise RequestRefused(404, Code.INPUT_NOT_FOUND, f"there is no snapshot {snapshot_id[:80]!r}")
+
+
+def _scope(call: Call) -> str:
+    return f"snapshots:{call.tenant}"
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v1/runs",
+        scope=Scope.RUN,
+        handler=run_code,
+        body=RunCode,
+        answer=RunResult,
+        headers={
+            "Idempotency-Key": "Repeated with its key, a run returns the stored result and runs nothing."
+        },
+    ),
+    Route(
+        method="POST",
+        path="/v1/validations",
+        scope=Scope.RUN,
+        handler=validate_code,
+        body=RunCode,
+        answer=RunResult,
+    ),
+    Route(
+        method="POST",
+        path="/v1/sessions/{session_id}/snapshots",
+        scope=Scope.RUN,
+        handler=make_snapshot,
+        answer=SnapshotMade,
+        status=201,
+    ),
+    Route(
+        method="GET",
+        path="/v1/snapshots/{snapshot_id}",
+        scope=Scope.READ,
+        handler=read_snapshot,
+        answer=bytes,
+    ),
+    Route(
+        method="POST",
+        path="/v1/sessions/{session_id}/restore",
+        scope=Scope.RUN,
+        handler=restore,
+        body=Restore,
+        answer=Restored,
+    ),
+)

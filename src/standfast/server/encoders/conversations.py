@@ -1,0 +1,98 @@
+"""What encoders share: conversations as sessions, media in messages, and answers to what a turn waits for.
+
+Rules
+-----
+1. The id of a conversation becomes a session id by `tenants.foreign_session_id`, in every protocol.
+2. Media comes inside a message. The server fetches nothing from an address that a client names.
+3. An answer that repeats an earlier one has no effect: a client that lost its connection may send it again.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from standfast.errors import ApprovalAlreadyDecided, ApprovalNotFound, InvalidArgument
+from standfast.model.approval import ApprovalState
+from standfast.runtime.agent_session import Attachment, Prompt, Session
+from standfast.runtime.http_values import Decide
+from standfast.runtime.sessions.observation import Cursor
+from standfast.server.approvals import decide_approval, find_approval
+from standfast.server.calls import Call
+from standfast.server.encoders.turn_parts import TurnParts
+from standfast.server.sessions import open_session
+from standfast.server.tenants import foreign_session_id
+
+_DATA_URL: Final = re.compile(r"data:([^;,]{0,100})(?:;[^;,]{0,100})*?;base64,(.*)", re.DOTALL | re.ASCII)
+
+
+async def open_conversation(call: Call, given: str, agent: str | None) -> Session[Any]:
+    """Open the session of a conversation, or make it.
+
+    Without the name of an *agent*, it is that of the session, or the only one of the server.
+    """
+    session_id = foreign_session_id(call.tenant, given)
+    if agent is None:
+        head = await call.runtime.store.head(session_id)
+        names = list(call.server.agents)
+        agent = head.agent if head is not None else names[0] if len(names) == 1 else ""
+        if not agent:
+            raise InvalidArgument("this server has several agents", hint=f"name one of {', '.join(names)}")
+    return await open_session(call, session_id, agent)
+
+
+def prompt_of(pieces: Iterable[str | Attachment]) -> Prompt:
+    """Return the pieces of the user's messages as the input of a turn."""
+    said = list(pieces)
+    if not said:
+        raise InvalidArgument("the last message is not the user's", hint="end with a message of the user")
+    return said[0] if len(said) == 1 else said
+
+
+def read_data_url(url: str, name: str | None = None) -> Attachment:
+    """Return the attachment in a `data:` address."""
+    found = _DATA_URL.fullmatch(url)
+    if found is None:
+        raise InvalidArgument(
+            f"{url[:60]!r} is not a data: address in base64", hint="send the bytes inside the message"
+        )
+    return read_base64(found[2], found[1], name)
+
+
+def read_base64(data: str, media_type: str | None = None, name: str | None = None) -> Attachment:
+    """Return an attachment from its bytes in base64."""
+    try:
+        decoded = base64.b64decode(data, validate=True)
+    except ValueError:
+        raise InvalidArgument("the data of an attachment is not base64") from None
+    return Attachment(decoded, media_type or "application/octet-stream", name)
+
+
+async def answer_approvals(
+    call: Call, session: Session[Any] | None, answers: Mapping[str, Decide]
+) -> tuple[TurnParts, Cursor | None]:
+    """Decide approvals of one turn; return the turn's parts from then on, and the cursor to follow them.
+
+    Without a *session*, the approvals name it.
+    """
+    asked = [await find_approval(call, approval_id) for approval_id in answers]
+    if session is None:
+        session = call.runtime.session_handle(asked[0].session_id)
+    for one in asked:
+        if one.session_id != session.session_id:
+            raise ApprovalNotFound(one.approval_id)
+    if len({one.run_id for one in asked}) != 1:
+        raise InvalidArgument(f"{len(asked)} answers are for several turns", hint="answer one turn at a time")
+    parts, cursor = TurnParts(call, session, asked[0].run_id), await session.cursor()
+    pending = [one for one in asked if one.state is ApprovalState.PENDING]
+    await parts.skip(None if pending else asked[0].call_id)
+    for one in asked:
+        answer = answers[one.approval_id]
+        parts.answered.add(one.approval_id)
+        if one.state is ApprovalState.PENDING:
+            await decide_approval(call, one.approval_id, answer)
+        elif (one.state is ApprovalState.APPROVED) != answer.approved:
+            raise ApprovalAlreadyDecided(one.approval_id, one.state)
+    return parts, cursor if pending else None

@@ -1,0 +1,124 @@
+"""What OpenAI's two APIs share: settings, messages, usage, and the session of a request.
+
+Rules
+-----
+1. A model is an agent. Its tools run on the server; a client's tools are refused.
+2. A request that names a conversation is a turn of that session, whose history the server has. One that names
+   none is the first turn of a session of its own, with the earlier messages of the request as history.
+3. A parameter that the server does not apply is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from standfast.errors import Code, InvalidArgument, RequestRefused
+from standfast.model.canonical import Json
+from standfast.model.limits import Usage
+from standfast.model.message import AssistantMessage, Message, UserMessage
+from standfast.runtime.agent_session import Attachment, Session
+from standfast.runtime.http_values import TurnView
+from standfast.server.calls import Call
+from standfast.server.encoders.conversations import open_conversation, read_base64, read_data_url
+from standfast.server.sessions import open_session
+from standfast.server.tenants import foreign_session_id
+
+Piece = str | Attachment
+Effort = Literal["none", "minimal", "low", "medium", "high"]
+Temperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+Empty = Annotated[list[Json], msgspec.Meta(max_length=0)]
+Metadata = dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]]
+encode: Final = msgspec.json.Encoder().encode
+
+
+class TextFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The only format of answers that a request may name: the agent decides on others."""
+
+    type: Literal["text"] = "text"
+
+
+class RequestMessages:
+    """The messages of a request: instructions, what was said before, and what the user says now."""
+
+    def __init__(self, messages: Iterable[tuple[str, list[Piece]]]) -> None:
+        self.system: list[str] = []
+        self.history: list[Message] = []
+        self.prompt: list[Piece] = []
+        for role, pieces in messages:
+            if role in ("system", "developer"):
+                self.system += [one for one in pieces if isinstance(one, str) and one.strip()]
+            elif role == "user":
+                self.prompt += pieces
+            else:
+                self._close()
+                self.history.append(AssistantMessage(text=_text(pieces)))
+
+    def _close(self) -> None:
+        if self.prompt:
+            self.history.append(UserMessage(content=_text(self.prompt)))
+            self.prompt = []
+
+
+def _text(pieces: list[Piece]) -> str:
+    if any(isinstance(one, Attachment) for one in pieces):
+        raise InvalidArgument(
+            "an earlier message has media", hint="name the conversation instead of sending its history"
+        )
+    return "\n".join(one for one in pieces if isinstance(one, str))
+
+
+def read_content(content: Json) -> Iterator[Piece]:
+    """Yield the text and the media of a message."""
+    if isinstance(content, str):
+        yield content
+        return
+    for part in content if isinstance(content, list) else []:
+        match part:
+            case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
+                yield text
+            case {"type": "image_url", "image_url": {"url": str(url)}}:
+                yield read_data_url(url)
+            case {"type": "input_image", "image_url": str(url)}:
+                yield read_data_url(url)
+            case {"file_data": str(data)} | {"file": {"file_data": str(data)}}:
+                yield read_data_url(data) if data.startswith("data:") else read_base64(data)
+            case _:
+                kind = part.get("type") if isinstance(part, dict) else part
+                raise InvalidArgument(
+                    f"a part of a message is {str(kind)[:80]!r}, not text, an image or a file"
+                )
+
+
+async def open_turn_session(
+    call: Call, conversation: str | None, model: str, said: RequestMessages
+) -> Session[Any]:
+    """Open the session of a request, or make one for it with the history that the request has."""
+    if model not in call.server.agents:
+        raise RequestRefused(
+            404, Code.NOT_CONFIGURED, f"there is no model {model[:80]!r}", hint="see /models"
+        )
+    if conversation is not None:
+        session = await open_conversation(call, conversation, model)
+    else:
+        key = call.headers.get("idempotency-key")
+        name = f"openai:{key}" if key else f"openai-{secrets.token_hex(10)}"
+        session = await open_session(call, foreign_session_id(call.tenant, name), model)
+    if said.history and (await session.head()).leaf is None:
+        await session.append(said.history)
+    return session
+
+
+def entered(used: Usage) -> int:
+    return used.input + used.cache_read + used.cache_write
+
+
+def failure_of(view: TurnView) -> RequestRefused:
+    """Return the error of a turn that ended without an answer."""
+    assert view.error is not None
+    return RequestRefused(502, str(view.error.code), view.error.message, hint=view.error.hint)

@@ -1,0 +1,123 @@
+"""What one credential may use at once, and what clients without a credential may try.
+
+Theory of operation
+------------------- Requests are counted by a bucket that fills at a fixed rate. Streams and turns are counted
+while they are open. All of it is in memory: several processes each apply the limits for themselves.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Literal
+
+import msgspec
+
+from standfast.errors import Code, RequestRefused
+
+_MAX_METERS: Final = 10_000
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The limits of each credential.
+
+    requests_per_s: the sustained rate of requests; `burst` may come at once. body_bytes: the size of a JSON
+    body; `attachment_bytes`, of an upload or a snapshot. streams: event streams that are open at once. turns:
+    turns and code runs whose response is being waited for or that were started and still run.
+    failures_per_min: requests without a valid credential, from one address.
+    """
+
+    requests_per_s: float = 200.0
+    burst: int = 400
+    body_bytes: int = 1 << 20
+    attachment_bytes: int = 64 << 20
+    streams: int = 256
+    turns: int = 64
+    failures_per_min: int = 60
+
+
+class _Meter:
+    """What one credential or address uses now."""
+
+    __slots__ = ("at", "left", "streams", "turns")
+
+    def __init__(self, left: float, at: float) -> None:
+        self.left = left
+        self.at = at
+        self.streams = 0
+        self.turns = 0
+
+    def take(self, rate: float, burst: float, now: float) -> float:
+        """Take one from the bucket; return 0, or how many seconds to wait if it is empty."""
+        self.left = min(burst, self.left + (now - self.at) * rate)
+        self.at = now
+        if self.left < 1:
+            return (1 - self.left) / rate
+        self.left -= 1
+        return 0.0
+
+
+class Limiter:
+    """Counts what credentials use. Used on one loop."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._meters: OrderedDict[str, _Meter] = OrderedDict()
+
+    def admit(self, credential_id: str) -> None:
+        """Count a request; raise 429 if the credential sends too many."""
+        limits = self.limits
+        self._take(credential_id, limits.requests_per_s, float(limits.burst))
+
+    def count_failure(self, address: str) -> None:
+        """Count a request without a valid credential; raise 429 if too many came from *address*."""
+        most, rate = float(self.limits.failures_per_min), self.limits.failures_per_min / 60
+        wait_s = self._meter(f"?{address}", most).take(rate, most, self._clock())
+        if wait_s:
+            raise _too_many("requests without a valid credential from this address", wait_s)
+
+    @contextmanager
+    def using(self, credential_id: str, what: Literal["streams", "turns"]) -> Iterator[None]:
+        """Count an open stream or turn; raise 429 if the credential has too many."""
+        meter, most = self._meter(credential_id, float(self.limits.burst)), getattr(self.limits, what)
+        if getattr(meter, what) >= most:
+            raise _too_many(f"{what} at once: this credential may have {most}", 1.0)
+        setattr(meter, what, getattr(meter, what) + 1)
+        try:
+            yield
+        finally:
+            setattr(meter, what, getattr(meter, what) - 1)
+
+    def _take(self, key: str, rate: float, burst: float) -> None:
+        wait_s = self._meter(key, burst).take(rate, burst, self._clock())
+        if wait_s:
+            raise _too_many(f"requests: this credential may send {rate:g} a second", wait_s)
+
+    def _meter(self, key: str, full: float) -> _Meter:
+        meter = self._meters.get(key)
+        if meter is None:
+            meter = self._meters[key] = _Meter(full, self._clock())
+            if len(self._meters) > _MAX_METERS:
+                self._forget_one()
+        else:
+            self._meters.move_to_end(key)
+        return meter
+
+    def _forget_one(self) -> None:
+        """Drop the meter that was used longest ago and counts nothing that is open."""
+        for key, meter in self._meters.items():
+            if not meter.streams and not meter.turns:
+                del self._meters[key]
+                return
+
+
+def _too_many(what: str, wait_s: float) -> RequestRefused:
+    return RequestRefused(
+        429,
+        Code.RATE_LIMITED,
+        f"too many {what}",
+        hint="wait as long as Retry-After says",
+        headers={"retry-after": str(max(1, round(wait_s)))},
+    )

@@ -1,0 +1,191 @@
+"""What an operator asks for: health, metrics, usage, traces, the OpenAPI document, the credential itself."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+from starlette.responses import Response
+
+from standfast.errors import InvalidArgument, StandfastError
+from standfast.model.canonical import Json
+from standfast.model.limits import Usage, UsageEntry, add_to_ledger
+from standfast.ports.session_store import DayUsage, Pruned
+from standfast.runtime.http_values import Health, Prune, Trace, TraceQuery, UsageQuery, UsageReport, WhoAmI
+from standfast.runtime.operations import OperationsView
+from standfast.server.calls import JSON, Call, Route
+from standfast.server.credentials import Scope
+from standfast.trace.trace_reader import read_trace
+
+
+async def healthz(call: Call) -> Health:
+    """Tell whether the process serves requests."""
+    return Health(status="ok")
+
+
+async def readyz(call: Call) -> Response:
+    """Tell whether the server takes new work: 503 while it shuts down or its store cannot be read."""
+
+    status: Health = Health(status="ok")
+    if call.server.draining:
+        status = Health(status="draining")
+    else:
+        try:
+            await call.runtime.store.head("standfast-ready")
+        except StandfastError:
+            status = Health(status="unavailable")
+    return Response(msgspec.json.encode(status), 200 if status.status == "ok" else 503, None, JSON)
+
+
+async def metrics(call: Call) -> Response:
+    """Return counters and gauges in the text format of Prometheus."""
+    server = call.server
+    lines = [
+        "# TYPE standfast_responses_total counter",
+        *(
+            f'standfast_responses_total{{route="{route}",status="{status}"}} {count}'
+            for (route, status), count in sorted(server.counts.items())
+        ),
+        "# TYPE standfast_streams gauge",
+        f"standfast_streams {len(server.streams.open)}",
+        "# TYPE standfast_turns gauge",
+        f"standfast_turns {len(server.turns)}",
+        "# TYPE standfast_draining gauge",
+        f"standfast_draining {int(server.draining)}",
+    ]
+    with suppress(StandfastError):  # the other figures are worth showing without these
+        counts = msgspec.structs.asdict(await call.runtime.turn_counts())
+        lines += ["# TYPE standfast_store_turns gauge"]
+        lines += [f'standfast_store_turns{{state="{state}"}} {count}' for state, count in counts.items()]
+    return Response("\n".join(lines) + "\n", 200, None, "text/plain; version=0.0.4; charset=utf-8")
+
+
+async def usage(call: Call) -> UsageReport:
+    """Return what sessions used and what it cost, in all and for each source and model."""
+    asked: UsageQuery = call.query
+    ledger: tuple[UsageEntry, ...] = ()
+    total, count = Usage(), 0
+    for head in await call.visible_heads():
+        if asked.agent in (None, head.agent) and head.updated_at >= asked.since_ms:
+            ledger = add_to_ledger(ledger, head.usage)
+            count += 1
+    for entry in ledger:
+        total += entry.usage
+    return UsageReport(sessions=count, total=total, entries=ledger)
+
+
+async def usage_days(call: Call) -> list[DayUsage]:
+    """Return what turns used, by day, session and agent; the latest day first."""
+    asked: UsageQuery = call.query
+    mine = {head.session_id for head in await call.visible_heads()}
+    found = await call.runtime.usage_by_day(since_ms=asked.since_ms)
+    return [one for one in found if one.session_id in mine and asked.agent in (None, one.agent)]
+
+
+async def trace(call: Call) -> Trace:
+    """Return the trace of a session, from the server's trace file if it has one.
+
+    Without a file, the spans of one turn are derived from its journal.
+    """
+    asked: TraceQuery = call.query
+    head, file = await call.head(), call.server.trace_file
+    wanted = asked.turn_id
+    if file is None:
+        if wanted is None:
+            raise InvalidArgument("which turn? pass turn_id", hint="or start the server with --trace FILE")
+        session = call.runtime.session_handle(head.session_id)
+        return Trace(records=tuple(await session.spans(wanted)))
+    found = [
+        record
+        for record in read_trace(file)
+        if record.session_id == head.session_id and wanted in (None, record.turn_id)
+    ]
+    return Trace(records=tuple(found))
+
+
+async def operations(call: Call) -> OperationsView:
+    """Return leases, workers, queues, waits, stuck turns, triggers and the size of the store."""
+    return await call.runtime.operations()
+
+
+async def prune(call: Call) -> Pruned:
+    """Delete what is no longer needed, and free its space."""
+    asked: Prune = call.body
+    pruned = await call.runtime.prune(
+        older_than_s=asked.older_than_s,
+        frames=asked.frames,
+        branches=asked.branches,
+        session=asked.session_id,
+    )
+    call.server.audit.record(
+        "pruned",
+        credential=call.credential.id,
+        tenant=call.tenant,
+        subject=asked.session_id or "store",
+        detail=f"{pruned.sessions} sessions, {pruned.records} records, {pruned.bytes_freed} bytes",
+    )
+    return pruned
+
+
+async def openapi(call: Call) -> Response:
+    """Return this document."""
+    return Response(call.server.document, 200, None, JSON)
+
+
+async def who_am_i(call: Call) -> WhoAmI:
+    """Return the credential of the request: its id, tenant and scopes."""
+    one = call.credential
+    return WhoAmI(
+        id=one.id,
+        name=one.name,
+        tenant=one.tenant,
+        scopes=tuple(sorted(one.scopes)),
+        expires_at=one.expires_at,
+    )
+
+
+ROUTES = (
+    Route(method="GET", path="/healthz", scope=Scope.PUBLIC, handler=healthz, answer=Health),
+    Route(
+        method="GET", path="/readyz", scope=Scope.PUBLIC, handler=readyz, answer=Health, other_statuses=(503,)
+    ),
+    Route(method="GET", path="/metrics", scope=Scope.READ, handler=metrics, answer=str, operator_only=True),
+    Route(
+        method="GET", path="/v1/usage", scope=Scope.READ, handler=usage, query=UsageQuery, answer=UsageReport
+    ),
+    Route(
+        method="GET",
+        path="/v1/usage/days",
+        scope=Scope.READ,
+        handler=usage_days,
+        query=UsageQuery,
+        answer=list[DayUsage],
+    ),
+    Route(
+        method="GET",
+        path="/v1/sessions/{session_id}/trace",
+        scope=Scope.READ,
+        handler=trace,
+        query=TraceQuery,
+        answer=Trace,
+    ),
+    Route(
+        method="GET",
+        path="/v1/operations",
+        scope=Scope.ADMIN,
+        handler=operations,
+        answer=OperationsView,
+        operator_only=True,
+    ),
+    Route(
+        method="POST",
+        path="/v1/prune",
+        scope=Scope.ADMIN,
+        handler=prune,
+        body=Prune,
+        answer=Pruned,
+        operator_only=True,
+    ),
+    Route(method="GET", path="/v1/openapi.json", scope=Scope.READ, handler=openapi, answer=dict[str, Json]),
+    Route(method="GET", path="/v1/whoami", scope=Scope.READ, handler=who_am_i, answer=WhoAmI),
+)

@@ -1,0 +1,316 @@
+"""Sessions over HTTP: create, list, read, fork, rewind, export, delete; and the events of one or all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from standfast.errors import Code, InvalidArgument, RequestRefused, SessionExists
+from standfast.model.canonical import Json
+from standfast.model.code import Variable
+from standfast.model.session import SessionHead
+from standfast.runtime.agent_session import Session
+from standfast.runtime.http_values import (
+    AgentView,
+    Cancelled,
+    CreateSession,
+    EventQuery,
+    Fork,
+    Rewind,
+    SessionPage,
+    SessionQuery,
+)
+from standfast.runtime.session_views import (
+    SessionExport,
+    SessionLine,
+    SessionView,
+    export_session,
+    line_of,
+    view_session,
+)
+from standfast.runtime.sessions.observation import Cursor, Observed
+from standfast.server.calls import Call, Route
+from standfast.server.credentials import Scope
+from standfast.server.streams import EventStream, sse
+from standfast.server.tenants import METADATA_KEY, new_session_id, owner_of
+
+
+async def list_agents(call: Call) -> list[AgentView]:
+    """List the agents of this server."""
+    return [
+        AgentView(
+            name=agent.name,
+            model=agent.model_id,
+            protocol=agent.protocol.id,
+            tools=tuple(agent.registry.capabilities()),
+        )
+        for agent in call.server.agents.values()
+    ]
+
+
+async def create_session(call: Call) -> SessionHead:
+    """Make a session with an agent, or open it if the tenant has it."""
+    asked: CreateSession = call.body
+    session_id = new_session_id(call.tenant, asked.session_id)
+    session = await open_session(call, session_id, asked.agent, asked.metadata)
+    return await session.head()
+
+
+async def open_session(
+    call: Call, session_id: str, agent_name: str, metadata: Mapping[str, Json] | None = None
+) -> Session[Any]:
+    """Open a session of the tenant with an agent, or make it. *session_id* is the stored id."""
+    agent = call.server.agents.get(agent_name)
+    if agent is None:
+        hint = "GET /v1/agents lists them"
+        raise RequestRefused(404, Code.NOT_CONFIGURED, f"there is no agent {agent_name[:80]!r}", hint=hint)
+    call.server.require_serving()
+    head = await call.runtime.store.head(session_id)
+    if head is not None and (owner_of(head) != call.tenant or head.code is not None):
+        raise SessionExists(session_id)
+    kept = dict(metadata or (head.metadata if head is not None else {}))
+    kept.pop(METADATA_KEY, None)
+    if call.tenant:
+        kept[METADATA_KEY] = call.tenant
+    return await call.runtime.session(session_id, agent=agent, metadata=kept)
+
+
+async def list_sessions(call: Call) -> SessionPage:
+    """List sessions, the most recently used first."""
+    asked: SessionQuery = call.query
+    runtime = call.runtime
+    left = {record.turn_id for record in await runtime.store.unfinished(runtime.now_ms())}
+    found: list[SessionLine] = []
+    after = None if asked.after is None else _parse_position(asked.after)
+    async for head in call.page_heads(asked.agent, after):
+        if not head.session_id.startswith(asked.prefix or ""):
+            continue
+        line = await line_of(runtime, head, left)
+        if asked.state in (None, line.state):
+            found.append(line)
+        if len(found) > asked.limit:
+            break
+    page = found[: asked.limit]
+    more = len(found) > len(page)
+    last = f"{page[-1].last_used_at}.{page[-1].session_id}" if more else None
+    return SessionPage(sessions=tuple(page), next=last)
+
+
+def _parse_position(after: str) -> tuple[int, str]:
+    at, _, session_id = after.partition(".")
+    return int(at), session_id
+
+
+async def read_session(call: Call) -> SessionView:
+    """Read a session with its history, its turns, what it waits for, and its running turn."""
+    return await view_session(call.runtime, (await call.head()).session_id)
+
+
+async def export(call: Call) -> SessionExport:
+    """Export a session as one document."""
+    return await export_session(call.runtime, (await call.head()).session_id)
+
+
+async def read_variables(call: Call) -> tuple[Variable, ...]:
+    """Read the variables of a session's code: names, types and short texts."""
+    return await (await call.session()).variables()
+
+
+async def fork_session(call: Call) -> SessionHead:
+    """Make a new session over the same history."""
+    asked: Fork = call.body
+    head = await call.head()
+    new_id = new_session_id(call.tenant, asked.session_id)
+    if head.code is not None:
+        if asked.at is not None or asked.input is not None:
+            raise InvalidArgument("a session that runs code is forked as it is", hint="leave `at` out")
+        await call.server.require_sandbox().fork(head.session_id, new_id)
+        forked = await call.runtime.store.head(new_id)
+        assert forked is not None
+        return forked
+    made = await call.runtime.fork(head.session_id, new_id, at=asked.at, input=asked.input, edit=asked.edit)
+    return await made.head()
+
+
+async def rewind_session(call: Call) -> SessionHead:
+    """Go back to a node, or by a number of turns."""
+    asked: Rewind = call.body
+    head = await call.head()
+    return await call.runtime.rewind(head.session_id, asked.to, turns=asked.turns)
+
+
+async def delete_session(call: Call) -> None:
+    """Delete a session."""
+    head = await call.head()
+    if head.code is not None and call.server.sandbox is not None:
+        await call.server.sandbox.destroy(head.session_id)
+    else:
+        await call.runtime.delete(head.session_id)
+    call.server.audit.record(
+        "session_deleted", credential=call.credential.id, tenant=call.tenant, subject=head.session_id
+    )
+
+
+async def cancel_session(call: Call) -> Cancelled:
+    """End the unfinished turn or run of a session."""
+    head = await call.head()
+    if head.code is not None and call.server.sandbox is not None:
+        return Cancelled(cancelled=await call.server.sandbox.cancel(head.session_id))
+    return Cancelled(cancelled=await call.runtime.session_handle(head.session_id).cancel())
+
+
+async def session_events(call: Call) -> EventStream:
+    """Stream the events of a session: what is committed, then what happens.
+
+    Each event's id is a cursor; `Last-Event-ID` continues after it.
+    """
+    session = await call.session()
+    cursor = last_event_id(call)
+    after = Cursor() if cursor is None else Cursor.parse(cursor)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        async for observed in session.observe(after):
+            yield sse_of(observed)
+
+    return stream(call, chunks())
+
+
+async def all_events(call: Call) -> EventStream:
+    """Stream the events of all sessions, from now on or after `Last-Event-ID`."""
+    cursor = last_event_id(call)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        async for position, event in call.server.feed.follow(call.tenant, cursor):
+            yield sse(event, position)
+
+    return stream(call, chunks())
+
+
+def sse_of(observed: Observed) -> bytes:
+    return sse(observed.event, observed.cursor)
+
+
+def last_event_id(call: Call) -> str | None:
+    """Return the cursor that the client continues after."""
+    given = call.headers.get("last-event-id")
+    if given is None and isinstance(call.query, EventQuery):
+        given = call.query.after
+    return given or None
+
+
+def stream(
+    call: Call,
+    chunks: AsyncIterator[bytes],
+    headers: list[tuple[bytes, bytes]] | None = None,
+    may_end: Callable[[], Awaitable[bool]] | None = None,
+) -> EventStream:
+    """Return a response that streams *chunks*; the credential's limit of streams counts it.
+
+    While the stream is quiet, *may_end* is asked whether to end it.
+    """
+    server, credential = call.server, call.credential
+    counted = ExitStack()
+    counted.enter_context(server.limiter.using(credential.id, "streams"))
+
+    async def still_valid() -> bool:
+        return not credential.id.startswith("tok") or await server.tokens.is_valid(credential)
+
+    return EventStream(
+        chunks,
+        server.streams,
+        still_valid=still_valid,
+        may_end=may_end,
+        on_close=counted.close,
+        headers=headers,
+    )
+
+
+_LAST_EVENT = {"Last-Event-ID": "The cursor of the last event that the client has."}
+
+ROUTES = (
+    Route(method="GET", path="/v1/agents", scope=Scope.READ, handler=list_agents, answer=list[AgentView]),
+    Route(
+        method="POST",
+        path="/v1/sessions",
+        scope=Scope.RUN,
+        handler=create_session,
+        body=CreateSession,
+        answer=SessionHead,
+        status=201,
+    ),
+    Route(
+        method="GET",
+        path="/v1/sessions",
+        scope=Scope.READ,
+        handler=list_sessions,
+        query=SessionQuery,
+        answer=SessionPage,
+    ),
+    Route(
+        method="GET",
+        path="/v1/sessions/{session_id}",
+        scope=Scope.READ,
+        handler=read_session,
+        answer=SessionView,
+    ),
+    Route(
+        method="DELETE", path="/v1/sessions/{session_id}", scope=Scope.RUN, handler=delete_session, status=204
+    ),
+    Route(
+        method="GET",
+        path="/v1/sessions/{session_id}/variables",
+        scope=Scope.READ,
+        handler=read_variables,
+        answer=tuple[Variable, ...],
+    ),
+    Route(
+        method="GET",
+        path="/v1/sessions/{session_id}/export",
+        scope=Scope.READ,
+        handler=export,
+        answer=SessionExport,
+    ),
+    Route(
+        method="POST",
+        path="/v1/sessions/{session_id}/fork",
+        scope=Scope.RUN,
+        handler=fork_session,
+        body=Fork,
+        answer=SessionHead,
+        status=201,
+    ),
+    Route(
+        method="POST",
+        path="/v1/sessions/{session_id}/rewind",
+        scope=Scope.RUN,
+        handler=rewind_session,
+        body=Rewind,
+        answer=SessionHead,
+    ),
+    Route(
+        method="POST",
+        path="/v1/sessions/{session_id}/cancel",
+        scope=Scope.RUN,
+        handler=cancel_session,
+        answer=Cancelled,
+    ),
+    Route(
+        method="GET",
+        path="/v1/sessions/{session_id}/events",
+        scope=Scope.READ,
+        handler=session_events,
+        query=EventQuery,
+        streams=True,
+        headers=_LAST_EVENT,
+    ),
+    Route(
+        method="GET",
+        path="/v1/events",
+        scope=Scope.READ,
+        handler=all_events,
+        query=EventQuery,
+        streams=True,
+        headers=_LAST_EVENT,
+    ),
+)

@@ -1,0 +1,101 @@
+"""How a browser signs in: a link with a single-use code, a page with one button, a cookie.
+
+Rules
+-----
+1. Opening the link changes nothing, so a mail scanner or a preview that opens it does not use the code up.
+2. The cookie is HttpOnly and SameSite=Lax, and Secure over https. It holds a token of its own, for twelve
+   hours.
+3. No script runs on the page, and it loads nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from typing import Final
+from urllib.parse import parse_qs
+
+from starlette.responses import Response
+
+from standfast.runtime.http_values import SignInQuery
+from standfast.server.calls import Call, Route
+from standfast.server.credentials import BROWSER_S, Scope
+from standfast.server.problems import unauthenticated
+
+COOKIE: Final = "standfast"
+_STYLE: Final = (
+    ":root{color-scheme:light dark}"
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:26rem;margin:18vh auto;padding:0 1rem;"
+    "background:light-dark(#f7f7f4,#131615);color:light-dark(#1c211f,#e6eae7)}"
+    "h1{font-size:1.4rem;color:light-dark(#17605b,#6fc7bd)}"
+    "label{display:grid;gap:.3rem}"
+    "input,button{font:inherit;padding:.5rem .7rem;border-radius:7px;"
+    "border:1px solid light-dark(#c5c9c0,#46504c);width:100%;box-sizing:border-box;color:inherit;"
+    "background:light-dark(#fff,#1a1e1d)}"
+    "button{background:light-dark(#17605b,#6fc7bd);color:light-dark(#fff,#0d1a18);font-weight:600}"
+)
+_STYLE_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_CSP: Final = (
+    f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; form-action 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'"
+)
+_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Sign in to Standfast</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head>
+<body><main><h1>Standfast</h1><form method="post" action="signin">
+<p><label>Code <input name="code" value="{code}" autocomplete="off" required></label></p>
+<p><button type="submit">Sign in</button></p></form>
+<p>A code works once, for one minute. <code>standfast tokens link</code> prints a new one.</p></main></body>
+</html>
+"""
+
+
+async def sign_in_page(call: Call) -> Response:
+    """Show the page on which a browser signs in."""
+    asked: SignInQuery = call.query
+    page = _PAGE.format(style=_STYLE, code=html.escape(asked.code or "", quote=True))
+    # With no-referrer, browsers send the form with `Origin: null`, which the gate refuses.
+    headers = {"content-security-policy": _CSP, "referrer-policy": "same-origin"}
+    return Response(page, 200, headers, "text/html; charset=utf-8")
+
+
+async def sign_in(call: Call) -> Response:
+    """Exchange a code for a cookie."""
+    try:
+        given = parse_qs(call.body.decode("utf-8", "replace"), max_num_fields=10).get("code", [""])[0]
+    except ValueError:
+        given = ""
+    redeemed = await call.server.tokens.redeem(given.strip())
+    if redeemed is None:
+        raise unauthenticated("the sign-in code is wrong, was used, or has expired")
+    token, record = redeemed
+    call.server.audit.record("sign_in", credential=record.id, tenant=record.tenant, subject=record.name)
+    secure = "; Secure" if call.scope.get("scheme") == "https" else ""
+    cookie = f"{COOKIE}={token}; Path=/; HttpOnly; SameSite=Lax; Max-Age={BROWSER_S}{secure}"
+    root = str(call.scope.get("root_path", "")) or ""
+    return Response(None, 303, {"set-cookie": cookie, "location": f"{root}/"})
+
+
+async def sign_out(call: Call) -> Response:
+    """Revoke the credential of this request, and delete the cookie."""
+    await call.server.tokens.revoke(call.credential.id)
+    call.server.audit.record("sign_out", credential=call.credential.id, tenant=call.tenant)
+    return Response(None, 204, {"set-cookie": f"{COOKIE}=; Path=/; HttpOnly; SameSite=Lax; Max-Age=0"})
+
+
+ROUTES = (
+    Route(
+        method="GET", path="/signin", scope=Scope.PUBLIC, handler=sign_in_page, query=SignInQuery, answer=str
+    ),
+    Route(
+        method="POST",
+        path="/signin",
+        scope=Scope.PUBLIC,
+        handler=sign_in,
+        body=bytes,
+        form="application/x-www-form-urlencoded",
+        status=303,
+    ),
+    Route(method="POST", path="/signout", scope=Scope.READ, handler=sign_out, status=204),
+)

@@ -1,0 +1,75 @@
+"""llmprobe, a conformance suite for servers that speak OpenAI's protocols, against an agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from node_client import PACKAGES, node_path
+from server_stage import ServerStage
+
+from standfast import Agent
+from standfast.model.limits import Usage
+from standfast.model.message import UserMessage, text_of
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
+
+
+class ProbedModel:
+    """Repeats what it was asked, within the settings of the request, as a provider would."""
+
+    model_id = "test:probed"
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        said = [text_of(one.content) for one in request.messages if isinstance(one, UserMessage)]
+        words = re.findall(r"\S+\s*", " ".join(said))
+        most, stop = request.settings.get("max_tokens", 10_000), "end"
+        if len(words) > most:
+            words, stop = words[:most], "length"
+        text = "".join(words)
+        for sequence in request.settings.get("stop", ()):
+            text = text.split(sequence)[0]
+        for word in re.findall(r"\S+\s*", text):
+            yield TextArrived(word)
+        used = Usage(input=sum(len(one.split()) for one in said), output=max(1, len(words)))
+        yield ReplyEnded(text=text, usage=used, stop_reason=stop)
+
+    async def close(self) -> None:
+        pass
+
+
+SURFACES = ("models", "chat", "responses")
+CLIENT_TOOLS = {"tool-stream-reassembly", "tool-result-turn", "tool-choice-none"}
+"""Tests of tools that a client defines and runs. The server refuses them: an agent has tools of its own."""
+
+
+@pytest.mark.slow
+def test_llmprobe_finds_every_requirement_met_but_those_of_client_tools(tmp_path: Path) -> None:
+    """Seed: `llmprobe` prints which of the requirements of the two APIs are met."""
+    report = tmp_path / "report.json"
+    with ServerStage(tmp_path, agents=[Agent(ProbedModel(), name="clerk")]) as stage:
+        words = [f"{stage.url}/openai/v1", "-k", stage.token("run", "read"), "-m", "clerk"]
+        words += ["--no-bench", "--no-save", "--save", str(report)]
+        done = subprocess.run(
+            [str(node_path()), str(PACKAGES / ".bin" / "llmprobe"), *words],
+            capture_output=True,
+            text=True,
+            timeout=180,
+            env={**os.environ, "HOME": str(tmp_path), "NO_COLOR": "1"},
+        )
+    assert report.exists(), done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(report.read_text())["conformance"]
+    tested = [one for one in found["results"] if one["surface"] in SURFACES]
+    assert sum(one["outcome"] == "pass" for one in tested) > 30
+    failed = {one["id"] for one in tested if any(check["severity"] == "MUST" for check in one["failures"])}
+    assert failed == {f"{surface}-{test}" for surface in SURFACES[1:] for test in CLIENT_TOOLS}

@@ -1,0 +1,110 @@
+"""The OpenAPI document: it is valid, complete, and the server keeps to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+import schemathesis
+from schemathesis.specs.openapi.checks import negative_data_rejection
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from server_stage import ServerStage
+
+from standfast.model.events import Event
+from standfast.server.openapi import openapi_document
+from standfast.server.routes import ROUTES
+
+DOCUMENT: dict[str, Any] = json.loads(json.dumps(openapi_document(ROUTES)))
+ENDLESS = {"/v1/events", "/v1/sessions/{session_id}/events"}
+
+
+def test_every_event_and_every_reference_is_in_the_document() -> None:
+    """Seed: the document is generated from the value types themselves."""
+    schemas = DOCUMENT["components"]["schemas"]
+    assert {kind.__name__ for kind in Event.__args__} <= set(schemas)
+    references = {part.split('"')[0] for part in json.dumps(DOCUMENT).split('"#/components/schemas/')[1:]}
+    assert references <= set(schemas)
+
+
+def test_every_route_is_in_the_document_once() -> None:
+    """Ours: operation ids are unique, so that generated clients are usable."""
+    found = [spec["operationId"] for methods in DOCUMENT["paths"].values() for spec in methods.values()]
+    assert len(found) == len(set(found)) == len(ROUTES)
+
+
+def test_the_types_of_the_api_leave_memory_intact() -> None:
+    """Bug: msgspec corrupts memory for a text with a pattern in a union with an array."""
+    code = (
+        "from standfast.server.openapi import openapi_document; from standfast.server.routes import ROUTES; "
+        "openapi_document(ROUTES)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONMALLOC": "malloc"})
+    assert done.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerStage]:
+    with ServerStage(tmp_path_factory.mktemp("schema")) as running, running.client() as client:
+        client.post("/v1/sessions", json={"session_id": "a", "agent": "clerk"}).raise_for_status()
+        yield running
+
+
+def _with_tokens_alone() -> dict[str, Any]:
+    """The document without the cookie, which is not looked at in a request that has a token."""
+    document: dict[str, Any] = json.loads(json.dumps(DOCUMENT))
+    for methods in document["paths"].values():
+        for spec in methods.values():
+            spec["security"] = [one for one in spec["security"] if "cookie" not in one]
+    return document
+
+
+ACCEPTED = ["2xx", "3xx", "401", "403", "404", "409", "422", "429", "503"]
+"""422 is for values that fit the schema and break a rule that no schema can state, such as those of cron."""
+REFUSED = ["400", "401", "403", "404", "405", "406", "409", "413", "415", "422", "428", "429"]
+CONFIG = schemathesis.Config.from_dict(
+    {
+        "checks": {
+            "positive_data_acceptance": {"expected-statuses": ACCEPTED},
+            "negative_data_rejection": {"expected-statuses": REFUSED},
+        }
+    }
+)
+schema = schemathesis.openapi.from_dict(_with_tokens_alone(), config=CONFIG).exclude(path=sorted(ENDLESS))
+
+
+@pytest.mark.slow
+@schema.parametrize()
+@hypothesis.settings(max_examples=25, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+def test_schemathesis_finds_no_violation(case: schemathesis.Case[Any], stage: ServerStage) -> None:
+    """Seed: `schemathesis` finds no violation of the OpenAPI document.
+
+    The token has no scope `admin`: random commands of monitors must not run.
+    """
+    case.call_and_validate(
+        base_url=stage.url,
+        headers={"Authorization": f"Bearer {_token(stage, case)}"},
+        excluded_checks=[negative_data_rejection] if _is_lost_on_the_way(case) else [],
+    )
+
+
+def _is_lost_on_the_way(case: schemathesis.Case[Any]) -> bool:
+    """Return whether what makes a request wrong is not sent: an empty list or object in the query.
+
+    The header `Authorization` is always that of the test.
+    """
+    return any(value in ([], {}) for value in (case.query or {}).values())
+
+
+def _token(stage: ServerStage, case: schemathesis.Case[Any]) -> str:
+    if case.operation.path == "/signout" or stage.tester is None:  # signing out revokes its token
+        stage.tester = stage.token("read", "run", "approve")
+    return str(stage.tester)
