@@ -1,0 +1,254 @@
+"""The inbox of approvals across sessions, one request with what led to it, and decisions."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Final, Literal
+
+import htpy as h
+import msgspec
+from starlette.responses import Response
+
+from standfast.model.approval import Approval
+from standfast.model.session import TurnState
+from standfast.runtime.http_values import Decide
+from standfast.runtime.sessions.approvals import as_of
+from standfast.runtime.sessions.observation import messages_of_turn
+from standfast.server.approvals import decide_approval, read_approval
+from standfast.server.calls import Call, Route
+from standfast.server.credentials import Scope
+from standfast.workbench.approvals_html import request_html, tabs
+from standfast.workbench.conversation import Item, by_call, items_of
+from standfast.workbench.conversation_html import Options, item_html, pretty_lines
+from standfast.workbench.forms import FORM, field, json_object, read_form
+from standfast.workbench.grants_page import give_from_form
+from standfast.workbench.inbox import inbox_of, pending
+from standfast.workbench.live_turn import LiveTurn, current_items
+from standfast.workbench.parts import diff, empty
+from standfast.workbench.shell import page, respond
+from standfast.workbench.words import count
+
+_PAGE: Final = 25
+
+
+class InboxQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that wait, or that were decided; with `q`, those that have these words in them."""
+
+    state: Literal["pending", "decided"] = "pending"
+    q: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    skip: Annotated[int, msgspec.Meta(ge=0, le=10**6)] = 0
+
+
+async def approvals_page(call: Call) -> Response:
+    """Show the requests for decisions, the oldest first; decided ones, the latest first."""
+    asked: InboxQuery = call.query
+    found = [one for one in await _requests(call, asked.state) if _has(one, asked.q)]
+    shown = found[asked.skip : asked.skip + _PAGE]
+    now_ms, decides = call.runtime.now_ms(), call.credential.allows(Scope.APPROVE)
+    place = f"/approvals?state={asked.state}&q={_quoted(asked.q)}"
+    agents = {one.session_id: await _agent(call, one) for one in shown}
+    main = [
+        h.header(".top")[h.h1["Approvals"], h.p(".muted")[_summary(asked, len(found))]],
+        tabs("/approvals" if asked.state == "pending" else "/approvals?state=decided"),
+        h.form(
+            ".filters",
+            role="search",
+            hx_get="/approvals",
+            hx_trigger="input delay:250ms, submit",
+            hx_target="#requests",
+            hx_select="#requests",
+            hx_swap="outerMorph",
+            hx_push_url="true",
+        )[
+            h.input(type="hidden", name="state", value=asked.state),
+            h.label(".wide")[
+                h.span["Search"],
+                h.input(
+                    name="q",
+                    type="search",
+                    value=asked.q,
+                    data_search=True,
+                    placeholder="tool, session, value",
+                ),
+            ],
+        ],
+        h.div(
+            "#requests.requests",
+            hx_get=f"{place}&skip={asked.skip}",
+            hx_trigger="changed from:#live",
+            hx_select="#requests",
+            hx_swap="outerMorph",
+        )[
+            [request_html(one, now_ms, decides=decides, agent=agents[one.session_id]) for one in shown]
+            or _nothing(asked),
+            _pages(place, asked.skip, len(found)),
+        ],
+    ]
+    return await page(call, title="Approvals", place="approvals", main=main, stream="/live")
+
+
+def _quoted(text: str) -> str:
+    from urllib.parse import quote
+
+    return quote(text, safe="")
+
+
+def _summary(asked: InboxQuery, found: int) -> str:
+    return f"{count(found, 'request')} {'waiting' if asked.state == 'pending' else 'decided'}"
+
+
+def _pages(place: str, skip: int, found: int) -> h.Node:
+    if found <= _PAGE:
+        return None
+    return h.nav(".row.apart", aria_label="Pages")[
+        h.a(".button", href=f"{place}&skip={max(0, skip - _PAGE)}")["Before"] if skip else h.span,
+        h.span(".muted")[f"{skip + 1:,} to {min(found, skip + _PAGE):,} of {found:,}"],
+        h.a(".button", href=f"{place}&skip={skip + _PAGE}")["Next"] if skip + _PAGE < found else h.span,
+    ]
+
+
+def _nothing(asked: InboxQuery) -> h.Element:
+    if asked.q:
+        return empty("No request matches", "Try another word.")
+    if asked.state == "decided":
+        return empty("Nothing was decided yet")
+    return empty("No decision is due", "A call of a tool that needs approval appears here by itself.")
+
+
+def _has(approval: Approval, words: str) -> bool:
+    if not words:
+        return True
+    text = f"{approval.capability} {approval.session_id} {json.dumps(approval.arguments, ensure_ascii=False)}"
+    return all(word in text.lower() for word in words.lower().split())
+
+
+async def _requests(call: Call, state: str) -> list[Approval]:
+    if state == "pending":
+        return await pending(call)
+    mine = {head.session_id for head in await call.visible_heads()}
+    found = [
+        one for one in await call.runtime.approvals() if one.session_id in mine and one.state != "pending"
+    ]
+    return sorted(found, key=lambda one: one.decided_at or one.expires_at, reverse=True)
+
+
+async def approval_page(call: Call) -> Response:
+    """Show one request and what led to it."""
+    approval = as_of(await read_approval(call), call.runtime.now_ms())
+    now_ms, decides = call.runtime.now_ms(), call.credential.allows(Scope.APPROVE)
+    main = [
+        h.header(".top")[h.h1["Approval"], h.a(href="/approvals")["All requests"]],
+        h.div(
+            "#one",
+            hx_get=f"/approvals/{approval.approval_id}",
+            hx_trigger="changed from:#live",
+            hx_select="#one",
+            hx_swap="outerMorph",
+        )[request_html(approval, now_ms, decides=decides, context=False, agent=await _agent(call, approval))],
+        h.h2["What led to this"],
+        h.div(".conversation")[await _context_html(call, approval)],
+    ]
+    title = f"{approval.capability} in {approval.session_id}"
+    return await page(call, title=title, place="approvals", main=main, stream="/live")
+
+
+async def _agent(call: Call, approval: Approval) -> str:
+    """Return the agent of a request's session, if a grant can be given for it."""
+    head = await call.runtime.store.head(approval.session_id)
+    return "" if head is None or head.agent not in call.server.agents else head.agent
+
+
+async def approval_context(call: Call) -> Response:
+    """Show the turn that asks, up to the request."""
+    return respond(await _context_html(call, await read_approval(call)))
+
+
+async def _context_html(call: Call, approval: Approval) -> h.Node:
+    options = Options(
+        now_ms=call.runtime.now_ms(),
+        session_id=approval.session_id,
+        files=f"/sessions/{approval.session_id}/files",
+    )
+    items = await _turn_items(call, approval)
+    if not items:
+        return h.p(".muted")["The turn's messages are no longer in the history."]
+    return h.section(".turn")[[item_html(item, options) for item in items]]
+
+
+async def _turn_items(call: Call, approval: Approval) -> tuple[Item, ...]:
+    """Return the messages of the turn that asked."""
+    session = call.runtime.session_handle(approval.session_id)
+    asked = await call.runtime.store.approvals(turn_id=approval.run_id)
+    record = await call.runtime.store.turn(approval.run_id)
+    if record is not None and record.state is TurnState.ENDED:
+        said = await messages_of_turn(call.runtime.store, record)
+        numbered = [(f"{record.turn_id}.{place}", one) for place, one in enumerate(said)]
+        return items_of(numbered, record.turn_id, by_call(asked))
+    current = await session.current_turn()
+    return () if current is None else current_items(current, LiveTurn(), asked)
+
+
+# Actions
+
+
+async def decide(call: Call) -> Response:
+    """Approve or deny a request, and show it as it is then."""
+    form = read_form(call)
+    approval = await read_approval(call)
+    text = field(form, "arguments")
+    arguments = json_object(text, "the arguments") if text else None
+    if arguments == approval.arguments:
+        arguments = None
+    decision = field(form, "decision")
+    if decision == "grant":
+        await give_from_form(call, approval, form)
+    approved = decision in ("approve", "grant")
+    asked = Decide(
+        approved=approved, arguments=arguments if approved else None, reason=field(form, "reason") or None
+    )
+    try:
+        decided = await decide_approval(call, approval.approval_id, asked)
+    finally:
+        inbox_of(call.runtime).forget()
+    return respond(request_html(decided, call.runtime.now_ms(), decides=True, context=False))
+
+
+async def show_diff(call: Call) -> Response:
+    """Show how edited arguments differ from those of the call."""
+    approval, text = await read_approval(call), field(read_form(call), "arguments")
+    edited = json_object(text, "the arguments")
+    return respond(diff(pretty_lines(approval.arguments), pretty_lines(edited)) or "")
+
+
+_PATH: Final = "/approvals/{approval_id}"
+
+ROUTES: Final = (
+    Route(
+        method="GET",
+        path="/approvals",
+        scope=Scope.READ,
+        handler=approvals_page,
+        query=InboxQuery,
+        answer=str,
+    ),
+    Route(method="GET", path=_PATH, scope=Scope.READ, handler=approval_page, answer=str),
+    Route(method="GET", path=f"{_PATH}/context", scope=Scope.READ, handler=approval_context, answer=str),
+    Route(
+        method="POST",
+        path=f"{_PATH}/decide",
+        scope=Scope.APPROVE,
+        handler=decide,
+        body=bytes,
+        form=FORM,
+        answer=str,
+    ),
+    Route(
+        method="POST",
+        path=f"{_PATH}/diff",
+        scope=Scope.READ,
+        handler=show_diff,
+        body=bytes,
+        form=FORM,
+        answer=str,
+    ),
+)

@@ -1,0 +1,220 @@
+"""The branches of a session as a graph, and two of them side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final
+
+import htpy as h
+import msgspec
+from starlette.responses import Response
+
+from standfast.errors import StandfastError
+from standfast.graph.history import nodes_of
+from standfast.model.session import Node, Segment, SessionHead, node_id
+from standfast.runtime.agent_runtime import Runtime
+from standfast.server.calls import Call, Route
+from standfast.server.credentials import Scope
+from standfast.workbench.branches import GraphRow, family_of, graph_rows
+from standfast.workbench.conversation import turns_of
+from standfast.workbench.conversation_html import turn_html
+from standfast.workbench.parts import empty, state_badge, when
+from standfast.workbench.session_page import options_for, session_header, session_tabs
+from standfast.workbench.session_reader import line_state, read_now
+from standfast.workbench.shell import page
+from standfast.workbench.words import ago, count
+
+_ROW: Final = 36
+_LANE: Final = 22
+_MOST_TURNS: Final = 30
+
+
+async def branches_page(call: Call) -> Response:
+    """Show the graph of the sessions that share this one's history, and the sessions that it made."""
+    head = await call.head()
+    heads = await call.visible_heads()
+    family = family_of(head.session_id, heads)
+    rows = graph_rows(await _segments(call.runtime, family), family, head.session_id)
+    now = await read_now(call.runtime, head.session_id)
+    children = await call.runtime.store.children(head.session_id)
+    now_ms = call.runtime.now_ms()
+    others = [one for one in family if one.session_id != head.session_id]
+    main = [
+        session_header(now, now_ms),
+        session_tabs(head.session_id, "branches"),
+        h.div(".graph", tabindex="0", role="group", aria_label="Graph of branches")[
+            graph_svg(rows, head.session_id, now_ms)
+        ]
+        if rows
+        else empty("No history yet", "Forks and rewinds of this session will be drawn here."),
+        h.p(".muted.small")[
+            "Filled: the end of a session's history. Dashed: turns that a rewind left behind. ",
+            "Fork from any message in the conversation.",
+        ],
+        bool(others) and _compare_form(head.session_id, others),
+        bool(children) and await _children(call, children, now_ms),
+    ]
+    return await page(call, title=f"Branches of {head.session_id}", place="sessions", main=main)
+
+
+async def _segments(runtime: Runtime, family: list[SessionHead]) -> dict[str, Segment]:
+    """Return the segments of every path of the family, and of turns that rewinds left."""
+    found: dict[str, Segment] = {}
+    for head in family:
+        leaves = [] if head.leaf is None else [head.leaf]
+        for leaf in leaves:
+            found.update({one.segment_id: _longer(found, one) for one in await runtime.store.path(leaf)})
+    for head in family:
+        for record in await runtime.store.turns(head.session_id):
+            if record.turn_id in found or record.ended_at is None:
+                continue
+            try:
+                path = await runtime.store.path(node_id(record.turn_id, 0))
+            except StandfastError:
+                continue  # it was pruned, or wrote nothing
+            found.update({one.segment_id: _longer(found, one) for one in path})
+    return found
+
+
+def _longer(found: dict[str, Segment], segment: Segment) -> Segment:
+    """Return the segment with more entries: a path ends in a part of one."""
+    known = found.get(segment.segment_id)
+    return segment if known is None or len(known.entries) < len(segment.entries) else known
+
+
+def graph_svg(rows: list[GraphRow], current: str, now_ms: int) -> h.Element:
+    """Draw the graph: a line for each row, lanes from the left, names of sessions at their ends."""
+    lanes = 1 + max(row.lane for row in rows)
+    left = lanes * _LANE + 16
+    shapes: list[h.Node] = []
+    for place, row in enumerate(rows):
+        if row.parent is not None:
+            shapes.append(_edge(rows[row.parent], row.parent, row, place))
+    for place, row in enumerate(rows):
+        x, y = _point(row, place)
+        kind = "dot" + (" head" if row.heads else "") + ("" if row.active else " off")
+        ends = ", ".join(row.heads)
+        label = ("Frame · " if row.frame else "") + row.label
+        shapes.append(
+            h.a(href=f"/sessions/{row.heads[0] if row.heads else row.session_id}#turn-{row.segment_id}")[
+                h.title[f"{label} {ends}".strip()],
+                h.circle(class_=kind, cx=str(x), cy=str(y), r="6" if not row.skipped else "4"),
+                h.text(x=str(left), y=str(y + 4), class_="sub" if row.skipped else None)[
+                    h.tspan[label],
+                    h.tspan(class_="sub", dx="10")[ago(row.at_ms, now_ms) + " ago"],
+                    bool(ends)
+                    and h.tspan(dx="10", font_weight="650")[("this session" if ends == current else ends)],
+                ],
+            ]
+        )
+    height = len(rows) * _ROW + 8
+    return h.svg(
+        width=str(left + 820),
+        height=str(height),
+        viewBox=f"0 0 {left + 820} {height}",
+    )[shapes]
+
+
+def _point(row: GraphRow, place: int) -> tuple[int, int]:
+    return 16 + row.lane * _LANE, 22 + place * _ROW
+
+
+def _edge(parent: GraphRow, parent_place: int, row: GraphRow, place: int) -> h.Element:
+    (x1, y1), (x2, y2) = _point(parent, parent_place), _point(row, place)
+    bend = f"C {x1} {y1 + _ROW} {x2} {y1} {x2} {y1 + _ROW}" if x1 != x2 else ""
+    return h.path(class_="edge", d=f"M {x1} {y1} {bend} L {x2} {y2}")
+
+
+def _compare_form(session_id: str, others: list[SessionHead]) -> h.Element:
+    return h.form(".row", action=f"/sessions/{session_id}/compare", method="get")[
+        h.label[
+            h.span["Compare with"],
+            h.select(name="other")[[h.option(value=one.session_id)[one.session_id] for one in others]],
+        ],
+        h.button["Compare"],
+    ]
+
+
+async def _children(call: Call, children: list[SessionHead], now_ms: int) -> h.Node:
+    store = call.runtime.store
+    left = {record.turn_id for record in await store.unfinished(now_ms)}
+    records = await asyncio.gather(*(store.open_turn(one.session_id) for one in children))
+    return [
+        h.h2["Sessions that it made"],
+        h.div(".list.sessions")[
+            [
+                h.div(".line")[
+                    h.a(".name", href=f"/sessions/{one.session_id}", data_row=True)[one.session_id],
+                    h.span(".badge")[state_badge(line_state(record, left, one.blocked))],
+                    h.span(".agent")[one.agent],
+                    h.span,
+                    h.span(".age")[when(one.updated_at, now_ms)],
+                    h.span(".said", dir="auto")["" if one.charter is None else one.charter.task],
+                ]
+                for one, record in zip(children, records, strict=True)
+            ]
+        ],
+    ]
+
+
+class CompareQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """The session to compare with."""
+
+    other: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
+
+
+async def compare_page(call: Call) -> Response:
+    """Show two branches side by side, after the history that they share."""
+    asked: CompareQuery = call.query
+    heads = [await call.head(), await call.head(asked.other)]
+    paths = [
+        [] if head.leaf is None else nodes_of(await call.runtime.store.path(head.leaf)) for head in heads
+    ]
+    shared = shared_length(*paths)
+    turns = len({node.caused_by for node in paths[0][:shared]})
+    columns = [await _column(call, head, path[shared:]) for head, path in zip(heads, paths, strict=True)]
+    main = [
+        h.header(".top")[
+            h.h1["Compare"], h.a(href=f"/sessions/{heads[0].session_id}/branches")["All branches"]
+        ],
+        h.p(".note")[f"{count(turns, 'turn')} shared, {count(shared, 'message')} in them."],
+        h.div(".columns")[columns],
+    ]
+    title = f"{heads[0].session_id} and {heads[1].session_id}"
+    return await page(call, title=title, place="sessions", main=main)
+
+
+def shared_length(left: list[Node], right: list[Node]) -> int:
+    """Return how many nodes two paths have in common."""
+    for place, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one.id != other.id:
+            return place
+    return min(len(left), len(right))
+
+
+async def _column(call: Call, head: SessionHead, nodes: list[Node]) -> h.Element:
+    ids = list(dict.fromkeys(node.caused_by for node in nodes))[-_MOST_TURNS:]
+    found = await asyncio.gather(*(call.runtime.store.turn(one) for one in ids))
+    records = {one.turn_id: one for one in found if one is not None}
+    approvals = await call.runtime.store.approvals(session_id=head.session_id)
+    turns = turns_of([node for node in nodes if node.caused_by in set(ids)], records, approvals)
+    options = options_for(call, head)
+    return h.section(".stack", aria_label=head.session_id)[
+        h.h2[h.a(href=f"/sessions/{head.session_id}")[head.session_id]],
+        [turn_html(turn, options) for turn in turns] or h.p(".muted")["Nothing beyond what is shared"],
+    ]
+
+
+_PATH: Final = "/sessions/{session_id}"
+
+ROUTES: Final = (
+    Route(method="GET", path=f"{_PATH}/branches", scope=Scope.READ, handler=branches_page, answer=str),
+    Route(
+        method="GET",
+        path=f"{_PATH}/compare",
+        scope=Scope.READ,
+        handler=compare_page,
+        query=CompareQuery,
+        answer=str,
+    ),
+)

@@ -1,0 +1,380 @@
+"""A session's history as it is shown: turns, what was said in them, calls and cells with their results.
+
+Everything here is a pure function of records.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+
+from standfast.errors import ErrorObject
+from standfast.model.approval import Approval
+from standfast.model.capability import CallStatus
+from standfast.model.code import RUN_CODE, CellReport
+from standfast.model.limits import Usage
+from standfast.model.message import (
+    AssistantMessage,
+    AttachmentPart,
+    InputPart,
+    Message,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+    text_of,
+)
+from standfast.model.outcome import Finished, FrameSwitched, Stopped, Wait, Waiting
+from standfast.model.session import FrameOpened, Node, Payload, PluginNode, TurnEnded, TurnRecord
+from standfast.workbench.words import one_line, pretty
+
+_NO_USAGE: Final = Usage()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileView:
+    """An attachment or an input: what is shown of it."""
+
+    digest: str
+    name: str
+    media_type: str
+    size: int
+    is_input: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallView:
+    """A call of a tool. `state` is running, waiting, or the status of its record."""
+
+    call_id: int
+    name: str
+    brief: str
+    arguments: dict[str, Any] | None = None
+    raw: str | None = None
+    state: str = "running"
+    value: Any = None
+    has_value: bool = False
+    error: ErrorObject | None = None
+    duration_ms: int | None = None
+    edited: dict[str, Any] | None = None
+    files: tuple[FileView, ...] = ()
+    approval: Approval | None = None
+    progress: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellView:
+    """A piece of code. `placed` are the calls it made, by line; `loose` those whose line is not known."""
+
+    call_id: int
+    lines: tuple[str, ...]
+    state: str = "running"
+    report: CellReport | None = None
+    error: ErrorObject | None = None
+    placed: Mapping[int, tuple[CallView, ...]]
+    loose: tuple[CallView, ...] = ()
+    bad_line: int | None = None
+    duration_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """Words of the user, or of the host while a turn ran."""
+
+    node_id: str
+    text: str
+    files: tuple[FileView, ...] = ()
+    injected: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replied:
+    """A reply of the model with the calls that it asked for."""
+
+    node_id: str
+    text: str
+    model: str = ""
+    thoughts: str = ""
+    usage: Usage = _NO_USAGE
+    calls: tuple[CallView | CellView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """Something that happened: the turn stopped, a frame began, a plugin wrote to the history."""
+
+    node_id: str
+    kind: str
+    text: str
+    error: ErrorObject | None = None
+
+
+Item = Said | Replied | Noted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnItems:
+    """A turn, or nodes that were appended together outside of turns."""
+
+    turn_id: str
+    at_ms: int
+    items: tuple[Item, ...]
+    last_node: str
+    state: str = ""
+    duration_ms: int | None = None
+    usage: Usage = _NO_USAGE
+    depth: int = 0
+
+
+def turns_of(
+    nodes: Sequence[Node], records: Mapping[str, TurnRecord], approvals: Iterable[Approval]
+) -> list[TurnItems]:
+    """Return the turns of some nodes, oldest first."""
+    asked = by_call(approvals)
+    groups: dict[str, list[Node]] = {}
+    for node in nodes:
+        groups.setdefault(node.caused_by, []).append(node)
+    return [_turn(turn_id, group, records.get(turn_id), asked) for turn_id, group in groups.items()]
+
+
+def by_call(approvals: Iterable[Approval]) -> dict[tuple[str, int], Approval]:
+    return {(one.run_id, one.call_id): one for one in approvals}
+
+
+def _turn(
+    turn_id: str, nodes: list[Node], record: TurnRecord | None, asked: Mapping[tuple[str, int], Approval]
+) -> TurnItems:
+    summary = None if record is None else record.summary
+    state, usage = "", _NO_USAGE
+    if summary is not None:
+        usage = summary.usage
+        match summary.outcome:
+            case Finished():
+                state = "finished"
+            case Stopped(reason=reason):
+                state = f"stopped {reason}"
+            case Waiting():
+                state = "waiting"
+            case FrameSwitched():
+                state = "new frame"
+    ended = None if record is None or record.ended_at is None else record.ended_at - record.created_at
+    return TurnItems(
+        turn_id=turn_id,
+        at_ms=record.created_at if record is not None else nodes[0].at_ms,
+        items=items_of([(node.id, node.payload) for node in nodes], turn_id, asked),
+        last_node=nodes[-1].id,
+        state=state,
+        duration_ms=ended,
+        usage=usage,
+    )
+
+
+def items_of(
+    payloads: Sequence[tuple[str, Payload | Message]],
+    turn_id: str,
+    asked: Mapping[tuple[str, int], Approval],
+    waits: Sequence[Wait] = (),
+) -> tuple[Item, ...]:
+    """Return the items of one turn. The result of a call is shown with the call."""
+    results = {one.call_id: one for _, one in payloads if isinstance(one, ToolMessage)}
+    waiting = {wait.call_id for wait in waits}
+    items: list[Item] = []
+    shown: set[int] = set()
+    for node_id, payload in payloads:
+        match payload:
+            case UserMessage():
+                items.append(_said(node_id, payload))
+            case AssistantMessage(tool_calls=calls):
+                shown |= {call.call_id for call in calls}
+                views = tuple(_call(call, results, turn_id, asked, waiting) for call in calls)
+                items.append(_replied(node_id, payload, views))
+            case ToolMessage(call_id=call_id) if call_id not in shown:
+                call = ToolCall(call_id=call_id, name=payload.name, arguments=payload.edited_arguments)
+                items.append(
+                    Replied(node_id=node_id, text="", calls=(_call(call, results, turn_id, asked, waiting),))
+                )
+            case TurnEnded(outcome=ended):
+                items.append(
+                    Noted(node_id=node_id, kind="stopped", text=str(ended.reason), error=ended.error)
+                )
+            case FrameOpened(switch=switch):
+                items.append(
+                    Noted(node_id=node_id, kind="frame", text=f"A new frame begins: {switch.reason}")
+                )
+            case PluginNode(plugin_id=plugin_id, kind=kind, body=body):
+                text = f"{plugin_id} · {kind} {one_line(pretty(body))}"
+                items.append(Noted(node_id=node_id, kind="plugin", text=text))
+    return tuple(items)
+
+
+def _said(node_id: str, message: UserMessage) -> Said:
+    files = (
+        ()
+        if isinstance(message.content, str)
+        else tuple(
+            file_view(part) for part in message.content if isinstance(part, (AttachmentPart, InputPart))
+        )
+    )
+    return Said(
+        node_id=node_id,
+        text=text_of(message.content),
+        files=files,
+        injected=message.input_id is not None,
+    )
+
+
+def file_view(part: AttachmentPart | InputPart) -> FileView:
+    return FileView(
+        digest=part.digest,
+        name=part.name or f"{part.digest[:12]}…",
+        media_type=part.media_type,
+        size=part.size,
+        is_input=isinstance(part, InputPart),
+    )
+
+
+def _replied(node_id: str, message: AssistantMessage, calls: tuple[CallView | CellView, ...]) -> Replied:
+    return Replied(
+        node_id=node_id,
+        text=message.text,
+        model=message.model,
+        thoughts="\n\n".join(one.text for one in message.reasoning if one.text),
+        usage=message.usage,
+        calls=calls,
+    )
+
+
+def _call(
+    call: ToolCall,
+    results: Mapping[int, ToolMessage],
+    turn_id: str,
+    asked: Mapping[tuple[str, int], Approval],
+    waiting: set[int],
+) -> CallView | CellView:
+    result = results.get(call.call_id)
+    if is_cell(call):
+        return cell_view(call, result)
+    view = CallView(
+        call_id=call.call_id,
+        name=call.name,
+        brief=brief_arguments(call),
+        arguments=_named_arguments(call),
+        raw=call.raw,
+        state="waiting" if call.call_id in waiting else "running",
+        approval=asked.get((turn_id, call.call_id)),
+    )
+    return view if result is None else with_result(view, result)
+
+
+def _named_arguments(call: ToolCall) -> dict[str, Any] | None:
+    if not call.args:
+        return call.arguments
+    return {**{str(place): value for place, value in enumerate(call.args)}, **(call.arguments or {})}
+
+
+def with_result(view: CallView, result: ToolMessage) -> CallView:
+    """Return a call with its result."""
+    record = result.record
+    state = "ok" if result.error is None else "error"
+    if record is not None and record.status is not CallStatus.APPROVAL_PENDING:
+        state = str(record.status)
+    return replace(
+        view,
+        state=state,
+        value=result.value,
+        has_value=result.error is None,
+        error=result.error,
+        duration_ms=None if record is None else record.duration_ms,
+        edited=result.edited_arguments,
+        files=tuple(file_view(part) for part in result.attachments),
+    )
+
+
+def brief_arguments(call: ToolCall) -> str:
+    """The arguments of a call on one line, as Python writes them."""
+    if call.arguments is None and call.raw is not None:
+        return one_line(call.raw, 120)
+    parts = [repr(value) for value in call.args]
+    parts += [f"{name}={value!r}" for name, value in (call.arguments or {}).items()]
+    return one_line(", ".join(parts), 120)
+
+
+# Cells
+
+
+def is_cell(call: ToolCall) -> bool:
+    return call.name == RUN_CODE and not call.parent and isinstance((call.arguments or {}).get("code"), str)
+
+
+def cell_view(call: ToolCall, result: ToolMessage | None, live: Sequence[CallView] = ()) -> CellView:
+    """Return a cell; *live* are the calls that it has made while it runs."""
+    code = str((call.arguments or {})["code"])
+    report = None if result is None else _report(result.value)
+    error = None if result is None else result.error
+    state, made = "running", list(live)
+    if result is not None:
+        error = error or (None if report is None else report.error)
+        state = "ok" if error is None else "error"
+    if report is not None:
+        known = {one.call_id: one for one in live}
+        made = [
+            known.get(one.call_id)
+            or CallView(
+                call_id=one.call_id,
+                name=one.name,
+                brief=one.arguments,
+                state=str(one.status),
+                error=one.error,
+            )
+            for one in report.calls
+        ]
+    elif any(one.state == "waiting" for one in live):
+        state = "waiting"
+    placed, loose = place_calls(code, made)
+    span = None if error is None else error.span
+    return CellView(
+        call_id=call.call_id,
+        lines=tuple(code.strip("\n").expandtabs(4).split("\n")),
+        state=state,
+        report=report,
+        error=error,
+        placed=placed,
+        loose=loose,
+        bad_line=None if span is None else span.line,
+        duration_ms=None if report is None else report.duration_ms,
+    )
+
+
+def _report(value: Any) -> CellReport | None:
+    if not isinstance(value, dict) or "index" not in value:
+        return None
+    try:
+        return msgspec.convert(value, CellReport)
+    except msgspec.ValidationError:
+        return None
+
+
+def place_calls(
+    code: str, made: Sequence[CallView]
+) -> tuple[dict[int, tuple[CallView, ...]], tuple[CallView, ...]]:
+    """Return the calls by the line that made them, and those whose line is not known.
+
+    A call is placed if the code calls its name in one line only.
+    """
+    lines = code.strip("\n").split("\n")
+    places: dict[str, list[int]] = {}
+    placed: dict[int, list[CallView]] = {}
+    loose = []
+    for call in made:
+        if call.name not in places:
+            called = re.compile(rf"\b{re.escape(call.name)}\s*\(")
+            places[call.name] = [number for number, line in enumerate(lines, 1) if called.search(line)]
+        at = places[call.name]
+        if len(at) == 1:
+            placed.setdefault(at[0], []).append(call)
+        else:
+            loose.append(call)
+    return {line: tuple(calls) for line, calls in placed.items()}, tuple(loose)

@@ -1,0 +1,293 @@
+"""Renders the items of a conversation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import htpy as h
+
+from standfast.model.approval import Approval
+from standfast.workbench.conversation import (
+    CallView,
+    CellView,
+    FileView,
+    Item,
+    Noted,
+    Replied,
+    Said,
+    TurnItems,
+)
+from standfast.workbench.markdown import render_markdown
+from standfast.workbench.parts import arguments_table, diff, error_text, state_badge, took, value_block, when
+from standfast.workbench.words import cost, duration, one_line, pretty, size, tokens
+
+IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"})
+"""The media types that are displayed; others are files to save."""
+_STATES: Final = {
+    "approval_pending": "waiting",
+    "ok": "ok",
+    "error": "failed",
+    "timeout": "timed out",
+    "denied": "denied",
+}
+_MOST_LINES: Final = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a conversation is shown. `files` is the address of attachments; `forks` offers to fork.
+
+    In a page without a server, `images` are the addresses of images by digest, and nothing is a link.
+    """
+
+    now_ms: int
+    session_id: str
+    files: str = ""
+    images: Mapping[str, str] | None = None
+    forks: bool = False
+    whole: bool = False
+
+    @property
+    def links(self) -> bool:
+        """Whether other pages can be reached."""
+        return self.images is None
+
+
+def turn_html(turn: TurnItems, options: Options) -> h.Element:
+    """Return a turn that has ended."""
+    state = turn.state.partition(" ")[0]
+    spent = cost(turn.usage)
+    return h.section(".turn", id=f"turn-{turn.turn_id}")[
+        h.header[
+            h.a(href=f"#turn-{turn.turn_id}", class_="muted")[when(turn.at_ms, options.now_ms, " ago")],
+            h.span(".end")[
+                bool(turn.state) and options.links and _turn_links(turn.turn_id, options),
+                state == "stopped" and state_badge("stopped", turn.state.replace("_", " ")),
+                turn.usage.total > 0
+                and h.span(title="input and output tokens")[f"{tokens(turn.usage.total)} tokens"],
+                spent and h.span[spent],
+                took(turn.duration_ms),
+            ],
+        ],
+        [item_html(item, options) for item in turn.items],
+    ]
+
+
+def _turn_links(turn_id: str, options: Options) -> h.Node:
+    path = f"/sessions/{options.session_id}/turns/{turn_id}"
+    return [h.a(href=f"{path}/waterfall")["waterfall"], h.a(href=f"{path}/journal")["journal"]]
+
+
+def item_html(item: Item, options: Options) -> h.Node:
+    match item:
+        case Said():
+            return _said(item, options)
+        case Replied():
+            return _replied(item, options)
+        case Noted():
+            return _noted(item)
+
+
+def _said(item: Said, options: Options) -> h.Element:
+    return h.article(".entry.user", id=f"n-{item.node_id}")[
+        h.div(".speaker")["injected" if item.injected else "user"],
+        h.div(".body")[
+            item.text and h.div(".text", dir="auto")[item.text],
+            files_html(item.files, options),
+            _actions(item.node_id, options),
+        ],
+    ]
+
+
+def _replied(item: Replied, options: Options) -> h.Element:
+    return h.article(".entry.model", id=f"n-{item.node_id}")[
+        h.div(".speaker", title=item.model or None)["model"],
+        h.div(".body")[
+            item.thoughts
+            and h.details[
+                h.summary(".muted.small")["Reasoning"], h.div(".thought", dir="auto")[item.thoughts]
+            ],
+            item.text and h.div(".text.prose")[render_markdown(item.text)],
+            [
+                cell_html(call, options, item.node_id)
+                if isinstance(call, CellView)
+                else call_html(call, options, item.node_id)
+                for call in item.calls
+            ],
+            _actions(item.node_id, options),
+        ],
+    ]
+
+
+def _noted(item: Noted) -> h.Element:
+    return h.article(".entry", id=f"n-{item.node_id}")[
+        h.div(".speaker")[item.kind],
+        h.div(".body")[
+            error_text(item.error) if item.error is not None else h.p(".note.small", dir="auto")[item.text]
+        ],
+    ]
+
+
+def _actions(node_id: str, options: Options) -> h.Node:
+    if not options.forks or "." not in node_id:
+        return None
+    return h.div(".tools")[
+        h.button(
+            ".quiet",
+            type="button",
+            hx_post=f"/sessions/{options.session_id}/fork",
+            hx_vals=json.dumps({"at": node_id}),
+            hx_swap="none",
+            title="Make a new session whose history ends here",
+        )["Fork from here"]
+    ]
+
+
+def files_html(files: Sequence[FileView], options: Options) -> h.Node:
+    """Attachments: images are displayed, others can be saved."""
+    if not files:
+        return None
+    shown: list[h.Node] = []
+    for file in files:
+        address = f"{options.files}/{file.digest}" if options.files else ""
+        if options.images is not None:
+            address = options.images.get(file.digest, "")
+        label = f"{file.name} · {file.media_type} · {size(file.size)}"
+        if file.media_type in IMAGES and address:
+            image = h.img(src=address, alt=file.name, title=label, loading="lazy")
+            shown.append(h.a(href=address)[image] if options.links else image)
+        else:
+            shown.append(
+                h.a(".chip", href=address, download=True)[label] if address else h.span(".chip")[label]
+            )
+    return h.div(".files")[shown]
+
+
+def call_html(call: CallView, options: Options, node_id: str) -> h.Element:
+    """A call in one line, which opens."""
+    return h.details(".call", id=f"c-{node_id}-{call.call_id}")[
+        h.summary[
+            h.span(".name")[call.name],
+            h.span(".brief", dir="auto")[call.brief],
+            _call_state(call),
+            took(call.duration_ms),
+        ],
+        h.div(".inside")[
+            h.p(".label")["Arguments"],
+            arguments_table(call.arguments)
+            if call.arguments is not None
+            else value_block(call.raw or "", label="Arguments as the model wrote them"),
+            call.edited is not None
+            and [
+                h.p(".label")["Edited"],
+                diff(pretty_lines(call.arguments or {}), pretty_lines(call.edited)),
+            ],
+            call.approval is not None and _decision(call.approval, options),
+            call.progress and h.p(".muted", dir="auto")[call.progress],
+            call.error is not None and error_text(call.error),
+            call.has_value
+            and [h.p(".label")["Result"], value_block(call.value, label="Result", whole=options.whole)],
+            files_html(call.files, options),
+        ],
+    ]
+
+
+def pretty_lines(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True)
+
+
+def _call_state(call: CallView) -> h.Node:
+    if call.state == "ok":
+        return h.span(".hide")["ok"]
+    shown = "waiting" if call.state == "approval_pending" else call.state
+    return state_badge(shown, _STATES.get(call.state, call.state))
+
+
+def _decision(approval: Approval, options: Options) -> h.Node:
+    if approval.state == "pending":
+        return h.p[h.a(href=f"/approvals/{approval.approval_id}")["Decide"]] if options.links else None
+    who = f" by {approval.decided_by}" if approval.decided_by else ""
+    return h.p(".small", dir="auto")[
+        state_badge(str(approval.state)), who, approval.reason and h.span(".muted")[f": {approval.reason}"]
+    ]
+
+
+def cell_html(cell: CellView, options: Options, node_id: str) -> h.Element:
+    """Code with its lines, the calls below the lines that made them, and what it printed and returned."""
+    report = cell.report
+    shown = cell.lines[:_MOST_LINES]
+    lines: list[h.Node] = []
+    for number, line in enumerate(shown, 1):
+        here = any(one.state in ("running", "waiting") for one in cell.placed.get(number, ()))
+        lines.append(h.code(class_={"bad": number == cell.bad_line, "here": here})[line or " "])
+        if number in cell.placed:
+            lines.append(h.div(".at-line")[[_made(call, options) for call in cell.placed[number]]])
+    title = "Cell" if report is None else f"Cell {report.index}"
+    beside = [
+        ("Output", "" if report is None else report.stdout),
+        ("Errors", "" if report is None else report.stderr),
+    ]
+    return h.section(".cell", id=f"c-{node_id}-{cell.call_id}", aria_label=title)[
+        h.div(".head")[
+            h.strong[title],
+            cell.state != "ok" and state_badge(cell.state, "failed" if cell.state == "error" else ""),
+            took(cell.duration_ms),
+        ],
+        h.div(".lines", tabindex="0", role="group", aria_label="Code")[
+            lines,
+            len(cell.lines) > _MOST_LINES
+            and h.span(".muted")[f"… and {len(cell.lines) - _MOST_LINES:,} more lines"],
+        ],
+        _cell_end(cell, beside, options),
+    ]
+
+
+def _cell_end(cell: CellView, beside: Iterable[tuple[str, str]], options: Options) -> h.Node:
+    report = cell.report
+    inside: list[h.Node] = [
+        bool(cell.loose) and h.div(".stack")[[_made(call, options) for call in cell.loose]],
+        [
+            [h.p(".label")[label], value_block(text, label=label, whole=options.whole)]
+            for label, text in beside
+            if text.strip()
+        ],
+        cell.error is not None and error_text(cell.error),
+    ]
+    has_result = report is not None and report.result is not None and report.error is None
+    if report is not None:
+        if has_result:
+            inside += [
+                h.p(".label")["Result"],
+                value_block(report.result, label="Result", whole=options.whole),
+            ]
+        inside += [h.p(".muted.small", dir="auto")[note] for note in report.notes]
+    empty = not (cell.loose or cell.error or has_result or any(text.strip() for _, text in beside))
+    if empty and not (report and report.notes):
+        return None
+    return h.div(".inside")[inside]
+
+
+def _made(call: CallView, options: Options) -> h.Element:
+    """A call that code made, in one line."""
+    waits = call.state in ("waiting", "approval_pending")
+    kind = (
+        "waiting" if waits else "running" if call.state == "running" else "" if call.state == "ok" else "bad"
+    )
+    result = one_line(pretty(call.value), 100) if call.has_value and call.value is not None else ""
+    return h.div(f".made.{kind}" if kind else ".made")[
+        h.span(".name.mono")[call.name],
+        h.span(".brief", dir="auto")[
+            f"({call.brief})" if not call.brief.startswith(("{", "(")) else call.brief
+        ],
+        result and h.span(".brief", dir="auto")[f"→ {result}"],
+        call.error is not None and h.span(dir="auto")[f"{call.error.code}: {one_line(call.error.message)}"],
+        (kind or None) and _call_state(call),
+        waits
+        and options.links
+        and call.approval is not None
+        and h.a(href=f"/approvals/{call.approval.approval_id}")["Decide"],
+        call.duration_ms is not None and h.span(".took")[duration(call.duration_ms)],
+    ]

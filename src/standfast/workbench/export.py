@@ -1,0 +1,95 @@
+"""A session as one HTML file that needs no server, no script and no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+import htpy as h
+
+from standfast.model.message import AttachmentPart
+from standfast.runtime.agent_runtime import Runtime
+from standfast.runtime.session_views import SessionExport, export_session, known_session
+from standfast.workbench.conversation import turns_of
+from standfast.workbench.conversation_html import IMAGES, Options, item_html, turn_html
+from standfast.workbench.live_turn import LiveTurn, current_items
+from standfast.workbench.parts import state_badge
+from standfast.workbench.session_page import session_header
+from standfast.workbench.session_reader import SessionNow, read_now
+from standfast.workbench.shell import static_text
+from standfast.workbench.words import moment
+
+MAX_IMAGES_BYTES: Final = 20_000_000
+"""Images beyond this are named, not embedded."""
+
+
+async def export_html(runtime: Runtime, session_id: str) -> str:
+    """Return a session with its whole history as one HTML page; `SessionNotFound`."""
+    exported = await export_session(runtime, session_id)
+    now = await read_now(runtime, session_id)
+    images = await _images(runtime, session_id, exported.attachments)
+    return render_export(exported, now, images, runtime.now_ms())
+
+
+async def _images(
+    runtime: Runtime, session_id: str, attachments: tuple[AttachmentPart, ...]
+) -> dict[str, str]:
+    """Return the images of a session as addresses that hold their bytes."""
+    session, found, left = await known_session(runtime, session_id), dict[str, str](), MAX_IMAGES_BYTES
+    for part in attachments:
+        if part.media_type in IMAGES and part.size <= left:
+            left -= part.size
+            data = base64.b64encode(await session.attachment(part.digest)).decode()
+            found[part.digest] = f"data:{part.media_type};base64,{data}"
+    return found
+
+
+def render_export(exported: SessionExport, now: SessionNow, images: Mapping[str, str], now_ms: int) -> str:
+    """Render a session with the renderers of the workbench."""
+    style = static_text("style.css")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    options = Options(now_ms=now_ms, session_id=exported.head.session_id, images=images, whole=True)
+    records = {one.turn_id: one for one in exported.turns}
+    turns = turns_of(exported.nodes, records, exported.approvals)
+    current = exported.current
+    return str(
+        h.html(lang="en")[
+            h.head[
+                h.meta(charset="utf-8"),
+                h.meta(http_equiv="Content-Security-Policy", content=policy),
+                h.title[f"{exported.head.session_id} · Standfast"],
+                h.meta(name="viewport", content="width=device-width, initial-scale=1"),
+                h.meta(name="color-scheme", content="light dark"),
+                h.style[_raw(style)],
+            ],
+            h.body(".bare")[
+                h.main("#main")[
+                    session_header(now, now_ms, links=False),
+                    h.p(".muted.small")[f"Exported {moment(now_ms)}"],
+                    h.div(".conversation")[
+                        [turn_html(turn, options) for turn in turns],
+                        current is not None
+                        and h.section(".turn")[
+                            h.header[state_badge(current.state)],
+                            [
+                                item_html(item, options)
+                                for item in current_items(current, LiveTurn(), list(exported.approvals))
+                            ],
+                        ],
+                    ],
+                ]
+            ],
+        ]
+    )
+
+
+def _raw(style: str) -> h.Node:
+    """Return our own style sheet as it is: escaped, its digest would be another."""
+    from markupsafe import Markup
+
+    return Markup(style)  # noqa: S704 - a file of this package

@@ -1,0 +1,37 @@
+"""Values that htmx sends with a form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs
+
+from standfast.server.calls import Call
+from standfast.server.problems import malformed
+
+FORM = "application/x-www-form-urlencoded"
+
+
+def read_form(call: Call) -> Mapping[str, list[str]]:
+    """Return the fields of the request's form, each with its values."""
+    try:
+        return parse_qs(call.body.decode(), keep_blank_values=True, max_num_fields=200)
+    except ValueError as error:
+        raise malformed(f"form: {error}") from None
+
+
+def field(form: Mapping[str, list[str]], name: str) -> str:
+    """Return a field without spaces around it, "" if it is missing."""
+    return form.get(name, [""])[0].strip()
+
+
+def json_object(text: str, what: str) -> dict[str, Any]:
+    """Return a JSON object that a person wrote."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise malformed(f"{what} are not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise malformed(f'{what} must be a JSON object, such as {{"name": 1}}')
+    return value

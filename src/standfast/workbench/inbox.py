@@ -1,0 +1,70 @@
+"""The requests that wait for a decision, of all sessions that a credential may see."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from standfast.model.approval import Approval
+from standfast.runtime.agent_runtime import Runtime
+from standfast.server.calls import Call
+from standfast.server.tenants import owner_of
+
+_KEPT_S: Final = 0.5
+_MANY: Final = 50
+
+
+class Inbox:
+    """Reads pending approvals for all viewers of one runtime: at most every half second, unless told to.
+
+    The owner of a session does not change, so it is kept.
+    """
+
+    def __init__(self) -> None:
+        self._owners: dict[str, str | None] = {}
+        self._found: list[Approval] = []
+        self._read_at = float("-inf")
+
+    def forget(self) -> None:
+        """Read again next time: something was decided."""
+        self._read_at = float("-inf")
+
+    async def pending(self, runtime: Runtime, tenant: str) -> list[Approval]:
+        """Return the requests of a tenant's sessions that can still be decided, oldest first."""
+        if monotonic() - self._read_at > _KEPT_S:
+            self._found = await runtime.approvals(pending=True)
+            self._read_at = monotonic()
+            await self._learn(runtime, {one.session_id for one in self._found} - self._owners.keys())
+        now = runtime.now_ms()
+        return [
+            one for one in self._found if now < one.expires_at and self._owners.get(one.session_id) == tenant
+        ]
+
+    async def _learn(self, runtime: Runtime, unknown: set[str]) -> None:
+        if len(unknown) > _MANY:
+            self._owners.update({head.session_id: owner_of(head) for head in await runtime.sessions()})
+            return
+        for session_id in unknown:
+            head = await runtime.store.head(session_id)
+            if head is not None:
+                self._owners[session_id] = owner_of(head)
+
+
+_inboxes: WeakKeyDictionary[Runtime, Inbox] = WeakKeyDictionary()
+
+
+def inbox_of(runtime: Runtime) -> Inbox:
+    found = _inboxes.get(runtime)
+    if found is None:
+        found = _inboxes[runtime] = Inbox()
+    return found
+
+
+async def pending(call: Call) -> list[Approval]:
+    """Return the requests that the credential may see and that can still be decided, oldest first."""
+    return await inbox_of(call.runtime).pending(call.runtime, call.tenant)
+
+
+async def count_pending(call: Call) -> int:
+    return len(await pending(call))

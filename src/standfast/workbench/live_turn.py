@@ -1,0 +1,176 @@
+"""A running turn as its events tell it: the reply under way, calls that run, what they report, what waits.
+
+`LiveTurn` folds events. The messages of the turn come from the store or the driver; this adds what they lack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from standfast.model.approval import Approval
+from standfast.model.events import (
+    Event,
+    ModelCallFailed,
+    ModelCallStarted,
+    ReasoningStreamed,
+    ReplyReceived,
+    TextRetracted,
+    TextStreamed,
+    ToolCallSettled,
+    ToolCallStarted,
+    ToolReported,
+    TurnBegan,
+    TurnCommitted,
+    WaitBegan,
+    WaitOver,
+)
+from standfast.model.message import AssistantMessage, ToolCall, ToolMessage
+from standfast.model.session import CurrentTurn
+from standfast.workbench.conversation import (
+    CallView,
+    CellView,
+    Item,
+    Replied,
+    brief_arguments,
+    by_call,
+    cell_view,
+    is_cell,
+    items_of,
+)
+from standfast.workbench.words import one_line, pretty
+
+
+@dataclass(slots=True)
+class LiveTurn:
+    """What events have told of the turn that runs."""
+
+    turn_id: str = ""
+    resumed: bool = False
+    text: str = ""
+    thoughts: str = ""
+    calls: dict[int, ToolCall] = field(default_factory=dict)
+    settled: dict[int, ToolCallSettled] = field(default_factory=dict)
+    waits: dict[str, int] = field(default_factory=dict)
+    progress: dict[int, str] = field(default_factory=dict)
+    retry: str = ""
+
+    def feed(self, event: Event) -> bool:
+        """Take an event; return whether more than the streamed text has changed."""
+        match event:
+            case TextStreamed(text=text):
+                self.text += text
+                return False
+            case ReasoningStreamed(text=text):
+                self.thoughts += text
+                return False
+            case TurnBegan(turn_id=turn_id, resumed=resumed):
+                if turn_id != self.turn_id:
+                    self._clear(turn_id)
+                self.resumed = resumed
+            case ModelCallStarted() | ReplyReceived() | TextRetracted():
+                self.text = self.thoughts = self.retry = ""
+            case ModelCallFailed(error=error, attempt=attempt, retry_in_ms=pause):
+                self.text = self.thoughts = ""
+                again = "" if pause is None else f"; the next attempt is in {pause / 1000:.1f} s"
+                self.retry = f"Attempt {attempt} of the model call failed: {error.message}{again}"
+            case ToolCallStarted(call=call):
+                self.calls[call.call_id] = call
+            case ToolReported(call_id=call_id, kind=kind, body=body):
+                self.progress[call_id] = one_line(f"{kind} {pretty(body)}" if body is not None else kind)
+            case ToolCallSettled(call_id=call_id):
+                self.settled[call_id] = event
+                self.progress.pop(call_id, None)
+            case WaitBegan(wait=wait):
+                self.waits[wait.wait_id] = wait.call_id
+            case WaitOver(wait_id=wait_id):
+                self.waits.pop(wait_id, None)
+            case TurnCommitted():
+                self._clear("")
+        return True
+
+    def _clear(self, turn_id: str) -> None:
+        fresh = LiveTurn(turn_id=turn_id)
+        for name in self.__slots__:
+            setattr(self, name, getattr(fresh, name))
+
+
+def current_items(current: CurrentTurn, live: LiveTurn, approvals: list[Approval]) -> tuple[Item, ...]:
+    """Return the items of an unfinished turn: its messages, with what events told of its calls."""
+    waits = current.waits
+    said = [(f"{current.turn_id}.{place}", message) for place, message in enumerate(current.messages)]
+    asked = by_call(approvals)
+    items = items_of(said, current.turn_id, asked, waits)
+    waiting = {wait.call_id for wait in waits} | set(live.waits.values())
+    waiting |= {one.call_id for one in approvals if one.run_id == current.turn_id and one.state == "pending"}
+    cells = {
+        call.call_id: call
+        for message in current.messages
+        if isinstance(message, AssistantMessage)
+        for call in message.tool_calls
+        if is_cell(call)
+    }
+    results = {one.call_id: one for one in current.messages if isinstance(one, ToolMessage)}
+
+    def enriched(view: CallView | CellView) -> CallView | CellView:
+        if isinstance(view, CellView):
+            if view.call_id in results or view.call_id not in cells:
+                return view
+            inner = [one for one in live.calls.values() if one.parent == view.call_id]
+            made = [
+                _live_call(one, live, waiting, asked.get((current.turn_id, one.call_id))) for one in inner
+            ]
+            known = {one.call_id for one in inner}
+            made += [
+                CallView(
+                    call_id=one.call_id,
+                    name=one.capability,
+                    brief=brief_arguments(
+                        ToolCall(call_id=one.call_id, name="", arguments=one.kwargs, args=tuple(one.args))
+                    ),
+                    state="waiting",
+                    approval=one,
+                )
+                for one in approvals
+                if one.run_id == current.turn_id and one.state == "pending" and one.call_id not in known
+            ]
+            return cell_view(cells[view.call_id], None, made)
+        if view.state not in ("running", "waiting") or view.call_id not in live.calls:
+            return (
+                replace(view, state="waiting")
+                if view.state == "running" and view.call_id in waiting
+                else view
+            )
+        return _live_call(live.calls[view.call_id], live, waiting, view.approval)
+
+    return tuple(
+        replace(item, calls=tuple(enriched(call) for call in item.calls))
+        if isinstance(item, Replied)
+        else item
+        for item in items
+    )
+
+
+def _live_call(call: ToolCall, live: LiveTurn, waiting: set[int], approval: Approval | None) -> CallView:
+    """Return a call as its events tell it."""
+    view = CallView(
+        call_id=call.call_id,
+        name=call.name,
+        brief=brief_arguments(call),
+        arguments=call.arguments,
+        raw=call.raw,
+        state="waiting" if call.call_id in waiting else "running",
+        progress=live.progress.get(call.call_id, ""),
+        approval=approval,
+    )
+    settled = live.settled.get(call.call_id)
+    if settled is None:
+        return view
+    record = settled.record
+    return replace(
+        view,
+        state=str(record.status) if record is not None else "ok" if settled.error is None else "error",
+        value=settled.value,
+        has_value=settled.error is None,
+        error=settled.error,
+        duration_ms=None if record is None else record.duration_ms,
+    )

@@ -1,0 +1,249 @@
+"""What an operator wants to know: turns that run, wait or are stuck, queues, tasks, triggers; and pruning."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import htpy as h
+from starlette.responses import Response
+
+from standfast.model.outcome import Waiting
+from standfast.model.session import SessionHead, TurnRecord
+from standfast.model.task import TaskRecord
+from standfast.model.trigger import Trigger
+from standfast.ports.session_store import Pruned
+from standfast.runtime.http_values import Prune
+from standfast.runtime.operations import OperationsView
+from standfast.server.calls import Call, Route
+from standfast.server.credentials import Scope
+from standfast.server.operations import prune as prune_store
+from standfast.server.problems import malformed
+from standfast.server.tenants import owns_id
+from standfast.workbench.forms import FORM, field, read_form
+from standfast.workbench.parts import due, state_badge, when
+from standfast.workbench.shell import page, respond
+from standfast.workbench.words import count, size
+
+_MOST: Final = 100
+_AGES: Final = {"30": "30 days", "90": "90 days", "365": "a year"}
+
+
+async def operations_page(call: Call) -> Response:
+    """Show the turns, tasks and triggers of the sessions that the credential may see; to an operator, also
+    leases, processes and the size of the store."""
+    store, now_ms = call.runtime.store, call.runtime.now_ms()
+    heads = await call.visible_heads()
+    mine = {head.session_id for head in heads}
+    tasks = [one for one in await store.tasks(live=True) if one.session_id in mine][:_MOST]
+    triggers = [one for one in await call.runtime.triggers() if owns_id(call.tenant, one.name)][:_MOST]
+    operator = not call.tenant and call.credential.allows(Scope.ADMIN)
+    view = await call.runtime.operations() if operator else None
+    left = await store.unfinished(now_ms) if view is None else view.stuck
+    stuck = [one for one in left if view is not None or one.session_id in mine][:_MOST]
+    main: list[h.Node] = [
+        h.header(".top")[h.h1["Operations"], h.p(".muted")[count(len(heads), "session")]],
+        h.div(
+            "#state.stack",
+            hx_get="/operations",
+            hx_trigger="changed from:#live, every 5s",
+            hx_select="#state",
+            hx_swap="outerMorph",
+        )[
+            None if view is None else _cards(view),
+            _stuck_table(stuck, now_ms),
+            None if view is None else _operator_tables(view),
+            _tasks_table(tasks, now_ms),
+            _triggers_table(triggers, now_ms),
+            _blocked_table(heads, now_ms),
+        ],
+        operator and _prune_form(),
+    ]
+    return await page(call, title="Operations", place="operations", main=main, stream="/live")
+
+
+def _cards(view: OperationsView) -> h.Element:
+    counts = view.counts
+    figures = [
+        ("Running turns", f"{counts.running:,}", "running"),
+        ("Waiting turns", f"{counts.waiting:,}", "waiting"),
+        ("Stuck turns", f"{counts.stuck:,}", "blocked" if counts.stuck else "idle"),
+        ("Queued inputs", f"{counts.queued:,}", "idle"),
+        ("Store", "in memory" if view.bytes is None else size(view.bytes), "idle"),
+    ]
+    return h.div(".cards")[
+        [
+            h.div(".card")[h.p(".muted.small")[title], h.p(f".figure.{kind}")[text]]
+            for title, text, kind in figures
+        ]
+    ]
+
+
+def _operator_tables(view: OperationsView) -> h.Node:
+    """Processes with their leases, queues, turns that wait, and the records of the store."""
+    processes: list[list[h.Node]] = [
+        [h.code[one.process], f"{len(one.sessions):,}", _sessions(one.sessions)]
+        for one in view.workers[:_MOST]
+    ]
+    queues: list[list[h.Node]] = [
+        [_session(one.session_id), f"{one.inputs:,}", when(one.oldest_at, view.now_ms, " ago")]
+        for one in view.queues[:_MOST]
+    ]
+    waiting: list[list[h.Node]] = [
+        [_session(one.session_id), one.agent, wait.kind, due(wait.due_at, view.now_ms)]
+        for one in view.waiting[:_MOST]
+        for wait in one.waits
+    ]
+    rows: list[list[h.Node]] = [[name, f"{number:,}"] for name, number in view.rows.items() if number]
+    return [
+        _table("Processes with leases", ("Process", "Leases", "Sessions"), processes, "No turn runs now."),
+        bool(queues) and _table("Queues", ("Session", "Inputs", "Oldest"), queues, ""),
+        bool(waiting) and _table("Turns that wait", ("Session", "Agent", "For", "At most"), waiting, ""),
+        _table("Records in the store", ("Table", "Rows"), rows, "The store is empty."),
+    ]
+
+
+def _sessions(ids: tuple[str, ...]) -> h.Node:
+    shown: list[h.Node] = []
+    for session_id in ids[:5]:
+        shown += [", " if shown else "", _session(session_id)]
+    return [*shown, f" and {len(ids) - 5:,} more" if len(ids) > 5 else ""]
+
+
+def _table(title: str, columns: tuple[str, ...], rows: list[list[h.Node]], nothing: str) -> h.Element:
+    """A table with a title, or what it means that it is empty."""
+    return h.section(".stack")[
+        h.h2[title],
+        h.div(".scroll", tabindex="0", role="group", aria_label=title)[
+            h.table(".data")[
+                h.thead[h.tr[[h.th[name] for name in columns]]],
+                h.tbody[[h.tr[[h.td(dir="auto")[cell] for cell in row]] for row in rows]],
+            ]
+        ]
+        if rows
+        else h.p(".muted")[nothing],
+    ]
+
+
+def _session(session_id: str) -> h.Element:
+    return h.a(href=f"/sessions/{session_id}")[session_id]
+
+
+def _stuck_table(stuck: list[TurnRecord], now_ms: int) -> h.Element:
+    rows: list[list[h.Node]] = [
+        [
+            _session(one.session_id),
+            one.agent,
+            "a wait is over" if _waited(one) else "its process has gone",
+            when(one.created_at, now_ms, " ago"),
+        ]
+        for one in stuck
+    ]
+    columns = ("Session", "Agent", "Why it can continue", "Began")
+    return _table("Turns that no process runs", columns, rows, "Every turn that can run is running.")
+
+
+def _waited(record: TurnRecord) -> bool:
+    return record.summary is not None and isinstance(record.summary.outcome, Waiting)
+
+
+def _tasks_table(tasks: list[TaskRecord], now_ms: int) -> h.Node:
+    if not tasks:
+        return None
+    rows: list[list[h.Node]] = [
+        [
+            one.label or one.id,
+            _session(one.session_id),
+            state_badge("running" if not one.state.is_terminal else "idle", str(one.state)),
+            when(one.created_at, now_ms, " ago"),
+        ]
+        for one in tasks
+    ]
+    return _table("Background tasks", ("Task", "Session", "State", "Began"), rows, "")
+
+
+def _triggers_table(triggers: list[Trigger], now_ms: int) -> h.Node:
+    if not triggers:
+        return None
+    rows: list[list[h.Node]] = [
+        [
+            one.name,
+            _session(one.session_id),
+            one.source if one.schedule is None else h.code[one.schedule.cron or one.source],
+            ("off" if not one.enabled else "–") if one.next_at is None else due(one.next_at, now_ms),
+        ]
+        for one in triggers
+    ]
+    return _table("Triggers", ("Trigger", "Session", "Source", "Next"), rows, "")
+
+
+def _blocked_table(heads: list[SessionHead], now_ms: int) -> h.Node:
+    blocked = [(head, head.blocked) for head in heads if head.blocked is not None][:_MOST]
+    if not blocked:
+        return None
+    rows: list[list[h.Node]] = [
+        [
+            _session(head.session_id),
+            f"{note.error.code}: {note.error.message}",
+            when(note.at_ms, now_ms, " ago"),
+        ]
+        for head, note in blocked
+    ]
+    return _table("Sessions that could not run", ("Session", "Why", "When"), rows, "")
+
+
+def _prune_form() -> h.Element:
+    return h.form(
+        ".panel", hx_post="/operations/prune", hx_target="#pruned", hx_confirm="Delete these records?"
+    )[
+        h.h2["Prune"],
+        h.p(".muted.small")["Deletes idle sessions and old records for good, and frees their space."],
+        h.div(".row")[
+            h.label[
+                h.span["Not used for"],
+                h.select(name="days")[[h.option(value=days)[text] for days, text in _AGES.items()]],
+            ],
+            h.label[
+                h.span["Also"],
+                h.select(name="also")[
+                    h.option(value="")["nothing else"],
+                    h.option(value="branches")["rewound turns"],
+                    h.option(value="frames")["earlier frames"],
+                ],
+            ],
+            h.button(".danger")["Prune"],
+        ],
+        h.p("#pruned", role="status"),
+    ]
+
+
+async def prune(call: Call) -> Response:
+    """Delete old sessions and records, and say how many."""
+    form = read_form(call)
+    days, also = field(form, "days"), field(form, "also")
+    if days not in _AGES:
+        raise malformed(f"days must be one of {', '.join(_AGES)}, got {days[:20]!r}")
+    call.body = Prune(older_than_s=int(days) * 86_400, branches=also == "branches", frames=also == "frames")
+    done = await prune_store(call)
+    return respond(_pruned(done))
+
+
+def _pruned(done: Pruned) -> str:
+    return (
+        f"Deleted {count(done.sessions, 'session')}, {count(done.segments, 'segment')} and "
+        f"{count(done.records, 'record')}; {size(done.bytes_freed)} freed."
+    )
+
+
+ROUTES: Final = (
+    Route(method="GET", path="/operations", scope=Scope.READ, handler=operations_page, answer=str),
+    Route(
+        method="POST",
+        path="/operations/prune",
+        scope=Scope.ADMIN,
+        handler=prune,
+        body=bytes,
+        form=FORM,
+        answer=str,
+        operator_only=True,
+    ),
+)

@@ -1,0 +1,40 @@
+"""All routes of the workbench, as `create_app(pages=...)` takes them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from standfast.server.calls import Pages
+from standfast.workbench import (
+    approvals_page,
+    branches_page,
+    files,
+    grants_page,
+    live_pages,
+    operations_page,
+    session_page,
+    sessions_page,
+    shell,
+    tools_page,
+    turn_pages,
+    usage_page,
+)
+
+PAGES: Final = Pages(
+    routes=(
+        *sessions_page.ROUTES,
+        *session_page.ROUTES,
+        *approvals_page.ROUTES,
+        *branches_page.ROUTES,
+        *grants_page.ROUTES,
+        *tools_page.ROUTES,
+        *usage_page.ROUTES,
+        *operations_page.ROUTES,
+        *turn_pages.ROUTES,
+        *live_pages.ROUTES,
+        *files.ROUTES,
+        *shell.ROUTES,
+    ),
+    problem=shell.problem_page,
+)
+"""The pages of the workbench, for `create_app(pages=PAGES)`."""

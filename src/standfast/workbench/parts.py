@@ -1,0 +1,115 @@
+"""Small parts of pages: icons, times, states, JSON, text that is cut, empty places."""
+
+from __future__ import annotations
+
+import json
+from difflib import SequenceMatcher
+from typing import Any, Final
+
+import htpy as h
+
+from standfast.errors import ErrorObject
+from standfast.workbench.words import ago, duration, iso, moment, pretty
+
+_PATHS: Final = {
+    "brand": "M4 17h16M6 17V9a6 6 0 0 1 12 0v8M10 17v-5h4v5",
+    "sessions": "M4 6h16M4 12h16M4 18h10",
+    "approvals": "M5 12l5 5L20 7",
+    "tools": "M14 6a4 4 0 0 0 5 5l-9 9-4-4 9-9z",
+    "usage": "M5 20V10M12 20V4M19 20v-7",
+    "operations": "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8zM12 2v3M12 19v3M2 12h3M19 12h3",
+    "branch": "M7 4v16M7 14c0-5 10-3 10-8V4",
+    "file": "M6 3h8l4 4v14H6zM14 3v4h4",
+}
+STATES: Final = {
+    "idle": "Idle",
+    "running": "Running",
+    "waiting": "Waiting",
+    "interrupted": "Interrupted",
+    "blocked": "Blocked",
+}
+_MOST_CHARS: Final = 2_000
+
+
+def icon(name: str) -> h.Element:
+    return h.svg(".icon", viewBox="0 0 24 24", aria_hidden="true")[h.path(d=_PATHS[name])]
+
+
+def state_badge(state: str, text: str = "") -> h.Element:
+    """A state as a word with a dot; the colour alone says nothing."""
+    return h.span(f".state.{state}")[text or STATES.get(state, state)]
+
+
+def when(at_ms: int, now_ms: int, suffix: str = "") -> h.Element:
+    """A time as its age; a script keeps it up to date."""
+    text = ago(at_ms, now_ms)
+    return h.time(datetime=iso(at_ms), title=moment(at_ms), data_ago=suffix)[
+        text if text == "now" else f"{text}{suffix}"
+    ]
+
+
+def due(at_ms: int, now_ms: int) -> h.Element:
+    """How long there is until a time."""
+    left = at_ms - now_ms
+    text = f"in {ago(now_ms, at_ms)}" if left > 0 else "expired"
+    return h.time(datetime=iso(at_ms), title=moment(at_ms), class_="soon" if left < 3_600_000 else "")[text]
+
+
+def took(ms: int | None) -> h.Node:
+    return None if ms is None else h.span(".took")[duration(ms)]
+
+
+def empty(title: str, *lines: h.Node) -> h.Element:
+    """The content of a list that is empty: what would be here, and how it gets here."""
+    return h.div(".empty")[h.p(".title")[title], [h.p[line] for line in lines]]
+
+
+def error_text(error: ErrorObject) -> h.Element:
+    return h.div(".failure", dir="auto")[
+        h.code[error.code], " ", error.message, error.hint and h.p(".muted")[error.hint]
+    ]
+
+
+def value_block(value: Any, *, label: str, whole: bool = False) -> h.Element:
+    """A JSON value or a text, cut if it is long."""
+    text = pretty(value)
+    cut = not whole and len(text) > _MOST_CHARS
+    shown = text[:_MOST_CHARS] + "…" if cut else text
+    return h.pre(".value", dir="auto", tabindex="0", aria_label=label)[
+        shown, cut and h.span(".muted")[f"\n{len(text):,} characters in all"]
+    ]
+
+
+def arguments_table(arguments: dict[str, Any]) -> h.Node:
+    """The arguments of a call, a line for each."""
+    if not arguments:
+        return h.p(".muted")["No arguments"]
+    return h.dl(".arguments")[
+        [
+            h.div[h.dt(dir="auto")[name], h.dd(dir="auto")[value_text(value)]]
+            for name, value in arguments.items()
+        ]
+    ]
+
+
+def value_text(value: Any) -> str:
+    return (
+        json.dumps(value, ensure_ascii=False, indent=2)
+        if isinstance(value, (dict, list))
+        else (f'"{value}"' if isinstance(value, str) else json.dumps(value))
+    )
+
+
+def diff(before: str, after: str) -> h.Node:
+    """Two texts as lines that were taken out and put in; nothing if they are the same."""
+    if before == after:
+        return None
+    old, new = before.splitlines(), after.splitlines()
+    lines: list[h.Node] = []
+    for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag == "equal":
+            lines += [h.span["  ", line, "\n"] for line in old[i:j]]
+            continue
+        lines += [h.del_["- ", line, "\n"] for line in old[i:j]]
+        lines += [h.ins["+ ", line, "\n"] for line in new[k:m]]
+    return h.pre(".diff", tabindex="0", aria_label="Changes")[lines]

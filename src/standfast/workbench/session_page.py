@@ -1,0 +1,383 @@
+"""The page of a session: its conversation, the turn that runs, a field to write in; and its actions."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Annotated, Final
+
+import htpy as h
+import msgspec
+from starlette.responses import Response
+
+from standfast.errors import Code, RequestRefused
+from standfast.model.limits import Usage
+from standfast.model.message import text_of
+from standfast.model.outcome import Wait
+from standfast.model.session import SessionHead, SessionId
+from standfast.runtime.http_values import (
+    CreateSession,
+    Fork,
+    InputAttachment,
+    InputText,
+    TurnContent,
+)
+from standfast.server.calls import Call, Route
+from standfast.server.credentials import Scope
+from standfast.server.sessions import cancel_session, create_session, fork_session
+from standfast.server.turns import read_content, start_turn
+from standfast.workbench.approvals_html import request_html
+from standfast.workbench.conversation_html import Options, item_html, turn_html
+from standfast.workbench.forms import FORM, field, read_form
+from standfast.workbench.live_turn import LiveTurn, current_items
+from standfast.workbench.parts import due, empty, error_text, state_badge, when
+from standfast.workbench.session_reader import SessionNow, SessionWindow, read_now, read_window
+from standfast.workbench.shell import page, redirect, respond
+from standfast.workbench.words import cost, count, one_line, tokens
+
+_VIEWS: Final = (("", "Conversation"), ("branches", "Branches"), ("plugins", "Plugins"))
+
+
+class WindowQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """The last node of an earlier part of the history, and its depth."""
+
+    before: Annotated[str, msgspec.Meta(max_length=120)] | None = None
+    depth: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+
+
+async def session_page(call: Call) -> Response:
+    """Show a session; with `before`, an earlier part of its history alone."""
+    asked: WindowQuery = call.query
+    head = await call.head()
+    options = options_for(call, head)
+    if asked.before is not None:
+        window = await read_window(call.runtime, head.session_id, asked.before, asked.depth)
+        return respond(window_html(window, options))
+    now = await read_now(call.runtime, head.session_id)
+    window = await read_window(call.runtime, head.session_id, now.head.leaf, now.head.depth)
+    main = [
+        session_header(now, options.now_ms),
+        session_tabs(head.session_id, ""),
+        h.div("#conversation.conversation", data_follow=True)[
+            h.div("#turns.conversation")[window_html(window, options)],
+            current_html(now, LiveTurn(), options, call.credential.allows(Scope.APPROVE)),
+        ],
+        _variables_html(head) if _runs_code(call, head) else None,
+        composer_html(call, now),
+    ]
+    stream = f"/sessions/{head.session_id}/stream?depth={now.head.depth}"
+    return await page(call, title=head.session_id, place="sessions", main=main, stream=stream)
+
+
+def _runs_code(call: Call, head: SessionHead) -> bool:
+    agent = call.server.agents.get(head.agent)
+    return head.code is not None or (agent is not None and agent.protocol.id == "code")
+
+
+def _variables_html(head: SessionHead) -> h.Element:
+    """The variables of the code, loaded when a person opens them."""
+    return h.details(
+        hx_get=f"/sessions/{head.session_id}/variables", hx_trigger="toggle", hx_target="#variables"
+    )[h.summary(".small")["Variables"], h.div("#variables")]
+
+
+def options_for(call: Call, head: SessionHead) -> Options:
+    return Options(
+        now_ms=call.runtime.now_ms(),
+        session_id=head.session_id,
+        files=f"/sessions/{head.session_id}/files",
+        forks=call.credential.allows(Scope.RUN) and head.code is None,
+    )
+
+
+def window_html(window: SessionWindow, options: Options) -> h.Node:
+    """Turns, below a mark that loads the earlier ones when it comes into view."""
+    earlier = None
+    if window.earlier is not None:
+        earlier = h.div(
+            ".more",
+            hx_get=f"/sessions/{options.session_id}?before={window.earlier}&depth={window.earlier_depth}",
+            hx_trigger="intersect once",
+            hx_swap="outerHTML",
+            data_earlier=True,
+        )[h.span(".muted.small")["Loading earlier turns…"]]
+    return [earlier, [turn_html(turn, options) for turn in window.turns]]
+
+
+def session_header(now: SessionNow, now_ms: int, *, links: bool = True) -> h.Element:
+    """The id, the state and the figures of a session; without *links*, other sessions are only named."""
+
+    def other(session_id: str) -> h.Node:
+        return h.a(href=f"/sessions/{session_id}")[session_id] if links else h.b[session_id]
+
+    head, used = now.head, Usage()
+    for entry in head.usage:
+        used += entry.usage
+    parent = "" if head.charter is None else head.charter.parent_session_id or ""
+    task = "" if head.charter is None else head.charter.task
+    return h.header("#session-head.top.start")[
+        h.h1(dir="auto")[head.session_id],
+        state_badge(now.state),
+        h.div(".facts")[
+            h.span["Agent ", h.b[head.agent or "none"]],
+            head.model and h.span["Model ", h.b[head.model]],
+            head.code is not None and h.span["Engine ", h.b[head.code.engine]],
+            h.span[count(head.depth, "message")],
+            used.total > 0 and h.span[f"{tokens(used.total)} tokens"],
+            cost(used) and h.span[cost(used)],
+            h.span["Used ", when(head.updated_at, now_ms, " ago")],
+            head.forked_from and h.span["Forked from ", other(head.forked_from)],
+            parent and h.span["Made by ", other(parent)],
+        ],
+        task and h.p(".facts", dir="auto")[one_line(task, 300)],
+    ]
+
+
+def session_tabs(session_id: str, current: str) -> h.Node:
+    """The views of one session."""
+    if len(_VIEWS) < 2:
+        return None
+    return h.nav(".tabs", aria_label="Views of this session")[
+        [
+            h.a(
+                href=f"/sessions/{session_id}{'/' if name else ''}{name}",
+                aria_current="page" if name == current else None,
+            )[title]
+            for name, title in _VIEWS
+        ]
+    ]
+
+
+def current_html(now: SessionNow, live: LiveTurn, options: Options, decides: bool) -> h.Element:
+    """The unfinished turn, with what it waits for; empty if there is none."""
+    current = now.current
+    if current is None:
+        nothing = not now.head.depth and not now.inputs
+        return h.div("#current")[
+            now.blocked is not None and error_text(now.blocked.error),
+            nothing and empty("Nothing was said yet", "Write the first message below."),
+        ]
+    items = current_items(current, live, now.approvals)
+    pending = {one.approval_id: one for one in now.approvals if one.state == "pending"}
+    others = [wait for wait in current.waits if wait.wait_id not in pending]
+    inner = Options(now_ms=options.now_ms, session_id=options.session_id, files=options.files)
+    return h.section("#current.turn", aria_label="Current turn", aria_live="polite", aria_busy="false")[
+        h.header[
+            state_badge(current.state),
+            live.resumed and h.span(title="Its journal was replayed; nothing ran twice")["resumed"],
+            h.span(".end")[
+                [
+                    h.a(href=f"/sessions/{options.session_id}/turns/{current.turn_id}/{view}")[view]
+                    for view in ("waterfall", "journal")
+                ]
+            ],
+        ],
+        [item_html(item, inner) for item in items],
+        h.article(".entry.model", hidden=current.state != "running")[
+            h.div(".speaker")["model"],
+            h.div(".body")[
+                h.div("#stream-thoughts.thought", hidden=not live.thoughts)[live.thoughts],
+                h.div("#stream-text.streaming", dir="auto")[live.text],
+            ],
+        ],
+        live.retry and h.p(".note.wait", dir="auto")[live.retry],
+        now.blocked is not None and error_text(now.blocked.error),
+        [
+            request_html(one, options.now_ms, decides=decides, context=False, agent=now.head.agent)
+            for one in pending.values()
+        ],
+        [h.p(".note.wait")[_wait_text(wait, options.now_ms)] for wait in others],
+    ]
+
+
+def _wait_text(wait: Wait, now_ms: int) -> h.Node:
+    match wait.kind:
+        case "timer":
+            return ["Waits for a time: ", due(wait.due_at, now_ms)]
+        case "completion":
+            return ["Waits for a result from outside, at most ", due(wait.due_at, now_ms)]
+        case _:
+            return ["A decision was made; the turn takes it in."]
+
+
+def composer_html(call: Call, now: SessionNow) -> h.Element:
+    """The field to write in, and the inputs that are queued."""
+    if not call.credential.allows(Scope.RUN):
+        return h.p(".muted.small")["Your token may read this session, not write to it."]
+    if now.head.code is not None:
+        return h.p(".muted.small")["This session runs code and has no model."]
+    path = f"/sessions/{now.head.session_id}"
+    return h.section(".composer", aria_label="Write")[
+        queue_html(now),
+        h.form(hx_post=f"{path}/say", hx_swap="none", data_reset=True)[
+            h.label(".hide", for_="message")["Message"],
+            h.textarea(
+                "#message", name="message", rows="2", placeholder="Message", dir="auto", maxlength="900000"
+            ),
+            h.div("#uploads.row"),
+            h.div(".row.apart")[
+                h.div(".row")[
+                    h.label(".button", for_="file")["Attach"],
+                    h.input("#file.hide", type="file", multiple=True, tabindex="-1"),
+                ],
+                composer_actions(now),
+            ],
+        ],
+    ]
+
+
+def composer_actions(now: SessionNow) -> h.Element:
+    """The buttons below the field: what a message would do now."""
+    busy = now.current is not None
+    return h.div("#composer-actions.row")[
+        busy
+        and h.button(
+            ".danger",
+            type="button",
+            hx_post=f"/sessions/{now.head.session_id}/cancel",
+            hx_swap="none",
+        )["Cancel turn"],
+        busy
+        and h.button(name="mode", value="queue", title="Starts a turn of its own when this one has ended")[
+            "Queue"
+        ],
+        h.button(
+            ".primary",
+            name="mode",
+            value="inject" if busy else "turn",
+            title="Reaches the running turn at its next checkpoint" if busy else None,
+        )["Inject" if busy else "Send"],
+    ]
+
+
+def queue_html(now: SessionNow) -> h.Element:
+    path = f"/sessions/{now.head.session_id}/withdraw"
+    return h.div("#queue.queue")[
+        [
+            h.span(".chip")[
+                h.span(".muted")["Queued" if item.kind == "queue" else "Injected"],
+                h.span(dir="auto")[one_line(text_of(item.message.content), 60) or "(files)"],
+                h.button(
+                    ".quiet",
+                    type="button",
+                    hx_post=path,
+                    hx_vals=json.dumps({"input": item.input_id}),
+                    hx_swap="none",
+                    aria_label="Withdraw this message",
+                )["✕"],
+            ]
+            for item in now.inputs
+        ]
+    ]
+
+
+async def variables(call: Call) -> Response:
+    """Show the variables of a session's code, as they are stored now."""
+    found = await (await call.session()).variables()
+    if not found:
+        return respond(h.p(".muted.small")["No variables are stored."])
+    return respond(
+        h.div(".scroll", tabindex="0", role="group", aria_label="Variables")[
+            h.table(".data")[
+                h.thead[h.tr[h.th["Variable"], h.th["Type"], h.th["Value"]]],
+                h.tbody[
+                    [
+                        h.tr[
+                            h.td[h.code[one.name]],
+                            h.td[h.code[one.type]],
+                            h.td(dir="auto")[h.code[one.text]],
+                        ]
+                        for one in found
+                    ]
+                ],
+            ]
+        ]
+    )
+
+
+# Actions
+
+
+async def say(call: Call) -> Response:
+    """Send a message: as a turn, into the running turn, or queued for a turn of its own."""
+    form = read_form(call)
+    text, digests = field(form, "message"), form.get("attachment", [])
+    content: TurnContent = text
+    if digests:
+        said = (InputText(text=text),) if text else ()
+        content = (*said, *(InputAttachment(digest=digest) for digest in digests))
+    prompt = await read_content(call, content)
+    session, mode = await call.working_session(), field(form, "mode")
+    if mode in ("inject", "queue"):
+        call.server.require_serving()
+        await (session.inject if mode == "inject" else session.queue)(prompt)
+    else:
+        await start_turn(call, session, prompt)
+    return await _queue_shown(call)
+
+
+async def cancel(call: Call) -> Response:
+    """End the unfinished turn."""
+    await cancel_session(call)
+    return Response(None, 204)
+
+
+async def withdraw(call: Call) -> Response:
+    """Withdraw an input that no turn has claimed."""
+    session, wanted = await call.session(), field(read_form(call), "input")
+    if not any(item.input_id == wanted for item in await session.inputs()):
+        raise RequestRefused(404, Code.INPUT_NOT_FOUND, "a turn has claimed this message already")
+    await session.withdraw(wanted)
+    return await _queue_shown(call)
+
+
+async def _queue_shown(call: Call) -> Response:
+    """Show the queue as it is now: no event tells of it."""
+    now = await read_now(call.runtime, (await call.head()).session_id)
+    return respond(h.hx_partial(hx_target="#queue", hx_swap="outerMorph")[queue_html(now)])
+
+
+async def fork(call: Call) -> Response:
+    """Make a session over the same history, up to a node, and show it."""
+    form, head = read_form(call), await call.head()
+    new_id = field(form, "session_id") or f"{head.session_id[:50]}-{secrets.token_hex(3)}"
+    call.body = Fork(session_id=SessionId(new_id), at=field(form, "at") or None)
+    return redirect(f"/sessions/{(await fork_session(call)).session_id}")
+
+
+async def begin(call: Call) -> Response:
+    """Make a session, start its first turn if there is a message, and show it."""
+    form = read_form(call)
+    agent = field(form, "agent")
+    session_id = field(form, "session_id") or f"{agent[:40]}-{secrets.token_hex(4)}"
+    call.body = CreateSession(session_id=SessionId(session_id), agent=agent)
+    head = await create_session(call)
+    if text := field(form, "message"):
+        session = await call.runtime.session(head.session_id, agent=call.server.agents[agent])
+        await start_turn(call, session, text)
+    return redirect(f"/sessions/{head.session_id}")
+
+
+_PATH: Final = "/sessions/{session_id}"
+
+ROUTES: Final = (
+    Route(method="GET", path=_PATH, scope=Scope.READ, handler=session_page, query=WindowQuery, answer=str),
+    Route(method="GET", path=f"{_PATH}/variables", scope=Scope.READ, handler=variables, answer=str),
+    Route(method="POST", path="/sessions", scope=Scope.RUN, handler=begin, body=bytes, form=FORM, status=204),
+    Route(
+        method="POST", path=f"{_PATH}/say", scope=Scope.RUN, handler=say, body=bytes, form=FORM, status=204
+    ),
+    Route(method="POST", path=f"{_PATH}/cancel", scope=Scope.RUN, handler=cancel, status=204),
+    Route(
+        method="POST",
+        path=f"{_PATH}/withdraw",
+        scope=Scope.RUN,
+        handler=withdraw,
+        body=bytes,
+        form=FORM,
+        status=204,
+    ),
+    Route(
+        method="POST", path=f"{_PATH}/fork", scope=Scope.RUN, handler=fork, body=bytes, form=FORM, status=204
+    ),
+)

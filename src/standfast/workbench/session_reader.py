@@ -1,0 +1,97 @@
+"""Reads what the page of a session shows: a window of its history, its unfinished turn, what waits."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from standfast.graph.history import nodes_of
+from standfast.model.approval import Approval
+from standfast.model.session import Blocked, CurrentTurn, SessionHead, TurnRecord, TurnState
+from standfast.ports.session_store import QueuedInput
+from standfast.runtime.agent_runtime import Runtime
+from standfast.runtime.sessions.observation import blocked_in
+from standfast.workbench.conversation import TurnItems, turns_of
+
+WINDOW: Final = 60
+"""How many nodes a page shows at first, and how many each further one adds; whole turns of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionWindow:
+    """Some turns of a session, oldest first. `earlier` is the node before the first, if there are more."""
+
+    turns: list[TurnItems]
+    earlier: str | None = None
+    earlier_depth: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionNow:
+    """Where a session stands, without its history."""
+
+    head: SessionHead
+    state: str
+    current: CurrentTurn | None
+    approvals: list[Approval]
+    inputs: list[QueuedInput]
+    blocked: Blocked | None
+
+
+async def read_window(
+    runtime: Runtime, session_id: str, leaf: str | None, depth: int, after_depth: int | None = None
+) -> SessionWindow:
+    """Return the turns up to the node *leaf* at *depth*: a window of them, or all after *after_depth*."""
+    if leaf is None or depth == 0:
+        return SessionWindow(turns=[])
+    after = max(0, depth - WINDOW) if after_depth is None else after_depth
+    segments = await runtime.store.path(leaf, after_depth=after)
+    nodes = nodes_of(segments)
+    ids = {node.caused_by for node in nodes}
+    found = await asyncio.gather(*(runtime.store.turn(turn_id) for turn_id in ids))
+    records = {one.turn_id: one for one in found if one is not None}
+    approvals = await runtime.store.approvals(session_id=session_id)
+    first = segments[0] if segments else None
+    earlier = first.parent if first is not None and first.depth > 0 else None
+    return SessionWindow(
+        turns=turns_of(nodes, records, approvals),
+        earlier=earlier,
+        earlier_depth=0 if first is None else first.depth,
+    )
+
+
+async def read_now(runtime: Runtime, session_id: str) -> SessionNow:
+    """Return the state of a session, its unfinished turn and what it waits for."""
+    store, session = runtime.store, runtime.session_handle(session_id)
+    head = await session.head()
+    record = await store.open_turn(session_id)
+    current = None if record is None else await session.current_turn()
+    approvals = [] if current is None else await store.approvals(turn_id=current.turn_id)
+    blocked = await blocked_in(store, head)
+    return SessionNow(
+        head=await session.head(),
+        state=state_of(current, blocked),
+        current=current,
+        approvals=approvals,
+        inputs=await session.inputs(),
+        blocked=blocked,
+    )
+
+
+def state_of(current: CurrentTurn | None, blocked: Blocked | None) -> str:
+    """`idle`, `waiting`, `running`, `interrupted` (its process has gone) or `blocked` (it cannot run)."""
+    if blocked is not None and (current is None or current.state == "interrupted"):
+        return "blocked"
+    return "idle" if current is None else current.state
+
+
+def line_state(record: TurnRecord | None, left: set[str], blocked: Blocked | None) -> str:
+    """Return the state of a session by its unfinished turn; *left* are turns that no process runs."""
+    if blocked is not None and (record is None or record.turn_id in left):
+        return "blocked"
+    if record is None:
+        return "idle"
+    if record.state is TurnState.WAITING:
+        return "waiting"
+    return "interrupted" if record.turn_id in left else "running"

@@ -1,0 +1,265 @@
+"""The frame of every page: head, navigation, help for keys, messages; and the page that shows an error."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from importlib import resources
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+
+import htpy as h
+import msgspec
+from starlette.responses import Response
+
+from standfast import __version__
+from standfast.errors import Code, RequestRefused, StandfastError
+from standfast.server.calls import Call, Route
+from standfast.server.credentials import Scope
+from standfast.workbench.inbox import count_pending
+from standfast.workbench.parts import icon
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CSP: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HTML: Final = "text/html; charset=utf-8"
+_TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+_SCRIPTS: Final = ("htmx-4.min.js", "hx-sse-4.min.js", "workbench.js")
+_HTMX: Final = (
+    '{"includeIndicatorCSS": false, "prefix": "", "morphIgnore": ["data-htmx-powered", "open"], '
+    '"sse": {"reconnectMaxDelay": 5000}}'
+)
+
+
+class Place(NamedTuple):
+    """A line of the navigation."""
+
+    name: str
+    path: str
+    title: str
+    key: str
+
+
+PLACES: Final = (
+    Place("sessions", "/", "Sessions", "s"),
+    Place("approvals", "/approvals", "Approvals", "a"),
+    Place("tools", "/tools", "Tools", "t"),
+    Place("usage", "/usage", "Usage", "u"),
+    Place("operations", "/operations", "Operations", "o"),
+)
+_KEYS: Final = (
+    ("?", "show these keys"),
+    ("/", "search or filter"),
+    ("j  k", "next, previous line"),
+    ("Enter", "open the line"),
+    ("c", "write a message"),
+    ("Ctrl+Enter", "send it"),
+    ("a  d", "approve, deny the request in view"),
+    ("Esc", "leave a field, close this"),
+    *((f"g {place.key}", f"go to {place.title}") for place in PLACES),
+)
+
+
+async def page(
+    call: Call, *, title: str, place: str, main: h.Node, stream: str = "", status: int = 200
+) -> Response:
+    """Return a whole page. *stream* is the address of the stream that updates it."""
+    pending = await count_pending(call)
+    body = h.body(
+        {"hx-headers:inherited": '{"Standfast-Request": "1"}'},
+        data_place=place,
+    )[
+        h.a(".skip", href="#main")["Skip to the content"],
+        _navigation(call, place, pending),
+        h.main("#main", tabindex="-1")[main],
+        h.div("#live", {"hx-sse:connect": stream}, hx_swap="none") if stream else None,
+        h.div("#toasts", role="status", aria_live="polite"),
+        h.div("#offline", role="status")["Connection lost. Reconnecting…"],
+        _keys(),
+    ]
+    counted = f"({pending}) {title}" if pending and place == "approvals" else title
+    return respond(_document(counted, body), status)
+
+
+def respond(content: h.Node, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return HTML with the content security policy."""
+    text = content if isinstance(content, str) else str(h.fragment[content])
+    return Response(text, status, {"content-security-policy": CSP, **(headers or {})}, HTML)
+
+
+def redirect(path: str) -> Response:
+    """Send the browser to another page, after an action."""
+    return Response(None, 204, {"hx-redirect": path})
+
+
+def problem_page(error: StandfastError, status: int) -> Response:
+    """Return an error as a page; in answer to an action, htmx shows it as a message."""
+    title = _TITLES.get(status, "That did not work")
+    hint = "" if status == 401 else error.hint or ""
+    body = h.body(".bare")[
+        h.main("#main")[
+            h.section("#problem.problem", role="alert")[
+                h.h1[title],
+                h.p(dir="auto")[error.message],
+                hint and h.p(".muted")[hint],
+                status == 401
+                and h.p[
+                    "Print a link with ",
+                    h.code["standfast tokens link"],
+                    " and open it within a minute, or enter its code: ",
+                    h.a(href="/signin")["sign in"],
+                    ".",
+                ],
+                h.p(".muted.small")[h.code[str(error.code)], " · ", h.a(href="/")["All sessions"]],
+            ]
+        ]
+    ]
+    headers = {"hx-retarget": "#toasts", "hx-reswap": "innerHTML", "hx-reselect": "#problem"}
+    if isinstance(error, RequestRefused):
+        headers.update(error.headers or {})
+    return respond(_document(title, body), status, headers)
+
+
+_TITLES: Final = {
+    401: "Sign in",
+    403: "Not allowed",
+    404: "Not found",
+    409: "Something else came first",
+    429: "Too many requests",
+    503: "Not now",
+}
+
+
+def _document(title: str, body: h.Element) -> str:
+    return str(
+        h.html(lang="en")[
+            h.head[
+                h.meta(charset="utf-8"),
+                h.title[f"{title} · Standfast"],
+                h.meta(name="viewport", content="width=device-width, initial-scale=1"),
+                h.meta(name="color-scheme", content="light dark"),
+                h.meta(name="htmx-config", content=_HTMX),
+                h.link(rel="icon", href=static_url("icon.svg"), type="image/svg+xml"),
+                h.link(rel="stylesheet", href=static_url("style.css")),
+                [h.script(src=static_url(name), defer=True) for name in _SCRIPTS],
+            ],
+            body,
+        ]
+    )
+
+
+def _navigation(call: Call, current: str, pending: int) -> h.Node:
+    who = call.credential
+    return h.header(".side")[
+        h.a(".brand", href="/")[icon("brand"), h.span["Standfast"]],
+        h.nav(aria_label="Views")[
+            [
+                h.a(
+                    href=place.path,
+                    aria_current="page" if place.name == current else None,
+                    data_key=place.key,
+                )[
+                    icon(place.name),
+                    h.span[place.title],
+                    pending_badge(pending) if place.name == "approvals" else None,
+                ]
+                for place in PLACES
+            ]
+        ],
+        h.div(".who")[
+            h.p(title=f"{who.id}: {', '.join(sorted(who.scopes))}")[
+                h.strong(dir="auto")[who.name or who.id],
+                who.tenant and h.span(".muted")[f" of {who.tenant}"],
+            ],
+            h.p(".row")[
+                h.button(".quiet", type="button", data_open="keys")["Keys"],
+                h.button(".quiet", type="button", hx_post="/leave", hx_swap="none")["Sign out"],
+            ],
+            h.p(".muted.small")[f"Standfast {__version__}"],
+        ],
+    ]
+
+
+def pending_badge(pending: int) -> h.Element:
+    return h.span("#pending.count", hidden=not pending)[
+        f"{pending:,}", h.span(".hide")[" waiting for a decision"]
+    ]
+
+
+def _keys() -> h.Node:
+    return h.dialog("#keys", aria_labelledby="keys-title")[
+        h.h2("#keys-title")["Keys"],
+        h.dl(".keys")[
+            [h.div[h.dt[[h.kbd[key] for key in keys.split("  ")]], h.dd[does]] for keys, does in _KEYS]
+        ],
+        h.form(method="dialog")[h.button["Close"]],
+    ]
+
+
+# Files
+
+
+class StaticQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """The digest of the file, so that browsers can keep it."""
+
+    v: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+
+
+@lru_cache(maxsize=16)
+def _static(name: str) -> tuple[bytes, str] | None:
+    """Return a file of the package and its digest; None if there is none of this name."""
+    file = resources.files("standfast.workbench").joinpath("static", name)
+    if not file.is_file():
+        return None
+    data = file.read_bytes()
+    return data, hashlib.sha256(data).hexdigest()[:16]
+
+
+def static_url(name: str) -> str:
+    found = _static(name)
+    if found is None:
+        raise FileNotFoundError(
+            f"static/{name} is missing: install Standfast again, its build hook writes it"
+        )
+    return f"/static/{name}?v={found[1]}"
+
+
+def static_text(name: str) -> str:
+    """Return a file of the package as text."""
+    found = _static(name)
+    return "" if found is None else found[0].decode()
+
+
+async def static_file(call: Call) -> Response:
+    """Send a style sheet, a script or an icon."""
+    name = call.path["name"]
+    found = _static(name)
+    if found is None:
+        raise RequestRefused(404, Code.METHOD_NOT_FOUND, f"there is no file {name[:80]!r}")
+    kind = _TYPES.get(name.rpartition(".")[2], "image/svg+xml" if name.endswith(".svg") else "text/plain")
+    return Response(found[0], 200, {"cache-control": "public, max-age=31536000, immutable"}, kind)
+
+
+async def leave(call: Call) -> Response:
+    """Sign out."""
+    from standfast.server.signin import sign_out
+
+    left = await sign_out(call)
+    left.headers["hx-redirect"] = "/signin"
+    return left
+
+
+ROUTES: Final = (
+    Route(
+        method="GET",
+        path="/static/{name}",
+        scope=Scope.PUBLIC,
+        handler=static_file,
+        query=StaticQuery,
+        answer=str,
+    ),
+    Route(method="POST", path="/leave", scope=Scope.READ, handler=leave, status=204),
+)

@@ -1,0 +1,134 @@
+// What pages need besides htmx: keys, ages of times, the end of a conversation in view, uploads, the state of the connection.
+"use strict";
+(() => {
+  const find = (selector, root = document) => root.querySelector(selector);
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const typing = (element) => element.matches("input, textarea, select, [contenteditable]");
+
+  // Keys
+
+  const actions = {
+    "?": () => find("#keys").showModal(),
+    "/": () => find("[data-search]")?.focus(),
+    c: () => find("#message")?.focus(),
+    j: () => step(1),
+    k: () => step(-1),
+    a: () => inView("[data-approve]")?.focus(),
+    d: () => inView("[data-deny]")?.focus(),
+  };
+  let going = false; // after g, the next key names a view
+
+  function step(by) {
+    const rows = all("[data-row]");
+    const at = rows.findIndex((row) => row.contains(document.activeElement));
+    rows[Math.max(0, Math.min(rows.length - 1, at < 0 ? 0 : at + by))]?.focus();
+  }
+
+  function inView(selector) {
+    const found = all(selector);
+    const near = document.activeElement.closest(".request");
+    return (near && find(selector, near)) ?? found.find((one) => one.getBoundingClientRect().top >= 0) ?? found[0];
+  }
+
+  document.addEventListener("keydown", (event) => {
+    const field = typing(event.target);
+    if (event.key === "Escape" && field) return event.target.blur();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && field) return event.target.form?.requestSubmit();
+    if (field || event.ctrlKey || event.metaKey || event.altKey || find("dialog[open]")) return;
+    if (event.key === "g") return void (going = true);
+    if (going) {
+      going = false;
+      const link = find(`nav a[data-key="${CSS.escape(event.key)}"]`);
+      if (link) return link.click();
+    }
+    if (Object.hasOwn(actions, event.key)) {
+      event.preventDefault();
+      actions[event.key]();
+    }
+  });
+
+  document.addEventListener("click", (event) => {
+    const opener = event.target.closest("[data-open]");
+    if (opener) document.getElementById(opener.dataset.open)?.showModal();
+    if (event.target.matches("dialog, [data-close]")) event.target.closest("dialog").close();
+    if (event.target.closest("[data-dismiss]")) find("#toasts").replaceChildren();
+  });
+
+  // Ages
+
+  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  setInterval(() => {
+    for (const time of all("time[data-ago]")) {
+      const passed = (Date.now() - Date.parse(time.dateTime)) / 1000;
+      const unit = units.find(([, size]) => passed >= size);
+      const text = unit ? `${Math.floor(passed / unit[1])} ${unit[0]}${time.dataset.ago}` : "now";
+      if (time.textContent !== text) time.textContent = text;
+    }
+  }, 5000);
+
+  // The end of a conversation stays in view, if it is in view
+
+  let atEnd = true;
+  const root = document.documentElement;
+  const isAtEnd = () => root.scrollHeight - root.clientHeight - window.scrollY < 120;
+  addEventListener("scroll", () => (atEnd = isAtEnd()), { passive: true });
+  const follow = () => find("[data-follow]") && atEnd && window.scrollTo(0, root.scrollHeight);
+  document.addEventListener("htmx:after:sse:message", follow);
+  addEventListener("load", () => {
+    if (find("[data-follow]") && !location.hash) window.scrollTo(0, root.scrollHeight);
+  });
+
+  // A page that was put before others keeps what is in view in its place
+
+  let height = 0;
+  document.addEventListener("htmx:before:swap", (event) => {
+    height = event.target.closest?.("[data-earlier]") ? root.scrollHeight - window.scrollY : 0;
+  });
+  document.addEventListener("htmx:after:swap", () => {
+    if (height) window.scrollTo(0, root.scrollHeight - height);
+    height = 0;
+  });
+
+  // The state of the connection
+
+  document.addEventListener("htmx:sse:error", () => root.classList.add("offline"));
+  document.addEventListener("htmx:after:sse:connection", () => root.classList.remove("offline"));
+  document.addEventListener("htmx:error", (event) => {
+    if (event.detail.ctx?.request?.method === "POST") root.classList.add("offline");
+  });
+
+  // A form is emptied when it was sent; one that failed keeps its text
+
+  document.addEventListener("htmx:after:request", (event) => {
+    const { ctx } = event.detail;
+    if (ctx.response.status < 400) find("#toasts").replaceChildren();
+    if (ctx.response.status < 400 && ctx.sourceElement.matches("form[data-reset]")) {
+      ctx.sourceElement.reset();
+      find("#uploads")?.replaceChildren();
+    }
+  });
+
+  // Uploads: each file is sent when it is chosen, and named by its digest in the message
+
+  document.addEventListener("change", async (event) => {
+    if (!event.target.matches("input[type=file]")) return;
+    for (const file of event.target.files) {
+      const answer = await fetch(`/v1/attachments?name=${encodeURIComponent(file.name)}`, {
+        method: "POST",
+        headers: { "Standfast-Request": "1", "Content-Type": file.type || "application/octet-stream" },
+        body: file,
+      });
+      const made = await answer.json();
+      const chip = document.createElement("span");
+      chip.className = "chip";
+      chip.textContent = answer.ok ? file.name : `${file.name}: ${made.detail}`;
+      if (answer.ok) {
+        const named = document.createElement("input");
+        Object.assign(named, { type: "hidden", name: "attachment", value: made.digest });
+        chip.append(named);
+      }
+      find("#uploads").append(chip);
+    }
+    event.target.value = "";
+  });
+})();

@@ -1,0 +1,222 @@
+"""Agents with their tools and plugins; and a try of a tool, through dispatch and approval."""
+
+from __future__ import annotations
+
+import copy
+import json
+import secrets
+from typing import Any, Final
+
+import htpy as h
+from starlette.responses import Response
+
+from standfast.errors import Code, RequestRefused
+from standfast.model.capability import AutoApproval, Capability
+from standfast.model.session import SessionId
+from standfast.plugins.hook import HOOKS
+from standfast.protocols.standard.plugin import StandardProtocol
+from standfast.providers.script import Reply, ScriptedCall
+from standfast.providers.scripted import ScriptedModel
+from standfast.runtime.agent_definition import AgentDefinition
+from standfast.runtime.http_values import CreateSession
+from standfast.runtime.sessions.session_plugins import PluginInfo
+from standfast.server.calls import Call, Route
+from standfast.server.credentials import Scope
+from standfast.server.sessions import create_session
+from standfast.server.turns import start_turn
+from standfast.workbench.forms import FORM, field, json_object, read_form
+from standfast.workbench.parts import empty, state_badge
+from standfast.workbench.session_page import session_header, session_tabs
+from standfast.workbench.session_reader import read_now
+from standfast.workbench.shell import page, redirect
+from standfast.workbench.words import count, duration
+
+
+async def tools_page(call: Call) -> Response:
+    """Show each agent with its tools."""
+    agents = list(call.server.agents.values())
+    may_try = call.credential.allows(Scope.RUN)
+    main = [
+        h.header(".top")[h.h1["Tools"], h.p(".muted")[count(len(agents), "agent")]],
+        [_agent_html(agent, may_try) for agent in agents]
+        or empty("No agents", ["Name some: ", h.code["standfast serve APP"]]),
+    ]
+    return await page(call, title="Tools", place="tools", main=main)
+
+
+def _agent_html(agent: AgentDefinition[Any, Any], may_try: bool) -> h.Element:
+    tools = agent.registry.capabilities()
+    plugins = [str(getattr(plugin, "id", type(plugin).__name__)) for plugin in agent.plugins]
+    return h.section(".stack", id=f"agent-{agent.name}")[
+        h.header(".top.start")[
+            h.h2[agent.name],
+            h.div(".facts")[
+                h.span["Model ", h.b[agent.model_id]],
+                h.span["Protocol ", h.b[agent.protocol.id]],
+                bool(plugins) and h.span["Plugins ", h.b[", ".join(plugins)]],
+                h.span["Queue ", h.b[agent.queue]],
+            ],
+        ],
+        [_tool_html(tool, agent.name if may_try else "") for tool in tools]
+        or h.p(".muted")["This agent has no tools of its own."],
+    ]
+
+
+def _tool_html(tool: Capability, agent: str) -> h.Element:
+    """A tool in one line, which opens: its contract, and a form to try it if *agent* is given."""
+    limits = tool.limits
+    facts = [
+        ("Side effect", str(tool.side_effect).replace("_", " ")),
+        ("After a crash", "runs again" if tool.idempotent else "never runs twice"),
+        ("Time limit", "the default" if limits.timeout_ms is None else duration(limits.timeout_ms)),
+        ("At once", str(limits.concurrency)),
+    ]
+    if isinstance(tool.approval_policy, AutoApproval):
+        facts.append(("Approved by rule", tool.approval_policy.auto.rule))
+    return h.details(".call")[
+        h.summary[
+            h.span(".name")[tool.name],
+            h.span(".brief", dir="auto")[tool.description],
+            tool.approval_policy != "none" and state_badge("waiting", "needs approval"),
+        ],
+        h.div(".inside")[
+            tool.description and h.p(".plain", dir="auto")[tool.description],
+            h.div(".facts")[[h.span[f"{name} ", h.b[text]] for name, text in facts]],
+            h.p(".label")["Input"],
+            h.pre(".value", tabindex="0", aria_label="Schema of the input")[
+                json.dumps(tool.input_schema, indent=2, ensure_ascii=False)
+            ],
+            agent and _try_form(tool, agent),
+        ],
+    ]
+
+
+def _try_form(tool: Capability, agent: str) -> h.Element:
+    names = list(tool.input_schema.get("properties", {}))
+    return h.form(".stack", hx_post="/tools/try", hx_swap="none")[
+        h.input(type="hidden", name="agent", value=agent),
+        h.input(type="hidden", name="tool", value=tool.name),
+        h.label[
+            h.span["Try it with these arguments"],
+            h.textarea(".code", name="arguments", rows=str(min(8, len(names) + 2)), spellcheck="false")[
+                json.dumps(dict.fromkeys(names, ""), indent=2)
+            ],
+        ],
+        h.div[h.button["Try it"]],
+        h.p(".muted.small")["The call takes every step of a model's call: limits, approval, journal."],
+    ]
+
+
+async def try_tool(call: Call) -> Response:
+    """Call a tool in a session of its own, as if the model had asked for it, and show the session."""
+    form = read_form(call)
+    name, tool = field(form, "agent"), field(form, "tool")
+    agent = call.server.agents.get(name)
+    if agent is None or all(one.name != tool for one in agent.registry.capabilities()):
+        raise RequestRefused(404, Code.UNKNOWN_TOOL, f"agent {name[:80]!r} has no tool {tool[:80]!r}")
+    arguments = json_object(field(form, "arguments") or "{}", "the arguments")
+    call.body = CreateSession(session_id=SessionId(f"try-{secrets.token_hex(4)}"), agent=name)
+    head = await create_session(call)
+    caller = calling_agent(agent, tool, arguments)
+    session = await call.runtime.session(head.session_id, agent=caller)
+    await start_turn(call, session, f"Try {tool}")
+    return redirect(f"/sessions/{head.session_id}")
+
+
+def calling_agent(
+    agent: AgentDefinition[Any, Any], tool: str, arguments: dict[str, Any]
+) -> AgentDefinition[Any, Any]:
+    """Return the agent with a model that asks for one call. Tools, plugins and limits are the agent's own."""
+    caller = copy.copy(agent)
+    called = ScriptedCall(name=tool, arguments=arguments)
+    replies = [Reply(tool_calls=(called,)), Reply(text="The tool has answered.")]
+    caller.model = ScriptedModel(replies, strict=False, name="try")
+    caller.protocol = StandardProtocol()
+    caller.output_type = None
+    return caller
+
+
+# Plugins of a session
+
+
+async def plugins_page(call: Call) -> Response:
+    """Show the plugins of a session: what each adds, and the hooks of all in the order in which they run."""
+    head = await call.head()
+    now = await read_now(call.runtime, head.session_id)
+    installed: list[PluginInfo] = []
+    if head.code is None and head.agent in call.server.agents:
+        installed = await (await call.working_session()).plugins.installed()
+    main = [
+        session_header(now, call.runtime.now_ms()),
+        session_tabs(head.session_id, "plugins"),
+        [_plugins_table(installed), _hooks_table(installed)]
+        if installed
+        else empty("No plugins to show", "The agent of this session is not known to this server."),
+    ]
+    return await page(call, title=f"Plugins of {head.session_id}", place="sessions", main=main)
+
+
+def _plugins_table(installed: list[PluginInfo]) -> h.Element:
+    return h.div(".scroll", tabindex="0", role="group", aria_label="Plugins")[
+        h.table(".data")[
+            h.thead[h.tr[[h.th[name] for name in ("Plugin", "Version", "Tools", "Actions", "Slots")]]],
+            h.tbody[
+                [
+                    h.tr[
+                        h.td[h.strong[one.id], one.summary and h.div(".muted.small")[one.summary]],
+                        h.td[one.version],
+                        h.td[", ".join(one.tools) or "–"],
+                        h.td[", ".join(one.actions) or "–"],
+                        h.td[", ".join(one.slots) or "–"],
+                    ]
+                    for one in installed
+                ]
+            ],
+        ]
+    ]
+
+
+def _hooks_table(installed: list[PluginInfo]) -> h.Node:
+    order = {kind: [one.id for one in installed if kind in one.hooks] for kind in HOOKS}
+    used = {kind: ids for kind, ids in order.items() if ids}
+    if not used:
+        return None
+    return h.section(".stack")[
+        h.h2["Hooks, in order"],
+        h.div(".scroll", tabindex="0", role="group", aria_label="Hooks")[
+            h.table(".data")[
+                h.thead[h.tr[h.th["Hook"], h.th["Plugins"], h.th["If one fails"]]],
+                h.tbody[
+                    [
+                        h.tr[
+                            h.td[h.code[kind]],
+                            h.td[" → ".join(ids)],
+                            h.td[str(HOOKS[kind].on_failure).replace("_", " ")],
+                        ]
+                        for kind, ids in used.items()
+                    ]
+                ],
+            ]
+        ],
+    ]
+
+
+ROUTES: Final = (
+    Route(method="GET", path="/tools", scope=Scope.READ, handler=tools_page, answer=str),
+    Route(
+        method="POST",
+        path="/tools/try",
+        scope=Scope.RUN,
+        handler=try_tool,
+        body=bytes,
+        form=FORM,
+        status=204,
+    ),
+    Route(
+        method="GET",
+        path="/sessions/{session_id}/plugins",
+        scope=Scope.READ,
+        handler=plugins_page,
+        answer=str,
+    ),
+)

@@ -1,0 +1,269 @@
+"""One turn: its waterfall, and its journal step by step, from which a fork continues."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import htpy as h
+import msgspec
+from starlette.responses import Response
+
+from standfast.model.journal import EditedCall, JournalEdit, JournalStep
+from standfast.model.session import SessionId
+from standfast.runtime.http_values import Fork
+from standfast.server.calls import Call, Route
+from standfast.server.credentials import Scope
+from standfast.server.problems import malformed
+from standfast.server.sessions import fork_session
+from standfast.workbench.conversation import items_of
+from standfast.workbench.conversation_html import Options, item_html
+from standfast.workbench.forms import FORM, field, read_form
+from standfast.workbench.parts import empty
+from standfast.workbench.session_page import session_header, session_tabs
+from standfast.workbench.session_reader import read_now
+from standfast.workbench.shell import page, redirect
+from standfast.workbench.waterfall import bars_of, waterfall_html
+from standfast.workbench.words import count, duration, moment, pretty, tokens
+
+_PATH: Final = "/sessions/{session_id}/turns/{turn_id}"
+
+
+class WaterfallQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Only spans that failed."""
+
+    failures: bool = False
+
+
+async def waterfall_page(call: Call) -> Response:
+    """Show the spans of a turn over time."""
+    asked: WaterfallQuery = call.query
+    session, turn_id = await call.session(), call.path["turn_id"]
+    bars = bars_of(await session.spans(turn_id), failures=asked.failures)
+    place = f"/sessions/{session.session_id}/turns/{turn_id}/waterfall"
+    main = [
+        *await _top(call, turn_id, "waterfall"),
+        h.nav(".row", aria_label="Filter")[
+            h.a(".button", href=place, aria_current=None if asked.failures else "page")["All spans"],
+            h.a(".button", href=f"{place}?failures=true", aria_current="page" if asked.failures else None)[
+                "Failures"
+            ],
+        ],
+        h.div(".panel")[waterfall_html(bars)]
+        if bars
+        else empty("Nothing failed" if asked.failures else "No spans", "There is nothing to draw here."),
+    ]
+    return await page(call, title=f"Waterfall of {turn_id}", place="sessions", main=main)
+
+
+async def _top(call: Call, turn_id: str, current: str) -> list[h.Node]:
+    """The header of the session, and the views of the turn."""
+    head = await call.head()
+    now = await read_now(call.runtime, head.session_id)
+    path = f"/sessions/{head.session_id}"
+    views = (
+        (f"{path}#turn-{turn_id}", "Turn", ""),
+        (f"{path}/turns/{turn_id}/waterfall", "Waterfall", "waterfall"),
+        (f"{path}/turns/{turn_id}/journal", "Journal", "journal"),
+    )
+    return [
+        session_header(now, call.runtime.now_ms()),
+        session_tabs(head.session_id, "turn"),
+        h.nav(".row", aria_label="Views of this turn")[
+            [
+                h.a(".button", href=address, aria_current="page" if name == current else None)[title]
+                for address, title, name in views
+            ]
+        ],
+    ]
+
+
+# Time travel
+
+
+class StepQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of the input to look at, from 1."""
+
+    step: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1
+
+
+async def journal_page(call: Call) -> Response:
+    """Step through the journal of a turn: what the machine knew and decided after each input."""
+    asked: StepQuery = call.query
+    session, turn_id = await call.session(), call.path["turn_id"]
+    steps = await session.journal(turn_id)
+    number = min(asked.step, len(steps))
+    place = f"/sessions/{session.session_id}/turns/{turn_id}/journal"
+    options = Options(
+        now_ms=call.runtime.now_ms(),
+        session_id=session.session_id,
+        files=f"/sessions/{session.session_id}/files",
+    )
+    main = [
+        *await _top(call, turn_id, "journal"),
+        h.div(".travel")[
+            h.nav(".steps", aria_label="Inputs of the journal")[
+                [
+                    h.a(
+                        href=f"{place}?step={one.number}",
+                        aria_current="step" if one.number == number else None,
+                        data_row=True,
+                    )[h.span[str(one.number)], _title(one)]
+                    for one in steps
+                ]
+            ],
+            h.div(".stack")[
+                _steps_nav(place, number, len(steps)),
+                _step_html(steps, number, options),
+                call.credential.allows(Scope.RUN)
+                and _fork_form(session.session_id, turn_id, steps[number - 1]),
+            ],
+        ],
+    ]
+    return await page(call, title=f"Journal of {turn_id}", place="sessions", main=main)
+
+
+def _title(step: JournalStep) -> str:
+    """Return an input in words: its kind, and the tool, the stage or the call that it is about."""
+    kind = str(step.input.get("type", "input")).replace("_", " ")
+    about = next((step.input[name] for name in ("name", "stage", "call_id") if step.input.get(name)), "")
+    return f"{kind} {about}".strip()
+
+
+def _steps_nav(place: str, number: int, last: int) -> h.Element:
+    return h.nav(".row.apart", aria_label="Steps")[
+        h.a(".button", href=f"{place}?step={number - 1}", rel="prev")["Before"] if number > 1 else h.span,
+        h.span(".muted")[f"Input {number} of {last}"],
+        h.a(".button", href=f"{place}?step={number + 1}", rel="next")["Next"] if number < last else h.span,
+    ]
+
+
+def _step_html(steps: list[JournalStep], number: int, options: Options) -> h.Node:
+    """What came in, what the machine decided, and what it knew then."""
+    step = steps[number - 1]
+    said = [message for one in steps[:number] for message in one.messages]
+    numbered = [(f"step{place}", message) for place, message in enumerate(said)]
+    return [
+        h.section(".panel")[
+            h.h2[_title(step)],
+            h.div(".facts")[
+                h.span[moment(step.at_ms)],
+                number > 1 and h.span["after ", h.b[duration(max(0, step.at_ms - steps[0].at_ms))]],
+                h.span["phase ", h.b[step.phase]],
+                h.span[count(step.model_calls, "model call")],
+                step.usage.total > 0 and h.span[f"{tokens(step.usage.total)} tokens"],
+                bool(step.running) and h.span["running calls ", h.b[", ".join(map(str, step.running))]],
+                bool(step.waits) and h.span["waits for ", h.b[", ".join(wait.kind for wait in step.waits)]],
+            ],
+            h.p(".label")["Came in"],
+            h.pre(".value", tabindex="0", aria_label="The input")[pretty(step.input)],
+            h.p(".label")["Decided"],
+            h.pre(".value", tabindex="0", aria_label="The commands")[pretty(list(step.commands))]
+            if step.commands
+            else h.p(".muted")["Nothing: it needs another input first."],
+        ],
+        h.h2["What it knew"],
+        h.div(".turn")[[item_html(item, options) for item in items_of(numbered, "", {}, step.waits)]],
+    ]
+
+
+def _fork_form(session_id: str, turn_id: str, step: JournalStep) -> h.Element:
+    """A fork that continues after this input, or after another outcome of it."""
+    kind = str(step.input.get("type"))
+    edits: list[h.Node] = []
+    if kind == "tool_settled":
+        edits = [
+            h.label[
+                h.span["The tool's result, as JSON (empty: as it was)"],
+                h.textarea(".code", name="value", rows="3", spellcheck="false"),
+            ],
+            h.label[h.span["or its failure"], h.input(name="error", autocomplete="off")],
+        ]
+    elif kind == "model_replied":
+        edits = [
+            h.label[
+                h.span["The model's reply (empty: as it was)"],
+                h.textarea(name="text", rows="3", dir="auto"),
+            ],
+            h.label[
+                h.span['with these calls, as JSON: [["tool", {"name": 1}]]'],
+                h.textarea(".code", name="calls", rows="2", spellcheck="false"),
+            ],
+        ]
+    return h.form(".panel", hx_post=f"/sessions/{session_id}/turns/{turn_id}/continue", hx_swap="none")[
+        h.h2["Continue from here in a fork"],
+        h.p(".muted.small")[
+            "A new session replays the journal up to this input. Calls without a result run again."
+        ],
+        h.input(type="hidden", name="step", value=str(step.number)),
+        edits,
+        h.div[h.button(".primary")["Fork after this input"]],
+    ]
+
+
+async def continue_from(call: Call) -> Response:
+    """Fork a session in the middle of a turn, with another outcome if one is given, and show it."""
+    form, head = read_form(call), await call.head()
+    number = field(form, "step")
+    if not number.isdigit():
+        raise malformed(f"step must be a number, got {number[:20]!r}")
+    call.body = Fork(
+        session_id=SessionId(f"{head.session_id[:50]}-{secrets.token_hex(3)}"),
+        at=call.path["turn_id"],
+        input=int(number),
+        edit=_edit(form),
+    )
+    return redirect(f"/sessions/{(await fork_session(call)).session_id}")
+
+
+def _edit(form: Mapping[str, list[str]]) -> JournalEdit | None:
+    """Return the other outcome that a form describes, if it describes one."""
+    value, error, text, calls = (field(form, name) for name in ("value", "error", "text", "calls"))
+    if value or error:
+        return JournalEdit(value=_json(value, "the result") if value else None, error=error or None)
+    if text or calls:
+        asked = _json(calls, "the calls") if calls else []
+        try:
+            made = tuple(EditedCall(name=str(name), arguments=dict(given)) for name, given in asked)
+        except (TypeError, ValueError):
+            raise malformed('the calls must look like [["tool", {"name": 1}]]') from None
+        return JournalEdit(text=text, calls=made)
+    return None
+
+
+def _json(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise malformed(f"{what} is not JSON: {error}") from None
+
+
+ROUTES: Final = (
+    Route(
+        method="GET",
+        path=f"{_PATH}/waterfall",
+        scope=Scope.READ,
+        handler=waterfall_page,
+        query=WaterfallQuery,
+        answer=str,
+    ),
+    Route(
+        method="GET",
+        path=f"{_PATH}/journal",
+        scope=Scope.READ,
+        handler=journal_page,
+        query=StepQuery,
+        answer=str,
+    ),
+    Route(
+        method="POST",
+        path=f"{_PATH}/continue",
+        scope=Scope.RUN,
+        handler=continue_from,
+        body=bytes,
+        form=FORM,
+        status=204,
+    ),
+)

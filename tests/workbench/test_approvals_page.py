@@ -1,0 +1,154 @@
+"""The inbox of approvals in a browser, with one person and with two."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from workbench_stage import Workbench
+
+pytestmark = pytest.mark.slow
+
+
+def ask(stage: Workbench, session_id: str, cents: int = 500) -> str:
+    """Ask for a refund, and return the id of the request."""
+    result = stage.say(session_id, f'call refund {{"order_id": "A1", "cents": {cents}}}')
+    return str(result.waits[0].wait_id)
+
+
+def test_an_empty_inbox_says_what_will_appear(stage: Workbench, page: Page) -> None:
+    """Ours: an empty place says what would be here."""
+    page.goto(f"{stage.url}/approvals")
+    expect(page.locator(".empty")).to_contain_text("No decision is due")
+    expect(page).to_have_title("Approvals · Standfast")
+
+
+def test_a_request_appears_by_itself_and_the_title_counts_it(stage: Workbench, page: Page) -> None:
+    """Ours: the inbox is live, and the title of its page has the count."""
+    page.goto(f"{stage.url}/approvals")
+    one = ask(stage, "inbox-1", 1)
+    expect(page.locator(f"#request-{one}")).to_contain_text("refund")
+    expect(page.locator("#pending")).to_contain_text("1")
+    expect(page).to_have_title("(1) Approvals · Standfast")
+    page.locator(f"#request-{one}").get_by_role("button", name="Approve").click()
+    expect(page).to_have_title("Approvals · Standfast")
+    page.goto(f"{stage.url}/sessions/inbox-1")
+    expect(page.locator("#turns")).to_contain_text("refunded A1 1")
+
+
+def test_the_call_and_what_led_to_it_are_shown_exactly(stage: Workbench, page: Page) -> None:
+    """Ours: a person decides about the exact call, and can see the turn that asks."""
+    one = ask(stage, "inbox-2", 1999)
+    page.goto(f"{stage.url}/approvals?q=inbox-2")
+    request = page.locator(f"#request-{one}")
+    expect(request.locator(".arguments").first).to_contain_text("1999")
+    expect(request).to_contain_text("expires in 23 h")
+    request.get_by_text("What led to this").click()
+    expect(request.locator(".context .entry.user")).to_contain_text("call refund")
+    request.locator(".name").first.click()
+    page.wait_for_url(f"{stage.url}/approvals/{one}")
+    expect(page.locator("main")).to_contain_text("I use a tool.")
+    page.locator(".request").get_by_label("Reason").fill("not this week")
+    page.get_by_role("button", name="Deny").click()
+    expect(page.locator(".request")).to_contain_text("Denied by Ada")
+    expect(page.locator(".request")).to_contain_text("not this week")
+
+
+def test_edited_arguments_show_a_diff_and_are_what_runs(stage: Workbench, page: Page) -> None:
+    """Ours: a person may change the arguments, sees the difference, and the tool runs with them."""
+    one = ask(stage, "inbox-3", 1999)
+    page.goto(f"{stage.url}/approvals/{one}")
+    page.get_by_text("Edit the arguments").click()
+    field = page.get_by_label("As JSON")
+    field.fill('{"order_id": "A1", "cents": 10')
+    expect(page.locator("#toasts")).to_contain_text("not JSON")
+    field.fill('{"order_id": "A1", "cents": 10}')
+    expect(page.locator(".diff del")).to_contain_text("1999")
+    expect(page.locator(".diff ins")).to_contain_text("10")
+    page.get_by_role("button", name="Approve").click()
+    expect(page.locator(".request")).to_contain_text("with edited arguments")
+    page.goto(f"{stage.url}/sessions/inbox-3")
+    expect(page.locator("#turns")).to_contain_text("refunded A1 10")
+
+
+def test_edited_arguments_that_do_not_fit_are_refused(stage: Workbench, page: Page) -> None:
+    """Ours: the tool's contract holds for edited arguments, too; the request stays open."""
+    one = ask(stage, "inbox-4")
+    page.goto(f"{stage.url}/approvals/{one}")
+    page.get_by_text("Edit the arguments").click()
+    page.get_by_label("As JSON").fill('{"order_id": "A1", "cents": "many"}')
+    page.get_by_role("button", name="Approve").click()
+    expect(page.locator("#toasts")).to_contain_text("do not fit")
+    expect(page.get_by_role("button", name="Approve")).to_be_visible()
+    stage.run(stage.runtime.deny(one))
+
+
+def test_two_people_decide_one_request_and_one_of_them_wins(
+    stage: Workbench, browser: Browser, page: Page
+) -> None:
+    """Ours: a request is decided once; each person sees who decided."""
+    one = ask(stage, "inbox-5")
+    with stage.person(browser, "read", "approve", name="Bob") as bob:
+        bob.goto(f"{stage.url}/approvals/{one}")
+        page.goto(f"{stage.url}/approvals/{one}")
+        bob.evaluate("document.querySelector('#live').remove()")  # Bob's page is late
+        page.get_by_role("button", name="Approve").click()
+        expect(page.locator(".request")).to_contain_text("Approved by Ada")
+        bob.get_by_role("button", name="Deny").click()
+        expect(bob.locator("#toasts")).to_contain_text("Something else came first")
+        bob.reload()
+        expect(bob.locator(".request")).to_contain_text("Approved by Ada")
+
+
+def test_a_decision_of_another_person_shows_up_by_itself(
+    stage: Workbench, browser: Browser, page: Page
+) -> None:
+    """Ours: several people can work at once."""
+    one = ask(stage, "inbox-6")
+    with stage.person(browser, name="Bob") as bob:
+        bob.goto(f"{stage.url}/approvals/{one}")
+        page.goto(f"{stage.url}/approvals?q=inbox-6")
+        page.locator(f"#request-{one}").get_by_role("button", name="Approve").click()
+        expect(bob.locator(".request")).to_contain_text("Approved by Ada")
+    page.goto(f"{stage.url}/approvals?state=decided&q=inbox-6")
+    expect(page.locator(".request")).to_contain_text("Approved by Ada")
+
+
+def test_a_form_that_is_being_filled_in_survives_an_update(stage: Workbench, page: Page) -> None:
+    """Ours: an update of the list leaves what a person writes alone."""
+    one = ask(stage, "inbox-7")
+    page.goto(f"{stage.url}/approvals")
+    request = page.locator(f"#request-{one}")
+    request.get_by_text("Edit the arguments").click()
+    request.get_by_label("Reason").fill("half a sent")
+    request.get_by_text("What led to this").click()
+    expect(request.locator(".context .entry.user")).to_contain_text("call refund")
+    other = ask(stage, "inbox-8")
+    expect(page.locator(f"#request-{other}")).to_be_visible()
+    assert request.get_by_label("Reason").input_value() == "half a sent"
+    expect(request.get_by_label("As JSON")).to_be_visible()
+    expect(request.locator(".context .entry.user")).to_contain_text("call refund")
+    for waiting in (one, other):
+        stage.run(stage.runtime.deny(waiting))
+    expect(page.locator(".request")).to_have_count(0)
+
+
+def test_the_inbox_works_with_keys_alone(stage: Workbench, page: Page) -> None:
+    """Ours: every view works keyboard-first, and `?` lists the keys."""
+    one = ask(stage, "inbox-9")
+    page.goto(stage.url)
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("approve, deny")
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("a")
+    page.wait_for_url(f"{stage.url}/approvals")
+    page.keyboard.press("/")
+    page.keyboard.type("inbox-9")
+    expect(page.locator(".request")).to_have_count(1)
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{stage.url}/approvals/{one}")
+    page.keyboard.press("a")
+    page.keyboard.press("Enter")
+    expect(page.locator(".request")).to_contain_text("Approved by Ada")

@@ -1,0 +1,132 @@
+"""Branches, comparison, tools, plugins, usage and grants in a browser."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+from workbench_stage import Workbench
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_fork_from_a_message_is_drawn_and_compared(stage: Workbench, page: Page) -> None:
+    """Ours: fork from any message; the graph shows the branches; two are shown side by side."""
+    for word in ("one", "two", "three"):
+        stage.say("trunk", f"say {word}")
+    page.goto(f"{stage.url}/sessions/trunk")
+    entry = page.locator("#turns .turn").nth(1).locator(".entry").last
+    entry.hover()
+    entry.get_by_role("button", name="Fork from here").click()
+    page.wait_for_url(f"{stage.url}/sessions/trunk-*")
+    forked = page.url.rpartition("/")[2]
+    expect(page.locator("#turns .turn")).to_have_count(2)
+    page.get_by_role("textbox", name="Message").fill("say other")
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.locator("#turns .turn")).to_have_count(3)
+    page.get_by_role("link", name="Branches").click()
+    graph = page.locator(".graph svg")
+    expect(graph.locator("circle")).to_have_count(4)
+    expect(graph.locator("circle.head")).to_have_count(2)
+    expect(graph).to_contain_text("this session")
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_url(f"{stage.url}/sessions/{forked}/compare?other=trunk")
+    expect(page.locator("main")).to_contain_text("2 turns shared")
+    left, right = page.locator(".columns > section").all()
+    expect(left.locator(".prose")).to_have_text("other")
+    expect(right.locator(".prose")).to_have_text("three")
+    page.go_back()
+    expect(graph).to_be_visible()
+
+
+def test_a_rewound_turn_stays_in_the_graph(stage: Workbench, page: Page) -> None:
+    """Ours: the graph shows what a rewind left behind."""
+    for word in ("one", "two"):
+        stage.say("back", f"say {word}")
+    stage.run(stage.runtime.rewind("back"))
+    stage.say("back", "say else")
+    page.goto(f"{stage.url}/sessions/back/branches")
+    expect(page.locator(".graph circle")).to_have_count(3)
+    expect(page.locator(".graph circle.off")).to_have_count(1)
+
+
+def test_a_tool_is_tried_through_dispatch_and_approval(stage: Workbench, page: Page) -> None:
+    """Ours: the catalog has a form that makes a call as a model would, approval included."""
+    page.goto(f"{stage.url}/tools")
+    tool = page.locator("#agent-clerk details").filter(has_text="Refund an order")
+    expect(tool).to_contain_text("needs approval")
+    tool.locator("summary").click()
+    tool.get_by_label("Try it with these arguments").fill('{"order_id": "B2", "cents": 7}')
+    tool.get_by_role("button", name="Try it").click()
+    page.wait_for_url(f"{stage.url}/sessions/try-*")
+    page.get_by_role("button", name="Approve", exact=True).click()
+    expect(page.locator("#turns")).to_contain_text("The tool has answered.")
+    page.locator("#turns details.call summary").click()
+    expect(page.locator("#turns").get_by_label("Result")).to_contain_text("refunded B2 7")
+
+
+def test_arguments_that_do_not_fit_come_back_as_a_failed_call(stage: Workbench, page: Page) -> None:
+    """Ours: try-it shows the tool's own refusal."""
+    page.goto(f"{stage.url}/tools")
+    tool = page.locator("#agent-clerk details").filter(has_text="Look an order up")
+    tool.locator("summary").click()
+    tool.get_by_label("Try it with these arguments").fill("not json")
+    tool.get_by_role("button", name="Try it").click()
+    expect(page.locator("#toasts")).to_contain_text("not JSON")
+    tool.get_by_label("Try it with these arguments").fill('{"wrong": 1}')
+    tool.get_by_role("button", name="Try it").click()
+    page.wait_for_url(f"{stage.url}/sessions/try-*")
+    expect(page.locator("#turns .call")).to_contain_text("failed")
+
+
+def test_the_plugins_of_a_session_are_listed_with_their_hooks(stage: Workbench, page: Page) -> None:
+    """Ours: what each plugin adds, and the hooks in the order in which they run."""
+    stage.say("plugged", "say hello")
+    page.goto(f"{stage.url}/sessions/plugged/plugins")
+    expect(page.locator("main")).to_contain_text("standard")
+
+
+def test_usage_is_shown_by_agent_model_and_session(stage: Workbench, page: Page) -> None:
+    """Ours: tokens by agent, model, source and session."""
+    stage.say("spent", "say hello")
+    page.goto(f"{stage.url}/usage")
+    expect(page.locator(".cards")).to_contain_text("Model calls")
+    expect(page.locator("main")).to_contain_text("test:workbench")
+    expect(page.get_by_label("By day").locator("tbody tr")).to_have_count(1)
+    page.get_by_role("link", name="spent").click()
+    page.wait_for_url(f"{stage.url}/sessions/spent")
+
+
+def test_a_grant_approves_later_calls_until_it_is_revoked(stage: Workbench, page: Page) -> None:
+    """Ours: approve by a grant with a rule; it is listed with who gave it, and can be revoked."""
+    ask = 'call refund {"order_id": "A1", "cents": %d}'
+    stage.say("granted", ask % 500)
+    page.goto(f"{stage.url}/sessions/granted")
+    page.get_by_text("Approve such calls in the future").click()
+    page.get_by_label("If this is true").fill("kwargs['cents'] <= 600")
+    page.get_by_role("button", name="Approve and grant").click()
+    expect(page.locator("#turns")).to_contain_text("refunded A1 500")
+    assert "refunded" in stage.say("granted", ask % 600).output
+    assert stage.say("granted", ask % 700).waits
+    stage.run(stage.runtime.session_handle("granted").cancel())
+    page.goto(f"{stage.url}/grants")
+    expect(page.locator(".request")).to_contain_text("kwargs['cents'] <= 600")
+    expect(page.locator(".request")).to_contain_text("given by Ada")
+    page.get_by_role("button", name="Revoke").click()
+    expect(page.locator(".request")).to_contain_text("Revoked by Ada")
+    assert stage.say("granted", ask % 600).waits
+
+
+def test_operations_show_what_waits_and_what_no_process_runs(stage: Workbench, page: Page) -> None:
+    """Ours: counts of turns, triggers, stuck turns; an operator prunes."""
+    stage.say("asks", 'call refund {"order_id": "A1", "cents": 5}')
+    stage.run(stage.runtime.add_trigger("nightly", "cron", "asks", schedule="0 3 * * *"))
+    page.goto(f"{stage.url}/operations")
+    expect(page.locator(".card").filter(has_text="Waiting turns")).not_to_contain_text("0")
+    expect(page.locator("main")).to_contain_text("Every turn that can run is running.")
+    expect(page.get_by_label("Triggers", exact=True)).to_contain_text("nightly")
+    expect(page.get_by_label("Turns that wait")).to_contain_text("asks")
+    expect(page.get_by_label("Records in the store")).to_contain_text("turns")
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Prune").click()
+    expect(page.locator("#pruned")).to_contain_text("Deleted 0 sessions")
+    stage.run(stage.runtime.remove_trigger("nightly"))

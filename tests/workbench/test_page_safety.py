@@ -1,0 +1,197 @@
+"""What pages must never do: run what a model, a tool, a file name or a person wrote; ask another server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from payloads import PAYLOADS
+from playwright.sync_api import Browser, Page, expect
+from workbench_stage import PIXEL, Workbench
+
+from standfast import Attachment
+
+pytestmark = pytest.mark.slow
+WATCH = """
+window.hits = [];
+window.xss = () => { window.hits.push(new Error().stack); return 1; };
+document.addEventListener("securitypolicyviolation", (event) => window.hits.push(event.violatedDirective));
+"""
+
+
+@pytest.fixture(scope="module")
+def attacked(stage: Workbench) -> Workbench:
+    """A server whose sessions have every payload in every field that others fill."""
+    for payload in PAYLOADS:
+        stage.say("words", f"say {payload}")
+    for chunk in (PAYLOADS[:31], PAYLOADS[31:]):
+        calls = [["order", {"order_id": payload, payload: payload}] for payload in chunk]
+        calls += [["order", {"order_id": payload}] for payload in chunk]
+        stage.say("tools", f"calls {json.dumps(calls)}")
+    files = [
+        Attachment(PIXEL, "image/png" if place % 2 else "text/plain", name)
+        for place, name in enumerate(PAYLOADS)
+    ]
+    stage.say("files", ["look", *files])
+    stage.say("asked", f"calls {json.dumps([['refund', {'order_id': one, 'cents': 1}] for one in PAYLOADS])}")
+    for one in stage.run(stage.runtime.approvals(session="asked", pending=True))[:30]:
+        stage.run(
+            stage.runtime.deny(one.approval_id, reason=str(one.kwargs["order_id"]), decided_by="<b>x</b>")
+        )
+    stage.say("code", "\n".join(f"print({payload!r})" for payload in PAYLOADS), agent="coder")
+
+    async def queue() -> None:
+        session = await stage.runtime.session("asked", agent=stage.runtime.agents["clerk"])
+        for payload in PAYLOADS[:10]:
+            await session.queue(payload)
+
+    stage.run(queue())
+    return stage
+
+
+@pytest.fixture(scope="module")
+def watched(attacked: Workbench, browser: Browser) -> Iterator[Page]:
+    with attacked.person(browser, name="<img src=x onerror=xss()>") as page:
+        page.add_init_script(WATCH)
+        yield page
+
+
+async def _first_turn(stage: Workbench) -> str:
+    return (await stage.runtime.session_handle("tools").turns())[0].turn_id
+
+
+def quiet(page: Page) -> Any:
+    """Return what a page has run that it must not; wait a moment for what comes late."""
+    page.wait_for_timeout(150)
+    return page.evaluate("window.hits")
+
+
+ADDRESSES = [
+    "/",
+    "/?q=%3Cscript%3Exss()%3C/script%3E",
+    "/sessions/words",
+    "/sessions/words/branches",
+    "/sessions/tools",
+    "/sessions/files",
+    "/sessions/asked",
+    "/sessions/code",
+    "/approvals",
+    "/approvals?skip=25",
+    "/approvals?state=decided",
+    "/approvals?state=decided&skip=25",
+    "/approvals?q=%22%3E%3Cimg%20src=x%20onerror=xss()%3E",
+    "/sessions/tools/turns/{turn}/journal?step=2",
+    "/sessions/tools/turns/{turn}/waterfall",
+    "/operations",
+    "/usage",
+]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_no_text_of_others_runs(attacked: Workbench, watched: Page, address: str) -> None:
+    """Ours: 60 payloads in every field that a model, a tool, a file name or a person fills; none executes."""
+    turn = attacked.run(_first_turn(attacked))
+    answer = watched.goto(f"{attacked.url}{address.format(turn=turn)}")
+    assert answer.status == 200
+    for _ in range(8):
+        watched.mouse.wheel(0, -100_000)
+        watched.wait_for_timeout(60)
+    for summary in watched.locator("summary").all()[:140]:
+        summary.evaluate("one => one.parentElement.open = true")
+    assert quiet(watched) == []
+
+
+def test_there_are_sixty_payloads_and_the_page_has_all_of_them(attacked: Workbench, watched: Page) -> None:
+    """Ours: the test above looks at pages that do show the payloads."""
+    assert len(PAYLOADS) >= 60
+    watched.goto(f"{attacked.url}/sessions/files")
+    shown = watched.locator("#turns .files").first.evaluate(
+        "one => [...one.querySelectorAll('img')].map(i => i.alt).concat(one.innerText)"
+    )
+    text = "\n".join(shown)
+    assert sum(" ".join(one.split())[:20] in " ".join(text.split()) for one in PAYLOADS) == len(PAYLOADS)
+
+
+def test_what_streams_is_text_as_well(attacked: Workbench, watched: Page) -> None:
+    """Ours: streamed pieces are swapped in by htmx, which must find no markup in them."""
+    watched.goto(f"{attacked.url}/sessions/words")
+    expect(watched.locator("html:not(.offline)")).to_have_count(1)
+    for payload in PAYLOADS[::6]:
+        attacked.say("words", f"say {payload}")
+    attacked.say("words", "say the end")
+    expect(watched.locator("#turns")).to_contain_text("the end")
+    assert quiet(watched) == []
+
+
+def test_pages_ask_no_other_server(stage: Workbench, browser: Browser) -> None:
+    """Ours: the network log has requests to our own server only."""
+    stage.say("net", "say ![x](https://example.org/x.png) [y](https://example.org)")
+    asked: list[str] = []
+    with stage.person(browser) as page:
+        page.on("request", lambda request: asked.append(request.url))
+        for address in ("/", "/sessions/net", "/sessions/net/branches", "/approvals", "/nowhere"):
+            page.goto(f"{stage.url}{address}")
+            page.wait_for_timeout(100)
+    assert asked
+    assert all(url.startswith(stage.url) for url in asked)
+
+
+def test_scripts_are_small_and_the_policy_has_no_unsafe_word(stage: Workbench, page: Page) -> None:
+    """Ours: at most 40 kB of compressed JavaScript; a strict policy; no inline script or style."""
+    import gzip
+
+    answer = page.goto(stage.url)
+    policy = answer.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    scripts = page.locator("script").evaluate_all("all => all.map(one => one.src)")
+    assert len(scripts) == 3
+    assert all(scripts)
+    sizes = [len(gzip.compress(page.request.get(url).body())) for url in scripts]
+    assert sum(sizes) <= 40_000
+    assert page.locator("[style], style").count() == 0
+
+
+def test_another_site_can_open_a_page_but_change_nothing(stage: Workbench, page: Page) -> None:
+    """Ours: a shared link works; a request that changes something needs our header and our origin."""
+    cookie = page.context.cookies()[0]
+    headers = {"cookie": f"{cookie['name']}={cookie['value']}", "accept": "text/html"}
+    opened = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    import httpx2
+
+    with httpx2.Client(base_url=stage.url, headers=headers) as other:
+        assert other.get("/approvals", headers=opened).status_code == 200
+        assert other.get("/v1/sessions", headers=opened).status_code == 403
+        image = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
+        assert other.get("/approvals", headers=image).status_code == 403
+        for extra in ({}, {"origin": "https://evil.example", "standfast-request": "1"}, opened):
+            answer = other.post("/sessions/net/cancel", headers=extra)
+            assert answer.status_code == 403
+
+
+def test_without_a_credential_pages_say_how_to_sign_in(stage: Workbench, browser: Browser) -> None:
+    """Ours: a page without a credential is refused, and says what to do."""
+    page = browser.new_page()
+    assert page.goto(f"{stage.url}/sessions/any").status == 401
+    expect(page.locator("#problem")).to_contain_text("standfast tokens link")
+    page.close()
+
+
+def test_signing_out_ends_the_credential(stage: Workbench, browser: Browser) -> None:
+    """Ours: after signing out, the cookie works no more."""
+    with stage.person(browser, name="Eve") as page:
+        cookies = page.context.cookies()
+        page.get_by_role("button", name="Sign out").click()
+        page.wait_for_url(f"{stage.url}/signin")
+        page.context.add_cookies(cookies)  # type: ignore[arg-type]
+        stage.run(_pause())
+        assert page.goto(stage.url).status == 401
+
+
+async def _pause() -> None:
+    import asyncio
+
+    await asyncio.sleep(1.1)  # a revoked token may be cached for a second

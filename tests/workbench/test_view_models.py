@@ -1,0 +1,145 @@
+"""View models: what pages show, as pure functions of records."""
+
+from __future__ import annotations
+
+import pytest
+
+from standfast.model.events import (
+    ModelCallStarted,
+    ReplyReceived,
+    TextStreamed,
+    ToolCallStarted,
+    TurnBegan,
+    TurnCommitted,
+)
+from standfast.model.limits import Usage
+from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from standfast.model.outcome import Finished
+from standfast.model.session import Entry, Segment, SessionHead
+from standfast.workbench.branches import family_of, graph_rows
+from standfast.workbench.conversation import CallView, Replied, Said, items_of, place_calls
+from standfast.workbench.live_turn import LiveTurn
+from standfast.workbench.markdown import render_markdown
+from standfast.workbench.words import ago, cost, duration, one_line, tokens
+
+
+def test_the_result_of_a_call_is_shown_with_the_call() -> None:
+    """Ours: a tool message is no item of its own; its call has the result."""
+    call = ToolCall(call_id=1, name="order", arguments={"order_id": "A1"})
+    said: list[tuple[str, Message]] = [
+        ("t.0", UserMessage(content="look")),
+        ("t.1", AssistantMessage(text="", tool_calls=(call,))),
+        ("t.2", ToolMessage(call_id=1, name="order", value={"cents": 5})),
+    ]
+    user, reply = items_of(said, "t", {})
+    assert isinstance(user, Said)
+    assert isinstance(reply, Replied)
+    (view,) = reply.calls
+    assert isinstance(view, CallView)
+    assert (view.state, view.value) == ("ok", {"cents": 5})
+
+
+def test_a_call_is_placed_at_the_only_line_that_calls_its_name() -> None:
+    """Ours: a call is placed only where there is no doubt; the others are listed below the code."""
+    code = "a = order('A1')\nfor i in range(2):\n    refund(i)\nrefund(3)\nreorder()"
+    made = [
+        CallView(call_id=1, name="order", brief=""),
+        CallView(call_id=2, name="refund", brief=""),
+        CallView(call_id=3, name="gone", brief=""),
+    ]
+    placed, loose = place_calls(code, made)
+    assert {line: [one.name for one in calls] for line, calls in placed.items()} == {1: ["order"]}
+    assert [one.name for one in loose] == ["refund", "gone"]
+
+
+def test_a_live_turn_folds_its_events() -> None:
+    """Ours: streamed text alone changes no other part of the page; a new model call begins a new text."""
+    live = LiveTurn()
+    assert live.feed(TurnBegan(turn_id="t", session_id="s"))
+    assert live.feed(ModelCallStarted(turn_id="t", number=1))
+    assert not live.feed(TextStreamed(turn_id="t", text="he"))
+    assert not live.feed(TextStreamed(turn_id="t", text="llo"))
+    assert live.text == "hello"
+    assert live.feed(ReplyReceived(turn_id="t", text="hello"))
+    assert live.text == ""
+    live.feed(ToolCallStarted(turn_id="t", call=ToolCall(call_id=1, name="order")))
+    assert list(live.calls) == [1]
+    live.feed(TurnCommitted(turn_id="t", outcome=Finished(text=""), usage=Usage(), depth=2))
+    assert (live.turn_id, live.calls) == ("", {})
+
+
+def segment(name: str, parent: str | None, session_id: str = "s") -> Segment:
+    entries = (Entry(at_ms=1, payload=UserMessage(content=name)),)
+    node = None if parent is None else f"{parent}.0"
+    return Segment(
+        segment_id=name,
+        session_id=session_id,
+        parent=node,
+        caused_by=name,
+        depth=0,
+        frame="initial",
+        entries=entries,
+    )
+
+
+def head(session_id: str, leaf: str, forked_from: str | None = None) -> SessionHead:
+    return SessionHead(
+        session_id=session_id, created_at=1, updated_at=1, leaf=f"{leaf}.0", depth=1, forked_from=forked_from
+    )
+
+
+def test_branches_get_lanes_and_turns_off_every_path_are_marked() -> None:
+    """Ours: the own path has the first lane; what a rewind left is on no session's path."""
+    segments = {one.segment_id: one for one in (
+        segment("a", None), segment("b", "a"), segment("c", "b"), segment("d", "b", "f"), segment("e", "a"),
+    )}  # fmt: skip
+    rows = graph_rows(segments, [head("s", "c"), head("f", "d", "s")], "s")
+    shown = {row.segment_id: (row.lane, row.active, row.heads) for row in rows}
+    assert shown["c"] == (0, True, ["s"])
+    assert shown["d"][1:] == (True, ["f"])
+    assert shown["e"][1:] == (False, [])
+    assert len({shown[name][0] for name in "cde"}) == 3
+
+
+def test_long_runs_of_turns_are_counted() -> None:
+    """Ours: the graph of a long session stays small."""
+    names = [f"n{number:03}" for number in range(50)]
+    segments = {name: segment(name, names[place - 1] if place else None) for place, name in enumerate(names)}
+    rows = graph_rows(segments, [head("s", names[-1])], "s")
+    assert len(rows) == 3
+    assert rows[1].label == "48 turns"
+    assert [row.parent for row in rows] == [None, 0, 1]
+
+
+def test_a_family_is_all_sessions_that_share_history() -> None:
+    """Ours: forks of forks belong to it, other sessions do not."""
+    heads = [head("a", "x"), head("b", "x", "a"), head("c", "x", "b"), head("z", "y")]
+    assert {one.session_id for one in family_of("c", heads)} == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("<b>x</b>", "&lt;b&gt;x&lt;/b&gt;"),
+        ("[x](javascript:y)", "[x](javascript:y)"),
+        ("![x](https://example.org/a.png)", "<a href="),
+        ("a\n\nb", '<p dir="auto">a</p><p dir="auto">b</p>'),
+    ],
+)
+def test_markdown_becomes_elements_of_a_closed_list(text: str, shown: str) -> None:
+    """Ours: HTML stays text, images become links, links lead to the web alone."""
+    html = str(render_markdown(text))
+    assert shown in html
+    assert "<img" not in html
+
+
+def test_numbers_are_written_as_people_read_them() -> None:
+    """Ours: times, tokens and money in one form everywhere."""
+    assert [duration(ms) for ms in (0, 0.4, 340, 1200, 125_000, 7_200_000)] == [
+        "0 ms", "<1 ms", "340 ms", "1.2 s", "2 min 5 s", "2 h",
+    ]  # fmt: skip
+    assert [ago(0, ms) for ms in (400, 40_000, 180_000, 90_000_000)] == ["now", "40 s", "3 min", "1 d"]
+    assert [tokens(number) for number in (812, 4_200, 1_300_000)] == ["812", "4.2k", "1.3M"]
+    assert cost(Usage(cost_nano_usd=2_100_000, priced=1, calls=1)) == "$0.0021"
+    assert cost(Usage(cost_nano_usd=1_200_000_000, priced=1, calls=2)) == "≥ $1.20"
+    assert one_line("a\n b  c", 4) == "a b…"

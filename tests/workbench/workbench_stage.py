@@ -1,0 +1,160 @@
+"""A server with the workbench in this process, a model that obeys the message, and a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import sys
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, BrowserContext, Page
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "server"))
+
+from server_stage import ServerStage, refund
+
+from standfast import Agent, ToolError, tool
+from standfast.model.limits import Usage
+from standfast.model.message import ToolMessage, UserMessage, text_of
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, RequestedCall, TextArrived
+from standfast.workbench import PAGES
+
+PIXEL = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c626001000000ff"
+    "ff03000006000557bfabd40000000049454e44ae426082"
+)
+"""A PNG of one pixel."""
+
+
+def picture(width: int, height: int) -> bytes:
+    """A PNG with a gradient."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = b"".join(
+        b"\0" + bytes(part for x in range(width) for part in (40 + y, 120 + x // 2, 150))
+        for y in range(height)
+    )
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = (chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+@tool(side_effect="read")
+def order(order_id: str) -> dict[str, Any]:
+    """Look an order up."""
+    if order_id == "none":
+        raise ToolError("ORDER_NOT_FOUND", f"there is no order {order_id}")
+    return {"id": order_id, "cents": 1999, "days_late": 6}
+
+
+class WorkbenchModel:
+    """Does what the user's message says: `say TEXT`, `call NAME JSON`, `calls JSON`, `stream N`, `hold`.
+
+    After a tool it says what the tool said. `hold` waits until `held` is set, in the middle of a stream.
+    """
+
+    model_id = "test:workbench"
+
+    def __init__(self) -> None:
+        self.held = asyncio.Event()
+        self.pause_s = 0.0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        last = request.messages[-1]
+        said = next(text_of(m.content) for m in reversed(request.messages) if isinstance(m, UserMessage))
+        word, _, rest = said.partition(" ")
+        usage = Usage(input=1200, output=80, calls=1)
+        if isinstance(last, ToolMessage):
+            shown = last.value if last.error is None else last.error.message
+            yield ReplyEnded(text=f"The tool said: {shown}", usage=usage)
+        elif word == "call":
+            name, _, arguments = rest.partition(" ")
+            call = RequestedCall(name=name, arguments=arguments or "{}")
+            yield ReplyEnded(text="I use a tool.", calls=(call,), usage=usage)
+        elif word == "calls":  # JSON: a list of the tool's name and its arguments
+            calls = tuple(
+                RequestedCall(name=one[0], arguments=json.dumps(one[1])) for one in json.loads(rest)
+            )
+            yield ReplyEnded(text="I use some tools.", calls=calls, usage=usage)
+        elif word == "stream":
+            count = int(rest)
+            for number in range(count):
+                yield TextArrived(f"{number} ")
+                await asyncio.sleep(self.pause_s)
+            yield ReplyEnded(text="".join(f"{number} " for number in range(count)), usage=usage)
+        elif word == "hold":
+            yield TextArrived("I am ")
+            await self.held.wait()
+            yield TextArrived("done")
+            yield ReplyEnded(text="I am done", usage=usage)
+        else:
+            text = rest if word == "say" else f"You said: {said}"
+            yield TextArrived(text)
+            yield ReplyEnded(text=text, usage=usage)
+
+    async def close(self) -> None:
+        pass
+
+
+class CodingModel(WorkbenchModel):
+    """Answers with the code that the user wrote, then says what it gave."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        last = request.messages[-1]
+        if isinstance(last, UserMessage) and not text_of(last.content).startswith("[cell "):
+            code = text_of(last.content)
+            yield ReplyEnded(text=f"```python\n{code}\n```")
+        else:
+            yield ReplyEnded(text="The code has run.")
+
+
+class Workbench(ServerStage):
+    """The server, and what tests do with it besides the browser."""
+
+    def __init__(self, home: Path, **options: Any) -> None:
+        self.model = WorkbenchModel()
+        agents = options.pop("agents", None) or [
+            Agent(self.model, name="clerk", tools=[order, refund]),
+            Agent(CodingModel(), name="coder", tools=[order, refund], protocol="code"),
+        ]
+        super().__init__(home, agents=agents, pages=PAGES, **options)
+
+    def __enter__(self) -> Workbench:
+        super().__enter__()
+        return self
+
+    def say(self, session_id: str, text: Any, agent: str = "clerk") -> Any:
+        """Run a turn until it ends or waits."""
+
+        async def work() -> Any:
+            session = await self.runtime.session(session_id, agent=self.runtime.agents[agent])
+            return await session.turn(text)
+
+        return self.run(work())
+
+    def link(self, *scopes: str, name: str = "Ada", tenant: str = "") -> str:
+        tokens = self.app.state.tokens
+        code = self.run(tokens.make_code(name=name, tenant=tenant, scopes=scopes or ("admin",)))
+        return f"{self.url}/signin?code={code}"
+
+    @contextmanager
+    def person(
+        self, browser: Browser, *scopes: str, name: str = "Ada", tenant: str = "", **options: Any
+    ) -> Iterator[Page]:
+        """A browser of a person who has signed in."""
+        context: BrowserContext = browser.new_context(viewport={"width": 1280, "height": 860}, **options)
+        try:
+            page = context.new_page()
+            page.goto(self.link(*scopes, name=name, tenant=tenant))
+            page.get_by_role("button", name="Sign in").click()
+            page.wait_for_url(f"{self.url}/")
+            yield page
+        finally:
+            context.close()
