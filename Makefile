@@ -4,10 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
-PYTEST := -n auto --dist worksteal --durations 10
+WORKERS := $(shell expr $$(nproc) + 1)
+PYTEST := -n $(WORKERS) --dist worksteal --durations 10
+
+# The tests start thousands of processes; without bytecode each of them would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-fast lint conformance docs bench dist
+.PHONY: help setup run serve test test-all test-fast faults lint conformance docs bench dist
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +22,9 @@ setup: $(STAMP) ## make .venv and install Standfast in it, with the tools for de
 run: setup ## see it work: a tour of the sandbox
 	@$(BIN)/standfast tour
 
+serve: setup ## serve the demo agents over HTTP, on http://127.0.0.1:8000
+	@$(BIN)/standfast serve
+
 test: lint ## lint, then every test, with a sample of the crash points and of the large tables
 	@$(BIN)/python -m pytest $(PYTEST)
 
@@ -26,6 +33,10 @@ test-all: lint ## lint, then every test with every crash point and every case; t
 
 test-fast: setup ## the tests that take less than a second
 	@$(BIN)/python -m pytest $(PYTEST) -m "not slow"
+
+faults: setup ## kill, stop and cut off workers for SECONDS, with ENGINE=postgres or restate and a SEED, and report
+	@$(BIN)/python tests/worker/faults.py --engine $(or $(ENGINE),postgres) --seconds $(or $(SECONDS),600) \
+		$(if $(SEED),--seed $(SEED))
 
 lint: setup ## ruff, mypy, the layer rules and words
 	@$(BIN)/ruff check .
@@ -48,6 +59,10 @@ bench: setup ## measure the sandbox, engines, turns, plugins, cells, providers, 
 	@$(BIN)/python bench/plugins.py
 	@$(BIN)/python bench/code.py
 	@$(BIN)/python bench/providers.py
+	@$(BIN)/python bench/mcp_calls.py
+	@$(BIN)/python bench/server.py
+	@$(BIN)/python bench/scale.py
+	@$(BIN)/python bench/workbench.py
 
 dist: setup ## build the packages, and install and import each in a fresh environment
 	@scripts/check-dist $(BIN)/python
@@ -59,7 +74,7 @@ $(BIN)/python:
 		|| { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
-$(STAMP): pyproject.toml scripts/setup-engines | $(BIN)/python
+$(STAMP): pyproject.toml scripts/setup-engines tests/npm/package-lock.json | $(BIN)/python
 	@echo "installing Standfast into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@scripts/setup-engines $(VENV)

@@ -28,6 +28,8 @@ ADVICE: dict[str, str] = {
     Code.SYNTAX_ERROR: "The code cannot be parsed. Correct it at the span; nothing has run.",
     Code.TYPE_ERROR: "From `validate` only: the types at the span do not fit. As a diagnostic of severity `info`: types "
     "were not checked, because the engine has no type checker here.",
+    Code.UNAUTHENTICATED: "A server got no valid credential. Make a token with `standfast tokens create`; send it as "
+    "`Authorization: Bearer TOKEN`.",
     Code.UNKNOWN_TOOL: "The name is neither bound nor granted. The hint suggests similar names.",
     Code.UNSUPPORTED_FEATURE: "The engine does not have this feature of the language. Write it another way, or choose "
     "[another engine](../guides/engines.md).",

@@ -20,6 +20,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from standfast.testing.clock import FakeClock
+from standfast.testing.postgres_server import PostgresServer
+from standfast.testing.s3_server import S3Server
 
 _numbers = itertools.count()
 
@@ -129,10 +131,25 @@ class Child:
                 pipe.close()
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server for all tests of this process."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server for all tests of this process."""
+    with S3Server() as server:
+        yield server
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_settings_of_the_developer() -> Iterator[None]:
     """Keep the keys and directories of the developer who runs the tests out of them."""
-    saved = {name: os.environ.pop(name, None) for name in ("STANDFAST_SNAPSHOT_KEY", "STANDFAST_HOME")}
+    names = ("STANDFAST_SNAPSHOT_KEY", "STANDFAST_HOME", "STANDFAST_STORE", "STANDFAST_BLOBS")
+    saved = {name: os.environ.pop(name, None) for name in names}
     yield
     os.environ.update({name: value for name, value in saved.items() if value is not None})
 

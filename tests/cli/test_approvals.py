@@ -297,3 +297,21 @@ def test_a_decision_about_a_turn_can_be_taken_in_somebodys_name(
     assert shown["decided_by"] == "ada@example.com"
     exported = standfast("sessions", "export", shown["session_id"]).document
     assert [one["decided_by"] for one in exported["approvals"]] == ["ada@example.com"]
+
+
+def test_a_grant_is_given_listed_used_and_revoked(standfast: Any, refunds: str, ledger: Path) -> None:
+    """Ours: grants on the command line, in the name of the user."""
+    standfast("run", "--tools", refunds, "-e", "1")
+    rule = "args[1] <= 500"
+    given = ("--session-id", "default", "--rule", rule, "--for", "2h", "--decided-by", "ada")
+    grant = standfast("approvals", "grant", "refund", *given, "--json").document
+    assert (grant["given_by"], grant["rule"], grant["session_id"]) == ("ada", rule, "default")
+    assert standfast("approvals", "grants", "--in-force", "--json").document == [grant]
+    assert "args[1]" in standfast("approvals", "grants").stdout
+    assert standfast("run", "--tools", refunds, "-e", TOTAL, "--json").document["status"] == "ok"
+    revoked = standfast("approvals", "revoke", grant["grant_id"], "--decided-by", "bob", "--json").document
+    assert revoked["revoked_by"] == "bob"
+    ran = standfast("run", "--tools", refunds, "-e", TOTAL, "--json").document
+    assert ran["status"] == "waiting_for_approval"
+    missing = standfast("approvals", "revoke", "grt_none", "--json")
+    assert (missing.status, missing.document["error"]["code"]) == (1, "GRANT_NOT_FOUND")

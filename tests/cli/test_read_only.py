@@ -152,6 +152,7 @@ def _drop_last_tables(path: Path) -> None:
     """Make the file one of the second version of the sessions' tables."""
     with contextlib.closing(apsw.Connection(str(path))) as db:
         db.execute("DROP TABLE tasks; DROP TABLE triggers; DROP TABLE occurrences; DROP TABLE clocks")
+        db.execute("DROP TABLE IF EXISTS journals")
         db.execute(
             "DROP INDEX inputs_queued; DROP INDEX sessions_by_parent; ALTER TABLE sessions DROP COLUMN parent"
         )

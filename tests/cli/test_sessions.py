@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from standfast import Agent, Attachment, Runtime, tool
-from standfast.cli.session_view import SessionExport
 from standfast.providers.scripted import ScriptedModel
+from standfast.runtime.session_views import SessionExport
 
 
 @pytest.fixture(autouse=True)
@@ -271,3 +271,18 @@ def test_checksums_of_no_database_make_none(standfast: Any, home: Path) -> None:
     assert refused.status != 0
     assert "does not exist" in refused.stderr
     assert not (home / "standfast.db").exists()
+
+
+@pytest.mark.usefixtures("talked")
+def test_a_journal_is_shown_and_a_turn_is_forked_in_its_middle(standfast: Any) -> None:
+    """Ours: time travel on the command line; the fork waits for a program that knows its agent."""
+    turn_id = standfast("sessions", "show", "chat", "--json").document["turns"][0]["turn_id"]
+    steps = standfast("sessions", "journal", "chat", turn_id, "--json").document
+    kinds = [step["input"]["type"] for step in steps]
+    assert kinds[:3] == ["turn_started", "model_replied", "tool_settled"]
+    assert "run_tool" in standfast("sessions", "journal", "chat", turn_id).stdout
+    place = ("--at", turn_id, "--input", "3")
+    forked = standfast("sessions", "fork", "chat", "what-if", *place, "--edit", '{"value": 6}', "--json")
+    assert forked.document == {"session_id": "what-if", "forked_from": "chat"}
+    assert standfast("sessions", "list", "--json").document[0]["state"] == "interrupted"
+    assert standfast("sessions", "fork", "chat", "x", *place, "--edit", '{"v": 6}').status == 2

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from standfast import Agent, Runtime
-from standfast.cli.waterfall import Axis, duration_text
+from standfast.cli.waterfall import duration_text
 from standfast.model.trace_record import TraceRecord, span_id_of
 from standfast.providers.scripted import ScriptedModel
 from standfast.trace import JsonlTrace, read_trace
+from standfast.trace.time_axis import TimeAxis
 from standfast.trace.trace_reader import SpanTree, span_trees
 
 
@@ -138,7 +139,7 @@ def test_a_long_wait_does_not_squeeze_what_happened_around_it() -> None:
             span("model_call", day + 600, day + 1000, "d", turn),
         ]
     )
-    axis = Axis(trees)
+    axis = TimeAxis(trees)
     assert axis.place(400) - axis.place(0) > 0.3
     assert axis.place(day + 1000) - axis.place(day + 600) > 0.3
     assert 0 < axis.place(day + 400) - axis.place(400) < 0.2

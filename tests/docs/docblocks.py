@@ -6,9 +6,9 @@
 
 A block that contains fences starts and ends with more backticks than they have.
 
-In expected output, `...` matches any text. Ids (`apr_…`, `snap_…`) stand for the id printed in their place,
-there and in every later command. `# exit 1` after a command is its expected exit status; a command that is
-killed by signal 9 has the status 137 and prints `Killed`, as in an interactive shell.
+In expected output, `...` matches any text. Ids (`apr_…`, `grt_…`, `snap_…`) stand for the id printed in their
+place, there and in every later command. `# exit 1` after a command is its expected exit status;
+a command that is killed by signal 9 has the status 137 and prints `Killed`, as in an interactive shell.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _FENCE = re.compile(r"^(```+)(\w*) ?([^\n]*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
-_ID = re.compile(r"\b(apr|snap|run)_[0-9a-f]+\b")
+_ID = re.compile(r"\b(apr|grt|snap|run)_[0-9a-f]+\b")
 _EXIT = re.compile(r"# exit (\d+)$")
 _FILE = re.compile(r'title="([\w.-]+)"')
 
@@ -97,7 +97,7 @@ def script(page: Path) -> str:
     return "\n".join(lines)
 
 
-def run_script(page: Path, directory: Path) -> None:
+def run_script(page: Path, directory: Path, database_url: str) -> None:
     """Run a page's Python blocks in *directory*."""
     for block in blocks(page):
         block.write_to(directory)
@@ -106,7 +106,7 @@ def run_script(page: Path, directory: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", str(path)],
         cwd=directory,
-        env=_environment(directory),
+        env=_environment(directory, database_url),
         capture_output=True,
         text=True,
         timeout=120,
@@ -117,8 +117,9 @@ def run_script(page: Path, directory: Path) -> None:
 class Shell:
     """Runs the commands of one page in one directory and remembers the ids that they print."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, database_url: str) -> None:
         self._directory = directory
+        self._database_url = database_url
         self._ids: dict[str, str] = {}
         (directory / "examples").symlink_to(ROOT / "examples")
 
@@ -128,7 +129,7 @@ class Shell:
         done = subprocess.run(
             ["bash", "-c", text],
             cwd=self._directory,
-            env=_environment(self._directory),
+            env=_environment(self._directory, self._database_url),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -186,11 +187,12 @@ def _trim(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip("\n").split("\n")).rstrip()
 
 
-def _environment(directory: Path) -> dict[str, str]:
+def _environment(directory: Path, database_url: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("STANDFAST_")}
     return {
         **kept,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "DATABASE_URL": database_url,
         "STANDFAST_HOME": str(directory / "standfast-home"),
         "PYTHONUNBUFFERED": "1",  # what goes to the two streams appears in order, as on a terminal
         "COLUMNS": "100",

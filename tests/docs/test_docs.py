@@ -31,6 +31,7 @@ from standfast.plugins.hook import HOOKS, SLOTS
 from standfast.protocols.code.executor import CELL_LIMITS
 from standfast.protocols.code.own_functions import own_functions
 from standfast.protocols.code.plugin import how_to_act
+from standfast.testing.postgres_server import PostgresServer
 from standfast.tools import ToolRegistry
 from standfast.tools.registry import ToolCatalog
 
@@ -53,18 +54,28 @@ def _table(page: str, first: str, *, heading: bool = False) -> list[list[str]]:
     return [rows[0], *rows[2:]] if heading else rows[2:]
 
 
+def _database_url(page: Path, request: pytest.FixtureRequest) -> str:
+    """Return the URL of a real server for a page that uses one."""
+    if "DATABASE_URL" not in page.read_text(encoding="utf-8"):
+        return ""
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.url + "?application_name=docs"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=_named)
-def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Ours: a snippet that is shown works, with its assertions, as it is written."""
-    run_script(page, tmp_path)
+    run_script(page, tmp_path, _database_url(page, request))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=_named)
-def test_the_transcripts_of_a_page_are_what_happens(page: Path, tmp_path: Path) -> None:
+def test_the_transcripts_of_a_page_are_what_happens(
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """Ours: a command exits and prints as the page says, in a directory that holds the page's files."""
-    shell = Shell(tmp_path)
+    shell = Shell(tmp_path, _database_url(page, request))
     for step in steps(page):
         if isinstance(step, Block):
             step.write_to(tmp_path)
@@ -79,7 +90,7 @@ def test_every_block_of_a_page_is_of_a_kind_that_is_checked(page: Path) -> None:
     """Ours: nothing that looks like code escapes the tests above."""
     kinds = {(block.language, block.info.partition("=")[0]) for block in blocks(page)}
     assert kinds <= {
-        ("python", ""), ("python", "title"), ("console", ""), ("text", ""), ("json", ""),
+        ("python", ""), ("python", "title"), ("console", ""), ("text", ""), ("json", ""), ("yaml", ""),
     }  # fmt: skip
 
 

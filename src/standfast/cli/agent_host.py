@@ -12,8 +12,8 @@ from standfast.cli import demo_tools
 from standfast.cli.agent_options import AGENT_NAME, AgentSettings
 from standfast.cli.host import load_tools, wrong_grants_are_wrong_usage
 from standfast.cli.trace import trace_sink
-from standfast.errors import NotConfigured, RepliesLeftOver, SessionNotFound
-from standfast.model.session import CurrentTurn, Node, SessionHead
+from standfast.errors import NotConfigured, RepliesLeftOver
+from standfast.ports.model_provider import ModelProvider
 from standfast.providers.resolve import resolve_model
 from standfast.runtime.agent import Agent
 from standfast.runtime.agent_runtime import Runtime
@@ -26,21 +26,32 @@ from standfast.tools.decorator import AnyTool
 class AgentHost:
     """`async with AgentHost(...) as host`: `host.runtime`, and sessions of its one agent."""
 
-    def __init__(self, data_dir: Path, settings: AgentSettings, *, trace: str | None = None) -> None:
+    agent: Agent[Any, Any]
+
+    def __init__(self, data_dir: Path | str, settings: AgentSettings, *, trace: str | None = None) -> None:
         self.settings = settings
-        self._model = resolve_model(settings.model)
-        tools: list[AnyTool[Any]] = [tool for file in settings.tools for tool in load_tools(file)]
-        if settings.is_demo and not tools:
-            tools = [demo_tools.order, demo_tools.refund]
-        self.agent: Agent[Any, str] = Agent(
-            self._model,
-            name=AGENT_NAME,
-            instructions=settings.instructions or "",
-            tools=tools,
-            protocol=settings.acting(),
-        )
+        self._model: ModelProvider | None = None
+        runtime = None
+        if settings.app:
+            self.agent, runtime = named_agent(settings)
+        else:
+            self._model = resolve_model(settings.model)
+            tools: list[AnyTool[Any]] = [tool for file in settings.tools for tool in load_tools(file)]
+            if settings.mcp:
+                from standfast.mcp.config import read_servers  # only agents with MCP servers need it
+
+                tools += read_servers(settings.mcp, data_dir=DataDir(data_dir).directory)
+            if settings.is_demo and not tools:
+                tools = [demo_tools.order, demo_tools.refund]
+            self.agent = Agent(
+                self._model,
+                name=AGENT_NAME,
+                instructions=settings.instructions or "",
+                tools=tools,
+                protocol=settings.acting(),
+            )
         sink = trace_sink(data_dir, trace)
-        self.runtime = Runtime(DataDir(data_dir).database, host=settings.record(), trace=sink)
+        self.runtime = runtime or Runtime(DataDir(data_dir).database, host=settings.record(), trace=sink)
 
     async def session(self, session_id: str) -> Session[str]:
         """Open or make a session, and record this agent with it."""
@@ -60,10 +71,26 @@ class AgentHost:
 
         async def close() -> None:
             await self.runtime.__aexit__(*exc)
-            with suppress(RepliesLeftOver):  # a chat may end before its script does
-                await self._model.close()
+            if self._model is not None:
+                with suppress(RepliesLeftOver):  # a chat may end before its script does
+                    await self._model.close()
 
         await _to_the_end(close())
+
+
+def named_agent(settings: AgentSettings) -> tuple[Agent[Any, Any], Runtime | None]:
+    """Return the agent of APP that the settings name, and the runtime that APP makes, if it makes one."""
+    from standfast.cli.app_loader import load_app
+
+    loaded = load_app(settings.app)
+    agents = loaded.agents if loaded.runtime is None else tuple(loaded.runtime.agents.values())
+    known = {str(agent.name): agent for agent in agents}
+    chosen = known.get(settings.agent) if settings.agent or len(known) != 1 else next(iter(known.values()))
+    if not isinstance(chosen, Agent):
+        problem = f"has no agent {settings.agent!r}" if settings.agent else "has several agents"
+        hint = f"choose one with --agent: {', '.join(known)}"
+        raise NotConfigured(f"{settings.app} {problem}", hint=hint)
+    return chosen, loaded.runtime
 
 
 async def _to_the_end(closing: Coroutine[Any, Any, None]) -> None:
@@ -76,7 +103,7 @@ async def _to_the_end(closing: Coroutine[Any, Any, None]) -> None:
 
 
 @asynccontextmanager
-async def open_sessions(data_dir: Path) -> AsyncIterator[Runtime]:
+async def open_sessions(data_dir: Path | str) -> AsyncIterator[Runtime]:
     """Open a runtime over a data directory, without an agent: to read sessions and to decide approvals."""
     async with Runtime(DataDir(data_dir).database) as runtime:
         try:
@@ -88,7 +115,7 @@ async def open_sessions(data_dir: Path) -> AsyncIterator[Runtime]:
 def recorded_settings(record: Mapping[str, Any]) -> AgentSettings:
     """Return the agent on a session's record; raise `NotConfigured` if the record has none."""
     settings = AgentSettings.from_record(record)
-    if not settings.model:
+    if not settings.model and not settings.app:
         raise NotConfigured(
             "the session's record does not say how to make its agent",
             hint="resume it in the program that made the session",
@@ -96,33 +123,12 @@ def recorded_settings(record: Mapping[str, Any]) -> AgentSettings:
     return settings
 
 
-async def known_session(runtime: Runtime, session_id: str) -> Session[Any]:
-    """Return a handle of a session; raise `SessionNotFound` if it does not exist or has expired."""
-    head = await runtime.store.head(session_id)
-    if head is None or is_past(head, runtime.now_ms()):
-        raise SessionNotFound(session_id)
-    return runtime.session_handle(session_id)
-
-
-def is_past(head: SessionHead, now_ms: int) -> bool:
-    """Tell whether a session that runs code has expired."""
-    expires_at = None if head.code is None else head.code.expires_at
-    return expires_at is not None and expires_at <= now_ms
-
-
-async def said_so_far(session: Session[Any]) -> tuple[list[Node], CurrentTurn | None]:
-    """Return the nodes of a session, and its unfinished turn, if there is one."""
-    current = await session.current_turn()
-    nodes = await session.nodes()
-    if current is not None and any(node.caused_by == current.turn_id for node in nodes):
-        current = None  # it has ended meanwhile and is in the nodes
-    return nodes, current
-
-
 def check_given(given: AgentSettings) -> None:
     """Raise `UsageError` if the given model, a tools file or the engine cannot be used."""
     with wrong_grants_are_wrong_usage():
         given.acting()
+        if given.app:
+            named_agent(given)
         if given.model:
             resolve_model(given.model)
         for file in given.tools:

@@ -35,6 +35,9 @@ class AgentSettings:
     protocol: str = ""
     language: str = ""
     engine: str = ""
+    mcp: str = ""
+    app: str = ""
+    agent: str = ""
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> AgentSettings:
@@ -48,6 +51,9 @@ class AgentSettings:
             protocol=str(record.get("protocol") or ""),
             language=next((one for one in LANGUAGES if one == record.get("language")), ""),
             engine=next((one for one in ENGINES if one == record.get("engine")), ""),
+            mcp=str(record.get("mcp") or ""),
+            app=str(record.get("app") or ""),
+            agent=str(record.get("agent") or ""),
         )
 
     def record(self) -> dict[str, Any]:
@@ -58,6 +64,8 @@ class AgentSettings:
             "protocol": self.protocol or PROTOCOLS[0],
             **({"language": self.language} if self.language else {}),
             **({"engine": self.engine} if self.engine else {}),
+            **({"mcp": self.mcp} if self.mcp else {}),
+            **({"app": self.app, "agent": self.agent} if self.app else {}),
         }
 
     def over(self, recorded: AgentSettings) -> AgentSettings:
@@ -69,12 +77,15 @@ class AgentSettings:
             protocol=self.protocol or recorded.protocol,
             language=self.language or ("" if self.engine else recorded.language),
             engine=self.engine or ("" if self.language else recorded.engine),
+            mcp=self.mcp or recorded.mcp,
+            app=self.app or ("" if self.model else recorded.app),
+            agent=self.agent or recorded.agent,
         )
 
     def or_default(self) -> AgentSettings:
         """Add the environment's model, or the demo, if none is given; a real model also replaces the demo."""
         chosen = absolute_model(os.environ.get(MODEL_VARIABLE, ""))
-        if self.model and not (self.is_demo and chosen):
+        if self.app or (self.model and not (self.is_demo and chosen)):
             return self
         return replace(self, model=chosen or DEMO_MODEL)
 
@@ -121,6 +132,12 @@ _options = (
     ),
     click.option("--instructions", metavar="TEXT", help="The system prompt of the model."),
     click.option(
+        "--mcp",
+        metavar="FILE",
+        type=click.Path(exists=True, dir_okay=False, readable=True),
+        help="Let the model use the MCP servers of this file, such as mcp.json.",
+    ),
+    click.option(
         "--tools",
         multiple=True,
         metavar="FILE.py",
@@ -148,6 +165,7 @@ def agent_options(function: Callable[..., Any]) -> Callable[..., Any]:
         protocol: str | None,
         language: str | None,
         engine: str | None,
+        mcp: str | None,
         **rest: Any,
     ) -> Any:
         if (language or engine) and protocol == "standard":
@@ -159,6 +177,7 @@ def agent_options(function: Callable[..., Any]) -> Callable[..., Any]:
             protocol=protocol or ("code" if language or engine else ""),
             language=language or "",
             engine=engine or "",
+            mcp=str(Path(mcp).absolute()) if mcp else "",
         )
         return function(*args, given=given, **rest)
 

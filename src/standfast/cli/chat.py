@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from standfast.cli.agent_options import DEMO_NOTE, AgentSettings, agent_options
-from standfast.cli.options import Invocation, answers
+from standfast.cli.options import Invocation, answers, server_option
 from standfast.cli.output import CommandOutput, error_console, show_error
 
 if TYPE_CHECKING:
     from standfast.cli.agent_host import AgentHost
+
+
+_APP = re.compile(r"[\w./~-]+\.py(:[\w.]+)?|[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 @click.command(
@@ -25,9 +31,13 @@ Examples:
   standfast chat --protocol code --session in-code 'refund A1'
   standfast chat --model anthropic:claude-sonnet-4-5 'why is the sky blue?'
   standfast chat --model scripted:examples/support.json --tools examples/support.py --session support-42
+  standfast chat shop.py:agent
+  standfast chat --server http://127.0.0.1:8000 --agent demo 'refund A1'
 """,
 )
-@click.argument("prompt", required=False)
+@click.argument("words", nargs=-1, metavar="[APP] [PROMPT]")
+@click.option("--agent", default="", metavar="NAME", help="The agent of APP or of the server.")
+@server_option
 @click.option(
     "--session", "session_id", default="chat", show_default=True, metavar="ID", help="The session to use."
 )
@@ -37,10 +47,18 @@ Examples:
 @agent_options
 @answers
 def command(
-    invocation: Invocation, *, prompt: str | None, session_id: str, trace: str | None, given: AgentSettings
+    invocation: Invocation,
+    *,
+    words: tuple[str, ...],
+    agent: str,
+    server: str | None,
+    session_id: str,
+    trace: str | None,
+    given: AgentSettings,
 ) -> CommandOutput:
     """Talk to an agent; with PROMPT, or from a pipe, for one turn.
 
+    APP, as module:name or file.py:name, is an agent of your own; --server talks to one of a server.
     A session keeps its conversation, model, tools, instructions and protocol; an interrupted turn is
     resumed first. Ctrl-C cancels the turn, Ctrl-D leaves, /help lists the commands. The chat asks for
     approvals on the spot; a single turn leaves them to `standfast approvals`.
@@ -48,9 +66,20 @@ def command(
     from standfast.model.session import SessionId
 
     session = SessionId(session_id)
+    app, prompt = _app_and_prompt(words)
+    if app is not None:
+        if given.model or given.tools or given.instructions or given.protocol or server:
+            raise click.UsageError("APP brings its own agent; leave the options of an agent and --server out")
+        given = replace(given, app=app, agent=agent)
+    elif agent and server is None:
+        raise click.UsageError("--agent chooses an agent of APP or of --server")
     if prompt is None and sys.stdin.isatty():
         if invocation.as_json:
             raise click.UsageError("--json needs a PROMPT, or text on standard input")
+        if server is not None:
+            from standfast.cli.remote import chat_remotely
+
+            return chat_remotely(server, agent or "demo", session, None, as_json=False)
         from standfast.cli.chat_loop import talk
 
         status = talk(invocation, session, _host(invocation, session, given, trace))
@@ -62,7 +91,25 @@ def command(
             raise click.UsageError("standard input is not UTF-8 text") from None
     if not (prompt or "").strip():
         raise click.UsageError("there is no prompt: give a PROMPT, or text on standard input")
+    if server is not None:
+        from standfast.cli.remote import chat_remotely
+
+        text = str(prompt).strip()
+        return chat_remotely(server, agent or "demo", session, text, as_json=invocation.as_json)
     return _one_turn(invocation, _host(invocation, session, given, trace), session, str(prompt).strip())
+
+
+def _app_and_prompt(words: tuple[str, ...]) -> tuple[str | None, str | None]:
+    """Tell APP from PROMPT: APP is `file.py`, `file.py:name` or `module:name`, without spaces."""
+    app, rest = None, words
+    if words and _APP.fullmatch(words[0]):
+        app, rest = words[0], words[1:]
+        place, colon, name = app.partition(":")
+        if place.endswith(".py"):
+            app = f"{Path(place).absolute()}{colon}{name}"
+    if len(rest) > 1:
+        raise click.UsageError(f"{rest[1]!r} is one word too many; put the prompt in quotes")
+    return app, rest[0] if rest else None
 
 
 def _one_turn(invocation: Invocation, host: AgentHost, session_id: str, prompt: str) -> CommandOutput:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
-from standfast.cli.agent_host import AgentHost, said_so_far
+from standfast.cli.agent_host import AgentHost
 from standfast.cli.agent_options import DEMO_NOTE
 from standfast.cli.chat_screen import ChatScreen
 from standfast.cli.decisions import decide
@@ -23,6 +23,7 @@ from standfast.errors import InvalidArgument, StandfastError, TurnNotRunnable
 from standfast.model.approval import Approval, Decision
 from standfast.model.session import SessionId, TurnState
 from standfast.runtime.agent_session import Session
+from standfast.runtime.session_views import said_so_far
 
 _LOOK_S = 0.2
 _COMMANDS = {
@@ -79,7 +80,9 @@ class Chat:
         from standfast import __version__
 
         settings = self._host.settings
-        self._screen.note(f"standfast {__version__} · {settings.model} · /help for help, Ctrl-D to leave")
+        self._screen.note(
+            f"standfast {__version__} · {self._host.agent.model_id} · /help for help, Ctrl-D to leave"
+        )
         if settings.is_demo:
             self._screen.note(f'{DEMO_NOTE} Say "help" to see what it knows.', "yellow")
         self._open(session_id)

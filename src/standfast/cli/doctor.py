@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import platform
 import shutil
@@ -46,12 +47,12 @@ class Check:
 @click.command("doctor", epilog="\b\nExample:\n  standfast doctor --json\n")
 @answers
 def command(invocation: Invocation) -> CommandOutput:
-    """Check that Python, the data directory, the database and the engines work.
+    """Check that Python, the store and the engines work.
 
     An engine that is not installed, or that this machine cannot confine, is listed with the reason; it is no
     problem until a session needs it. Providers of models are listed if their key is set.
     """
-    from standfast.runtime.data_dir import DataDir
+    from standfast.runtime.data_dir import DataDir, blobs_location
 
     home = DataDir(invocation.data_dir, make=False)
     looks: dict[str, Callable[[], Finding]] = {
@@ -63,15 +64,13 @@ def command(invocation: Invocation) -> CommandOutput:
         "platform": lambda: _fits(
             os.name == "posix", platform.platform(), "Linux and macOS are supported; try WSL on Windows"
         ),
-        "data directory": lambda: _data_dir(home),
-        "disk space": lambda: _disk(home),
-        "sqlite": _sqlite,
-        "database": lambda: _database(home),
-        "snapshot key": lambda: _key(home),
+        **(_postgres(home.url) if home.url is not None else _files(home)),
+        **({"blobs": lambda: _blobs(place)} if (place := blobs_location(home.database)) else {}),
         "engine": _monty,
         "engine quickjs": lambda: _other_engine("quickjs", "typescript"),
         "engine cpython": lambda: _other_engine("cpython", "python"),
         "agent sessions": lambda: _agent_sessions(home),
+        "turns": lambda: _turns(home),
         "approvals": lambda: _approvals(home),
     }
     checks = [_look(name, look) for name, look in looks.items()] + _models()
@@ -106,11 +105,42 @@ def _fits(ok: bool, detail: str, otherwise: str) -> Finding:
     return ok, detail, None if ok else otherwise
 
 
+def _files(home: DataDir) -> dict[str, Callable[[], Finding]]:
+    """Return the checks of a store in a SQLite file."""
+    return {
+        "data directory": lambda: _data_dir(home),
+        "disk space": lambda: _disk(home),
+        "sqlite": _sqlite,
+        "database": lambda: _database(home),
+        "snapshot key": lambda: _key(home),
+    }
+
+
+def _postgres(url: str) -> dict[str, Callable[[], Finding]]:
+    """Return the checks of a store in PostgreSQL: the settings that durability depends on, and the tables."""
+    from standfast.errors import StandfastError
+    from standfast.store.postgres.installation import examine
+    from standfast.store.postgres.settings import Setting
+
+    def shown(setting: Setting) -> Finding:
+        return setting.refused is None, setting.value, setting.refused or setting.warning
+
+    try:
+        settings, sessions = examine(url)
+    except StandfastError as error:
+        return {"postgresql": lambda error=error: (False, error.message, error.hint)}  # type: ignore[misc]
+    detail = _NOT_YET if sessions is None else f"{sessions} sessions"
+    checks: dict[str, Callable[[], Finding]] = {"postgresql": lambda: (True, detail, None)}
+    for setting in settings:
+        checks[f"postgresql {setting.name}"] = functools.partial(shown, setting)
+    return checks
+
+
 def _data_dir(data: DataDir) -> Finding:
     home = data.directory
     place = _existing(home)
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        another = "make it writable, or choose another with --data-dir or STANDFAST_HOME"
+        another = "make it writable, or choose another with --store or STANDFAST_STORE"
         return False, f"{place} is not a writable directory", another
     if place != home:
         return True, f"{home}: {_NOT_YET}", None
@@ -151,12 +181,13 @@ def _database(home: DataDir) -> Finding:
     from standfast.store.sqlite.database import Database
     from standfast.store.sqlite.sandbox_migration import COMPONENTS
 
-    if not home.database.exists():
-        return True, f"{home.database}: {_NOT_YET}", None
-    mode = stat.S_IMODE(home.database.stat().st_mode)
+    file = home.file
+    if not file.exists():
+        return True, f"{file}: {_NOT_YET}", None
+    mode = stat.S_IMODE(file.stat().st_mode)
     if home.is_file and mode & 0o077:
-        return False, f"{home.database} (mode {mode:03o})", f"others can read it: chmod 600 {home.database}"
-    with closing(Database(home.database, COMPONENTS)) as database:
+        return False, f"{file} (mode {mode:03o})", f"others can read it: chmod 600 {file}"
+    with closing(Database(file, COMPONENTS)) as database:
         sessions = _first(database, "SELECT count(*) FROM sessions")
         verdict = _first(database, "PRAGMA quick_check")
     detail = f"schema {len(COMPONENTS['sessions'])}, {sessions} sessions, quick_check {verdict}"
@@ -177,6 +208,14 @@ def _key(home: DataDir) -> Finding:
         return False, f"{file} (mode {mode:03o})", f"chmod 600 {file}"
     detail = f"{file} (mode {mode:03o}, {size} bytes)"
     return _fits(size >= 16, detail, "restore it from a backup; older snapshots need it")
+
+
+def _blobs(place: str) -> Finding:
+    from standfast.store.object_blobs import ObjectBlobs
+
+    objects = ObjectBlobs(place, retry_s=5)
+    objects.check()
+    return True, f"{objects.url} for blobs over {objects.over_bytes} bytes", None
 
 
 def _monty() -> Finding:
@@ -219,17 +258,31 @@ def _agent_sessions(home: DataDir) -> Finding:
             unfinished = await runtime.store.unfinished(runtime.now_ms())
             return len(await runtime.sessions()), len(unfinished)
 
-    if not home.database.exists():
+    if not home.exists:
         return True, "0", None
     sessions, unfinished = asyncio.run(count())
     detail = f"{sessions}, {unfinished} with a turn to resume"
     return True, detail, "standfast recover" if unfinished else None
 
 
+def _turns(home: DataDir) -> Finding:
+    from standfast.cli.agent_host import open_sessions
+    from standfast.ports.session_store import TurnCounts
+
+    async def count() -> TurnCounts:
+        async with open_sessions(home.database) as runtime:
+            return await runtime.turn_counts()
+
+    counts = asyncio.run(count()) if home.exists else TurnCounts()
+    detail = f"{counts.queued} queued, {counts.running} running, {counts.waiting} waiting"
+    hint = "start a worker with their agents, or: standfast recover" if counts.stuck else None
+    return True, f"{detail}, {counts.stuck} stuck", hint
+
+
 def _approvals(home: DataDir) -> Finding:
     from standfast.runtime.blocking import BlockingSandbox
 
-    if not home.database.exists():
+    if not home.exists:
         return True, "0 waiting", None
     with BlockingSandbox(data_dir=home.database) as box:
         waiting = len(box.approvals(pending=True))

@@ -51,7 +51,7 @@ class Grants(msgspec.Struct, frozen=True):
         )
 
     def options(
-        self, data_dir: Path | None, language: str = "python", engine: str | None = None
+        self, data_dir: Path | str | None, language: str = "python", engine: str | None = None
     ) -> SandboxOptions:
         """Return sandbox options with these grants; raise `StandfastError` for one that cannot be granted."""
         from standfast.runtime.sandbox import SandboxOptions
@@ -83,7 +83,7 @@ def _either(given: int | None, otherwise: int | None) -> int | None:
 
 
 def make_sandbox(
-    data_dir: Path | None, grants: Grants, language: str = "python", engine: str | None = None
+    data_dir: Path | str | None, grants: Grants, language: str = "python", engine: str | None = None
 ) -> BlockingSandbox:
     """Return a sandbox, not yet open, with *grants*; raise `UsageError` for one that cannot be granted."""
     from standfast.runtime.blocking import BlockingSandbox
@@ -92,7 +92,9 @@ def make_sandbox(
         return BlockingSandbox(grants.options(data_dir, language, engine), interruptible=True)
 
 
-def make_recorded_sandbox(data_dir: Path, grants: Grants, recorded: Mapping[str, Any]) -> BlockingSandbox:
+def make_recorded_sandbox(
+    data_dir: Path | str, grants: Grants, recorded: Mapping[str, Any]
+) -> BlockingSandbox:
     """Return a sandbox with *grants* over the *recorded* ones of a waiting run."""
     from standfast.runtime.blocking import BlockingSandbox
 

@@ -19,9 +19,9 @@ from standfast.cli.options import inherited_options
 from standfast.cli.output import write_error
 
 _COMMANDS = (
-    "tour", "chat", "sessions", "recover", "approvals", "tasks", "triggers", "trace",
-    "run", "validate", "repl", "tools", "plugins", "models", "new", "doctor",
-    "migrate",
+    "tour", "chat", "serve", "daemon", "acp", "tokens", "sessions", "recover", "approvals", "tasks",
+    "triggers", "trace", "worker", "run", "validate", "repl", "tools", "mcp", "plugins", "models", "new",
+    "doctor", "migrate", "store", "usage",
 )  # fmt: skip
 
 
@@ -93,7 +93,7 @@ Start here:
 def main() -> None:
     """Run agents and untrusted code with the tools you grant and nothing more.
 
-    Sessions, unfinished turns and approvals live in a data directory (--data-dir, STANDFAST_HOME, else
+    Sessions, unfinished turns and approvals live in a data directory (--store, STANDFAST_STORE, else
     ~/.standfast) and survive every process. A call that needs approval stops its turn, code in the middle
     of an expression; a decision resumes it, from any process.
     """

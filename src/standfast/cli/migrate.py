@@ -28,7 +28,7 @@ def command(invocation: Invocation, *, directory: Path | None) -> CommandOutput:
     if directory is None and invocation.given_data_dir is None and old.exists() and not new.exists():
         old.rename(new)
         renamed.append((old, new))
-    where = directory or invocation.data_dir
+    where = directory or Path(invocation.data_dir)
     old, new = where / FORMER_DATABASE, where / DATABASE
     if old.exists():
         rename_database(old, new)

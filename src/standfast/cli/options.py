@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -29,15 +30,16 @@ _AS_JSON = "standfast.as_json"
 class Invocation:
     """How a command was called: where its data is, and whether it answers with JSON."""
 
-    given_data_dir: Path | None
+    given_data_dir: Path | str | None
     as_json: bool
     program: str
 
     @property
-    def data_dir(self) -> Path:
-        from standfast.runtime.data_dir import default_data_dir
+    def data_dir(self) -> Path | str:
+        """A directory, the file of a database, or a URL."""
+        from standfast.runtime.data_dir import default_location
 
-        return self.given_data_dir or default_data_dir()
+        return self.given_data_dir or default_location()
 
     def beside(self, name: str) -> Path:
         """Return the path of the file *name* beside the data, such as the history of typed lines."""
@@ -62,7 +64,7 @@ class Invocation:
         """Return a command line, for copying, that uses the same data."""
         import shlex
 
-        where = ("--data-dir", str(self.given_data_dir)) if self.given_data_dir else ()
+        where = ("--store", without_password(str(self.given_data_dir))) if self.given_data_dir else ()
         return f"{self.program} {shlex.join((*words, *where))}"
 
 
@@ -92,14 +94,32 @@ class JsonParameter(click.ParamType[Any]):
         return decoded
 
 
+class LocationParameter(click.ParamType[Any]):
+    """Where a store is: the URL of a PostgreSQL database as text, or a path."""
+
+    name = "store"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from standfast.runtime.data_dir import is_url
+
+        return value if isinstance(value, Path) or is_url(value) else Path(value)
+
+
+def without_password(location: str) -> str:
+    """Return a URL with `***` in place of its password; a path as it is."""
+    return re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1:***@", location)
+
+
 _shared = (
     click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON document."),
     click.option(
+        "--store",
         "--data-dir",
-        type=click.Path(path_type=Path),
-        metavar="DIR|FILE.db",
-        help='Where sessions are stored: a directory, or the file of a Runtime("FILE.db").  '
-        "[default: STANDFAST_HOME, else ~/.standfast]",
+        "data_dir",
+        type=LocationParameter(),
+        metavar="URL|FILE.db|DIR",
+        help='Where sessions are: a PostgreSQL URL, the file of a Runtime("FILE.db"), or a directory.  '
+        "[default: STANDFAST_STORE, else STANDFAST_HOME, else ~/.standfast]",
     ),
 )
 
@@ -111,10 +131,10 @@ def _with_options(function: F, options: tuple[Callable[[F], F], ...]) -> F:
 
 
 def inherited_options(function: Callable[[], None]) -> Callable[..., None]:
-    """Add `--json` and `--data-dir` to a group; they apply to the command below it."""
+    """Add `--json` and `--store` to a group; they apply to the command below it."""
 
     @functools.wraps(function)
-    def remember(as_json: bool, data_dir: Path | None) -> None:
+    def remember(as_json: bool, data_dir: Path | str | None) -> None:
         meta = click.get_current_context().meta
         meta[_AS_JSON] = as_json or meta.get(_AS_JSON, False)
         meta[_DATA_DIR] = data_dir or meta.get(_DATA_DIR)
@@ -126,7 +146,7 @@ def answers(function: Callable[..., CommandOutput]) -> Callable[..., None]:
     """Make a click callback of a command. With `--json`, whatever else is printed goes to standard error."""
 
     @functools.wraps(function)
-    def callback(as_json: bool, data_dir: Path | None, **arguments: Any) -> None:
+    def callback(as_json: bool, data_dir: Path | str | None, **arguments: Any) -> None:
         from standfast.errors import StandfastError
 
         context = click.get_current_context()
@@ -261,6 +281,12 @@ def code_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     return _with_options(collect, (*_speaking, *_coding))
 
+
+server_option = click.option(
+    "--server",
+    metavar="URL",
+    help="Do it on this server, with the token in STANDFAST_TOKEN, rather than in the data directory.",
+)
 
 session_option = click.option(
     "--session-id",

@@ -81,7 +81,11 @@ class Recovery:
     """Rounds of recovery over one data directory. *show* gets each turn when it is done."""
 
     def __init__(
-        self, data_dir: Path, given: AgentSettings, session_id: str | None, show: Callable[[Recovered], None]
+        self,
+        data_dir: Path | str,
+        given: AgentSettings,
+        session_id: str | None,
+        show: Callable[[Recovered], None],
     ) -> None:
         self._data_dir = data_dir
         self._given = given

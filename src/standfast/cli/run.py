@@ -10,6 +10,7 @@ import click
 from standfast.cli import options
 from standfast.cli.host import Grants, make_sandbox
 from standfast.cli.output import CommandOutput
+from standfast.cli.remote import remote_client
 from standfast.cli.report import RunReport
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ Examples:
     help='Limits of this run, such as \'{"memory_mb": 32, "cpu_ms": 500}\'.',
 )
 @click.option("--snapshot", is_flag=True, help="Store a snapshot of the session after the run.")
+@options.server_option
 @options.grants_options
 @options.answers
 def command(
@@ -53,6 +55,7 @@ def command(
     grants: Grants,
     language: str,
     engine: str | None,
+    server: str | None,
     **settings: Any,
 ) -> CommandOutput:
     """Run code in a session and show its result.
@@ -65,6 +68,13 @@ def command(
     from standfast.model.run import RunResult
 
     session = options.session_or_usual(session_id, language, engine)
+    if server is not None:
+        if grants != Grants() or engine or settings.pop("snapshot"):
+            raise click.UsageError("the server decides about tools and engines; leave these options out")
+        with remote_client(server) as client:
+            given = {name: value for name, value in settings.items() if value is not None}
+            result = client.run(code, session=session, language=language, **given)
+        return RunReport(result, invocation, code).output()
     box = make_sandbox(invocation.data_dir, grants, language, engine)
     try:
         with box:

@@ -11,13 +11,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from standfast.cli.host import Grants, make_recorded_sandbox, make_sandbox
-from standfast.cli.options import Invocation, answers, grants_options, inherited_options
-from standfast.cli.output import CommandOutput, write_private
+from standfast.cli.options import (
+    Invocation,
+    JsonParameter,
+    answers,
+    grants_options,
+    inherited_options,
+    server_option,
+)
+from standfast.cli.output import CommandOutput, moment, write_private
+from standfast.cli.remote import remote_client
+from standfast.cli.report import show_table
 
 if TYPE_CHECKING:
     from standfast.model.session import SessionHead, TurnRecord
     from standfast.ports.session_store import Pruned
     from standfast.runtime.agent_runtime import Runtime
+    from standfast.runtime.session_views import SessionExport
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -54,23 +64,39 @@ class Age(click.ParamType[float]):
 
 
 @command.command("list")
+@click.option("--agent", metavar="NAME", help="Only sessions of this agent.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N sessions.")
+@server_option
 @answers
-def list_sessions(invocation: Invocation) -> CommandOutput:
+def list_command(
+    invocation: Invocation, *, agent: str | None, limit: int | None, server: str | None
+) -> CommandOutput:
     """List sessions, the most recently used first, with their state."""
-    from standfast.cli import session_view
+    from standfast.cli.session_view import show_list
+    from standfast.runtime.session_views import list_sessions
 
-    rows = invocation.with_runtime(session_view.list_sessions)
-    return CommandOutput(rows, lambda: session_view.show_list(rows))
+    if server is not None:
+        with remote_client(server) as client:
+            rows = client.sessions(agent=agent)[:limit]
+    else:
+        rows = invocation.with_runtime(lambda runtime: list_sessions(runtime, agent=agent, limit=limit))
+    return CommandOutput(rows, lambda: show_list(rows))
 
 
 @command.command("show")
 @click.argument("session_id")
+@server_option
 @answers
-def show(invocation: Invocation, *, session_id: str) -> CommandOutput:
+def show(invocation: Invocation, *, session_id: str, server: str | None) -> CommandOutput:
     """Show a session's history with its node ids, its usage and its waits."""
-    from standfast.cli.session_view import show_view, view_session
+    from standfast.cli.session_view import show_view
+    from standfast.runtime.session_views import view_session
 
-    view = invocation.with_runtime(lambda runtime: view_session(runtime, session_id))
+    if server is not None:
+        with remote_client(server) as client:
+            view = client.session_handle(session_id).view()
+    else:
+        view = invocation.with_runtime(lambda runtime: view_session(runtime, session_id))
     return CommandOutput(view, lambda: show_view(view, invocation))
 
 
@@ -83,16 +109,30 @@ def show(invocation: Invocation, *, session_id: str) -> CommandOutput:
     metavar="DIR",
     help="Write the attachments here, named by their digests.",
 )
+@server_option
 @answers
 def export(
-    invocation: Invocation, *, session_id: str, out: Path | None, attachments: Path | None
+    invocation: Invocation, *, session_id: str, out: Path | None, attachments: Path | None, server: str | None
 ) -> CommandOutput:
     """Print a session as one JSON document: head, nodes, turns, usage and approvals."""
     import msgspec
 
-    from standfast.cli.session_view import export_session
+    from standfast.cli.session_view import write_attachments
+    from standfast.runtime.session_views import export_session
 
-    exported = invocation.with_runtime(lambda runtime: export_session(runtime, session_id, attachments))
+    async def read(runtime: Runtime) -> SessionExport:
+        exported = await export_session(runtime, session_id)
+        if attachments is not None:
+            await write_attachments(runtime, exported, attachments)
+        return exported
+
+    if server is not None:
+        if attachments is not None:
+            raise click.UsageError("--attachments is for the data directory; leave it out with --server")
+        with remote_client(server) as client:
+            exported = client.session_handle(session_id).export()
+    else:
+        exported = invocation.with_runtime(read)
     data = msgspec.json.format(msgspec.json.encode(exported), indent=2) + b"\n"
     if out is None:
         return CommandOutput(exported, lambda: click.echo(data, nl=False))
@@ -103,28 +143,97 @@ def export(
 @command.command("fork")
 @click.argument("session_id")
 @click.argument("new_session_id")
-@click.option("--at", metavar="NODE", help="Copy the history up to this node only.")
+@click.option("--at", metavar="NODE", help="Copy the history up to this node only; with --input, a turn.")
+@click.option(
+    "--input", "number", type=click.IntRange(min=1), metavar="N", help="Stand after this input of the turn."
+)
+@click.option(
+    "--edit",
+    type=JsonParameter(dict),
+    metavar="JSON",
+    help="Another outcome of that input: value or error of a result, text and calls of a reply.",
+)
+@server_option
 @answers
-def fork(invocation: Invocation, *, session_id: str, new_session_id: str, at: str | None) -> CommandOutput:
-    """Make a new session over the same history, with the variables of code as of its end."""
-    from standfast.cli.agent_host import known_session
+def fork(
+    invocation: Invocation,
+    *,
+    session_id: str,
+    new_session_id: str,
+    at: str | None,
+    number: int | None,
+    edit: dict[str, Any] | None,
+    server: str | None,
+) -> CommandOutput:
+    """Make a new session over the same history, with the variables of code as of its end.
+
+    With --at TURN --input N the fork stands in the middle of a turn (`standfast sessions journal` shows its
+    inputs). A program that knows the session's agent continues it from there.
+    """
+    import msgspec
+
+    from standfast.model.journal import JournalEdit
+    from standfast.runtime.session_views import known_session
+
+    try:
+        edited = None if edit is None else msgspec.convert(edit, JournalEdit)
+    except msgspec.ValidationError as error:
+        raise click.UsageError(f"--edit: {error}") from None
 
     async def work(runtime: Runtime) -> str:
         await known_session(runtime, session_id)
-        return (await runtime.fork(session_id, new_session_id, at=at)).session_id
+        made = await runtime.fork(session_id, new_session_id, at=at, input=number, edit=edited)
+        return made.session_id
 
-    forked = invocation.with_runtime(work)
+    if server is not None:
+        with remote_client(server) as client:
+            source = client.session_handle(session_id)
+            forked = source.fork(new_session_id, at=at, input=number, edit=edited).session_id
+    else:
+        forked = invocation.with_runtime(work)
     return CommandOutput.line(forked, {"session_id": forked, "forked_from": session_id})
+
+
+@command.command("journal")
+@click.argument("session_id")
+@click.argument("turn_id")
+@server_option
+@answers
+def journal(invocation: Invocation, *, session_id: str, turn_id: str, server: str | None) -> CommandOutput:
+    """Show what a turn was fed and what it decided, input by input."""
+    if server is not None:
+        with remote_client(server) as client:
+            steps = client.session_handle(session_id).journal(turn_id)
+    else:
+        steps = invocation.with_runtime(lambda runtime: runtime.session_handle(session_id).journal(turn_id))
+
+    def show() -> None:
+        rows = [
+            (
+                str(step.number),
+                moment(step.at_ms),
+                str(step.input["type"]),
+                ", ".join(str(one["command"]) for one in step.commands),
+                step.phase,
+            )
+            for step in steps
+        ]
+        show_table("input", "time", "what happened", "decided", "state", rows=rows, empty="no inputs")
+
+    return CommandOutput(steps, show)
 
 
 @command.command("rewind")
 @click.argument("session_id")
 @click.option("--to", metavar="NODE", help="Go to this node; one that was rewound before leads forward.")
 @click.option("--turns", type=click.IntRange(min=1), metavar="N", help="Go back by N turns.  [default: 1]")
+@server_option
 @answers
-def rewind(invocation: Invocation, *, session_id: str, to: str | None, turns: int | None) -> CommandOutput:
+def rewind(
+    invocation: Invocation, *, session_id: str, to: str | None, turns: int | None, server: str | None
+) -> CommandOutput:
     """Move a session back, its variables included. `prune --branches` removes what was rewound."""
-    from standfast.cli.agent_host import known_session
+    from standfast.runtime.session_views import known_session
 
     if to is not None and turns is not None:
         raise click.UsageError("give --to or --turns, not both")
@@ -133,15 +242,25 @@ def rewind(invocation: Invocation, *, session_id: str, to: str | None, turns: in
         await known_session(runtime, session_id)
         return await runtime.rewind(session_id, to, turns=turns or 1)
 
-    head = invocation.with_runtime(work)
+    if server is not None:
+        with remote_client(server) as client:
+            head = client.session_handle(session_id).rewind(to, turns=turns or 1)
+    else:
+        head = invocation.with_runtime(work)
     return CommandOutput.line(f"session {session_id} ends at {head.leaf} now", head)
 
 
 @command.command("cancel")
 @click.argument("session_id")
+@server_option
 @answers
-def cancel(invocation: Invocation, *, session_id: str) -> CommandOutput:
+def cancel(invocation: Invocation, *, session_id: str, server: str | None) -> CommandOutput:
     """Cancel a session's waiting or interrupted turn; every call of it gets a result."""
+    if server is not None:
+        with remote_client(server) as client:
+            cancelled = client.session_handle(session_id).cancel()
+        text = "the turn is cancelled" if cancelled else "the session has no unfinished turn"
+        return CommandOutput.line(text, {"session_id": session_id, "cancelled": cancelled})
     ended = _cancel_turn(invocation, session_id)
     text = f"the turn of session {session_id} is cancelled"
     if not ended:
@@ -151,9 +270,10 @@ def cancel(invocation: Invocation, *, session_id: str) -> CommandOutput:
 
 def _cancel_turn(invocation: Invocation, session_id: str) -> bool:
     """Record the request to cancel and end the turn here; return false if only another process can end it."""
-    from standfast.cli.agent_host import AgentHost, known_session, recorded_settings
+    from standfast.cli.agent_host import AgentHost, recorded_settings
     from standfast.cli.follower import Follower, carry_out
     from standfast.errors import InvalidArgument, SessionBusy, StandfastError
+    from standfast.runtime.session_views import known_session
 
     async def request(runtime: Runtime) -> tuple[SessionHead, TurnRecord]:
         session = await known_session(runtime, session_id)
@@ -249,8 +369,8 @@ def reset(invocation: Invocation, *, session_id: str) -> CommandOutput:
 
 def _code_session(invocation: Invocation, session_id: str, otherwise: str) -> SessionHead:
     """Return the head of a session that runs code; for another session, raise with the hint *otherwise*."""
-    from standfast.cli.agent_host import known_session
     from standfast.errors import InvalidArgument
+    from standfast.runtime.session_views import known_session
 
     async def read(runtime: Runtime) -> SessionHead:
         return await (await known_session(runtime, session_id)).head()
@@ -337,7 +457,7 @@ def backup(invocation: Invocation, *, file: Path) -> CommandOutput:
     from standfast.store.sqlite.database import Database
     from standfast.store.sqlite.maintenance import back_up
 
-    with contextlib.closing(Database(DataDir(invocation.data_dir).database)) as database:
+    with contextlib.closing(Database(DataDir(invocation.data_dir).file)) as database:
         copy = back_up(database, file)
     return CommandOutput.line(str(copy), {"file": str(copy), "bytes": copy.stat().st_size})
 
@@ -354,7 +474,7 @@ def rewrite_checksums(invocation: Invocation) -> CommandOutput:
     from standfast.runtime.data_dir import DataDir
     from standfast.store.sqlite.maintenance import rewrite_checksums
 
-    file = DataDir(invocation.data_dir, make=False).database
+    file = DataDir(invocation.data_dir, make=False).file
     records = rewrite_checksums(file)
     text = "every page matches its checksum; nothing to do"
     if records is not None:

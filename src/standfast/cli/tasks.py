@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from standfast.cli.options import Invocation, answers, inherited_options
+from standfast.cli.options import Invocation, answers, inherited_options, server_option
 from standfast.cli.output import CommandOutput, console, moment, styled
+from standfast.cli.remote import remote_client
 from standfast.cli.report import facts_table, show_table
 
 if TYPE_CHECKING:
@@ -45,14 +46,22 @@ def command() -> None:
 @command.command("list")
 @click.option("--session-id", metavar="S", help="Only those of one session.")
 @click.option("--live", is_flag=True, help="Only those that have not ended.")
+@server_option
 @answers
-def list_tasks(invocation: Invocation, *, session_id: str | None, live: bool) -> CommandOutput:
+def list_tasks(
+    invocation: Invocation, *, session_id: str | None, live: bool, server: str | None
+) -> CommandOutput:
     """List tasks, oldest first, with their state."""
 
     async def work(runtime: Runtime) -> list[TaskRecord]:
         return await runtime.store.tasks(session_id=session_id, live=live)
 
-    found = _with_runtime(invocation, work)
+    if server is not None:
+        with remote_client(server) as client:
+            everyone = client.tasks(live=live)
+        found = [task for task in everyone if session_id in (None, task.session_id)]
+    else:
+        found = _with_runtime(invocation, work)
 
     def show() -> None:
         rows = [
@@ -74,8 +83,9 @@ def list_tasks(invocation: Invocation, *, session_id: str | None, live: bool) ->
 @command.command("show")
 @click.argument("session_id")
 @click.argument("task_id")
+@server_option
 @answers
-def show(invocation: Invocation, *, session_id: str, task_id: str) -> CommandOutput:
+def show(invocation: Invocation, *, session_id: str, task_id: str, server: str | None) -> CommandOutput:
     """Show a task with its input and its result."""
     from standfast.errors import TaskNotFound
 
@@ -85,7 +95,15 @@ def show(invocation: Invocation, *, session_id: str, task_id: str) -> CommandOut
             raise TaskNotFound(session_id, task_id)
         return found
 
-    task = _with_runtime(invocation, work)
+    if server is not None:
+        with remote_client(server) as client:
+            task = next(
+                (one for one in client.tasks() if (one.session_id, one.id) == (session_id, task_id)), None
+            )
+        if task is None:
+            raise TaskNotFound(session_id, task_id)
+    else:
+        task = _with_runtime(invocation, work)
     facts = [
         ("task", task.id),
         *([("what", task.label)] if task.label else []),
@@ -106,8 +124,9 @@ def show(invocation: Invocation, *, session_id: str, task_id: str) -> CommandOut
 @command.command("cancel")
 @click.argument("session_id")
 @click.argument("task_id")
+@server_option
 @answers
-def cancel(invocation: Invocation, *, session_id: str, task_id: str) -> CommandOutput:
+def cancel(invocation: Invocation, *, session_id: str, task_id: str, server: str | None) -> CommandOutput:
     """Cancel a task: a monitor with its processes, a subagent with its sessions, or any other.
 
     The process that runs a task ends it; this command waits a few seconds for that.
@@ -123,7 +142,11 @@ def cancel(invocation: Invocation, *, session_id: str, task_id: str) -> CommandO
             record = await runtime.store.task(session_id, task_id) or record
         return record
 
-    record = _with_runtime(invocation, work)
+    if server is not None:
+        with remote_client(server) as client:
+            record = client.cancel_task(session_id, task_id)
+    else:
+        record = _with_runtime(invocation, work)
     state = record.state if record.state.is_terminal else "to end; its process was notified"
     return CommandOutput.line(f"task {task_id} of session {session_id} is {state}", record)
 

@@ -46,7 +46,7 @@ class Step:
 def command(invocation: Invocation) -> CommandOutput:
     """See it work: code, state, refusals, limits, and runs and turns that survive their process.
 
-    Uses a temporary data directory that is removed at the end, unless --data-dir is given.
+    Uses a temporary data directory that is removed at the end, unless --store is given.
     """
     from standfast.cli.tour_tools import LEDGER_VARIABLE
 
@@ -65,7 +65,7 @@ def command(invocation: Invocation) -> CommandOutput:
 class Tour:
     """The steps in order; each is shown when it is done."""
 
-    def __init__(self, home: Path, ledger: Path, *, quiet: bool) -> None:
+    def __init__(self, home: Path | str, ledger: Path, *, quiet: bool) -> None:
         self.steps: list[Step] = []
         self.went_well = True
         self._home = home
@@ -121,7 +121,7 @@ class Tour:
         if not approved:
             words = ["deny", approval.approval_id, "--reason", "denied on the tour"]
         title = "The sandbox is closed here; another process decides and resumes the run"
-        result = self._answer_of(["standfast", "approvals", *words, "--data-dir", str(self._home), "--json"])
+        result = self._answer_of(["standfast", "approvals", *words, "--store", str(self._home), "--json"])
         shown = ["standfast", "approvals", *(f"'{word}'" if " " in word else word for word in words)]
         self._record(Step(title, " ".join(shown), result), prompt="$ ")
         self.went_well &= result["status"] == ("ok" if approved else "permission_denied")

@@ -9,7 +9,6 @@ import asyncio
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -57,7 +56,7 @@ def pay_back(order_id: str) -> str:
     return order_id
 
 
-async def run_payment(home: Path) -> dict[str, Any]:
+async def run_payment(home: str) -> dict[str, Any]:
     """Run a turn to its end, or finish the one that was interrupted."""
     agent = Agent(ScriptedModel(_PAY_REPLIES, strict=False), tools=[pay])
     async with Runtime(home) as runtime:
@@ -69,7 +68,7 @@ async def run_payment(home: Path) -> dict[str, Any]:
     return {"status": result.status, "result": result.output, "error": msgspec.to_builtins(error)}
 
 
-async def run_code(home: Path) -> dict[str, Any]:
+async def run_code(home: str) -> dict[str, Any]:
     """Run a turn to its approval, or approve the one that waits."""
     model = ScriptedModel([f"```python\n{CODE}\n```"], strict=False)
     agent = Agent(model, protocol="code", tools=[days_late, pay_back])
@@ -83,5 +82,5 @@ async def run_code(home: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    document = asyncio.run((run_code if sys.argv[2] == "code" else run_payment)(Path(sys.argv[1])))
+    document = asyncio.run((run_code if sys.argv[2] == "code" else run_payment)(sys.argv[1]))
     sys.stdout.write(msgspec.json.encode(document).decode())

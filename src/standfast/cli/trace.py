@@ -26,6 +26,7 @@ Examples:
   {TRACE_VARIABLE}=1 standfast chat 'order A1'
   standfast trace show default
   standfast trace show support-42 --file trace.jsonl --json
+  standfast trace export support-42 --html > support-42.html
 """,
 )
 @inherited_options
@@ -65,7 +66,28 @@ def show(invocation: Invocation, *, session_id: str, file: Path | None, turn_id:
     return CommandOutput([_document(tree) for tree in trees], lambda: show_waterfalls(trees))
 
 
-def trace_file(data_dir: Path, given: str | None = None) -> Path | None:
+@command.command("export")
+@click.argument("session_id")
+@click.option("--html", is_flag=True, help="Write one HTML file that needs no server and no network.")
+@click.option("--out", "-o", type=click.Path(dir_okay=False, path_type=Path), help="The file to write.")
+@answers
+def export(invocation: Invocation, *, session_id: str, html: bool, out: Path | None) -> CommandOutput:
+    """Write a session as a page: the conversation, calls, cells and attached images."""
+    if not html:
+        raise click.UsageError("choose a format: --html; `standfast sessions export` writes JSON")
+    from standfast.server.serving import require_server_extra
+
+    require_server_extra()
+    from standfast.workbench.export import export_html
+
+    text = invocation.with_runtime(lambda runtime: export_html(runtime, session_id))
+    if out is None:
+        return CommandOutput({"html": text}, lambda: click.echo(text))
+    out.write_text(text, encoding="utf-8")
+    return CommandOutput.line(str(out), {"file": str(out)})
+
+
+def trace_file(data_dir: Path | str, given: str | None = None) -> Path | None:
     """Return the file for a command's trace, from *given* or the environment; None for no trace."""
     chosen = given or os.environ.get(TRACE_VARIABLE, "")
     if chosen in ("", "0"):
@@ -77,7 +99,7 @@ def trace_file(data_dir: Path, given: str | None = None) -> Path | None:
     return DataDir(data_dir).beside(_USUAL)
 
 
-def trace_sink(data_dir: Path, given: str | None = None) -> JsonlTrace | None:
+def trace_sink(data_dir: Path | str, given: str | None = None) -> JsonlTrace | None:
     """Open the trace that a command writes to; None for no trace."""
     path = trace_file(data_dir, given)
     if path is None:

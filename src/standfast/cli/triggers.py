@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from standfast.cli.options import Invocation, JsonParameter, answers, inherited_options
+from standfast.cli.options import Invocation, JsonParameter, answers, inherited_options, server_option
 from standfast.cli.output import CommandOutput, console, moment, styled
+from standfast.cli.remote import remote_client
 from standfast.cli.report import show_table
 from standfast.cli.sessions import Age
 
@@ -39,10 +40,15 @@ def command() -> None:
 
 
 @command.command("list")
+@server_option
 @answers
-def list_triggers(invocation: Invocation) -> CommandOutput:
+def list_triggers(invocation: Invocation, *, server: str | None) -> CommandOutput:
     """List all triggers with their sources, sessions and next times."""
-    found = _with_runtime(invocation, lambda runtime: runtime.triggers())
+    if server is not None:
+        with remote_client(server) as client:
+            found = client.triggers()
+    else:
+        found = _with_runtime(invocation, lambda runtime: runtime.triggers())
     return CommandOutput(found, lambda: _show_list(found))
 
 
@@ -72,6 +78,7 @@ Examples:
     show_default=True,
     help="Whether times that pass while no program runs fire once or not at all.",
 )
+@server_option
 @answers
 def add(
     invocation: Invocation,
@@ -82,6 +89,7 @@ def add(
     prompt: str,
     every: float | None,
     at: str | None,
+    server: str | None,
     **timing: Any,
 ) -> CommandOutput:
     """Add a trigger for the events of a source. A trigger of this name is replaced."""
@@ -97,6 +105,10 @@ def add(
             at_ms=None if at is None else _instant_ms(at, timing["timezone"]),
             **timing,
         )
+    if server is not None:
+        with remote_client(server) as client:
+            made = client.add_trigger(name, source or name, session_id, prompt=prompt, schedule=schedule)
+        return CommandOutput(made, lambda: _show_list([made]))
     made = _with_runtime(
         invocation,
         lambda runtime: runtime.add_trigger(
@@ -108,12 +120,16 @@ def add(
 
 @command.command("remove")
 @click.argument("name")
+@server_option
 @answers
-def remove(invocation: Invocation, *, name: str) -> CommandOutput:
+def remove(invocation: Invocation, *, name: str, server: str | None) -> CommandOutput:
     """Remove a trigger. Turns that it has queued stay queued."""
     from standfast.errors import TriggerNotFound
 
-    if not _with_runtime(invocation, lambda runtime: runtime.remove_trigger(name)):
+    if server is not None:
+        with remote_client(server) as client:
+            client.remove_trigger(name)
+    elif not _with_runtime(invocation, lambda runtime: runtime.remove_trigger(name)):
         raise TriggerNotFound(name)
     return CommandOutput.line(f"trigger {name} is removed", {"name": name, "removed": True})
 
@@ -132,14 +148,23 @@ Examples:
 )
 @click.option("--payload", type=JsonParameter(object), metavar="JSON", help="The data of the event.")
 @click.option("--run", is_flag=True, help="Run the turns here, with the agents on the sessions' records.")
+@server_option
 @answers
-def fire(invocation: Invocation, *, source: str, key: str | None, payload: Any, run: bool) -> CommandOutput:
+def fire(
+    invocation: Invocation, *, source: str, key: str | None, payload: Any, run: bool, server: str | None
+) -> CommandOutput:
     """Fire the triggers of a source."""
     import secrets
 
     from standfast.runtime.triggers import listeners
 
     known_by = key or f"cli-{secrets.token_hex(8)}"
+    if server is not None:
+        if run:
+            raise click.UsageError("the server runs the turns; leave --run out")
+        with remote_client(server) as client:
+            turns = client.occur(source, known_by, payload)
+        return CommandOutput.line(f"{source} starts {turns} turns", {"key": known_by, "turns": turns})
 
     async def work(runtime: Runtime) -> tuple[list[Trigger], bool]:
         return await listeners(runtime.store, source), bool(await runtime.occur(source, known_by, payload))

@@ -123,9 +123,9 @@ async def report_turn(runtime: Runtime, turn_id: str) -> TurnReport | None:
     record = await runtime.store.turn(turn_id)
     if record is None:
         return None
-    waited = {wait.wait_id for wait in TurnReport(record).waits}
-    asked = await runtime.approvals(session=record.session_id, pending=True)
-    return TurnReport(record, tuple(item for item in asked if item.approval_id in waited))
+    from standfast.runtime.session_views import pending_approvals
+
+    return TurnReport(record, tuple(await pending_approvals(runtime, record)))
 
 
 def left_unfinished(invocation: Invocation) -> CommandOutput:

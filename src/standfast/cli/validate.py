@@ -9,6 +9,7 @@ import click
 from standfast.cli import options
 from standfast.cli.host import Grants, make_sandbox
 from standfast.cli.output import CommandOutput
+from standfast.cli.remote import remote_client
 from standfast.cli.report import RunReport
 
 
@@ -24,6 +25,7 @@ Examples:
 @options.code_options
 @options.session_option
 @options.inputs_option
+@options.server_option
 @options.grants_options
 @options.answers
 def command(
@@ -35,6 +37,7 @@ def command(
     grants: Grants,
     language: str,
     engine: str | None,
+    server: str | None,
 ) -> CommandOutput:
     """Check code without running it.
 
@@ -44,10 +47,17 @@ def command(
     from standfast.errors import StandfastError
     from standfast.model.run import RunResult
 
+    session = options.session_or_usual(session_id, language, engine)
+    if server is not None:
+        if grants != Grants() or engine:
+            raise click.UsageError("the server decides about tools and engines; leave these options out")
+        with remote_client(server) as client:
+            result = client.validate(code, session=session, language=language, inputs=inputs or {})
+        report = RunReport(result, invocation, code)
+        return CommandOutput(result, report.show_check, report.output().exit_status)
     box = make_sandbox(invocation.data_dir, grants, language, engine)
     try:
         with box:
-            session = options.session_or_usual(session_id, language, engine)
             result = box.validate(code, session=session, inputs=inputs)
     except StandfastError as error:
         result = RunResult.failed(error.error_object())

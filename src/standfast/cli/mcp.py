@@ -1,0 +1,358 @@
+"""`standfast mcp`: the MCP servers of a project, and Standfast as an MCP server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from standfast.cli.host import Grants
+from standfast.cli.options import Invocation, JsonParameter, answers, grants_options, inherited_options
+from standfast.cli.output import CommandOutput, console
+from standfast.cli.report import plain_table
+
+if TYPE_CHECKING:
+    from standfast.mcp.mcp_server import McpServer
+    from standfast.mcp.pins import Pin
+    from standfast.mcp.serve import Offer
+    from standfast.runtime.app import App
+    from standfast.tools.context import AskPerson
+
+T = TypeVar("T")
+
+_config = click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file that lists the servers.  [default: mcp.json here, else in the data directory]",
+)
+
+
+@click.group(
+    "mcp",
+    epilog="""\b
+Examples:
+  standfast mcp list
+  standfast mcp inspect files
+  standfast mcp trust files
+  standfast mcp sign-in shop
+  standfast mcp call files read_text_file '{"path": "README.md"}'
+  standfast mcp stdio app.py:agents
+""",
+)
+@inherited_options
+def command() -> None:
+    """Use MCP servers, and be one.
+
+    What a server advertises is pinned when it is first used. If it changes, nothing on it is called until
+    `trust` has shown the change and a person has agreed.
+    """
+
+
+@command.command("list")
+@_config
+@answers
+def list_servers(invocation: Invocation, *, config: Path | None) -> CommandOutput:
+    """List the servers of the file, without starting any."""
+    rows = [
+        {"name": one.name, "target": one.target, "trusted": one.pinned is not None, "tools": _count(one)}
+        for one in _servers(invocation, config)
+    ]
+
+    def show() -> None:
+        table = [
+            (one["name"], f"{one['tools']} tools" if one["trusted"] else "not used yet", one["target"])
+            for one in rows
+        ]
+        console().print(plain_table("server", "pinned", "command or URL", rows=table, whole=(0,)))
+
+    return CommandOutput(rows, show)
+
+
+@command.command("inspect")
+@click.argument("name")
+@click.argument("tool", required=False)
+@_config
+@answers
+def inspect_server(
+    invocation: Invocation, *, name: str, tool: str | None, config: Path | None
+) -> CommandOutput:
+    """Start a server, and show its tools and how it differs from what was trusted. Nothing is called.
+
+    With TOOL, show everything that the server says about that tool: its description, schemas and annotations.
+    """
+    from standfast.mcp.contracts import clean_text
+
+    server = _one(invocation, config, name)
+    now = _run(server, server.advertised)
+    if tool is not None:
+        return _inspected_tool(server, now, tool)
+    changes = server.changes(now) if server.pinned is not None else ()
+
+    def show() -> None:
+        words = [clean_text(tool.description.partition("\n")[0], 300) for tool in now.tools]
+        rows = [
+            (clean_text(tool.name, 80), json.dumps(tool.annotations), said)
+            for tool, said in zip(now.tools, words, strict=True)
+        ]
+        console().print(plain_table("tool", "annotations", "its own description", rows=rows, whole=(0,)))
+        console().print(f"revision {now.protocol}; it also offers {', '.join(now.features) or 'nothing'}")
+        for change in changes:
+            console().print(f"changed: {change}", markup=False)
+
+    return CommandOutput(
+        {"protocol": now.protocol, "features": now.features, "tools": now.tools, "changes": changes}, show
+    )
+
+
+def _inspected_tool(server: McpServer, now: Pin, name: str) -> CommandOutput:
+    from standfast.errors import UnknownTool
+    from standfast.mcp.contracts import clean_text
+
+    tool = next((one for one in now.tools if one.name == name), None)
+    if tool is None:
+        raise UnknownTool(f"the MCP server {server.name} has no tool {name[:80]!r}")
+
+    def show() -> None:
+        console().print(clean_text(tool.description, 4096), markup=False, highlight=False)
+        for title, value in (
+            ("input", tool.input_schema),
+            ("output", tool.output_schema),
+            ("annotations", tool.annotations),
+        ):
+            if value:
+                console().print(f"{title}: {json.dumps(value, indent=2)}", markup=False, highlight=False)
+        if (problem := tool.problem()) is not None:
+            console().print(f"it is not offered: {problem}", markup=False)
+
+    return CommandOutput({"tool": tool, "problem": tool.problem()}, show)
+
+
+@command.command("trust")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--forget", is_flag=True, help="Remove the pin instead; the next use pins it anew.")
+@_config
+@answers
+def trust(
+    invocation: Invocation, *, name: str, yes: bool, forget: bool, config: Path | None
+) -> CommandOutput:
+    """Show what a server advertises, or how that has changed, and pin it if you agree."""
+    from standfast.mcp.contracts import clean_text
+
+    server = _one(invocation, config, name)
+    if forget:
+        gone = server.forget()
+        words = f"{name} is forgotten" if gone else f"{name} was not trusted"
+        return CommandOutput({"name": name, "forgotten": gone}, lambda: console().print(words))
+    now = _run(server, server.advertised)
+    changes = server.changes(now) if server.pinned is not None else ()
+    if not yes:
+        told = changes or [
+            f"tool {clean_text(tool.name, 80)}: {clean_text(tool.description, 500)}" for tool in now.tools
+        ]
+        for line in told if server.pinned is None or changes else ["nothing has changed"]:
+            click.echo(line, err=True)
+        click.confirm(f"Trust {name} as it is now?", abort=True, err=True)
+    server.trust(now)
+
+    def show() -> None:
+        console().print(f"{name} is trusted with {len(now.tools)} tools")
+
+    return CommandOutput({"name": name, "tools": len(now.tools), "digest": now.digest}, show)
+
+
+@command.command("call")
+@click.argument("name")
+@click.argument("tool")
+@click.argument("arguments", type=JsonParameter(dict), default="{}")
+@_config
+@answers
+def call(
+    invocation: Invocation, *, name: str, tool: str, arguments: dict[str, Any], config: Path | None
+) -> CommandOutput:
+    """Call a TOOL of a server with ARGUMENTS, a JSON object. Its questions are asked on the terminal."""
+    server = _one(invocation, config, name)
+    value = _run(server, lambda: server.call(tool, arguments, ask=_ask))
+
+    def show() -> None:
+        text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+        console().print(text, markup=False, highlight=False)
+
+    return CommandOutput(value, show)
+
+
+@command.command("sign-in")
+@click.argument("name")
+@click.option("--scope", "scopes", multiple=True, metavar="SCOPE", help="Ask for this scope as well.")
+@click.option("--no-browser", is_flag=True, help="Print the address of the page instead of opening it.")
+@_config
+@answers
+def sign_in(
+    invocation: Invocation, *, name: str, scopes: tuple[str, ...], no_browser: bool, config: Path | None
+) -> CommandOutput:
+    """Sign in to a server over HTTP, by OAuth, on a page that opens in the browser.
+
+    The credentials are kept, encrypted, in the data directory.
+    """
+    server = _one(invocation, config, name)
+
+    def open_page(address: str) -> None:
+        click.echo(f"Sign in on this page: {address}", err=True)
+        if not no_browser:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    signed_in = _run(server, lambda: server.sign_in(open_page, scopes=scopes))
+
+    def show() -> None:
+        console().print(f"you are signed in to {name}" if signed_in else f"{name} asks for no sign-in")
+
+    return CommandOutput({"name": name, "signed_in": signed_in}, show)
+
+
+@command.command("sign-out")
+@click.argument("name")
+@_config
+@answers
+def sign_out(invocation: Invocation, *, name: str, config: Path | None) -> CommandOutput:
+    """Forget the credentials of a server, here and at its authorization server."""
+    server = _one(invocation, config, name)
+    signed_out = _run(server, server.sign_out)
+
+    def show() -> None:
+        console().print(f"you are signed out of {name}" if signed_out else f"{name} had no credentials")
+
+    return CommandOutput({"name": name, "signed_out": signed_out}, show)
+
+
+def _ask(question: AskPerson) -> dict[str, Any]:
+    click.echo(question.message, err=True)
+    answer: dict[str, Any] = click.prompt("Answer, a JSON object", type=JsonParameter(dict), err=True)
+    return answer
+
+
+def _servers(invocation: Invocation, config: Path | None) -> list[McpServer]:
+    from standfast.mcp.config import FILE_NAME, read_servers
+    from standfast.runtime.data_dir import DataDir
+
+    here = Path(FILE_NAME)
+    file = config or (here if here.exists() else invocation.beside(FILE_NAME))
+    return read_servers(file, data_dir=DataDir(invocation.data_dir, make=False).directory)
+
+
+def _one(invocation: Invocation, config: Path | None, name: str) -> McpServer:
+    from standfast.errors import NotConfigured
+
+    servers = _servers(invocation, config)
+    for one in servers:
+        if one.name == name:
+            return one
+    known = ", ".join(one.name for one in servers) or "none"
+    raise NotConfigured(f"there is no MCP server {name!r}", hint=f"the servers of the file are: {known}")
+
+
+def _count(server: McpServer) -> int:
+    return 0 if server.pinned is None else len(server.pinned.tools)
+
+
+def _run(server: McpServer, work: Callable[[], Awaitable[T]]) -> T:
+    async def run() -> T:
+        try:
+            return await work()
+        finally:
+            await server.close()
+
+    return asyncio.run(run())
+
+
+_extend = click.option(
+    "--extend",
+    metavar="FILE.py:NAME",
+    help="An MCP server of yours, made with the SDK, whose tools, resources and prompts are offered as well.",
+)
+_trace = click.option("--trace", metavar="FILE", help="Write a trace.  [default: STANDFAST_TRACE]")
+
+
+@command.command("stdio")
+@click.argument("app", required=False)
+@_extend
+@_trace
+@grants_options
+@answers
+def stdio(
+    invocation: Invocation, *, app: str | None, extend: str | None, trace: str | None, grants: Grants
+) -> CommandOutput:
+    """Be an MCP server on stdin and stdout: the sandbox, and the agents of APP (file.py:name)."""
+    offer = _offer(invocation, app, grants, trace, extend)
+    from standfast.mcp.serve import serve_stdio
+
+    asyncio.run(serve_stdio(offer))
+    return CommandOutput(None, lambda: None)
+
+
+@command.command("http")
+@click.argument("app", required=False)
+@click.option("--listen", default="127.0.0.1:8765", show_default=True, metavar="HOST:PORT")
+@click.option("--name", "names", multiple=True, metavar="HOST", help="A host name that clients reach it by.")
+@_extend
+@_trace
+@grants_options
+@answers
+def http(
+    invocation: Invocation,
+    *,
+    app: str | None,
+    listen: str,
+    names: tuple[str, ...],
+    extend: str | None,
+    trace: str | None,
+    grants: Grants,
+) -> CommandOutput:
+    """Be an MCP server over HTTP at http://HOST:PORT/mcp.
+
+    Clients need the token in STANDFAST_MCP_TOKEN, else in the file mcp.token beside the data, as a bearer
+    token. For several people, tenants and scopes, use `standfast serve`, which serves MCP at /mcp.
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit():
+        raise click.UsageError(f"--listen {listen}: write HOST:PORT")
+    offer = _offer(invocation, app, grants, trace, extend)
+    from standfast.mcp.serve import serve_http, service_token
+
+    token = service_token(invocation.beside("mcp.token"))
+    click.echo(f"http://{listen}/mcp; the token is in {invocation.beside('mcp.token')}", err=True)
+    asyncio.run(serve_http(offer, host.strip("[]"), int(port), token, names))
+    return CommandOutput(None, lambda: None)
+
+
+def _offer(
+    invocation: Invocation, app: str | None, grants: Grants, trace: str | None, extend: str | None
+) -> Offer:
+    from standfast.cli.trace import trace_file, trace_sink
+    from standfast.errors import NotConfigured
+    from standfast.runtime.app import load_named
+
+    try:
+        from standfast.mcp.serve import Offer
+    except ImportError:
+        raise NotConfigured("this needs the MCP SDK", hint="pip install 'standfast[mcp]'") from None
+    file = trace_file(invocation.data_dir, trace)
+    return Offer(
+        grants.options(invocation.data_dir),
+        _app(app),
+        trace_sink(invocation.data_dir, trace),
+        None if file is None else str(file),
+        None if extend is None else load_named(extend),
+    )
+
+
+def _app(name: str | None) -> App | None:
+    from standfast.runtime.app import load_app
+
+    return None if name is None else load_app(name)

@@ -1,0 +1,200 @@
+"""`standfast serve`, `tokens`, `chat APP` and `--server`, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+pytestmark = pytest.mark.slow
+
+APP = """
+from standfast import Agent, Runtime, ScriptedModel, tool
+
+@tool(side_effect="external_system", approval="manual")
+def pay(cents: int) -> str:
+    "Pay."
+    return f"paid {cents}"
+
+def model():
+    calls = [{"name": "pay", "arguments": {"cents": 5}}]
+    return ScriptedModel([{"tool_calls": calls}, "It is paid."], strict=False)
+
+agent = Agent(model(), name="payer", tools=[pay])
+others = [agent, Agent(model(), name="second", tools=[pay])]
+
+def make_runtime():
+    return Runtime("made.db", agents=others)
+"""
+
+
+def standfast(*words: str, cwd: Path, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "standfast", *words],
+        cwd=cwd,
+        env={**os.environ, "STANDFAST_HOME": str(cwd / "home"), **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+class Served:
+    """A running `standfast serve`."""
+
+    def __init__(self, cwd: Path, *words: str) -> None:
+        self.cwd = cwd
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "standfast", "serve", *words, "--port", "0"],
+            cwd=cwd,
+            env={**os.environ, "STANDFAST_HOME": str(cwd / "home")},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.banner = self.process.stdout.readline().strip()
+        self.url = self.banner.rpartition(" ")[2]
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(30) in (0, -signal.SIGTERM)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a command on this server."""
+        return standfast(*words, "--server", self.url, cwd=self.cwd, check=check, STANDFAST_TOKEN=self.token)
+
+    token = ""
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(APP)
+    return tmp_path
+
+
+def test_a_token_is_shown_once_listed_without_it_and_revoked(cwd: Path) -> None:
+    """Seed: `tokens create` prints the token once; the store has its hash."""
+    made: dict[str, Any] = json.loads(
+        standfast("tokens", "create", "--scope", "read", "--tenant", "acme", "--json", cwd=cwd).stdout
+    )
+    assert (made["scopes"], made["tenant"]) == (["read"], "acme")
+    secret = made["token"].rpartition("_")[2]
+    listed = standfast("tokens", "list", "--json", cwd=cwd).stdout
+    assert made["id"] in listed
+    assert secret not in listed
+    assert secret.encode() not in b"".join(file.read_bytes() for file in (cwd / "home").iterdir())
+    standfast("tokens", "revoke", made["id"], cwd=cwd)
+    assert "revoked" in standfast("tokens", "list", cwd=cwd).stdout
+    assert standfast("tokens", "revoke", "tok0", cwd=cwd, check=False).returncode == 1
+    assert "/signin?code=" in standfast("tokens", "link", cwd=cwd).stdout
+
+
+def test_serve_without_app_serves_the_demo_and_commands_work_on_it(cwd: Path) -> None:
+    """Seed: without APP the command serves demo agents; commands take --server where it makes sense."""
+    with Served(cwd) as served:
+        assert "demo, demo-code" in served.banner
+        served.token = standfast("tokens", "create", "--name", "dora", cwd=cwd).stdout.strip()
+        said = served.run("chat", "--agent", "demo", "--session", "s", "refund A1", check=False)
+        assert "approval" in said.stdout + said.stderr
+        pending = json.loads(served.run("approvals", "list", "--pending", "--json").stdout)
+        (asked,) = [one for one in pending if one["session_id"] == "s"]
+        shown = json.loads(served.run("approvals", "approve", asked["approval_id"], "--json").stdout)
+        assert shown["decided_by"].startswith("dora (tok")
+        assert "refund" in served.run("sessions", "show", "s").stdout
+        assert served.run("sessions", "fork", "s", "t").stdout.strip() == "t"
+        listed = {one["session_id"] for one in json.loads(served.run("sessions", "list", "--json").stdout)}
+        assert {"s", "t", "demo-refund"} <= listed
+        assert json.loads(served.run("sessions", "export", "t").stdout)["format"] == "standfast.session"
+        missing = standfast(
+            "sessions", "list", "--server", served.url, cwd=cwd, check=False, STANDFAST_TOKEN=""
+        )
+        assert "STANDFAST_TOKEN" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("app", "agents"),
+    [
+        ("shop.py:agent", "payer"),
+        ("shop:others", "payer, second"),
+        ("shop.py:make_runtime", "payer, second"),
+        ("shop.py", "payer"),
+    ],
+)
+def test_serve_takes_agents_and_functions_that_make_a_runtime(cwd: Path, app: str, agents: str) -> None:
+    """Seed: APP names an agent, several agents, or a function that creates a `Runtime`."""
+    with Served(cwd, app) as served:
+        assert f"serves {agents} at" in served.banner
+
+
+@pytest.mark.parametrize("app", ["shop.py:nothing", "no_such_module:x", "shop.py:pay", "missing.py:agent"])
+def test_serve_says_what_is_wrong_with_app(cwd: Path, app: str) -> None:
+    """Ours: an APP that cannot be served is named, with the forms that can."""
+    done = standfast("serve", app, cwd=cwd, check=False)
+    assert done.returncode == 1
+    assert "NOT_CONFIGURED" in done.stderr
+
+
+def test_another_address_needs_encryption_or_the_operators_word(cwd: Path) -> None:
+    """Seed: any other address than loopback needs TLS, a trusted proxy, or --insecure."""
+    done = standfast("serve", "--host", "0.0.0.0", cwd=cwd, check=False)
+    assert done.returncode == 1
+    assert "--insecure" in done.stderr
+    with Served(cwd, "--host", "0.0.0.0", "--insecure") as served:
+        assert served.banner
+
+
+def test_reload_serves_the_changed_app_and_ends_with_it(cwd: Path) -> None:
+    """Seed: `--reload`. Bug: SIGTERM ended the command that watches and left the server running."""
+    with Served(cwd, "shop.py:agent", "--reload") as served:
+        assert "serves payer at" in served.banner
+        (cwd / "shop.py").write_text(APP.replace('name="payer"', 'name="changed"'))
+        assert served.process.stdout is not None
+        while "serves changed at" not in (line := served.process.stdout.readline()):
+            assert line  # the output has not ended
+        url = line.split()[-1]
+        assert httpx2.get(f"{url}/healthz").is_success
+    with pytest.raises(httpx2.ConnectError):
+        httpx2.get(f"{url}/healthz")
+
+
+def test_code_tasks_and_triggers_take_a_server(cwd: Path) -> None:
+    """Seed: every command for which it makes sense takes --server."""
+    with Served(cwd) as served:
+        served.token = standfast("tokens", "create", "--scope", "admin", cwd=cwd).stdout.strip()
+        assert served.run("run", "-e", "6 * 7").stdout.strip() == "42"
+        assert served.run("run", "-e", "1", "--engine", "cpython", check=False).returncode == 2
+        assert "UNKNOWN_TOOL" in served.run("validate", "-e", "nope()", "--json", check=False).stdout
+        served.run("chat", "--agent", "demo", "--session", "s", "help")
+        served.run("triggers", "add", "nightly", "--session", "s", "--every", "1h")
+        assert "nightly" in served.run("triggers", "list").stdout
+        fired = json.loads(served.run("triggers", "fire", "nightly", "--key", "k", "--json").stdout)
+        assert fired["turns"] == 1
+        served.run("triggers", "remove", "nightly")
+        assert json.loads(served.run("tasks", "list", "--session-id", "s", "--json").stdout) == []
+        assert "TASK_NOT_FOUND" in served.run("tasks", "cancel", "s", "none", check=False).stderr
+        assert "TASK_NOT_FOUND" in served.run("tasks", "show", "s", "none", check=False).stderr
+
+
+def test_chat_talks_to_an_agent_of_the_users_own(cwd: Path) -> None:
+    """Bug: `chat` could not talk to a user's own agent; now it can, and a decision finds that agent again."""
+    waiting = json.loads(standfast("chat", "shop.py:agent", "pay it", "--json", cwd=cwd, check=False).stdout)
+    (asked,) = waiting["approvals"]
+    done = json.loads(standfast("approvals", "approve", asked["approval_id"], "--json", cwd=cwd).stdout)
+    assert done["text"] == "It is paid."
+    several = standfast("chat", "shop.py:others", "hi", cwd=cwd, check=False)
+    assert "--agent" in several.stderr

@@ -1,0 +1,1 @@
+from tests.mcp.auth_server import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.worker.balancer import *  # noqa: F403

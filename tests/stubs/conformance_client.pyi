@@ -1,0 +1,1 @@
+from tests.mcp.conformance_client import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.rpc.editor_app import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.worker.faults import *  # noqa: F403

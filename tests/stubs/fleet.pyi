@@ -1,0 +1,1 @@
+from tests.worker.fleet import *  # noqa: F403

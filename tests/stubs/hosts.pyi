@@ -1,0 +1,1 @@
+from tests.worker.hosts import *  # noqa: F403

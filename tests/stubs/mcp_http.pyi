@@ -1,0 +1,1 @@
+from tests.mcp.mcp_http import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.server.encoders.node_client import *  # noqa: F403

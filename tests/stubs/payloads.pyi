@@ -1,0 +1,1 @@
+from tests.workbench.payloads import *  # noqa: F403

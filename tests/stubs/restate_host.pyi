@@ -1,0 +1,1 @@
+from tests.worker.restate_host import *  # noqa: F403

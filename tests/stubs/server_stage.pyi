@@ -1,0 +1,1 @@
+from tests.server.server_stage import *  # noqa: F403

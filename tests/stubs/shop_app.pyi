@@ -1,0 +1,1 @@
+from tests.worker.shop_app import *  # noqa: F403

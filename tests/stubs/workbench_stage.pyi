@@ -1,0 +1,1 @@
+from tests.workbench.workbench_stage import *  # noqa: F403
