@@ -157,7 +157,6 @@ from standfast.errors.kinds import OperatorError as OperatorError
 from standfast.errors.kinds import OutsideError as OutsideError
 from standfast.errors.kinds import StandfastError as StandfastError
 from standfast.errors.kinds import StoreError as StoreError
-from standfast.errors.kinds import TurnStopped as TurnStopped
 from standfast.errors.operator import CodeExecutionUnavailable as CodeExecutionUnavailable
 from standfast.errors.operator import DepsMissing as DepsMissing
 from standfast.errors.operator import EngineMismatch as EngineMismatch
@@ -190,3 +189,4 @@ from standfast.errors.store import RecordCorrupt as RecordCorrupt
 from standfast.errors.store import SchemaTooNew as SchemaTooNew
 from standfast.errors.store import StaleState as StaleState
 from standfast.errors.store import StoreUnavailable as StoreUnavailable
+from standfast.errors.turn_stopped import TurnStopped as TurnStopped

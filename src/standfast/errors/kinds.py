@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from standfast.errors.codes import Code, ErrorObject, Span
-
-if TYPE_CHECKING:  # the one name that this layer takes from above, for type checkers only
-    from standfast.runtime.result import StoppedTurn
 
 
 class StandfastError(Exception):
@@ -56,17 +51,3 @@ class StoreError(StandfastError):
 
 class InternalError(StandfastError):
     """A defect of Standfast's own."""
-
-
-class TurnStopped(StandfastError):
-    """A turn ended without an answer. `result` holds everything that it said and did until then.
-
-    `messages` are those of the turn, every call with a result.
-    """
-
-    def __init__(self, result: StoppedTurn) -> None:
-        super().__init__(result.error.message, hint=result.error.hint)
-        self.code = result.error.code
-        self.reason = result.reason
-        self.result = result
-        self.messages = result.messages

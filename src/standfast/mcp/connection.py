@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -276,8 +277,6 @@ class McpConnection:
         import mcp_types as types
         from mcp import Client
 
-        from standfast import __version__
-
         endpoint = self.endpoint
         transport: Any
         if endpoint.url:
@@ -295,7 +294,7 @@ class McpConnection:
         client = Client(
             transport,
             mode=mode,
-            client_info=types.Implementation(name="standfast", version=__version__),
+            client_info=types.Implementation(name="standfast", version=version("standfast")),
             elicitation_callback=self._elicit,
             sampling_callback=self._sample if endpoint.sampling else None,
             logging_callback=self._log,

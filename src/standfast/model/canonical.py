@@ -31,7 +31,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from standfast.errors import InvalidArgument, ValueTooLarge
+from standfast.errors.caller import InvalidArgument, ValueTooLarge
 
 MAX_VALUE_BYTES: Final = 16 << 20
 """The most that a result, an input or a message may take as JSON, unless a smaller limit holds."""

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from standfast.errors import ErrorObject, InvalidArgument, InvalidToolName, UnknownTool
+from standfast.errors.caller import InvalidArgument, InvalidToolName, UnknownTool
+from standfast.errors.codes import ErrorObject
 from standfast.model.canonical import Json, digest_json
 from standfast.model.limits import U32, U64, CapabilityLimits, default_limits
 

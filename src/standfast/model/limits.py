@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
-from standfast.errors import InvalidArgument
+from standfast.errors.caller import InvalidArgument
 
 if TYPE_CHECKING:
     from decimal import Decimal

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from standfast.errors import ErrorObject
+from standfast.errors.codes import ErrorObject
 from standfast.model.canonical import Json
 from standfast.model.capability import ExternalCallRecord
 from standfast.model.limits import Usage

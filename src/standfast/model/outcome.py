@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from standfast.errors import ErrorObject
+from standfast.errors.codes import ErrorObject
 from standfast.model.canonical import Json
 from standfast.model.frame import FrameSwitch
 from standfast.model.limits import U64

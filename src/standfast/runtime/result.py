@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Literal, TypeVar, Union
 
-from standfast.errors import ErrorObject
+from standfast.errors.codes import ErrorObject
 from standfast.model.capability import ExternalCallRecord
 from standfast.model.limits import Usage
 from standfast.model.message import Message
