@@ -81,7 +81,9 @@ class TurnDriver:
     _interrupt: inputs.Input | None = None
     _retreats = 0
     _wake: asyncio.Future[None] | None = None
-    _asking: asyncio.Task[object] | None = None
+    _task: asyncio.Task[object] | None = None
+    _asking = False
+    """Whether an interrupt cancels what the task awaits."""
 
     def __init__(
         self,
@@ -117,7 +119,7 @@ class TurnDriver:
 
     async def drive(self, commands: list[Command]) -> Driven:
         """Execute *commands* and what follows from them, to the end."""
-        timer = None
+        self._task, timer = asyncio.current_task(), None
         if (deadline := self.machine.account.deadline_ms) is not None:
             timer = asyncio.get_running_loop().call_later(
                 max(0, deadline - self._now()) / 1000,
@@ -137,9 +139,10 @@ class TurnDriver:
             self._host.stop()
             if timer is not None:
                 timer.cancel()
-            with contextlib.suppress(StoreError):  # the turn broke already, or nothing is left to write
-                await self.journal.end_flushing()
-            self.journal.on_cancel = None  # without this cycle the turn is freed now, not by the collector
+            if self.journal.flushes:
+                with contextlib.suppress(StoreError):  # the turn broke already, or nothing is left to write
+                    await self.journal.end_flushing()
+            self.journal.on_cancel = self._task = None  # without cycles the turn is freed now
 
     def resume(self, ended: Iterable[tuple[str, WaitOutcome]], *, cancelled: bool) -> list[Command]:
         """Feed the waits that have *ended* since the turn was parked or left; return the commands."""
@@ -182,7 +185,9 @@ class TurnDriver:
             return
         self._interrupt = given
         # Not at once: the model's provider may be the one that asks for it, in the task that is to be ended.
-        asyncio.get_running_loop().call_soon(lambda: self._asking is not None and self._asking.cancel())
+        asyncio.get_running_loop().call_soon(
+            lambda: self._asking and self._task is not None and self._task.cancel()
+        )
         self._ring()
 
     def _deliver(self, given: inputs.Input | EffectWaits) -> None:
@@ -256,16 +261,16 @@ class TurnDriver:
         if self._interrupt is not None:
             work.close()
             return None
-        self._asking = asyncio.current_task()
+        self._asking = True
         try:
             return await work
         except asyncio.CancelledError:
-            if self._interrupt is None or self._asking is None:
+            if self._interrupt is None or self._task is None:
                 raise
-            self._asking.uncancel()
+            self._task.uncancel()
             return None
         finally:
-            self._asking = None
+            self._asking = False
 
     def _continue(self, commands: list[ContinueCell]) -> None:
         """Continue cells that have not ended meanwhile."""
@@ -397,7 +402,8 @@ class TurnDriver:
         """Commit. Unless *tolerant*, a plugin whose state cannot be kept is an error."""
         journal = self.journal
         await self._host.finalizing(outcome)
-        await journal.end_flushing()
+        if journal.flushes:
+            await journal.end_flushing()
         journal.require_lease()
         summary = self.machine.summary(outcome)
         kept = await self._host.kept(tolerant=tolerant)
@@ -423,10 +429,10 @@ class TurnDriver:
 
     def _next_inputs(self, outcome: Ended) -> tuple[QueuedInput, ...]:
         """Return the inputs of later turns: a new frame's task, and what plugins want said after the turn."""
-        said = [
-            (f"{self.turn_id}.after.{number}", message)
-            for number, message in enumerate(self.machine.next_messages(), 1)
-        ]
+        messages = self.machine.next_messages()
+        if not messages and not isinstance(outcome, FrameSwitched):
+            return ()
+        said = [(f"{self.turn_id}.after.{number}", message) for number, message in enumerate(messages, 1)]
         if isinstance(outcome, FrameSwitched) and outcome.switch.task is not None:
             said.insert(0, (task_input_id(self.turn_id), UserMessage(content=outcome.switch.task)))
         return tuple(

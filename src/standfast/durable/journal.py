@@ -284,7 +284,8 @@ class TurnJournal:
     ) -> port.JournalEntry | None:
         """Write everything unsaved; return the entry that *make_checkpoint* made."""
         self.require_lease()
-        await self.end_flushing()
+        if self.flushes:
+            await self.end_flushing()
         if not self.unsaved and make_checkpoint is None:
             self.urgent = False
             return None
@@ -310,6 +311,11 @@ class TurnJournal:
         await self._save(save)
         self._flushing = None  # if it fails, `end_flushing` finds it
         self.flush_soon()
+
+    @property
+    def flushes(self) -> bool:
+        """Whether a flush is under way, or about to begin."""
+        return self._flushing is not None or self._flush_timer is not None
 
     async def end_flushing(self) -> None:
         """Wait for a flush under way: a later write must not overtake it."""
@@ -377,6 +383,21 @@ def owner_is_gone(owner: str, written_ms: int, now_ms: int) -> bool:
     return owner_is_dead(owner) or (where != machine() and now_ms - written_ms > SILENT_MS)
 
 
+class _OwnerName:
+    """The name of a turn, as a context manager that retires it."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, epoch: str) -> None:
+        self._name = new_owner(epoch)
+
+    def __enter__(self) -> str:
+        return self._name
+
+    def __exit__(self, *raised: object) -> None:
+        retire(self._name)
+
+
 class Backoff:
     """Pauses for longer each time, up to `limit_s` seconds in all."""
 
@@ -429,14 +450,9 @@ class LeaseKeeper:
         """Return the time that leases go by. Setting the time of day does not change it."""
         return self._clock.boot_ms() + self.offset_ms
 
-    @contextlib.contextmanager
-    def owner(self) -> Iterator[str]:
+    def owner(self) -> _OwnerName:
         """Give the name of a lease's owner, valid while a turn runs here."""
-        owner = new_owner(self._epoch)
-        try:
-            yield owner
-        finally:
-            retire(owner)
+        return _OwnerName(self._epoch)
 
     def claimant(self, owner: str) -> port.Claimant:
         """Return the claim that *owner* makes now."""

@@ -304,6 +304,11 @@ class SessionGraph:
 # What the model sees
 
 
+def has_attachments(messages: Iterable[Message]) -> bool:
+    """Return whether a result among *messages* has attachments."""
+    return any(message.attachments for message in messages if isinstance(message, ToolMessage))
+
+
 def messages_of(segments: Sequence[Segment]) -> list[Message]:
     """Return the messages from the last `FrameOpened` on, or all of them, with every call answered."""
     first, opening = 0, 0

@@ -32,7 +32,7 @@ import msgspec
 from standfast.errors import ErrorObject, TurnCode
 from standfast.machine.inputs import ModelReplied
 from standfast.model.canonical import digest_bytes, encode_sorted
-from standfast.model.limits import Usage, UsageEntry, UsageLimits, add_to_ledger, dollars
+from standfast.model.limits import NO_USAGE, Usage, UsageEntry, UsageLimits, add_to_ledger, dollars
 from standfast.model.message import ToolCall, ToolMessage
 from standfast.model.ruling import Ruling
 
@@ -48,7 +48,7 @@ class TurnAccount:
     """The usage of one turn, its limits and its time."""
 
     limits = UsageLimits()
-    usage = Usage()
+    usage = NO_USAGE
     model_calls = 0
     iterations = 0
     _warnings: BudgetWatch | None = None
@@ -73,10 +73,11 @@ class TurnAccount:
 
     def add_reply(self, given: ModelReplied) -> None:
         usage = msgspec.structs.replace(given.usage, calls=1)
-        self.usage += usage
+        self.usage = usage if self.usage is NO_USAGE else self.usage + usage
         if not usage.priced:
             self._unpriced = self._unpriced or given.model or "the model"
-        self._by_model[given.model] = self._by_model.get(given.model, Usage()) + usage
+        known = self._by_model.get(given.model)
+        self._by_model[given.model] = usage if known is None else known + usage
 
     def charge(self, ruling: Ruling) -> None:
         """Count the model calls that plugins made."""

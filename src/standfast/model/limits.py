@@ -126,6 +126,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=T
         return self.priced >= self.calls
 
 
+NO_USAGE: Final = Usage()
+
+
 class UsageEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One line of the ledger: who asked, which model answered, and how much that took."""
 

@@ -264,7 +264,9 @@ class SessionContext:
         own = None if self._executor is None else self.code_functions().own(name)
         return own or self.tool_registry.require(name)
 
-    def renderer(self, turn: PromptLayer | None) -> Callable[[Sequence[PromptContribution]], str]:
+    def renderer(
+        self, turn: PromptLayer | None, preamble: Sequence[PromptContribution]
+    ) -> Callable[[Sequence[PromptContribution]], str]:
         """Return a function that renders the prompt of one turn with the contributions of plugins."""
         policy, overlay, own = self._words
         if turn is not None or policy is not self.policy or overlay is not self.overlay:
@@ -274,7 +276,6 @@ class SessionContext:
             own = tuple(layered([*self._layers, *layers, *(() if turn is None else (turn,))]))
             if turn is None:
                 self._words = (self.policy, self.overlay, own)
-        preamble = self.artifact().preamble.prompt
 
         def render(added: Sequence[PromptContribution]) -> str:
             contributions = (*own, *preamble, *added) if preamble or added else own

@@ -75,6 +75,8 @@ class TurnContext:
     """Creates a session that a plugin requests, under a key that a second attempt would choose again."""
     occur: Callable[[str, str, Json], Awaitable[int]]
     """Reports an occurrence: its source, its key and its payload; returns how many turns it starts."""
+    shows_attachments: bool = True
+    """Whether results in `history` may have attachments."""
     output: protocol.OutputContract | None = None
     deps: Any = None
     session_id: str = dataclasses.field(init=False)
@@ -96,7 +98,7 @@ class TurnContext:
         self.turn_id = self.machine.turn_id
         self.settings = {**session.policy.settings, **self.machine.settings}
         self.preamble = session.artifact().preamble
-        self.render = session.renderer(self.machine.prompt_layer)
+        self.render = session.renderer(self.machine.prompt_layer, self.preamble.prompt)
         self.instructions = self.render(())
         self.executor = session.plugins.code_executor
         self.projector = session.plugins.assistant_prose_projector

@@ -26,8 +26,7 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
 
     def boot_ms(self) -> int:
         if _BOOT_TIME is None:  # not Linux: as good as it gets, where suspension stops it

@@ -2,7 +2,8 @@
 
 Rules
 -----
-1. Every method is atomic, and durable when it returns. Methods are coroutines: none of them blocks the loop.
+1. Every method is atomic, and durable when it returns. Methods are coroutines: none of them blocks the loop
+   for longer than a commit to a fast local disk takes.
 2. A session has one writer. `begin` and `take_over` hand out a `Lease` whose `fence` is higher than any
    before; every write of a turn carries it, and one with another fence than the session's is `LeaseLost` and
    writes nothing. A lease ends with `commit` or `park`, when its time is over, or when its owner is provably

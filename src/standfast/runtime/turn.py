@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from itertools import islice
+from os import urandom
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -375,7 +375,7 @@ def _retrieve_exception(task: asyncio.Task[Any]) -> None:
 
 
 def new_turn_id() -> str:
-    return f"t_{secrets.token_hex(10)}"
+    return f"t_{urandom(10).hex()}"
 
 
 def is_turn_id(value: str) -> bool:
@@ -384,7 +384,7 @@ def is_turn_id(value: str) -> bool:
 
 
 def new_input_id() -> str:
-    return f"in_{secrets.token_hex(8)}"
+    return f"in_{urandom(8).hex()}"
 
 
 class TurnEventPublisher:

@@ -239,12 +239,13 @@ class MemorySessionStore:
         *,
         requires: str | None = None,
         model_calls: int = 0,
+        usage: tuple[UsageEntry, ...] = (),
         state: port.StateRecord | None = None,
     ) -> SessionHead:
         branch = self._tables.graph.append(
             row.head.session_id, segment_id, entries, requires=requires, model_calls=model_calls
         )
-        row.stand_at(branch, now_ms, row.head.state)
+        row.stand_at(branch, now_ms, row.head.state, usage)
         if state is not None:
             self._tables.add_state(row, state)
         if entries:
@@ -462,11 +463,10 @@ class MemorySessionStore:
             commit.entries,
             commit.now_ms,
             model_calls=commit.model_calls,
+            usage=commit.usage,
             state=commit.state,
         )
         tables.add_blobs(commit.blobs)
-        if commit.usage:
-            row.head = rules.used(row.head, commit.now_ms, commit.usage)
         tables.change(turn, rules.ended(turn.record, commit.summary, commit.now_ms))
         if commit.journal is not None:
             tables.journals[commit.turn_id] = (turn.input, (*turn.journal, *commit.journal))

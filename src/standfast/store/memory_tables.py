@@ -15,6 +15,7 @@ import msgspec
 from standfast.errors import InputNotFound, SessionNotFound
 from standfast.graph.history import Branch, SessionGraph
 from standfast.model.approval import Approval
+from standfast.model.limits import UsageEntry
 from standfast.model.outcome import Wait, WaitOutcome
 from standfast.model.session import SessionHead, TurnRecord, split_node_id
 from standfast.model.trigger import Trigger
@@ -99,10 +100,11 @@ class SessionRow:
             raise InputNotFound(input_id)
         return (self.inputs[input_id],)
 
-    def stand_at(self, branch: Branch, now_ms: int, state: str | None) -> SessionHead:
+    def stand_at(
+        self, branch: Branch, now_ms: int, state: str | None, usage: tuple[UsageEntry, ...] = ()
+    ) -> SessionHead:
         """Move the head to where the session stands in the graph, with the state that holds there."""
-        moved = rules.head_at(self.head, branch)
-        self.head = msgspec.structs.replace(moved, state=state, updated_at=now_ms)
+        self.head = rules.head_at(self.head, branch, now_ms, state, usage)
         return self.head
 
 

@@ -122,8 +122,14 @@ def branch_of(head: SessionHead) -> Branch:
     return Branch(head.leaf, head.depth, head.frame, head.model_calls, head.revision)
 
 
-def head_at(head: SessionHead, branch: Branch) -> SessionHead:
-    """Return *head* with its leaf where *branch* has it."""
+def head_at(
+    head: SessionHead,
+    branch: Branch,
+    now_ms: int,
+    state: str | None,
+    usage: tuple[UsageEntry, ...] = (),
+) -> SessionHead:
+    """Return *head* with its leaf where *branch* has it, as of *now_ms*, with *usage* added to its ledger."""
     return _replace(
         head,
         leaf=branch.leaf,
@@ -131,6 +137,9 @@ def head_at(head: SessionHead, branch: Branch) -> SessionHead:
         frame=branch.frame,
         revision=branch.revision,
         model_calls=branch.model_calls,
+        state=state,
+        updated_at=now_ms,
+        usage=add_to_ledger(head.usage, usage) if usage else head.usage,
     )
 
 
@@ -145,10 +154,9 @@ def forked(
 ) -> SessionHead:
     """Return the head of a fork of *head* that stands at *branch*. Usage and notes stay with the original."""
     return _replace(
-        head_at(head, branch),
+        head_at(head, branch, now_ms, head.state),
         session_id=new_id,
         created_at=now_ms,
-        updated_at=now_ms,
         forked_from=head.session_id,
         usage=(),
         charter=charter,

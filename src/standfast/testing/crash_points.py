@@ -69,13 +69,13 @@ class CrashPoints:
         if database is not None and self._signal == signal.SIGKILL:
             write_soon = database.write_soon
 
-            def write_and_pass(job: Callable[[Any], Any], scope: Any = None) -> Any:
+            def write_and_pass(job: Callable[[Any], Any], *about: Any) -> Any:
                 def written(connection: Any) -> Any:
                     result = job(connection)
                     self.point("written, not committed")
                     return result
 
-                return write_soon(written, scope)
+                return write_soon(written, *about)
 
             database.write_soon = write_and_pass
         return cast(SessionStore, _CrashingStore(store, self))

@@ -228,7 +228,9 @@ class ToolRegistry:
 
     def outdated(self) -> bool:
         """Return whether the tools of a connected source have changed since they were listed."""
-        return any(one.revision != listed for one, listed in self._connected.values())
+        return bool(self._connected) and any(
+            one.revision != listed for one, listed in self._connected.values()
+        )
 
     def refresh(self) -> None:
         """List the connected sources whose tools have changed. It asks them, which may block."""

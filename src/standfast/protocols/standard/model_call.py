@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from standfast.errors import ModelError, StandfastError
+from standfast.graph.history import has_attachments
 from standfast.machine.inputs import ModelFailed, ModelReplied
 from standfast.model.events import ModelCallStarted, ReasoningStreamed, TextRetracted, TextStreamed
 from standfast.model.message import (
@@ -129,8 +130,12 @@ class ModelCall:
         if now is not began:  # tools that the model has found since the turn began come last
             known = {one.name for one in tools}
             tools = (*tools, *(one for one in now.found if one.name not in known))
+        machine = turn.machine
+        fresh = machine.messages if machine.compaction is None and machine.prepared is None else messages
+        if turn.shows_attachments or has_attachments(fresh):
+            messages = with_shown_attachments(messages)
         return model_provider.ModelRequest(
-            messages=self.shown_messages(with_shown_attachments(messages)),
+            messages=self.shown_messages(messages),
             instructions=prompt,
             tools=tools,
             output_schema=None if turn.output is None else turn.output.schema,
@@ -215,8 +220,6 @@ class ModelCall:
 
 def with_shown_attachments(messages: list[Message]) -> list[Message]:
     """Add the attachments that tools show to the model, in a message after the results of each round."""
-    if not any(message.attachments for message in messages if isinstance(message, ToolMessage)):
-        return messages.copy()  # as nearly always, and the history may be long
     shown: list[Message] = []
     pending: list[Part] = []
     for message in messages:

@@ -11,7 +11,7 @@ import msgspec
 
 from standfast import errors
 from standfast.durable.driver import TurnDriver
-from standfast.graph.history import messages_of
+from standfast.graph.history import has_attachments, messages_of
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.events import Event, TurnBlocked
 from standfast.model.message import Message
@@ -166,12 +166,14 @@ class InputQueue:
 class FrameCache:
     """The messages of a session's current frame, up to the node `leaf`."""
 
-    __slots__ = ("_store", "leaf", "messages")
+    __slots__ = ("_store", "has_attachments", "leaf", "messages")
 
     def __init__(self, store: SessionStore) -> None:
         self._store = store
         self.leaf: str | None = None
         self.messages: list[Message] = []
+        self.has_attachments = False
+        """Whether a result among the messages has attachments."""
 
     async def messages_at(self, head: SessionHead) -> list[Message]:
         """Return the messages of the current frame; the caller must not change the list."""
@@ -183,6 +185,7 @@ class FrameCache:
             grows = follows and not any(segment.opens_frame for segment in segments)
             said = messages_of(segments)
             self.leaf, self.messages = head.leaf, self.messages + said if grows else said
+            self.has_attachments = (grows and self.has_attachments) or has_attachments(said)
         return self.messages
 
     def append(self, base: SessionHead, head: SessionHead, machine: TurnMachine) -> None:
@@ -191,14 +194,13 @@ class FrameCache:
         opened = machine.compaction is not None or isinstance(machine.outcome, FrameSwitched)
         if not alone or head.leaf is None or opened:
             self.drop()
-        elif self.leaf is None and base.leaf is None:
-            self.leaf, self.messages = head.leaf, list(machine.messages)
-        elif self.leaf is not None and self.leaf == base.leaf:
+        elif self.leaf == base.leaf:
             self.messages.extend(machine.messages)
+            self.has_attachments = self.has_attachments or has_attachments(machine.messages)
             self.leaf = head.leaf
 
     def drop(self) -> None:
-        self.leaf, self.messages = None, []
+        self.leaf, self.messages, self.has_attachments = None, [], False
 
 
 class RunsTurns(Protocol):
@@ -518,6 +520,6 @@ class LiveSession:
 
     def publish(self, event: Event) -> None:
         """Publish an event to the observers of this session and to those of all sessions."""
-        self.feed.publish(event)
+        (self._feed or self.feed).publish(event)
         for watch in self._services.watchers:
             watch(self.session_id, event)

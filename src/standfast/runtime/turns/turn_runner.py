@@ -21,8 +21,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from os import urandom
 from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
@@ -293,7 +293,7 @@ class TurnRunner:
         made: list[TurnStarted] = []
         now = self._services.clock.now_ms()
         limits = request.limits or context.policy.limits
-        nonce = secrets.token_hex(12)
+        nonce = urandom(12).hex()
         warns = context.artifact().preamble.warns_of_budget
 
         def make_input(head: SessionHead, claimed: tuple[QueuedInput, ...]) -> bytes:
@@ -451,6 +451,7 @@ class TurnRunner:
             head=begun.head,
             machine=machine,
             history=history,
+            shows_attachments=self._live.frame.has_attachments,
             model=model,
             plugin_model=beside,
             dispatcher=self._prepared.dispatcher,

@@ -44,7 +44,7 @@ from standfast.store.postgres.notices import Announcer
 from standfast.store.postgres.schema import migrate
 from standfast.store.postgres.settings import require_durable
 from standfast.store.sql.connection import Row
-from standfast.store.sql.group_writer import GroupWriter, Job, Scope
+from standfast.store.sql.group_writer import GroupWriter, Haste, Job, Scope
 
 if TYPE_CHECKING:
     import asyncio
@@ -109,7 +109,9 @@ class PostgresDatabase:
             raise self._translated(queued.error)
         return queued.result
 
-    def write_soon(self, job: Callable[[Any], T], scope: Scope | None = None) -> asyncio.Future[T]:
+    def write_soon(
+        self, job: Callable[[Any], T], scope: Scope | None = None, haste: Haste = ""
+    ) -> asyncio.Future[T]:
         """Run *job* in a transaction, whether or not the caller keeps waiting; return after the commit."""
         import asyncio  # blocking callers do not pay for it
 
@@ -120,6 +122,10 @@ class PostgresDatabase:
             self._group.jobs.put(Job(job, future, scope))
             self._group.wake()
         return future
+
+    def can_read_at_once(self) -> bool:
+        """Return False: a query waits for the server."""
+        return False
 
     def read_consistently(self, query: Callable[[Any], T]) -> T:
         """Run *query* in a transaction that sees one state, with every acknowledged write in it."""

@@ -4,14 +4,17 @@ Theory of operation
 -------------------
 A write is a job: a function of the connection. Jobs are queued. A caller that blocks takes the lock `writing`
 and runs everything that is queued in one transaction (`finish`); a caller that awaits leaves that to the one
-writer thread, which is started with the first such job (`wake`). Both drain the same queue, so they share
-transactions and syncs.
+writer thread, which is started with the first such job (`wake`). A database that commits in a fraction of a
+millisecond may also run brief jobs on the thread of the loop that queued them, at once or at the end of the
+loop's round (`Haste`): two changes of thread cost more than such a commit. Jobs that wait are in one queue,
+so they share transactions and syncs.
 
 Rules
 -----
 1. A job that raises undoes only itself. If the commit fails, every job of the group gets the error.
 2. A job may be run twice, so it touches nothing but the connection it is given.
 3. A group wakes each event loop once. A cancelled awaiter, or a closed loop, changes nothing.
+4. A loop's thread waits for no lock: if another thread or process writes, the writer thread takes over.
 
 Not here: how a group becomes a transaction. Each database has its own `GroupWriter`.
 """
@@ -21,8 +24,8 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,6 +40,11 @@ class Scope(NamedTuple):
 
     session_id: str
     reads: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+
+
+Haste = Literal["", "brief", "alone"]
+"""Whether a write is `brief`: it takes much less than a millisecond. One that is `alone` is brief, too, and
+no other turn runs that could share its transaction."""
 
 
 class Job(Generic[T]):
@@ -68,6 +76,7 @@ class GroupWriter:
         self._translated = translated
         self._asleep = threading.Lock()
         self._asleep.acquire()
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ended = False
 
@@ -80,11 +89,13 @@ class GroupWriter:
         raise NotImplementedError
 
     def wake(self) -> None:
-        """Have the writer thread write what is queued. One caller at a time."""
+        """Have the writer thread write what is queued."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="standfast-writer", daemon=True)
-            self._thread.start()
-        if self._asleep.locked():
+            with self._starting:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._serve, name="standfast-writer", daemon=True)
+                    self._thread.start()
+        with contextlib.suppress(RuntimeError):  # it is awake
             self._asleep.release()
 
     def finish(self, job: Job[Any]) -> None:
@@ -92,6 +103,7 @@ class GroupWriter:
         with self.writing:
             while not job.done:
                 self._write_group()
+            self.tidy()
 
     def close(self) -> None:
         """Write what is queued, end the thread and close the connection. Nothing may be queued after it."""
@@ -110,32 +122,37 @@ class GroupWriter:
                 return
             with self.writing:
                 self._drain()
+                self.tidy()
+
+    def tidy(self) -> None:
+        """Do what a commit has left to be done. The caller holds `writing`."""
 
     def _drain(self) -> None:
         while not self.jobs.empty():
             self._write_group()
 
-    def _write_group(self) -> None:
-        """Commit what is queued, up to a bound. The caller holds `writing`."""
+    def _write_group(self, here: asyncio.AbstractEventLoop | None = None) -> None:
+        """Commit what is queued, up to a bound; *here* is this thread's loop. The caller holds `writing`."""
         jobs: list[Job[Any]] = []
         while len(jobs) < _MAX_GROUP and not self.jobs.empty():
             jobs.append(self.jobs.get())
         self.transact(jobs)
         for job in jobs:
             job.done = True
-        self._answer(jobs)
+        self._answer(jobs, here)
 
-    def _answer(self, jobs: list[Job[Any]]) -> None:
-        """Settle the futures of *jobs*, each on its own loop."""
+    def _answer(self, jobs: list[Job[Any]], here: asyncio.AbstractEventLoop | None) -> None:
+        """Settle the futures of *jobs*, each on its own loop; *here* is the one that runs on this thread."""
         by_loop: dict[asyncio.AbstractEventLoop, list[Job[Any]]] = {}
         for job in jobs:
             if job.future is not None:
                 by_loop.setdefault(job.future.get_loop(), []).append(job)
+        self._settle(by_loop.pop(here, ()) if here is not None else ())
         for loop, settled in by_loop.items():
             with contextlib.suppress(RuntimeError):  # a closed loop: no caller waits any more
                 loop.call_soon_threadsafe(self._settle, settled)
 
-    def _settle(self, jobs: list[Job[Any]]) -> None:
+    def _settle(self, jobs: Sequence[Job[Any]]) -> None:
         for job in jobs:
             assert job.future is not None
             if job.future.done():

@@ -110,8 +110,8 @@ def append(
         raise StaleBranch(leaf)
     if rows.find_segment(db, segment_id) is not None:
         raise InvalidArgument(f"there is a segment {segment_id[:80]!r} already")
-    grew = grow(db, session, segment_id, entries, encode(entries), 0)
-    return rows.update_session(db, at_time(grew, now_ms)).head
+    grew = grow(db, session, segment_id, entries, encode(entries), now_ms)
+    return rows.update_session(db, grew).head
 
 
 def grow(
@@ -120,20 +120,25 @@ def grow(
     segment_id: str,
     entries: tuple[Entry, ...],
     body: bytes,
-    model_calls: int,
+    now_ms: int,
+    *,
+    model_calls: int = 0,
+    usage: tuple[UsageEntry, ...] = (),
     key: int | None = None,
 ) -> StoredSession:
-    """Add a segment, under the free *key* if there is one.
+    """Add a segment, under the free *key* if there is one, and *usage*.
 
     Return the session with its leaf at the segment's end, not yet written.
     """
-    head = session.head
-    if not entries:
-        return _replace(session, head=_replace(head, model_calls=head.model_calls + model_calls))
-    branch = rules.branch_of(head)
-    segment = grown(branch, head.session_id, segment_id, entries, model_calls)
-    key = rows.insert_segment(db, segment, session, body, key)
-    return _replace(session, head=rules.head_at(head, moved(branch, segment)), leaf_key=key)
+    head, leaf_key = session.head, session.leaf_key
+    if entries:
+        branch = rules.branch_of(head)
+        segment = grown(branch, head.session_id, segment_id, entries, model_calls)
+        leaf_key = rows.insert_segment(db, segment, session, body, key)
+        head = rules.head_at(head, moved(branch, segment), now_ms, head.state, usage)
+    else:
+        head = rules.used(_replace(head, model_calls=head.model_calls + model_calls), now_ms, usage)
+    return _replace(session, head=head, body=encode(head), leaf_key=leaf_key)
 
 
 def fork(
@@ -161,8 +166,9 @@ def fork(
 def rewind(db: Connection, session_id: str, to: str, now_ms: int) -> SessionHead:
     session = _at_rest(db, session_id)
     branch, state, leaf_key = _stand(db, session, to, session.head.revision + 1)
-    head = _replace(rules.head_at(session.head, branch), state=state)
-    return rows.update_session(db, at_time(_replace(session, head=head, leaf_key=leaf_key), now_ms)).head
+    head = rules.head_at(session.head, branch, now_ms, state)
+    there = _replace(session, head=head, body=encode(head), leaf_key=leaf_key)
+    return rows.update_session(db, there).head
 
 
 def make(db: Connection, new: NewSession) -> SessionHead:
@@ -202,8 +208,9 @@ def add_usage(
     db: Connection, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
 ) -> SessionHead:
     db.lock_sessions((session_id,))
-    counted = grow(db, rows.require_session(db, session_id), "", (), b"", model_calls)
-    return rows.update_session(db, at_time(counted, now_ms, usage)).head
+    session = rows.require_session(db, session_id)
+    counted = grow(db, session, "", (), b"", now_ms, model_calls=model_calls, usage=usage)
+    return rows.update_session(db, counted).head
 
 
 def set_state(
@@ -214,9 +221,9 @@ def set_state(
     return rows.update_session(db, at_time(write_state(db, session, state), now_ms)).head
 
 
-def at_time(session: StoredSession, now_ms: int, usage: tuple[UsageEntry, ...] = ()) -> StoredSession:
-    """Return the session as used at that time, with *usage* added; its head is encoded anew."""
-    head = rules.used(session.head, now_ms, usage)
+def at_time(session: StoredSession, now_ms: int) -> StoredSession:
+    """Return the session as used at that time; its head is encoded anew."""
+    head = rules.used(session.head, now_ms)
     return _replace(session, head=head, body=encode(head))
 
 

@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-Writes are jobs that share transactions (see `group_writer`); reads run on threads of their own and never wait
-for the writer. The modules beside this one contain what happens inside a transaction: `turns`, `history`,
-`inputs`, `waits`, `records`, `prune`. Each method of the store is one of their functions, as a read or as a
-write; `SessionStore` documents them.
+Writes are jobs that share transactions (see `group_writer`); reads run on threads of their own, or at once if
+they are brief, and never wait for the writer. The modules beside this one contain what happens inside a
+transaction: `turns`, `history`, `inputs`, `waits`, `records`, `prune`. Each method of the store is one of
+their functions, as a read or as a write; `SessionStore` documents them.
 
 Rules
 -----
@@ -19,11 +19,12 @@ import asyncio
 import secrets
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
 from standfast.errors import RecordCorrupt
+from standfast.model.approval import Approval, Decision
 from standfast.model.outcome import WaitOutcome
 from standfast.model.session import SessionHead, TurnRecord, TurnSummary
 from standfast.ports import session_store as port
@@ -34,7 +35,7 @@ from standfast.store.sql import inputs as queue
 from standfast.store.sql import survey as operations
 from standfast.store.sql import turns as lifecycle
 from standfast.store.sql.connection import Connection
-from standfast.store.sql.group_writer import Scope
+from standfast.store.sql.group_writer import Haste, Scope
 from standfast.tools.threads import BlockingLoop, DaemonThreads
 
 _replace = msgspec.structs.replace
@@ -45,14 +46,26 @@ InTransaction = Callable[Concatenate[Connection, P], T]
 Method = Callable[Concatenate["SqlSessionStore", P], Coroutine[Any, Any, T]]
 
 
+_BRIEF_BYTES: Final = 64 << 10
+"""A write of more than this is not brief: digests and copies take their time."""
+
+
+def _is_brief(save: port.Save) -> bool:
+    return not save.blobs and sum(len(entry.body) for entry in save.entries) < _BRIEF_BYTES
+
+
 class SqlDatabase(Protocol):
     """A database that runs jobs and queries. `write_soon` is for callers on a loop, the others block."""
 
     def write(self, job: Callable[[Any], T], scope: Scope | None = None) -> T: ...
 
-    def write_soon(self, job: Callable[[Any], T], scope: Scope | None = None) -> asyncio.Future[T]: ...
+    def write_soon(
+        self, job: Callable[[Any], T], scope: Scope | None = None, haste: Haste = ""
+    ) -> asyncio.Future[T]: ...
 
     def read_consistently(self, query: Callable[[Any], T]) -> T: ...
+
+    def can_read_at_once(self) -> bool: ...
 
     def close(self) -> None: ...
 
@@ -77,11 +90,11 @@ def _writes_session(job: InTransaction[P, T]) -> Method[P, T]:
     return write
 
 
-def _reads(query: InTransaction[P, T]) -> Method[P, T]:
-    """Return the method of the store that runs *query* as a read."""
+def _reads(query: InTransaction[P, T], *, brief: bool = False) -> Method[P, T]:
+    """Return the method of the store that runs *query* as a read. A *brief* one reads a few rows by key."""
 
     async def read(self: SqlSessionStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._read(lambda db: query(db, *args, **kwargs))
+        return await self._read(lambda db: query(db, *args, **kwargs), brief)
 
     return read
 
@@ -103,18 +116,29 @@ class SqlSessionStore:
         self._threads = DaemonThreads("standfast-reader", at_most=readers)
         self._objects = blobs
         self._folder: str | None = None
+        self._running: set[str] = set()
+        """The sessions whose turns were begun here and have not ended or parked."""
 
     async def close(self) -> None:
         await self._threads.run(self.database.close)
         self._threads.close()
 
-    async def _write(self, job: Callable[[Connection], T], scope: Scope | None = None) -> T:
+    async def _write(
+        self, job: Callable[[Connection], T], scope: Scope | None = None, haste: Haste = ""
+    ) -> T:
         if isinstance(asyncio.get_running_loop(), BlockingLoop):
             return self.database.write(job, scope)  # the caller's thread has nothing else to do
-        return await self.database.write_soon(job, scope)
+        return await self.database.write_soon(job, scope, haste)
 
-    async def _read(self, query: Callable[[Connection], T]) -> T:
-        if isinstance(asyncio.get_running_loop(), BlockingLoop):
+    def _haste(self, session_id: str, brief: bool = True) -> Haste:
+        """Return the haste of a write of this session."""
+        if not brief:
+            return ""
+        return "brief" if len(self._running) > (session_id in self._running) else "alone"
+
+    async def _read(self, query: Callable[[Connection], T], brief: bool = False) -> T:
+        at_once = brief and self.database.can_read_at_once()
+        if at_once or isinstance(asyncio.get_running_loop(), BlockingLoop):
             return self.database.read_consistently(query)
         return await self._threads.run(lambda: self.database.read_consistently(query))
 
@@ -171,7 +195,7 @@ class SqlSessionStore:
 
     # Sessions and their history
 
-    head = _reads(rows.head)
+    head = _reads(rows.head, brief=True)
     heads = _reads(rows.heads)
     children = _reads(rows.children)
     describe = _writes_session(rows.describe)
@@ -203,7 +227,8 @@ class SqlSessionStore:
         found = await self.head(head.session_id)
         if found is not None:
             return found
-        return await self._write(lambda db: rows.open_session(db, head), Scope(head.session_id))
+        haste = self._haste(head.session_id)
+        return await self._write(lambda db: rows.open_session(db, head), Scope(head.session_id), haste)
 
     async def delete_session(self, session_id: str) -> bool:
         return await self._write(lambda db: prune.delete_session(db, session_id, self._owner_is_dead))
@@ -214,11 +239,10 @@ class SqlSessionStore:
 
     # Turns
 
-    renew = _writes(lifecycle.renew)
     cancel = _writes(lifecycle.cancel)
-    turn = _reads(rows.turn)
+    turn = _reads(rows.turn, brief=True)
     turns = _reads(rows.turns)
-    open_turn = _reads(rows.open_turn)
+    open_turn = _reads(rows.open_turn, brief=True)
     open_turn_journal = _reads(rows.open_turn_journal)
     turn_journal = _reads(rows.turn_journal)
     survey = _reads(operations.survey)
@@ -231,35 +255,56 @@ class SqlSessionStore:
         job: Callable[[Connection], port.Begun | port.Repeated] = lambda db: lifecycle.begin(  # noqa: E731
             db, turn, claimant, self._owner_is_dead
         )
-        return await self._write(job, Scope(turn.session_id, lifecycle.begin_reads(turn)))
+        haste = self._haste(turn.session_id, not turn.blobs)
+        begun = await self._write(job, Scope(turn.session_id, lifecycle.begin_reads(turn)), haste)
+        if isinstance(begun, port.Begun):
+            self._running.add(turn.session_id)
+        return begun
+
+    async def renew(self, leases: tuple[port.Lease, ...], now_ms: int, lease_ms: int) -> port.Renewed:
+        if not lease_ms:
+            self._running.difference_update(lease.session_id for lease in leases)
+        return await self._write(lambda db: lifecycle.renew(db, leases, now_ms, lease_ms))
 
     async def take_over(self, turn_id: str, claimant: port.Claimant) -> port.Takeover:
-        return await self._write(lambda db: lifecycle.take_over(db, turn_id, claimant, self._owner_is_dead))
+        job: Callable[[Connection], port.Takeover] = lambda db: lifecycle.take_over(  # noqa: E731
+            db, turn_id, claimant, self._owner_is_dead
+        )
+        taken = await self._write(job, None, self._haste(""))
+        self._running.add(taken.lease.session_id)
+        return taken
 
     async def save(self, lease: port.Lease, save: port.Save) -> port.Saved:
         if save.blobs:
             save = _replace(save, blobs=await self._placed(save.blobs))
         scope = Scope(lease.session_id, lifecycle.lease_reads(save.turn_id))
-        return await self._write(lambda db: lifecycle.save(db, lease, save), scope)
+        haste = self._haste(lease.session_id, _is_brief(save))
+        return await self._write(lambda db: lifecycle.save(db, lease, save), scope, haste)
 
     async def park(self, lease: port.Lease, save: port.Save, summary: TurnSummary) -> None:
         if save.blobs:
             save = _replace(save, blobs=await self._placed(save.blobs))
         scope = Scope(lease.session_id, lifecycle.lease_reads(save.turn_id))
-        await self._write(lambda db: lifecycle.park(db, lease, save, summary), scope)
+        haste = self._haste(lease.session_id, _is_brief(save))
+        await self._write(lambda db: lifecycle.park(db, lease, save, summary), scope, haste)
+        self._running.discard(lease.session_id)
 
     async def commit(self, lease: port.Lease, commit: port.TurnCommit) -> SessionHead | port.CommitRefused:
         if commit.blobs:
             commit = _replace(commit, blobs=await self._placed(commit.blobs))
         entries = rows.encode(commit.entries)
         alone = all(item.session_id == lease.session_id for item in commit.enqueue)
-        return await self._write(
+        done = await self._write(
             lambda db: lifecycle.commit(db, lease, commit, entries),
             Scope(lease.session_id, lifecycle.lease_reads(commit.turn_id)) if alone else None,
+            self._haste(lease.session_id, not commit.blobs and len(entries) < _BRIEF_BYTES),
         )
+        if isinstance(done, SessionHead):
+            self._running.discard(lease.session_id)
+        return done
 
     async def see_clock(self, boot: str, offset_ms: int) -> port.SeenClock:
-        known = await self._read(lambda db: waits.find_clock(db, boot))
+        known = await self._read(lambda db: waits.find_clock(db, boot), brief=True)
         if known is not None and not (seen := rules.seen_clock(known, offset_ms)).shift_ms:
             return seen
         return await self._write(lambda db: waits.see_clock(db, boot, offset_ms))
@@ -281,8 +326,16 @@ class SqlSessionStore:
     with_queued = _reads(queue.with_queued)
     complete = _writes(waits.complete)
     approvals = _reads(waits.find_approvals)
-    approval = _reads(waits.find_approval)
-    decide = _writes(waits.decide)
+    approval = _reads(waits.find_approval, brief=True)
+
+    async def decide(
+        self, approval_id: str, decision: Decision, *, now_ms: int, edited_digest: str | None
+    ) -> Approval:
+        return await self._write(
+            lambda db: waits.decide(db, approval_id, decision, now_ms=now_ms, edited_digest=edited_digest),
+            None,
+            self._haste(""),
+        )
 
     async def put_input(self, item: port.QueuedInput, blobs: tuple[port.Blob, ...] = ()) -> None:
         scope = Scope(item.session_id, queue.put_reads(item))
@@ -290,7 +343,7 @@ class SqlSessionStore:
         await self._write(lambda db: queue.put(db, item, placed), scope)
 
     async def ended_waits(self, turn_id: str, now_ms: int) -> tuple[tuple[str, WaitOutcome], ...]:
-        found, unwritten = await self._read(lambda db: waits.ended(db, turn_id, now_ms))
+        found, unwritten = await self._read(lambda db: waits.ended(db, turn_id, now_ms), brief=True)
         if not unwritten:
             return found
         return await self._write(lambda db: waits.expire(db, turn_id, now_ms))

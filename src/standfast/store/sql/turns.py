@@ -175,10 +175,17 @@ def commit(
     if commit.blobs:
         inputs.put_blobs(db, commit.blobs)
     grown = history.grow(
-        db, session, commit.turn_id, commit.entries, entries, commit.model_calls, held.next_segment
+        db,
+        session,
+        commit.turn_id,
+        commit.entries,
+        entries,
+        commit.now_ms,
+        model_calls=commit.model_calls,
+        usage=commit.usage,
+        key=held.next_segment,
     )
-    free = _replace(grown, owner=None, until_ms=0)
-    after = rows.update_session(db, history.at_time(free, commit.now_ms, commit.usage))
+    after = rows.update_session(db, _replace(grown, owner=None, until_ms=0))
     rows.end_turn(db, held.turn, commit.summary, commit.entries, commit.now_ms)
     if commit.journal is not None:
         rows.keep_journal(db, held.turn, commit.journal, held.journaled, commit.now_ms)

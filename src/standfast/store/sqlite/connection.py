@@ -63,6 +63,8 @@ PRAGMA journal_size_limit = 16777216;
 class SqliteConnection(apsw.Connection):
     """A connection to a file. It has the only write transaction, so there is nothing to lock."""
 
+    patience: Patience
+
     def insert_new(self, sql: str, values: Sequence[Any], refusal: Exception) -> None:
         self.execute(f"{sql} ON CONFLICT DO NOTHING", values)
         if not self.changes():
@@ -90,6 +92,7 @@ def connect(path: Path, busy_timeout_ms: int) -> SqliteConnection:
     """Open *path* in WAL mode with full sync and page checksums, waiting for others in short steps."""
     connection = open_checked(str(path))
     patience = Patience(busy_timeout_ms)
+    connection.patience = patience
     connection.set_busy_handler(patience)
     # Without it SQLite prepares a statement anew for every value that is bound: 8 µs become 110.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
@@ -141,8 +144,11 @@ class Patience:
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_s = timeout_ms / 1000
         self._until = 0.0
+        self.waits = True
 
     def __call__(self, attempt: int) -> bool:
+        if not self.waits:
+            return False
         if attempt == 0:
             self._until = time.monotonic() + self._timeout_s
         elif time.monotonic() > self._until:

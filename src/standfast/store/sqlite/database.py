@@ -22,6 +22,7 @@ import contextlib
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import apsw
 
 from standfast.errors import StandfastError, StoreUnavailable
-from standfast.store.sql.group_writer import GroupWriter, Job, Scope
+from standfast.store.sql.group_writer import GroupWriter, Haste, Job, Scope
 from standfast.store.sqlite import connection
 from standfast.store.sqlite.connection import SqliteConnection
 from standfast.store.sqlite.schema import Components, has_old_tables, is_behind, migrate_all, refuse_newer
@@ -45,6 +46,11 @@ UPGRADE_TIMEOUT_MS: Final = 60_000
 """How long to wait for other programs before a file without checksums can be upgraded."""
 
 MAX_READERS: Final = 8
+
+_CHECKPOINT_PAGES: Final = 1000
+"""The length of the write-ahead log at which it is copied to the file."""
+_SLOW_S: Final = 0.003
+"""How long a commit may take, on average, for a loop's thread to wait for it."""
 NO_COMPONENTS: Final[Components] = MappingProxyType({})
 
 
@@ -122,18 +128,29 @@ class Database:
         return queued.result
 
     def write_soon(
-        self, job: Callable[[SqliteConnection], T], scope: Scope | None = None
+        self, job: Callable[[SqliteConnection], T], scope: Scope | None = None, haste: Haste = ""
     ) -> asyncio.Future[T]:
         """Run *job* in a transaction, whether or not the caller keeps waiting; return once it is on disk."""
         import asyncio  # blocking callers do not pay for it
 
         self.require_open()
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        queued = Job(job, future)
+        if haste == "alone" and self._require_writable().write_at_once(queued):
+            return future
         with self._gate:
             group = self._require_writable()
-            group.jobs.put(Job(job, future))
-            group.wake()
+            group.jobs.put(queued)
+            if haste:
+                group.write_soon(loop)
+            else:
+                group.wake()
         return future
+
+    def can_read_at_once(self) -> bool:
+        """Whether a brief query need not wait for a connection to be opened."""
+        return bool(self._readers)
 
     def read(self, query: Callable[[SqliteConnection], T]) -> T:
         """Run *query* on a connection that sees every acknowledged write. One statement sees one state."""
@@ -251,20 +268,96 @@ class SqliteWriter(GroupWriter):
 
     A group of jobs is first run as it is. A job that fails before it has written anything fails alone; if one
     fails after that, the transaction is rolled back and the group is run again with a savepoint for each job.
+
+    Brief jobs are run on the thread of their loop while the disk is fast. The write-ahead log is copied to
+    the file on another thread than a loop's.
     """
 
     def __init__(self, db: SqliteConnection, translated: Callable[[BaseException], BaseException]) -> None:
         super().__init__(translated)
         self.connection = db
+        self._due: set[asyncio.AbstractEventLoop] = set()
+        self._commit_s = 0.0
+        self._log_pages = 0
+        self._checkpoint_at = _CHECKPOINT_PAGES
+        db.set_wal_hook(self._note_log)
 
     def disconnect(self) -> None:
         self.connection.close(True)
 
-    def transact(self, jobs: list[Job[Any]]) -> None:
+    def write_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have brief jobs written at the end of this round of *loop*, with those queued until then."""
+        if self._commit_s > _SLOW_S:
+            self.wake()
+        elif loop not in self._due:
+            self._due.add(loop)
+            loop.call_soon(self._write_here, loop)
+
+    def write_at_once(self, job: Job[Any]) -> bool:
+        """Write *job* on the thread of its loop and settle its future; false if it has to be queued."""
+        if self._commit_s > _SLOW_S or not self.jobs.empty() or not self._begin_at_once():
+            return False
+        try:
+            self.transact([job])
+        finally:
+            self.writing.release()
+        self._settle((job,))
+        if self._log_pages >= self._checkpoint_at:
+            self.wake()
+        return True
+
+    def _write_here(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due.discard(loop)
+        if self.jobs.empty():
+            return
+        if not self._begin_at_once():
+            self.wake()
+            return
+        try:
+            self._write_group(loop)
+        finally:
+            self.writing.release()
+        if not self.jobs.empty() or self._log_pages >= self._checkpoint_at:
+            self.wake()
+
+    def _begin_at_once(self) -> bool:
+        """Take `writing` and begin a transaction; false if that cannot be done without waiting."""
+        if not self.writing.acquire(blocking=False):
+            return False
+        patience = self.connection.patience
+        patience.waits = False
         try:
             self.connection.execute("BEGIN IMMEDIATE")
+        except apsw.Error:  # the writer thread's attempt waits, or raises it again
+            self.writing.release()
+            return False
+        finally:
+            patience.waits = True
+        return True
+
+    def _note_log(self, db: object, name: str, pages: int) -> int:
+        self._log_pages = pages
+        return apsw.SQLITE_OK
+
+    def tidy(self) -> None:
+        """Copy the write-ahead log to the file if it is long; what readers still need of it stays."""
+        if self._log_pages >= self._checkpoint_at:
+            with contextlib.suppress(
+                apsw.Error
+            ):  # the next attempt may succeed, and a commit tells what fails
+                self.connection.wal_checkpoint()
+            self._checkpoint_at = self._log_pages + _CHECKPOINT_PAGES
+        elif self._log_pages < _CHECKPOINT_PAGES:
+            self._checkpoint_at = _CHECKPOINT_PAGES
+
+    def transact(self, jobs: list[Job[Any]]) -> None:
+        try:
+            if not self.connection.in_transaction:
+                self.connection.execute("BEGIN IMMEDIATE")
             if whole := self._run_all(jobs):
+                began = time.monotonic()
                 self.connection.execute("COMMIT")
+                self._commit_s += (time.monotonic() - began - self._commit_s) / 8
         except BaseException as error:
             self._roll_back()
             for job in jobs:
