@@ -5,8 +5,9 @@ Theory of operation
 A transaction is a pipeline: a statement is sent at once, and its result is read when the caller asks for it,
 or at the end. So a write costs two round trips, one for what it reads and one for all that it writes, with
 the commit. The first statement of every transaction sets what the others rely on (schema, timeouts) for this
-transaction alone, and asks for its number and the time. Nothing depends on the session of the connection, so
-that a pooler may give every transaction another server connection.
+transaction alone, and asks for its number and the time. So nothing depends on the session of the connection
+if a pooler gives every transaction another one. Without a pooler these settings are made once, when the
+connection is, and only writes ask for their number.
 
 Rules
 -----
@@ -57,13 +58,19 @@ SELECT set_config('tcp_keepalives_idle', '5', false), set_config('tcp_keepalives
 """The server notices as well that a client is cut off: in a pipeline no other timeout ends its transaction,
 which would keep its sessions locked for the two hours of the system's default."""
 
-_OPEN: Final = f"""
-SELECT set_config('search_path', $1, true), set_config('statement_timeout', '{_STATEMENT_MS}', true),
-    set_config('lock_timeout', '{_LOCK_MS}', true),
-    set_config('idle_in_transaction_session_timeout', '{_IDLE_MS}', true),
-    (extract(epoch FROM clock_timestamp()) * 1000)::bigint
-""".encode()  # noqa: S608 (a constant)
-_OPEN_TO_WRITE: Final = _OPEN.rstrip() + b", pg_current_xact_id()::text, pg_postmaster_start_time()::text"
+NOW_MS: Final = b"(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_NUMBER: Final = b"pg_current_xact_id()::text, pg_postmaster_start_time()::text"
+
+
+def _settings(*, local: bool) -> bytes:
+    """Return columns that make the settings of a transaction, or of the connection; $1 is the schema."""
+    until = "true" if local else "false"
+    values = {"statement_timeout": _STATEMENT_MS, "lock_timeout": _LOCK_MS}
+    values["idle_in_transaction_session_timeout"] = _IDLE_MS
+    timeouts = [f"set_config('{name}', '{value}', {until})" for name, value in values.items()]
+    return ", ".join([f"set_config('search_path', $1, {until})", *timeouts]).encode()
+
+
 _SEQUENCES: Final = {
     "'segments_key'": "SELECT max(key) FROM segments",
     "'states_key'": "SELECT max(key) FROM states",
@@ -136,18 +143,24 @@ def connect(address: Address) -> psycopg.Connection[Row]:
     raw: psycopg.Connection[Row] = psycopg.connect(
         address.conninfo, autocommit=True, cursor_factory=PostgresCursor
     )
-    configure(raw)
+    configure(raw, address.schema)
     return raw
 
 
-def configure(raw: psycopg.Connection[Row]) -> None:
-    """Prepare a new connection for the statements of a store."""
+def configure(raw: psycopg.Connection[Row], schema: str) -> None:
+    """Prepare a new connection for the statements of a store in *schema*."""
     raw.adapters.register_dumper(int, _IntDumper)
     raw.adapters.register_dumper(str, StrBinaryDumper)
     pooled = is_pooled(raw)
     raw.prepare_threshold = None if pooled else 2
     if not pooled:
         raw.execute(_SERVER_KEEPALIVE)
+        raw.execute(b"SELECT " + _settings(local=False), (schema,))
+
+
+def is_own(raw: psycopg.Connection[Row]) -> bool:
+    """Return whether `configure` found no pooler: settings and names outlast a transaction."""
+    return raw.prepare_threshold is not None
 
 
 def is_pooled(raw: psycopg.Connection[Row]) -> bool:
@@ -166,6 +179,7 @@ class Transaction:
         self._raw = raw
         self._address = address
         self._database_clock = database_clock
+        self._opened: PostgresCursor | None = None
         self._opening: Row | None = None
         self._sent: list[tuple[PostgresCursor, Exception | None, object]] = []
         self.asked: dict[tuple[str, tuple[Any, ...]], PostgresCursor] = {}
@@ -185,12 +199,17 @@ class Transaction:
             self._send(b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
         else:
             self._send(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        self._opened = self._send(_OPEN_TO_WRITE if to_write else _OPEN, (self._address.schema,))
+        wanted = [NOW_MS, _NUMBER] if to_write else []
+        if is_own(self._raw):
+            self._opened = self._send(b"SELECT " + b", ".join(wanted)) if to_write else None
+        else:
+            columns = b", ".join([*(wanted or [NOW_MS]), _settings(local=True)])
+            self._opened = self._send(b"SELECT " + columns, (self._address.schema,))
 
     def commit(self) -> None:
         """Commit what was written. The pipeline's end waits for the answer."""
         if not self.writes:
-            self._send(b"ROLLBACK")
+            self._send(b"COMMIT")  # after a rollback psycopg would prepare its statements anew
             return
         self._read_opening()  # the number of the transaction must be known before the commit is sent
         self.committing = True
@@ -199,12 +218,12 @@ class Transaction:
     @property
     def number(self) -> str:
         """The number of this transaction, by which the server knows whether it was committed."""
-        return str(self._read_opening()[5])
+        return str(self._read_opening()[1])
 
     @property
     def server_start(self) -> str:
         """When the server of this transaction was started. After a crash, numbers are used again."""
-        return str(self._read_opening()[6])
+        return str(self._read_opening()[2])
 
     def failed(self) -> tuple[object, Exception | None]:
         """Return for whom the statement that failed was sent, and what its failure means, if it is known."""
@@ -257,11 +276,12 @@ class Transaction:
         return int(self.execute(sql).get)
 
     def lease_now(self, claimed_ms: int) -> int:
-        return int(self._read_opening()[4]) if self._database_clock else claimed_ms
+        return int(self._read_opening()[0]) if self._database_clock else claimed_ms
 
     def _read_opening(self) -> Row:
         if self._opening is None:
-            self._opening = self._opened.fetchone()
+            opened = self._opened or self._send(b"SELECT " + NOW_MS)
+            self._opening = opened.fetchone()
             assert self._opening is not None
         return self._opening
 
@@ -276,9 +296,10 @@ class Transaction:
 
 # Errors
 
-_TRANSIENT: Final = ("08", "25006", "25P03", "40", "53", "55P03", "57")
+_TRANSIENT: Final = ("08", "25006", "25P03", "26000", "40", "53", "55P03", "57")
 """Beginnings of the codes of errors that another attempt may not meet: lost connections, a server that became
-a standby, conflicts of transactions, exhausted resources, locks, timeouts, a server that shuts down."""
+a standby, lost names of statements, conflicts of transactions, exhausted resources, locks, timeouts, a server
+that shuts down."""
 
 _DAMAGED: Final = ("XX001", "XX002")
 

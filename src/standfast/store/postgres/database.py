@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
@@ -36,10 +36,12 @@ from standfast.store.postgres.connection import (
     Transaction,
     configure,
     connect,
+    is_own,
     is_transient,
     parse_url,
     translated,
 )
+from standfast.store.postgres.guarded import GuardedWriter
 from standfast.store.postgres.notices import Announcer
 from standfast.store.postgres.schema import migrate
 from standfast.store.postgres.settings import require_durable
@@ -92,7 +94,7 @@ class PostgresDatabase:
             max_size=MAX_READERS,
             open=True,
             num_workers=1,
-            configure=configure,
+            configure=lambda raw: configure(raw, self.address.schema),
             kwargs={"autocommit": True, "cursor_factory": PostgresCursor},
             name="standfast-readers",
         )
@@ -151,9 +153,14 @@ class PostgresDatabase:
                     result = query(transaction)
                     transaction.commit()
                 return result
-            except BaseException:
-                roll_back(raw)
+            except BaseException as error:
+                roll_back(raw, error)
                 raise
+
+    def forget(self, session_ids: Iterable[str]) -> None:
+        """Forget the rows of sessions that a write without a scope has changed."""
+        for session_id in session_ids:
+            self._group.guarded.forget(session_id)
 
     def require_open(self) -> None:
         """Raise `StoreUnavailable` if the store was closed, or belongs to the parent process."""
@@ -196,6 +203,7 @@ class PostgresWriter(GroupWriter):
     ) -> None:
         super().__init__(translated)
         self._announce = announce
+        self.guarded = GuardedWriter(database_clock=database_clock, announce=announce)
         self._connection: psycopg.Connection[Row] | None = first
         self._address = address
         self._database_clock = database_clock
@@ -207,9 +215,26 @@ class PostgresWriter(GroupWriter):
             self._connection = None
 
     def transact(self, jobs: list[Job[Any]]) -> None:
-        together = [job for job in jobs if job.scope is not None]
-        for group in (together, *([job] for job in jobs if job.scope is None)):
+        left = self._send_guarded(jobs)
+        together = [job for job in left if job.scope is not None]
+        for group in (together, *([job] for job in left if job.scope is None)):
             self._transact(group)
+        for job in together:
+            assert job.scope is not None
+            self.guarded.forget(job.scope.session_id)
+
+    def _send_guarded(self, jobs: list[Job[Any]]) -> list[Job[Any]]:
+        """Send the writes that need not read first; return the others, and those that were refused."""
+        if all(job.scope is None or job.scope.guarded is None for job in jobs):
+            return jobs
+        try:
+            if self._connection is None:
+                self._connection = connect(self._address)
+            return self.guarded.run(self._connection, jobs) if is_own(self._connection) else jobs
+        except psycopg.Error as error:  # the jobs meet it again, and wait for it to pass
+            if self._connection is not None and not roll_back(self._connection, error):
+                self._connection = None
+            return jobs
 
     def _transact(self, jobs: list[Job[Any]]) -> None:
         """Run the jobs in one transaction, again while errors may pass, and without jobs that fail alone."""
@@ -245,7 +270,7 @@ class PostgresWriter(GroupWriter):
                     _run(job, transaction)
                 transaction.commit()
         except BaseException as error:
-            if not roll_back(raw):
+            if not roll_back(raw, error):
                 self._connection = None
                 if transaction.committing and self._was_committed(transaction, attempts):
                     self._announce(transaction.announced)
@@ -321,9 +346,15 @@ def _run(job: Job[Any], transaction: Transaction) -> None:
             transaction.asked.pop(read, None)  # what the job wrote may have changed it
 
 
-def roll_back(raw: psycopg.Connection[Row]) -> bool:
-    """End the transaction of a connection; false if the connection is lost, and then it is closed."""
+def roll_back(raw: psycopg.Connection[Row], error: BaseException) -> bool:
+    """End the transaction of a connection after *error*; false if the connection is of no more use.
+
+    It is then closed. psycopg believes that a statement is prepared if the pipeline that was to prepare it
+    failed before, and can be told only by a new connection.
+    """
     try:
+        if isinstance(error, psycopg.errors.InvalidSqlStatementName):
+            raw.close()
         if raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             raw.execute(b"ROLLBACK")
         return not raw.closed

@@ -231,6 +231,51 @@ _MIGRATIONS: Final = (
         body bytea NOT NULL
     );
     """,
+    """
+    -- Locks a session; fails unless its rows have these digests (see `guarded`). `without` is 1 if no message
+    -- may be injected, 2 if the turn may have no waits and open approvals either. If a turn begins, `entry`
+    -- is where its journal begins and `segment` the key of its segment.
+    CREATE FUNCTION standfast_guard(
+        held_session bigint, session_digest bytea, held_turn text, turn_digest bytea, held_input text,
+        input_digest bytea, without bigint, begins bigint,
+        OUT now_ms bigint, OUT entry bigint, OUT segment bigint
+    ) LANGUAGE plpgsql AS $$
+    BEGIN
+        PERFORM 1 FROM sessions WHERE key = held_session AND digest = session_digest FOR NO KEY UPDATE;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'the session has changed' USING ERRCODE = 'SF001';
+        END IF;
+        IF held_turn IS NOT NULL THEN
+            PERFORM 1 FROM turns WHERE turn_id = held_turn AND digest = turn_digest;
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'the turn has changed' USING ERRCODE = 'SF001';
+            END IF;
+        END IF;
+        IF held_input IS NOT NULL THEN
+            PERFORM 1 FROM inputs WHERE input_id = held_input AND digest = input_digest;
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'the input has changed' USING ERRCODE = 'SF001';
+            END IF;
+        END IF;
+        IF without >= 1 AND EXISTS (
+            SELECT 1 FROM inputs WHERE session = held_session AND kind = 'inject'
+        ) THEN
+            RAISE EXCEPTION 'a message was injected' USING ERRCODE = 'SF001';
+        END IF;
+        IF without >= 2 AND (
+            EXISTS (SELECT 1 FROM waits WHERE turn_id = held_turn)
+            OR EXISTS (SELECT 1 FROM approvals WHERE run_id = held_turn AND state = 'pending')
+        ) THEN
+            RAISE EXCEPTION 'the turn has waits' USING ERRCODE = 'SF001';
+        END IF;
+        IF begins = 1 THEN
+            entry := nextval('journal_seq') * 1000000;
+            segment := nextval('segments_key');
+        END IF;
+        now_ms := (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+    END
+    $$;
+    """,
 )
 
 

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
+from standfast.model.session import SessionHead
 from standfast.ports import session_store as port
 from standfast.store.object_blobs import ObjectBlobs
 from standfast.store.postgres import offers
 from standfast.store.postgres.connection import parse_url
 from standfast.store.postgres.database import MAX_READERS, RETRY_S, PostgresDatabase
+from standfast.store.postgres.guarded import GuardedBegin, GuardedCommit, GuardedSave
 from standfast.store.postgres.notices import Listener
-from standfast.store.sql import prune
+from standfast.store.sql import inputs as queue
+from standfast.store.sql import prune, rows
+from standfast.store.sql import turns as lifecycle
+from standfast.store.sql.connection import Row
+from standfast.store.sql.group_writer import Scope
 from standfast.store.sql.sessions import SqlSessionStore
+
+_MAX_INPUT_ROWS: Final = 10_000
 
 
 class PostgresSessionStore(SqlSessionStore):
@@ -38,6 +47,7 @@ class PostgresSessionStore(SqlSessionStore):
         database = PostgresDatabase(url, database_clock=database_clock, retry_s=retry_s)
         super().__init__(database, owner_is_dead, MAX_READERS, blobs)
         self._listener = Listener(self.database.address)
+        self._input_rows: dict[str, Row] = {}
 
     async def close(self) -> None:
         await self._threads.run(self._listener.close)
@@ -48,6 +58,38 @@ class PostgresSessionStore(SqlSessionStore):
     ) -> list[port.Work]:
         wanted = offers.Wanted(agents, limit, without)
         return await self._write(lambda db: offers.offer(db, now_ms, offer_ms, wanted, self._owner_is_dead))
+
+    async def begin(self, turn: port.NewTurn, claimant: port.Claimant) -> port.Begun | port.Repeated:
+        if turn.blobs:
+            return await super().begin(turn, claimant)
+        known = None if turn.consumes is None else self._input_rows.get(turn.consumes)
+        write = GuardedBegin(turn, claimant, self._owner_is_dead, known)
+        return await self._write(write.run, Scope(turn.session_id, lifecycle.begin_reads(turn), write))
+
+    async def save(self, lease: port.Lease, save: port.Save) -> port.Saved:
+        if save.blobs or save.waits or save.approvals:
+            return await super().save(lease, save)
+        write = GuardedSave(lease, save)
+        return await self._write(write.run, Scope(lease.session_id, write.reads(), write))
+
+    async def commit(self, lease: port.Lease, commit: port.TurnCommit) -> SessionHead | port.CommitRefused:
+        if commit.blobs or commit.enqueue or commit.state is not None or not commit.entries:
+            return await super().commit(lease, commit)
+        write = GuardedCommit(lease, commit, rows.encode(commit.entries))
+        return await self._write(write.run, Scope(lease.session_id, write.reads(), write))
+
+    async def renew(self, leases: tuple[port.Lease, ...], now_ms: int, lease_ms: int) -> port.Renewed:
+        renewed = await super().renew(leases, now_ms, lease_ms)
+        self.database.forget(lease.session_id for lease in leases)
+        return renewed
+
+    async def inputs(self, session_id: str) -> list[port.QueuedInput]:
+        """Return what waits for a session; remember its rows for the turns that consume it."""
+        found = await self._read(lambda db: queue.waiting_rows(db, session_id))
+        while len(self._input_rows) > _MAX_INPUT_ROWS:
+            self._input_rows.pop(next(iter(self._input_rows)))
+        self._input_rows.update((row[1], row) for row in found)
+        return [queue.input_of(row) for row in found]
 
     def listen(self, hear: Callable[[str], None]) -> Callable[[], None]:
         return self._listener.listen(hear)

@@ -36,10 +36,14 @@ _MAX_GROUP: Final = 512
 
 
 class Scope(NamedTuple):
-    """What is known of a write before it runs: the only session that it locks, and what it reads first."""
+    """What is known of a write before it runs: the only session that it locks, and what it reads first.
+
+    `guarded` is the same write for a database that need not read first (`postgres.guarded`).
+    """
 
     session_id: str
     reads: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    guarded: Any = None
 
 
 Haste = Literal["", "brief", "alone"]

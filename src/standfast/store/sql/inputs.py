@@ -59,8 +59,12 @@ def put(db: Connection, item: QueuedInput, blobs: tuple[Blob, ...] = ()) -> None
 
 
 def waiting(db: Connection, session_id: str) -> list[QueuedInput]:
+    return [input_of(row) for row in waiting_rows(db, session_id)]
+
+
+def waiting_rows(db: Connection, session_id: str) -> list[Row]:
     session = rows.find_session(db, session_id)
-    return [] if session is None else [_of(row) for row in db.execute(_WAITING, (session.key,)).fetchall()]
+    return [] if session is None else db.execute(_WAITING, (session.key,)).fetchall()
 
 
 def with_queued(db: Connection) -> list[str]:
@@ -77,7 +81,7 @@ def withdraw(db: Connection, input_id: str) -> bool:
 def claim_injected(db: Connection, session: int) -> tuple[QueuedInput, ...]:
     """Hand out what was injected, for good."""
     injected = db.execute(_INJECTED, (session,)).fetchall()
-    found = tuple(map(_of, injected))
+    found = tuple(map(input_of, injected))
     for row in injected:
         _set_kind(db, row, "claimed")
     return found
@@ -161,7 +165,7 @@ def check_input(row: Row) -> None:
         raise RecordCorrupt(f"input {input_id}")
 
 
-def _of(row: Row) -> QueuedInput:
+def input_of(row: Row) -> QueuedInput:
     check_input(row)
     item = decoded(_items, row[6], f"input {row[1]}")
     return item if item.kind == row[3] else msgspec.structs.replace(item, kind=row[3])

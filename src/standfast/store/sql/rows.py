@@ -68,7 +68,7 @@ _INSERT_TURN: Final = (
     "INSERT INTO turns (turn_id, session, state, created_at, ended_at, cancel, echoes, agent, input_digest, "
     "idempotency_key, digest, summary, input) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_UPDATE_TURN: Final = (
+UPDATE_TURN: Final = (
     "UPDATE turns SET state = ?, ended_at = ?, cancel = ?, echoes = ?, digest = ?, summary = ?, input = ? "
     "WHERE turn_id = ?"
 )
@@ -76,7 +76,8 @@ _OPEN: Final = "sessions.id = ? AND turns.state <> 'ended'"
 _ADD_ENTRY: Final = "INSERT INTO journal (seq, turn_id, name, kind, digest, body) VALUES (?, ?, ?, ?, ?, ?)"
 _REPLACE_ENTRY: Final = (
     f"{_ADD_ENTRY} ON CONFLICT (turn_id, name, kind) "
-    "DO UPDATE SET seq = excluded.seq, digest = excluded.digest, body = excluded.body"
+    "DO UPDATE SET seq = excluded.seq, digest = excluded.digest, body = excluded.body "
+    "WHERE journal.seq < excluded.seq"
 )
 LAST_ENTRY: Final = "(SELECT coalesce(max(seq), 0) FROM journal)"
 # Read whole, and with what belongs to no unfinished turn: an entry whose turn cannot be determined must not
@@ -240,7 +241,7 @@ def update_session(db: Connection, session: StoredSession) -> StoredSession:
             session.fence,
             session.owner,
             session.until_ms,
-            _session_digest(session),
+            session_digest(session),
             session.body,
             session.key,
         ),
@@ -265,18 +266,21 @@ def note_blocked(db: Connection, session_id: str, blocked: Blocked | None) -> No
         write_head(db, session, _replace(session.head, blocked=blocked))
 
 
-def write_lease(db: Connection, session: StoredSession, owner: str | None, until_ms: int, fence: int) -> None:
-    """Give the lease to *owner* until *until_ms*; None gives it back."""
+def write_lease(
+    db: Connection, session: StoredSession, owner: str | None, until_ms: int, fence: int
+) -> StoredSession:
+    """Give the lease to *owner* until *until_ms*; None gives it back. Return the session as written."""
     leased = StoredSession(
         session.key, session.family, session.leaf_key, fence, owner, until_ms, session.head, session.body
     )
     db.execute(
         "UPDATE sessions SET fence = ?, owner = ?, until_ms = ?, digest = ? WHERE key = ?",
-        (fence, owner, until_ms, _session_digest(leased), session.key),
+        (fence, owner, until_ms, session_digest(leased), session.key),
     )
+    return leased
 
 
-def _session_digest(session: StoredSession) -> bytes:
+def session_digest(session: StoredSession) -> bytes:
     return seal(
         "session",
         session.key,
@@ -404,6 +408,12 @@ def _turn_row(turn: StoredTurn) -> Row:
     return *columns, digest, summary, turn.input
 
 
+def turn_digest(turn: StoredTurn) -> bytes:
+    """Return the digest of a turn's row."""
+    digest: bytes = _turn_row(turn)[10]
+    return digest
+
+
 def insert_turn(db: Connection, turn: StoredTurn) -> None:
     db.insert_new(_INSERT_TURN, _turn_row(turn), IdempotencyConflict(turn.record.turn_id))
 
@@ -411,7 +421,7 @@ def insert_turn(db: Connection, turn: StoredTurn) -> None:
 def update_turn(db: Connection, turn: StoredTurn) -> None:
     """Write the columns that change during a turn and at its end."""
     turn_id, _, state, _, ended_at, cancel, echoes, _, _, _, digest, summary, given = _turn_row(turn)
-    db.execute(_UPDATE_TURN, (state, ended_at, cancel, echoes, digest, summary, given, turn_id))
+    db.execute(UPDATE_TURN, (state, ended_at, cancel, echoes, digest, summary, given, turn_id))
 
 
 def find_turn(db: Connection, turn_id: str) -> StoredTurn | None:
@@ -466,15 +476,11 @@ def turn_journal(db: Connection, turn_id: str) -> JournaledTurn | None:
     return JournaledTurn(record=whole_record(db, found), input=first, journal=entries)
 
 
-def keep_journal(
-    db: Connection, turn: StoredTurn, entries: tuple[JournalEntry, ...], saved: bool, now_ms: int
-) -> None:
-    """Keep the journal of a turn that ends: what it has saved, if anything, and *entries*."""
-    turn_id = turn.record.turn_id
+def keep_journal(db: Connection, turn: StoredTurn, entries: tuple[JournalEntry, ...], now_ms: int) -> None:
+    """Keep *entries*, the journal of a turn that ends."""
     assert turn.input is not None
-    before = journal(db, turn_id) if saved else ()
-    body = rules.pack_journal(turn.input, (*before, *entries))
-    db.execute(_KEEP_JOURNAL, (now_ms, seal("kept journal", now_ms, body), body, turn_id))
+    body = rules.pack_journal(turn.input, entries)
+    db.execute(_KEEP_JOURNAL, (now_ms, seal("kept journal", now_ms, body), body, turn.record.turn_id))
 
 
 def drop_journals(db: Connection, before_ms: int) -> int:

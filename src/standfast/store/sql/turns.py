@@ -22,7 +22,7 @@ from standfast.model.session import SessionHead, TurnRecord, TurnState, TurnSumm
 from standfast.ports import session_store as port
 from standfast.store import rules
 from standfast.store.sql import history, inputs, rows, waits
-from standfast.store.sql.connection import Connection
+from standfast.store.sql.connection import Connection, Row
 from standfast.store.sql.rows import StoredSession, StoredTurn
 
 _replace = msgspec.structs.replace
@@ -69,10 +69,11 @@ WHERE turns.state <> 'ended' AND turns.state = 'running' GROUP BY owner
 _CANCELLED: Final = "SELECT turn_id FROM turns WHERE state <> 'ended' AND state = 'waiting' AND cancel <> 0"
 
 
-class _Held(msgspec.Struct, frozen=True):
+class Held(msgspec.Struct, frozen=True):
     """A running turn whose lease was checked, and what there is beside it.
 
     A new entry of the journal comes after `last_entry`; `next_segment` is the key of the next segment.
+    `saved` is the journal, if it is known.
     """
 
     session: StoredSession
@@ -82,6 +83,7 @@ class _Held(msgspec.Struct, frozen=True):
     waits: bool
     last_entry: int
     next_segment: int
+    saved: tuple[port.JournalEntry, ...] | None = None
 
 
 Reads = tuple[tuple[str, tuple[str, ...]], ...]
@@ -120,16 +122,22 @@ def begin(
             session.owner, session.until_ms, db.lease_now(rules.lease_time(claimant)), is_dead
         )
         raise rules.refuse_second_turn(unfinished.record, session.owner, free)
+    return begin_at_rest(db, session, new, claimant, injected=row[10])[0]
+
+
+def begin_at_rest(
+    db: Connection, session: StoredSession, new: port.NewTurn, claimant: port.Claimant, *, injected: bool
+) -> tuple[port.Begun, StoredSession, StoredTurn]:
+    """Begin a turn of a session that has none unfinished; return also the session and the turn as written."""
     if new.consumes is not None:
         inputs.claim(db, session.key, new.consumes)
-    injected = inputs.claim_injected(db, session.key) if row[10] else ()
-    body = new.make_input(session.head, injected)
-    lease = _lease(db, session, claimant)
-    record = rules.new_record(new, claimant.now_ms)
-    rows.insert_turn(db, StoredTurn(record, session.key, body))
+    body = new.make_input(session.head, inputs.claim_injected(db, session.key) if injected else ())
+    lease, leased = _lease(db, session, claimant)
+    turn = StoredTurn(rules.new_record(new, claimant.now_ms), session.key, body)
+    rows.insert_turn(db, turn)
     if new.blobs:
         inputs.put_blobs(db, new.blobs)
-    return port.Begun(lease=lease, head=session.head, record=record, input=body)
+    return port.Begun(lease=lease, head=session.head, record=turn.record, input=body), leased, turn
 
 
 def take_over(db: Connection, turn_id: str, claimant: port.Claimant, is_dead: rules.IsDead) -> port.Takeover:
@@ -142,7 +150,7 @@ def take_over(db: Connection, turn_id: str, claimant: port.Claimant, is_dead: ru
     record = rules.taken_over(turn.record)
     rows.update_turn(db, _replace(turn, record=record))
     return port.Takeover(
-        lease=_lease(db, session, claimant),
+        lease=_lease(db, session, claimant)[0],
         head=session.head,
         record=record,
         input=turn.input,
@@ -151,12 +159,12 @@ def take_over(db: Connection, turn_id: str, claimant: port.Claimant, is_dead: ru
 
 
 def save(db: Connection, lease: port.Lease, save: port.Save) -> port.Saved:
-    return _save(db, _held(db, lease, save.turn_id), save)
+    return save_held(db, _held(db, lease, save.turn_id), save)
 
 
 def park(db: Connection, lease: port.Lease, save: port.Save, summary: TurnSummary) -> None:
     held = _held(db, lease, save.turn_id)
-    _save(db, held, save)
+    save_held(db, held, save)
     waits.stand(db, save.turn_id, summary.outcome)
     rows.update_turn(db, _replace(held.turn, record=rules.parked(held.turn.record, summary)))
     rows.write_lease(db, held.session, None, 0, held.session.fence)
@@ -169,6 +177,11 @@ def commit(
     held = _held(db, lease, commit.turn_id)
     if (refused := rules.refuse_commit(commit, held.turn.record, held.injected)) is not None:
         return refused
+    return commit_held(db, held, commit, entries).head
+
+
+def commit_held(db: Connection, held: Held, commit: port.TurnCommit, entries: bytes) -> StoredSession:
+    """End a turn whose commit nothing refuses; return the session as written."""
     session = held.session
     if commit.state is not None:
         session = history.write_state(db, session, commit.state, commit.turn_id, len(commit.entries))
@@ -188,7 +201,10 @@ def commit(
     after = rows.update_session(db, _replace(grown, owner=None, until_ms=0))
     rows.end_turn(db, held.turn, commit.summary, commit.entries, commit.now_ms)
     if commit.journal is not None:
-        rows.keep_journal(db, held.turn, commit.journal, held.journaled, commit.now_ms)
+        saved = held.saved
+        if saved is None:
+            saved = rows.journal(db, commit.turn_id) if held.journaled else ()
+        rows.keep_journal(db, held.turn, (*saved, *commit.journal), commit.now_ms)
     if held.journaled:
         db.execute("DELETE FROM journal WHERE turn_id = ?", (commit.turn_id,))
     if held.waits:
@@ -197,7 +213,7 @@ def commit(
         inputs.queue_injected(db, held.session.key)
     for item in commit.enqueue:
         inputs.put(db, item)
-    return after.head
+    return after
 
 
 def renew(db: Connection, leases: tuple[port.Lease, ...], now_ms: int, lease_ms: int) -> port.Renewed:
@@ -263,34 +279,42 @@ def count(db: Connection, now_ms: int, lease_now_ms: int, is_dead: rules.IsDead)
     )
 
 
-def _lease(db: Connection, session: StoredSession, claimant: port.Claimant) -> port.Lease:
+def _lease(
+    db: Connection, session: StoredSession, claimant: port.Claimant
+) -> tuple[port.Lease, StoredSession]:
     """Give the session to the claimant, whose lease goes by its own clock; the row goes by the store's."""
     lease = rules.lease_for(session.id, claimant, session.fence + 1)
     until_ms = db.lease_now(rules.lease_time(claimant)) + claimant.lease_ms
-    rows.write_lease(db, session, lease.owner, until_ms, lease.fence)
-    return lease
+    return lease, rows.write_lease(db, session, lease.owner, until_ms, lease.fence)
 
 
 def _matches(session: StoredSession, lease: port.Lease) -> bool:
     return session.fence == lease.fence and session.owner == lease.owner
 
 
-def _held(db: Connection, lease: port.Lease, turn_id: str) -> _Held:
-    """Return the turn and its session; `LeaseLost`, or `TurnNotFound` if the lease is for another turn."""
-    db.lock_sessions((lease.session_id,))
-    row = db.execute(_LEASED, (turn_id,)).fetchone()
+def held_of(row: Row | None, lease: port.Lease) -> Held | None:
+    """Return the turn and its session that the statement of `lease_reads` found; None without the lease."""
     if row is not None and row[1] == lease.session_id:
         session = rows.session_of(row[:9])
         turn = rows.turn_of(row[9:22], session.id)
         if _matches(session, lease) and turn.record.state == TurnState.RUNNING:
-            return _Held(session, turn, bool(row[22]), bool(row[23]), bool(row[24]), row[25], row[26])
+            return Held(session, turn, bool(row[22]), bool(row[23]), bool(row[24]), row[25], row[26])
+    return None
+
+
+def _held(db: Connection, lease: port.Lease, turn_id: str) -> Held:
+    """Return the turn and its session; `LeaseLost`, or `TurnNotFound` if the lease is for another turn."""
+    db.lock_sessions((lease.session_id,))
+    held = held_of(db.execute(_LEASED, (turn_id,)).fetchone(), lease)
+    if held is not None:
+        return held
     found = rows.find_session(db, lease.session_id)
     if found is not None and _matches(found, lease):
         raise TurnNotFound(turn_id)
     raise LeaseLost(lease.session_id)
 
 
-def _save(db: Connection, held: _Held, save: port.Save) -> port.Saved:
+def save_held(db: Connection, held: Held, save: port.Save) -> port.Saved:
     entries = save.entries
     checkpoint = None
     if save.make_checkpoint is not None:

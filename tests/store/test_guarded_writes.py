@@ -1,0 +1,222 @@
+"""Writes of turns that read nothing first: what another process changed meanwhile is noticed all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import psycopg
+import pytest
+from msgspec.structs import replace
+
+from standfast.errors import InputNotFound, LeaseLost, SessionBusy, StaleState
+from standfast.model.session import SessionHead
+from standfast.ports.session_store import Begun, CommitRefused
+from standfast.store.postgres.pipeline import Pipeline, StatementFailed
+from standfast.store.postgres.sessions import PostgresSessionStore
+from standfast.testing.postgres_server import PostgresServer
+from standfast.testing.session_values import (
+    a_checkpoint,
+    a_commit,
+    a_head,
+    a_save,
+    a_state_entry,
+    an_entry,
+    an_input,
+    begin,
+    claimant,
+    new_turn,
+)
+
+Work = Callable[[PostgresSessionStore, PostgresSessionStore], Awaitable[None]]
+
+
+def on_two_stores(postgres: PostgresServer, work: Work) -> None:
+    """Run *work* on one store as two processes see it; it has the session `s1`."""
+
+    @contextlib.asynccontextmanager
+    async def opened(url: str) -> AsyncIterator[PostgresSessionStore]:
+        store = PostgresSessionStore(url)
+        try:
+            yield store
+        finally:
+            await store.close()
+
+    async def run() -> None:
+        url = postgres.new_url()
+        async with opened(url) as one, opened(url) as other:
+            await one.open_session(a_head())
+            await work(one, other)
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many statements each guarded write sends; the failed ones too."""
+    counts: list[int] = []
+    transact = Pipeline.transact
+
+    def counted(self: Pipeline, statements: list[tuple[bytes, object]]) -> object:
+        counts.append(len(statements))
+        return transact(self, statements)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Pipeline, "transact", counted)
+    return counts
+
+
+async def take_turn(store: PostgresSessionStore, turn_id: str, *keys: str) -> SessionHead:
+    lease = (await begin(store, turn_id)).lease
+    for key in keys:
+        await store.save(lease, a_save(turn_id, an_entry(key)))
+    head = await store.commit(lease, a_commit(turn_id))
+    assert isinstance(head, SessionHead)
+    return head
+
+
+def test_a_turn_of_a_known_session_reads_nothing(postgres: PostgresServer, sent: list[int]) -> None:
+    """Ours: begin, save and commit are one round trip each: a guard, and what they write."""
+
+    async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
+        await take_turn(one, "t1")
+        reads: list[object] = []
+        one.database._group._attempt = lambda *args: reads.append(args)  # type: ignore[method-assign]
+        sent.clear()
+        head = await take_turn(one, "t2", "a", "b")
+        assert (len(sent), reads) == (4, [])
+        assert sent[1:3] == [2, 2], "a guard and one entry"
+        assert await other.head("s1") == head
+        assert [turn.turn_id for turn in await other.turns("s1")] == ["t1", "t2"]
+
+    on_two_stores(postgres, work)
+
+
+def test_a_turn_that_another_process_took_over_can_write_nothing(postgres: PostgresServer) -> None:
+    """Ours: SPEC §7; the process that lost its lease still knows the rows as they were."""
+
+    async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
+        lease = (await begin(one)).lease
+        await one.save(lease, a_save("t1", an_entry("a")))
+        await other.renew((lease,), 0, 0)
+        taken = await other.take_over("t1", claimant("w2"))
+        assert [entry.key for entry in taken.journal] == ["a"]
+        with pytest.raises(LeaseLost):
+            await one.save(lease, a_save("t1", an_entry("late")))
+        with pytest.raises(LeaseLost):
+            await one.commit(lease, a_commit("t1"))
+        await other.save(taken.lease, a_save("t1", an_entry("b")))
+        kept = await one.turn_journal("t1")
+        assert kept is not None
+        assert [entry.key for entry in kept.journal] == ["a", "b"]
+
+    on_two_stores(postgres, work)
+
+
+def test_a_message_or_a_cancellation_from_elsewhere_stops_the_commit(postgres: PostgresServer) -> None:
+    """Ours: SPEC §7; neither changes the rows that the other process knows, or only one of them."""
+
+    async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
+        lease = (await begin(one)).lease
+        await other.put_input(an_input("i1", kind="inject"))
+        assert await one.commit(lease, a_commit("t1")) == CommitRefused(reason="injected")
+        passed = await one.save(lease, replace(a_save("t1"), make_checkpoint=a_checkpoint("c")))
+        assert passed.checkpoint == an_entry("c", b'["i1"]')
+        await other.cancel("t1")
+        saved = await one.save(lease, a_save("t1", an_entry("a")))
+        assert saved.cancel_requested
+        assert await one.commit(lease, a_commit("t1")) == CommitRefused(reason="cancelled")
+
+    on_two_stores(postgres, work)
+
+
+def test_a_session_that_another_process_used_begins_at_its_new_leaf(postgres: PostgresServer) -> None:
+    """Ours: the row that this process knows is from before the other one's turn."""
+
+    async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
+        await take_turn(one, "t1")
+        between = await take_turn(other, "t2")
+        assert (await begin(one, "t3")).head == between
+        with pytest.raises(SessionBusy):
+            await other.begin(new_turn("t4"), claimant("w2"))
+
+    on_two_stores(postgres, work)
+
+
+def test_an_input_is_consumed_once_whichever_process_knows_it(postgres: PostgresServer) -> None:
+    """Ours: SPEC §7; both processes have read the input before one of them consumes it."""
+
+    async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
+        await one.put_input(an_input("i1"))
+        assert await one.inputs("s1") == await other.inputs("s1")
+        begun = await one.begin(new_turn("t1", consumes="i1"), claimant())
+        assert isinstance(begun, Begun)
+        await one.commit(begun.lease, a_commit("t1"))
+        with pytest.raises(InputNotFound):
+            await other.begin(new_turn("t2", consumes="i1"), claimant("w2"))
+
+    on_two_stores(postgres, work)
+
+
+def test_the_kept_journal_has_the_entries_of_both_processes(postgres: PostgresServer) -> None:
+    """Ours: the process that commits has its own entries in memory, and reads those of the one before."""
+
+    async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
+        lease = (await begin(one)).lease
+        for body in (b"1", b"2"):
+            await one.save(lease, a_save("t1", an_entry(f"a{body!r}"), a_state_entry("plugin", body)))
+        await other.renew((lease,), 0, 0)
+        taken = await other.take_over("t1", claimant("w2"))
+        await other.save(taken.lease, a_save("t1", an_entry("b")))
+        await other.commit(taken.lease, replace(a_commit("t1"), journal=(an_entry("last"),)))
+        kept = await one.turn_journal("t1")
+        assert kept is not None
+        assert [(it.key, it.body) for it in kept.journal if it.kind == "state"] == [("plugin", b"2")]
+        assert [it.key for it in kept.journal] == ["ab'1'", "ab'2'", "plugin", "b", "last"]
+
+    on_two_stores(postgres, work)
+
+
+def test_a_write_that_the_server_forgot_when_it_crashed_is_done_once() -> None:
+    """Ours: what became of a guarded write is seen in the tables, so that a crash leaves nothing unknown."""
+    with PostgresServer() as server:
+
+        async def run() -> None:
+            store = PostgresSessionStore(server.new_url())
+            await store.open_session(a_head())
+            lease = (await begin(store)).lease
+            for number in range(4):
+                await store.save(lease, a_save("t1", an_entry(f"k{number}")))
+                server.stop(signal.SIGQUIT)
+                restart = asyncio.get_running_loop().run_in_executor(None, server.start)
+                await store.save(lease, a_save("t1", an_entry(f"late{number}")))
+                await restart
+            with pytest.raises(StaleState):
+                await store.save(lease, a_save("t1", an_entry("k0")))
+            journal = await store.turn_journal("t1")
+            assert journal is not None
+            assert len(journal.journal) == 8
+            await store.close()
+
+        asyncio.run(run())
+
+
+def test_a_pipeline_commits_all_or_nothing(postgres: PostgresServer) -> None:
+    """Ours: the statements up to a sync are one transaction, also when psycopg has dropped their names."""
+    with psycopg.connect(postgres.url, autocommit=True) as raw:
+        raw.execute("CREATE TEMP TABLE pairs (key bigint PRIMARY KEY, body text)")
+        pipeline = Pipeline(raw)
+        add = b"INSERT INTO pairs VALUES ($1, $2)"
+        pipeline.transact([(add, (1, "a")), (add, (2, None))])
+        with pytest.raises(StatementFailed) as failed:
+            pipeline.transact([(add, (3, "c")), (b"SELECT $1::text", ("new",)), (add, (1, "b"))])
+        assert (failed.value.index, failed.value.sqlstate) == (2, "23505")
+        raw.execute("DEALLOCATE ALL")
+        pipeline.transact([(b"SELECT $1::text", ("new",)), (add, (4, "é" * 400_000))])
+        assert raw.execute("SELECT key, length(body) FROM pairs ORDER BY key").fetchall() == [
+            (1, 1),
+            (2, None),
+            (4, 400_000),
+        ]
+        pipeline.close()
