@@ -102,6 +102,21 @@ def test_leases_go_by_the_clock_of_the_database(postgres: PostgresServer) -> Non
     on_a_store(postgres, work)
 
 
+def test_a_process_looks_for_work_at_the_moment_when_a_lease_ends(postgres: PostgresServer) -> None:
+    """Ours: another worker takes a turn over when its lease ends, not up to a poll later."""
+
+    async def work(store: PostgresSessionStore) -> None:
+        loop, heard = asyncio.get_running_loop(), asyncio.Event()
+        stop = store.listen(lambda text: text == WORK and loop.call_soon_threadsafe(heard.set))
+        await store.begin(new_turn("t1"), claimant("elsewhere", lease_ms=600))
+        assert await store.offer(NOW, 1_000, ("helper",), 5) == []
+        await asyncio.wait_for(heard.wait(), 30)
+        assert await store.offer(NOW, 1_000, ("helper",), 5) == [Work(session_id="s1", turn_id="t1")]
+        stop()
+
+    on_a_store(postgres, work)
+
+
 def test_a_machine_whose_clock_was_set_moves_no_timers(postgres: PostgresServer) -> None:
     """Ours: the timers of a store for many machines belong to all of them."""
 

@@ -46,6 +46,7 @@ from standfast.errors import (
     LeaseLost,
     NotConfigured,
     RuntimeClosed,
+    SessionNotFound,
     StandfastError,
     TokenAlreadyUsed,
 )
@@ -139,16 +140,24 @@ class SessionObject:
         """Run a turn and return its result."""
         session_id, key = ctx.key(), _key(ctx, request)
 
-        async def run() -> Answer:
-            session = await self._session(session_id, request)
+        async def take(session: Session[Any]) -> Answer:
             async with self._slot(self._runtime.live(session_id)):
-                return self._answer(await session.turn(request.prompt, idempotency_key=key).settled())
+                answer = self._answer(await session.turn(request.prompt, idempotency_key=key).settled())
+            queued = answer["status"] != "waiting" and await self._has_queued(session_id)
+            return {**answer, "queued": queued}
 
+        async def run() -> Answer:
+            if (session := self._open_session(session_id, request)) is not None:
+                with contextlib.suppress(SessionNotFound):  # another process has deleted it
+                    return await take(session)
+            return await take(await self._session(session_id, request))
+
+        # One step, because each is a round trip to Restate and an entry of its journal.
         answer = await self._step(ctx, "turn", run)
-        if answer["status"] == "waiting":
-            self._wake_at(ctx, session_id, answer["due_ms"])
-        elif await self._step(ctx, "queued", lambda: self._has_queued(session_id)):
+        if answer.pop("queued", False):
             self._wake_at(ctx, session_id, 0)
+        elif answer["status"] == "waiting":
+            self._wake_at(ctx, session_id, answer["due_ms"])
         return answer
 
     async def wake(self, ctx: ObjectContext) -> Answer:
@@ -334,13 +343,20 @@ class SessionObject:
     async def _has_queued(self, session_id: str) -> bool:
         return any(item.kind == "queue" for item in await self._runtime.store.inputs(session_id))
 
+    def _open_session(self, session_id: str, request: TurnSubmission) -> Session[Any] | None:
+        """Return the session without reading the store, if the agent that the request is for has it here."""
+        prepared = self._runtime.live(session_id).prepared
+        wanted = None if request.agent is None else self._runtime.agents.get(request.agent)
+        if prepared is None or (request.agent is not None and prepared.agent is not wanted):
+            return None
+        return self._runtime.session_handle(session_id)
+
     async def _session(self, session_id: str, request: TurnSubmission) -> Session[Any]:
         """Open the session with the agent that the request names, or its own, or the only one there is."""
         name, agents = request.agent, self._runtime.agents
         if name is not None and name not in agents:
             raise InvalidArgument(f"there is no agent {name!r}", hint=f"use one of {', '.join(agents)}")
-        known = await self._runtime.store.head(session_id)
-        if name is None and known is None and len(agents) == 1:
+        if name is None and len(agents) == 1 and await self._runtime.store.head(session_id) is None:
             name = next(iter(agents))
         return await self._runtime.session(session_id, agent=None if name is None else agents[name])
 

@@ -79,12 +79,13 @@ class Listener:
                 self._stop.wait(_PAUSE_S)
 
     def _hear_all(self, raw: psycopg.Connection[Row]) -> None:
-        self._tell("")
+        self.tell("")
         while not self._stop.is_set():
             for notice in raw.notifies(timeout=_LOOK_S, stop_after=1):
-                self._tell(notice.payload)
+                self.tell(notice.payload)
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
+        """Let the listeners of this process hear *text*."""
         for hear in list(self._hearers.values()):
             hear(text)
 

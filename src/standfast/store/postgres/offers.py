@@ -26,8 +26,9 @@ from standfast.store.rules import IsDead
 from standfast.store.sql.connection import Connection
 
 _OWNERS: Final = """
-SELECT DISTINCT owner FROM turns JOIN sessions ON sessions.key = turns.session
+SELECT owner, min(until_ms) FROM turns JOIN sessions ON sessions.key = turns.session
 WHERE turns.state <> 'ended' AND turns.state = 'running' AND owner IS NOT NULL AND until_ms > ?
+GROUP BY owner
 """
 
 # ?1 the time of leases, ?2 that of waits, ?3 agents, ?4 owners that are dead, ?5 how many, ?6 other engines
@@ -70,15 +71,23 @@ class Wanted(NamedTuple):
     without: tuple[str, ...]
 
 
-def offer(db: Connection, now_ms: int, offer_ms: int, wanted: Wanted, is_dead: IsDead) -> list[Work]:
+class Offered(NamedTuple):
+    """Sessions with something to do, and the time until the next lease ends unless it is renewed."""
+
+    work: list[Work]
+    lease_ends_ms: int | None
+
+
+def offer(db: Connection, now_ms: int, offer_ms: int, wanted: Wanted, is_dead: IsDead) -> Offered:
     """Offer sessions for *offer_ms*."""
     lease_now_ms = db.lease_now(now_ms)
     db.execute("SELECT set_config('synchronous_commit', 'off', true)")
-    owners = [owner for (owner,) in db.execute(_OWNERS, (lease_now_ms,)).fetchall()]
+    owners: dict[str, int] = dict(db.execute(_OWNERS, (lease_now_ms,)).fetchall())
     dead = [owner for owner in owners if is_dead(owner)]
     agents, without = list(wanted.agents), list(wanted.without)
     found = db.execute(_FIND, (lease_now_ms, now_ms, agents, dead, wanted.limit, without)).fetchall()
     keys = [key for key, _, _ in found]
     until_ms = lease_now_ms + offer_ms
     ours = {key for (key,) in db.execute(_OFFER, (keys, until_ms, lease_now_ms)).fetchall()}
-    return [Work(session_id=session_id, turn_id=turn_id) for key, session_id, turn_id in found if key in ours]
+    work = [Work(session_id=session_id, turn_id=turn_id) for key, session_id, turn_id in found if key in ours]
+    return Offered(work, min(owners.values()) - lease_now_ms if owners else None)

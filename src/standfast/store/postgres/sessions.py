@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -21,6 +22,9 @@ from standfast.store.sql.group_writer import Scope
 from standfast.store.sql.sessions import SqlSessionStore
 
 _MAX_INPUT_ROWS: Final = 10_000
+
+_SOON_MS: Final = 1_500
+"""A lease that ends this soon was not renewed in time: its turn is looked for at the moment when it ends."""
 
 
 class PostgresSessionStore(SqlSessionStore):
@@ -48,8 +52,11 @@ class PostgresSessionStore(SqlSessionStore):
         super().__init__(database, owner_is_dead, MAX_READERS, blobs)
         self._listener = Listener(self.database.address)
         self._input_rows: dict[str, Row] = {}
+        self._alarm: asyncio.TimerHandle | None = None
 
     async def close(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
         await self._threads.run(self._listener.close)
         await super().close()
 
@@ -57,7 +64,18 @@ class PostgresSessionStore(SqlSessionStore):
         self, now_ms: int, offer_ms: int, agents: tuple[str, ...], limit: int, without: tuple[str, ...] = ()
     ) -> list[port.Work]:
         wanted = offers.Wanted(agents, limit, without)
-        return await self._write(lambda db: offers.offer(db, now_ms, offer_ms, wanted, self._owner_is_dead))
+        offered = await self._write(
+            lambda db: offers.offer(db, now_ms, offer_ms, wanted, self._owner_is_dead)
+        )
+        if offered.lease_ends_ms is not None and offered.lease_ends_ms <= _SOON_MS and self._alarm is None:
+            self._alarm = asyncio.get_running_loop().call_later(
+                offered.lease_ends_ms / 1000, self._announce_end_of_lease
+            )
+        return offered.work
+
+    def _announce_end_of_lease(self) -> None:
+        self._alarm = None
+        self._listener.tell(port.WORK)
 
     async def begin(self, turn: port.NewTurn, claimant: port.Claimant) -> port.Begun | port.Repeated:
         if turn.blobs:
