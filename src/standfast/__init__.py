@@ -15,6 +15,7 @@ __all__, __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "standfast.errors": "ErrorObject LeaseLost ModelError Span StandfastError ToolError TurnStopped",
+        "standfast.mcp.config": "read_mcp_servers",
         "standfast.mcp.contracts": "McpTool",
         "standfast.mcp.credentials": "McpSignIn",
         "standfast.mcp.jail": "McpJail",
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from standfast.errors import StandfastError as StandfastError
     from standfast.errors import ToolError as ToolError
     from standfast.errors import TurnStopped as TurnStopped
+    from standfast.mcp.config import read_mcp_servers as read_mcp_servers
     from standfast.mcp.contracts import McpTool as McpTool
     from standfast.mcp.credentials import McpSignIn as McpSignIn
     from standfast.mcp.jail import McpJail as McpJail

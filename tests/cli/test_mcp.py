@@ -48,6 +48,33 @@ def test_a_question_of_a_server_is_asked_on_the_terminal(standfast: Any, config:
     assert done.stdout == "weather in Oslo\n"
 
 
+@pytest.mark.parametrize(
+    ("typed", "action"), [("decline\n", "decline"), ("cancel\n", "cancel"), ("", "cancel")]
+)
+def test_a_question_can_be_declined_on_the_terminal(
+    standfast: Any, config: Path, typed: str, action: str
+) -> None:
+    """Bug: nothing but a JSON object could be typed, and the end of the input printed a traceback."""
+    done = standfast("mcp", "call", "raw", "ask", stdin=typed)
+    assert done.stdout == f"no city: {action}\n"
+    assert "Traceback" not in done.stderr
+
+
+def test_an_answer_that_does_not_fit_is_asked_for_again(standfast: Any, config: Path) -> None:
+    """Ours: the form of the question is shown, and checked where it is answered."""
+    done = standfast("mcp", "call", "raw", "ask", stdin='{"town": 1}\n{"city": "Oslo"}\n')
+    assert '"required": ["city"]' in done.stderr
+    assert done.stdout == "weather in Oslo\n"
+
+
+def test_a_server_is_found_by_the_name_in_the_file(standfast: Any, config: Path) -> None:
+    """Bug: `my-raw` of the file was known only as `my_raw`, the part of its tools' names."""
+    servers = json.loads(config.read_text())["mcpServers"]
+    config.write_text(json.dumps({"mcpServers": {"my-raw": servers["raw"]}}))
+    for name in ("my-raw", "my_raw"):
+        assert standfast("mcp", "call", name, "echo", '{"x": 3}').stdout == "3\n"
+
+
 @pytest.mark.slow
 def test_a_server_that_has_changed_is_called_once_a_person_agrees(
     standfast: Any, config: Path, tmp_path: Path

@@ -198,3 +198,24 @@ def test_chat_talks_to_an_agent_of_the_users_own(cwd: Path) -> None:
     assert done["text"] == "It is paid."
     several = standfast("chat", "shop.py:others", "hi", cwd=cwd, check=False)
     assert "--agent" in several.stderr
+
+
+def test_serve_and_chat_give_an_agent_the_servers_of_a_file(cwd: Path) -> None:
+    """Bug: `serve` could not read `mcp.json`, and `chat APP --mcp` ignored it."""
+    raw_server = Path(__file__).parents[1] / "mcp" / "raw_server.py"
+    command = {"command": sys.executable, "args": ["-I", "-S", str(raw_server)]}
+    (cwd / "mcp.json").write_text(json.dumps({"mcpServers": {"raw": command}}))
+    (cwd / "bare.py").write_text(
+        "from standfast import Agent, ScriptedModel\n"
+        "calls = [{'name': 'mcp__raw__echo', 'arguments': {'x': 7}}]\n"
+        "agent = Agent(ScriptedModel([{'tool_calls': calls}, 'done'], strict=False), name='bare')\n"
+    )
+    standfast("chat", "--session", "s", "bare.py:agent", "go", "--mcp", "mcp.json", cwd=cwd)
+    exported = standfast("sessions", "export", "s", cwd=cwd).stdout
+    assert '"value":"7"' in exported.replace(" ", "")
+    with Served(cwd, "bare.py:agent", "--mcp", "mcp.json") as served:
+        served.token = standfast("tokens", "create", cwd=cwd).stdout.strip()
+        served.run("chat", "--agent", "bare", "--session", "t", "go")
+        assert "mcp__raw__echo" in served.run("sessions", "show", "t").stdout
+        exported = served.run("sessions", "export", "t").stdout
+        assert '"value":"7"' in exported.replace(" ", "")

@@ -222,7 +222,8 @@ def handle(request: dict[str, Any]) -> None:
                 request, {"contents": [{"uri": uri, "mimeType": "text/plain", "text": f"content of {uri}"}]}
             )
         case "prompts/get":
-            said = f"Review {request['params']['arguments']['file']}."
+            given = request["params"]["arguments"]
+            said = f"Review {given.get('file') or given['name']}."
             answer(request, {"messages": [{"role": "user", "content": {"type": "text", "text": said}}]})
         case "ping":
             answer(request, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from standfast import McpServer
 from standfast.errors import NotConfigured
-from standfast.mcp.config import read_servers
+from standfast.mcp import config
+from standfast.mcp.config import read_mcp_servers
 
 RAW_SERVER = Path(__file__).parent / "raw_server.py"
 
@@ -39,7 +42,7 @@ def test_servers_are_read_with_their_policies(tmp_path: Path, monkeypatch: pytes
             "off": {"command": "x", "disabled": True},
         },
     )
-    files, shop = read_servers(file, data_dir=tmp_path)
+    files, shop = read_mcp_servers(file, data_dir=tmp_path)
     assert (files.name, shop.name, shop.target) == ("my_files", "shop", "https://shop.example/mcp")
     assert shop._endpoint.headers == {"Authorization": "Bearer s3cret"}
     files.manifests()
@@ -69,5 +72,24 @@ def test_servers_are_read_with_their_policies(tmp_path: Path, monkeypatch: pytes
 def test_a_mistake_in_the_file_is_named(tmp_path: Path, entry: Any, words: str) -> None:
     """Ours: nothing that is not understood is skipped."""
     with pytest.raises(NotConfigured, match=words) as caught:
-        read_servers(_file(tmp_path, shop=entry))
+        read_mcp_servers(_file(tmp_path, shop=entry))
     assert "'shop'" in str(caught.value)
+
+
+def test_every_setting_of_a_server_can_be_written_in_the_file() -> None:
+    """Ours: the file has what the constructor has, but for Python objects and where the pin is kept."""
+    arguments = set(inspect.signature(McpServer).parameters)
+    written = {"target", "name", "env", "cwd", "headers"}
+    assert arguments - written - {"auth", "data_dir"} == config._OWN
+
+
+def test_media_that_the_model_takes_is_a_setting(tmp_path: Path) -> None:
+    """Bug: `media` was refused in the file."""
+    (server,) = read_mcp_servers(_file(tmp_path, raw=_raw(tmp_path, media=["Audio/WAV"])))
+    assert "audio/wav" in server._shown
+
+
+def test_two_servers_that_get_the_same_name_are_refused(tmp_path: Path) -> None:
+    """Bug: the second one was there under the name, and the pin, of the first."""
+    with pytest.raises(NotConfigured, match="another server is called 'my_files'"):
+        read_mcp_servers(_file(tmp_path, **{"my-files": _raw(tmp_path), "my_files": _raw(tmp_path)}))

@@ -649,3 +649,91 @@ def test_a_sandbox_without_a_model_calls_the_tools_of_a_server(raw: Raw) -> None
     with BlockingSandbox(tools=[server]) as box:
         assert box.run("mcp__raw__echo(x=3)").result == "3"
     assert not server.connections
+
+
+def test_a_server_gets_no_more_tokens_than_it_asks_for(raw: Raw) -> None:
+    """Bug: the `maxTokens` of a sampling request was dropped; a client may sample fewer, not more."""
+    calls = {"tool_calls": [{"name": "mcp__raw__sample", "arguments": {}}]}
+    asked: list[dict[str, Any]] = []
+
+    class Noting(ScriptedModel):
+        def stream(self, request: Any, *given: Any, **options: Any) -> Any:
+            asked.append(request.settings)
+            return super().stream(request, *given, **options)
+
+    agent = Agent(
+        Noting([calls, "hello you", "done"]), tools=[raw(sampling=True)], settings={"reasoning": "low"}
+    )
+    assert _results(asyncio.run(_turn(agent)))[0].value == "hello you"
+    assert [one.get("max_tokens") for one in asked] == [None, 9, None]
+    assert [one.get("reasoning") for one in asked] == ["low", None, "low"]
+
+
+def test_an_argument_of_a_prompt_may_be_called_name(raw: Raw) -> None:
+    """Bug: `server.prompt("review", name=...)` was a TypeError."""
+
+    async def run() -> Any:
+        server = raw()
+        try:
+            return await server.prompt("review", name="a.py")
+        finally:
+            await server.close()
+
+    assert asyncio.run(run()) == ["Review a.py."]
+
+
+def test_declarations_and_include_count_for_the_tools_that_read_resources(raw: Raw) -> None:
+    """Bug: `tools={"read_resource": ...}` changed nothing, and `include` left both tools in."""
+    server = raw(tools={"read_*": McpTool(approval="manual", availability="searchable", timeout_ms=7000)})
+    found = {one.name: one for one in server.manifests()}
+    assert str(found["mcp__raw__read_resource"].availability) == "searchable"
+    read, listed = (server.resolve(f"mcp__raw__{name}") for name in ("read_resource", "list_resources"))
+    assert read is not None
+    assert listed is not None
+    assert (read.capability.approval_policy, read.capability.limits.timeout_ms) == ("manual", 7000)
+    assert listed.capability.approval_policy == "none"
+    narrow = raw(include=["echo", "list_*"])
+    assert [one.name for one in narrow.manifests()] == ["mcp__raw__echo", "mcp__raw__list_resources"]
+    assert narrow.resolve("mcp__raw__read_resource") is None
+
+
+def test_descriptions_inside_a_schema_are_cut_and_cleaned(raw: Raw, tmp_path: Path) -> None:
+    """Bug: hidden characters in a parameter's description reached the model; its data must stay as it is."""
+    hidden = "the city\u202e\U000e0041" + "x" * 9000
+    field = {
+        "type": "string",
+        "description": hidden,
+        "enum": ["a\u200b"],
+        "default": {"description": "\u200b"},
+    }
+    schema = {
+        "type": "object",
+        "title": "\u200bT",
+        "properties": {"description": field},
+        "anyOf": [{"title": "\u200b"}],
+    }
+    tools = [{"name": "go", "inputSchema": schema, "outputSchema": schema}]
+    (tmp_path / "tools.json").write_text(json.dumps(tools))
+    server = raw()
+    server.manifests()
+    found = server.resolve("mcp__raw__go")
+    assert found is not None
+    for shown in (found.capability.input_schema, found.capability.output_schema):
+        assert (shown["title"], shown["anyOf"]) == ("T", [{"title": ""}])
+        one = shown["properties"]["description"]
+        assert one["description"].startswith("the cityxxx")
+        assert len(one["description"]) == 4096
+        assert (one["enum"], one["default"]) == (["a\u200b"], {"description": "\u200b"})
+    asyncio.run(server.close())
+
+
+def test_a_log_message_during_several_calls_of_a_session_is_an_event(raw: Raw, calling: Calling) -> None:
+    """Bug: it was dropped unless there was one call; only messages of several sessions have to be."""
+
+    async def run() -> list[Any]:
+        async with Runtime() as runtime:
+            agent = calling(raw(), "progress", ("slow", {"x": 1}))
+            session = await runtime.session("s", agent=agent)
+            return [event async for event in session.turn("go") if isinstance(event, ToolReported)]
+
+    assert [one.kind for one in asyncio.run(run())] == ["progress", "log"]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shlex
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -31,6 +34,21 @@ def price(order: str) -> int:
 calls = {"tool_calls": [{"name": "refund", "arguments": {"order": "A1", "cents": 5}}]}
 model = ScriptedModel([calls, "It is refunded."])
 agents = [Agent(model, name="support", instructions="You help.", tools=[refund])]
+"""
+
+ASKING_APP = """
+from standfast import Agent, AskPerson, RunContext, ScriptedModel, tool
+
+@tool
+def book(ctx: RunContext[None]) -> str | AskPerson:
+    "Book a seat."
+    if ctx.answer is None:
+        schema = {"type": "object", "properties": {"seat": {"type": "string"}}, "required": ["seat"]}
+        return AskPerson("Which seat?", schema)
+    return f"booked {ctx.answer.value['seat']}"
+
+model = ScriptedModel([{"tool_calls": [{"name": "book", "arguments": {}}]}, "It is booked."])
+agents = [Agent(model, name="support", tools=[book])]
 """
 
 REVISIONS = ["legacy", "auto"]
@@ -117,6 +135,33 @@ def test_an_approval_is_a_question_to_the_clients_person(app: Path, mode: str, a
     assert _text(said) == "It is refunded."  # the script says so in either case
 
 
+def _decide(command: str, app: Path, **replaced: str) -> None:
+    """Run the command of a result, in the home of another store."""
+    words = [replaced.get(word, word) for word in shlex.split(command)]
+    subprocess.run(
+        [sys.executable, "-m", "standfast", *words[words.index("approvals") :]],
+        env={**os.environ, "STANDFAST_HOME": str(app.parent / "elsewhere")},
+        cwd=app.parent,
+        check=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("mode", REVISIONS)
+def test_a_client_that_cannot_ask_reads_how_to_answer_a_question(app: Path, mode: str) -> None:
+    """Bug: the command left out the store and, for a question, where its answer goes and what fits it."""
+    app.write_text(ASKING_APP)
+    request = {"prompt": "Book", "key": "k1"}
+
+    async def ask(client: Client) -> Any:
+        return await client.call_tool("ask_support", request)
+
+    [wait] = asyncio.run(_with_client(app, mode, ask)).structured_content["waits_for"]
+    assert (wait["reason"], wait["answer_schema"]["required"]) == ("Which seat?", ["seat"])
+    _decide(wait["decide_with"], app, JSON='{"seat": "7A"}')
+    assert _text(asyncio.run(_with_client(app, mode, ask))) == "It is booked."
+
+
 @pytest.mark.parametrize("mode", REVISIONS)
 def test_a_client_that_cannot_ask_reads_how_to_decide_and_finds_the_turn_again(app: Path, mode: str) -> None:
     """Ours: a turn is found by its key after the client was cut off and a person decided elsewhere."""
@@ -132,15 +177,7 @@ def test_a_client_that_cannot_ask_reads_how_to_decide_and_finds_the_turn_again(a
     assert waiting["status"] == "waiting"
     [wait] = waiting["waits_for"]
     assert wait["arguments"] == {"order": "A1", "cents": 5}
-    approval_id = wait["decide_with"].rpartition(" ")[2]
-
-    async def decide() -> None:
-        from standfast import Runtime
-
-        async with Runtime(app.parent / "home") as runtime:
-            await runtime.approve(approval_id, decided_by="ann")
-
-    asyncio.run(decide())
+    _decide(wait["decide_with"], app)
 
     async def again(client: Client) -> tuple[str, Any]:
         said = _text(await client.call_tool("ask_support", request))

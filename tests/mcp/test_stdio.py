@@ -14,7 +14,7 @@ import pytest
 
 from standfast import Agent, McpJail, McpServer, Runtime, ScriptedModel
 from standfast.errors import InvalidArgument, NotConfigured, StandfastError
-from standfast.mcp.config import read_servers
+from standfast.mcp.config import read_mcp_servers
 from standfast.sandbox.cpython.jail import jail_report
 
 Raw = Callable[..., McpServer]
@@ -75,11 +75,11 @@ def test_a_jail_can_be_written_in_mcp_json(tmp_path: Path, monkeypatch: pytest.M
     file = tmp_path / "mcp.json"
     text = '{"mcpServers": {"a": {"command": "true", "standfast": {"jail": {"readable": %s}}}}}'
     file.write_text(text % '["/srv"]')
-    [server] = read_servers(file, data_dir=tmp_path)
+    [server] = read_mcp_servers(file, data_dir=tmp_path)
     assert server._endpoint.jail == McpJail(readable=("/srv",))
     file.write_text(text % '"/srv"')
     with pytest.raises(NotConfigured, match="server 'a'"):
-        read_servers(file, data_dir=tmp_path)
+        read_mcp_servers(file, data_dir=tmp_path)
     with pytest.raises(InvalidArgument, match="is a text"):
         McpJail(readable="/srv")  # type: ignore[arg-type]
     monkeypatch.setattr("standfast.sandbox.cpython.jail._try_bubblewrap", lambda: "it is forbidden")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -54,6 +56,17 @@ def test_a_worker_claims_only_from_its_queues_and_within_its_limits(fleet: Fleet
     until(lambda: len(fleet.effects("charged")) == 12)
     assert fleet.most_at_once("O") == 1
     assert fleet.most_at_once("D") > 1
+
+
+def test_a_worker_gives_its_agents_the_servers_of_a_file(fleet: Fleet) -> None:
+    """Bug: only `chat` read `mcp.json`. Each worker starts servers of its own."""
+    raw_server = Path(__file__).parents[1] / "mcp" / "raw_server.py"
+    command = {"command": sys.executable, "args": ["-I", "-S", str(raw_server)]}
+    (fleet.home / "mcp.json").write_text(json.dumps({"mcpServers": {"raw": command}}))
+    fleet.start("--mcp", fleet.home / "mcp.json", STANDFAST_HOME=fleet.home / "home")
+    fleet.queue(("a", "mcp__raw__env A1"), agent=shop_app.shop)
+    until(lambda: len(fleet.ended()) == 1)
+    assert "PATH" in _texts(fleet.ended()).pop()
 
 
 def test_a_worker_that_drains_ends_its_turn_and_claims_nothing_more(fleet: Fleet) -> None:

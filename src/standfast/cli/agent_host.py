@@ -37,11 +37,7 @@ class AgentHost:
         else:
             self._model = resolve_model(settings.model)
             tools: list[AnyTool[Any]] = [tool for file in settings.tools for tool in load_tools(file)]
-            if settings.mcp:
-                from standfast.mcp.config import read_servers  # only agents with MCP servers need it
-
-                tools += read_servers(settings.mcp, data_dir=DataDir(data_dir).directory)
-            if settings.is_demo and not tools:
+            if settings.is_demo and not tools and not settings.mcp:
                 tools = [demo_tools.order, demo_tools.refund]
             self.agent = Agent(
                 self._model,
@@ -50,6 +46,10 @@ class AgentHost:
                 tools=tools,
                 protocol=settings.acting(),
             )
+        if settings.mcp:
+            from standfast.mcp.config import add_mcp_servers  # only agents with MCP servers need it
+
+            add_mcp_servers([self.agent], settings.mcp, data_dir=DataDir(data_dir).directory)
         sink = trace_sink(data_dir, trace)
         self.runtime = runtime or Runtime(DataDir(data_dir).database, host=settings.record(), trace=sink)
 

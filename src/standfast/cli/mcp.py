@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -231,27 +232,57 @@ def sign_out(invocation: Invocation, *, name: str, config: Path | None) -> Comma
     return CommandOutput({"name": name, "signed_out": signed_out}, show)
 
 
-def _ask(question: AskPerson) -> dict[str, Any]:
+class _AnswerParameter(JsonParameter):
+    """An answer to a question of a server: a JSON object that fits its schema, or `decline` or `cancel`."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        super().__init__(dict)
+        self._schema = schema
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from standfast.errors import InvalidArgument
+        from standfast.tools.registered_tool import validate_answer
+
+        if value in ("decline", "cancel"):
+            return value
+        answer = super().convert(value, param, ctx)
+        try:
+            validate_answer(self._schema, answer)
+        except InvalidArgument as error:
+            self.fail(error.message, param, ctx)
+        return answer
+
+
+def _ask(question: AskPerson) -> dict[str, Any] | str:
+    """Ask the person at the terminal; the end of the input cancels the question."""
     click.echo(question.message, err=True)
-    answer: dict[str, Any] = click.prompt("Answer, a JSON object", type=JsonParameter(dict), err=True)
+    if question.answer.get("properties"):
+        click.echo(f"The answer fits {json.dumps(question.answer)}", err=True)
+    try:
+        answer: dict[str, Any] | str = click.prompt(
+            "Answer, a JSON object (or: decline, cancel)", type=_AnswerParameter(question.answer), err=True
+        )
+    except click.Abort:
+        return "cancel"
     return answer
 
 
 def _servers(invocation: Invocation, config: Path | None) -> list[McpServer]:
-    from standfast.mcp.config import FILE_NAME, read_servers
+    from standfast.mcp.config import FILE_NAME, read_mcp_servers
     from standfast.runtime.data_dir import DataDir
 
     here = Path(FILE_NAME)
     file = config or (here if here.exists() else invocation.beside(FILE_NAME))
-    return read_servers(file, data_dir=DataDir(invocation.data_dir, make=False).directory)
+    return read_mcp_servers(file, data_dir=DataDir(invocation.data_dir, make=False).directory)
 
 
 def _one(invocation: Invocation, config: Path | None, name: str) -> McpServer:
     from standfast.errors import NotConfigured
+    from standfast.mcp.config import server_name
 
     servers = _servers(invocation, config)
     for one in servers:
-        if one.name == name:
+        if one.name == server_name(name):  # the file may write "my-server"
             return one
     known = ", ".join(one.name for one in servers) or "none"
     raise NotConfigured(f"there is no MCP server {name!r}", hint=f"the servers of the file are: {known}")
@@ -323,10 +354,11 @@ def http(
     if not host or not port.isdigit():
         raise click.UsageError(f"--listen {listen}: write HOST:PORT")
     offer = _offer(invocation, app, grants, trace, extend)
-    from standfast.mcp.serve import serve_http, service_token
+    from standfast.mcp.serve import TOKEN_VARIABLE, serve_http, service_token
 
     token = service_token(invocation.beside("mcp.token"))
-    click.echo(f"http://{listen}/mcp; the token is in {invocation.beside('mcp.token')}", err=True)
+    where = TOKEN_VARIABLE if TOKEN_VARIABLE in os.environ else invocation.beside("mcp.token")
+    click.echo(f"http://{listen}/mcp; the token is in {where}", err=True)
     asyncio.run(serve_http(offer, host.strip("[]"), int(port), token, names))
     return CommandOutput(None, lambda: None)
 
@@ -349,6 +381,7 @@ def _offer(
         trace_sink(invocation.data_dir, trace),
         None if file is None else str(file),
         None if extend is None else load_named(extend),
+        invocation.command("approvals", "approve"),
     )
 
 

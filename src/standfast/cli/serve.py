@@ -66,6 +66,12 @@ Examples:
 @click.option("--jwt-audience", metavar="NAME", help="The audience that JWTs must have.")
 @click.option("--jwt-keys", metavar="URL", help="Where the provider publishes its keys.")
 @click.option("--publish-agent-card", is_flag=True, help="Show A2A's agent cards without a credential.")
+@click.option(
+    "--mcp",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, readable=True),
+    help="Give the agents the tools of the MCP servers of this file, such as mcp.json.",
+)
 @click.option("--trace", metavar="FILE", help="Write a trace.  [default: STANDFAST_TRACE]")
 @answers
 def command(invocation: Invocation, *, app: str | None, reload: bool, **given: Any) -> CommandOutput:
@@ -115,6 +121,10 @@ def _application(invocation: Invocation, loaded: LoadedApp, given: dict[str, Any
     data = DataDir(invocation.data_dir)
     trace = trace_sink(invocation.data_dir, given["trace"])
     runtime = loaded.runtime or Runtime(data.database, agents=loaded.agents, trace=trace)
+    if given["mcp"]:
+        from standfast.mcp.config import add_mcp_servers
+
+        add_mcp_servers(loaded.agents or runtime.agents.values(), given["mcp"], data_dir=data.directory)
     traced = trace_file(invocation.data_dir, given["trace"])
     return create_app(
         runtime,

@@ -74,6 +74,12 @@ Examples:
     show_default=True,
     help="Claim turns from the store, or let Restate decide which turns run here.",
 )
+@click.option(
+    "--mcp",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, readable=True),
+    help="Give the agents the tools of the MCP servers of this file, such as mcp.json.",
+)
 @click.option("--listen", metavar="[HOST:]PORT", default="127.0.0.1:9080", help="Restate: listen here.")
 @click.option("--advertise", metavar="URL", help="Restate: the worker's address as Restate reaches it.")
 @click.option("--admin", metavar="URL,...", default="http://127.0.0.1:9070", help="Restate: its admin API.")
@@ -90,6 +96,7 @@ def command(
     lease_s: float,
     key_file: Path | None,
     engine: str,
+    mcp: str | None,
     listen: str,
     advertise: str | None,
     admin: str,
@@ -122,7 +129,12 @@ def command(
     )
 
     async def work() -> None:
-        worker = Worker(loaded.runtime(home.database, lease_s=lease_s), settings)
+        runtime = loaded.runtime(home.database, lease_s=lease_s)
+        if mcp is not None:
+            from standfast.mcp.config import add_mcp_servers
+
+            add_mcp_servers(loaded.agents or runtime.agents.values(), mcp, data_dir=home.directory)
+        worker = Worker(runtime, settings)
 
         def show() -> None:
             where = "" if worker.address is None else f", health on {worker.address[0]}:{worker.address[1]}"

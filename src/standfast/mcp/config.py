@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from standfast.mcp.contracts import McpTool
 from standfast.mcp.credentials import McpSignIn
 from standfast.mcp.jail import McpJail
 from standfast.mcp.mcp_server import McpServer
+from standfast.runtime.agent_definition import AgentDefinition
 
 FILE_NAME: Final = "mcp.json"
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -32,14 +34,17 @@ _KNOWN: Final = frozenset({
 })  # fmt: skip
 _OWN: Final = frozenset({
     "include", "tools", "approval", "trust_annotations", "pin_tools", "memory_mb", "cpu_s", "jail",
-    "sampling", "protocol", "sign_in", "availability", "timeout_s", "idle_s", "connect_s",
+    "sampling", "protocol", "media", "sign_in", "availability", "timeout_s", "idle_s", "connect_s",
 })  # fmt: skip
 _SIGN_IN: Final = frozenset(McpSignIn.__dataclass_fields__) - {"open_page"}
 _TOOL: Final = frozenset(McpTool.__dataclass_fields__)
 
 
-def read_servers(path: str | os.PathLike[str], *, data_dir: Path | None = None) -> list[McpServer]:
-    """Return the servers of an `mcp.json` file that are not disabled; raise `NotConfigured` for a mistake."""
+def read_mcp_servers(path: str | os.PathLike[str], *, data_dir: Path | None = None) -> list[McpServer]:
+    """Return the servers of an `mcp.json` file that are not disabled, for `Agent(tools=[...])`.
+
+    Raise `NotConfigured` for a mistake in the file.
+    """
     file = Path(path)
     try:
         found = msgspec.json.decode(file.read_bytes())
@@ -50,17 +55,35 @@ def read_servers(path: str | os.PathLike[str], *, data_dir: Path | None = None) 
     servers = found.get("mcpServers") if isinstance(found, dict) else None
     if not isinstance(servers, dict):
         raise NotConfigured(f'{file} has no "mcpServers"', hint="write an object of servers by name")
-    made = []
+    made: dict[str, McpServer] = {}
     for name, entry in servers.items():
         try:
             if not isinstance(entry, dict):
                 raise InvalidArgument("it is not an object")
             if not entry.get("disabled"):
-                made.append(_server(name, entry, data_dir))
+                server = _server(name, entry, data_dir)
+                if server.name in made:
+                    raise InvalidArgument(f"another server is called {server.name!r}, too")
+                made[server.name] = server
         except (InvalidArgument, msgspec.ValidationError, TypeError, ValueError) as error:
             problem = error.message if isinstance(error, InvalidArgument) else str(error)
             raise NotConfigured(f"{file}, server {name!r}: {problem}") from None
-    return made
+    return list(made.values())
+
+
+def add_mcp_servers(
+    agents: Iterable[AgentDefinition[Any, Any]], path: str | os.PathLike[str], *, data_dir: Path | None = None
+) -> None:
+    """Give each of *agents* the tools of the servers of an `mcp.json` file."""
+    servers = read_mcp_servers(path, data_dir=data_dir)
+    for agent in agents:
+        for server in servers:
+            agent.registry.connect(server)
+
+
+def server_name(name: str) -> str:
+    """Return the part of tools' names that stands for a server that the file calls *name*."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
 
 
 def _server(name: str, entry: dict[str, Any], data_dir: Path | None) -> McpServer:
@@ -79,7 +102,7 @@ def _server(name: str, entry: dict[str, Any], data_dir: Path | None) -> McpServe
         settings["jail"] = msgspec.convert(own["jail"], McpJail)
     return McpServer(
         target,
-        name=re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_"),
+        name=server_name(name),
         tools={pattern: _tool(given) for pattern, given in own.get("tools", {}).items()},
         approval=own.get("approval"),
         env=entry.get("env", {}),

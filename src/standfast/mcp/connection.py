@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +36,7 @@ from standfast.mcp.jail import McpJail
 from standfast.mcp.pins import Pin
 from standfast.mcp.stdio import Allowance, ProcessLimits, ServerProcess, stdio_transport
 from standfast.model.canonical import Json
+from standfast.model.host_requests import DirectRequest
 from standfast.model.message import AssistantMessage, Message, UserMessage
 from standfast.tools.context import AskPerson, RunContext
 
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
     from mcp.client.session import ClientRequestContext
     from pydantic import TypeAdapter
 
-    from standfast.mcp.stdio_dispatcher import StdioDispatcher
+    from standfast.mcp.complete_results import CompleteResults
+    from standfast.mcp.stdio_calls import StdioCalls
 
 MAX_PAGES: Final = 200
 MAX_ROUNDS: Final = 10
@@ -172,7 +174,8 @@ class McpConnection:
         self._idle_s = idle_s
         self._client: Client | None = None
         self._process: ServerProcess | None = None
-        self._stdio: StdioDispatcher | None = None
+        self._stdio: StdioCalls | None = None
+        self._results: CompleteResults | None = None
         self._allowance = Allowance()
         self._exchanges: list[Exchange] = []
         self._used_at = 0.0
@@ -241,8 +244,8 @@ class McpConnection:
             async with contextlib.AsyncExitStack() as stack:
                 async with asyncio.timeout(self.endpoint.connect_s):
                     self._client = await stack.enter_async_context(self._new_client(mode))
-                    if self.is_stateless:
-                        _assume_complete(self._client)
+                    if self._results is not None:
+                        self._results.assumed = self.is_stateless
                     if mode == STATELESS:
                         await self._discover()
                     self.advertised = await self._list()
@@ -277,43 +280,45 @@ class McpConnection:
         import mcp_types as types
         from mcp import Client
 
-        endpoint = self.endpoint
-        transport: Any
-        if endpoint.url:
-            transport = http_transport(endpoint.url, endpoint.headers, endpoint.auth)
-        else:
-            self._process = ServerProcess(
-                endpoint.command,
-                endpoint.env,
-                endpoint.cwd,
-                endpoint.limits,
-                endpoint.jail,
-                self._allowance,
-            )
-            transport = stdio_transport(self._process, self._stop)
-        client = Client(
-            transport,
+        return Client(
+            self._transport(),
             mode=mode,
             client_info=types.Implementation(name="standfast", version=version("standfast")),
             elicitation_callback=self._elicit,
-            sampling_callback=self._sample if endpoint.sampling else None,
+            sampling_callback=self._sample if self.endpoint.sampling else None,
             logging_callback=self._log,
             log_level="info",
             message_handler=self._notified,
             cache=None,
         )
-        if not endpoint.url:
-            client._connect = partial(self._connect_stdio, transport)
-        return client
 
-    async def _connect_stdio(
-        self, transport: Any, stack: contextlib.AsyncExitStack, *_: object
-    ) -> StdioDispatcher:
-        """Connect the SDK's client over the pipes, with the shorter way for calls."""
-        from standfast.mcp.stdio_dispatcher import StdioDispatcher
+    @contextlib.asynccontextmanager
+    async def _transport(self) -> AsyncIterator[tuple[CompleteResults, Any]]:
+        """Start or reach the server; yield the streams that the SDK's session reads and writes."""
+        from standfast.mcp.complete_results import CompleteResults
+        from standfast.mcp.stdio_calls import StdioCalls
 
-        self._stdio = StdioDispatcher(*await stack.enter_async_context(transport))
-        return self._stdio
+        endpoint = self.endpoint
+        async with contextlib.AsyncExitStack() as stack:
+            incoming: Any
+            outgoing: Any
+            if endpoint.url:
+                transport = http_transport(endpoint.url, endpoint.headers, endpoint.auth)
+                incoming, outgoing = await stack.enter_async_context(transport)
+            else:
+                self._process = ServerProcess(
+                    endpoint.command,
+                    endpoint.env,
+                    endpoint.cwd,
+                    endpoint.limits,
+                    endpoint.jail,
+                    self._allowance,
+                )
+                pipes = stdio_transport(self._process, self._stop)
+                incoming, outgoing = await stack.enter_async_context(pipes)
+                self._stdio = StdioCalls(incoming, outgoing)
+            self._results = CompleteResults(incoming)
+            yield self._results, outgoing
 
     def _failure(self, error: BaseException) -> StandfastError:
         """Return what an exception of the SDK or of a transport means."""
@@ -605,8 +610,9 @@ class McpConnection:
             return types.ErrorData(code=types.INTERNAL_ERROR, message=error.message)
 
     async def _log(self, params: types.LoggingMessageNotificationParams) -> None:
-        if len(self._exchanges) == 1:
-            exchange = self._exchanges[0]
+        """Show a log message to the session whose calls are under way; drop it if they are of several."""
+        if len({one.context.session_id for one in self._exchanges}) == 1:
+            exchange = self._exchanges[-1]  # with several calls, the server does not say which it means
             said = clean_text(str(params.data), MAX_QUESTION_CHARS)
             exchange.report("log", {"level": str(params.level), "message": said})
 
@@ -624,19 +630,6 @@ def _leaf(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _assume_complete(client: Client) -> None:
-    """Let results without a `resultType` count as complete, as 2026-07-28 has it; the SDK refuses them."""
-    dispatcher: Any = client.session._dispatcher
-    send = dispatcher.send_raw_request
-
-    async def send_raw_request(*args: Any, **options: Any) -> dict[str, Any]:
-        raw: dict[str, Any] = await send(*args, **options)
-        raw.setdefault("resultType", "complete")
-        return raw
-
-    dispatcher.send_raw_request = send_raw_request
 
 
 def _advertised(tool: types.Tool) -> AdvertisedTool:
@@ -711,9 +704,17 @@ async def _sampled(
             raise McpServerFailed(server, "asked the model for something else than text")
         text = "\n".join(part.text for part in parts)
         messages.append(AssistantMessage(text=text) if one.role == "assistant" else UserMessage(content=text))
-    text = await exchange.context.complete(
-        messages, instructions=params.system_prompt or "", source=f"mcp:{server}"
+    request = DirectRequest(
+        prompt=tuple(messages),
+        instructions=params.system_prompt or "",
+        # a server that wants few tokens leaves none for reasoning, which counts
+        settings={
+            "max_tokens": params.max_tokens,
+            "stop": params.stop_sequences or [],
+            "reasoning": None,
+        },
     )
+    reply = await exchange.context.host.direct_completion(request, f"mcp:{server}")
     return types.CreateMessageResult(
-        role="assistant", content=types.TextContent(type="text", text=text), model="standfast"
+        role="assistant", content=types.TextContent(type="text", text=reply.text), model="standfast"
     )

@@ -6,6 +6,7 @@ Rules
    become the same identifier get a digest at the end, both of them.
 2. Annotations are a server's own words. They can only add caution, unless the user trusts them.
 3. A description is untrusted text: it is cut, cleaned of invisible characters, and marked as the server's.
+   Those inside a schema are cut and cleaned, too.
 4. A tool whose schema is wrong, or refers to another document, is left out.
 """
 
@@ -126,13 +127,11 @@ def tool_names(server: str, names: Iterable[str]) -> dict[str, str]:
     return made
 
 
-def selected(tools: Iterable[AdvertisedTool], include: Iterable[str] | None) -> list[AdvertisedTool]:
-    """Return the tools whose names match one of the patterns *include*, or all of them."""
-    patterns = None if include is None else list(include)
+def included(names: Iterable[str], include: Iterable[str] | None) -> list[str]:
+    """Return those of *names* that match one of the patterns *include*, or all of them without patterns."""
+    patterns = None if include is None else tuple(include)
     return [
-        tool
-        for tool in tools
-        if patterns is None or any(fnmatchcase(tool.name, pattern) for pattern in patterns)
+        name for name in names if patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns)
     ]
 
 
@@ -149,6 +148,23 @@ def clean_text(text: str, limit: int) -> str:
         )
     )
     return kept if len(kept) <= limit else f"{kept[: limit - 1]}…"
+
+
+def clean_schema(schema: Any) -> Any:
+    """Return *schema* with its descriptions and titles cut and cleaned; what it accepts stays the same."""
+    if isinstance(schema, list):
+        return [clean_schema(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    cleaned = {}
+    for key, value in schema.items():
+        if isinstance(value, str):
+            is_text = key in ("description", "title", "$comment")
+            cleaned[key] = clean_text(value, MAX_DESCRIPTION_CHARS) if is_text else value
+        else:
+            is_data = key in ("const", "default", "enum", "examples")
+            cleaned[key] = value if is_data else clean_schema(value)
+    return cleaned
 
 
 def described(server: str, tool: AdvertisedTool) -> str:
@@ -179,8 +195,8 @@ def capability_of(
     return Capability(
         name=name,
         description=described(server, tool),
-        input_schema=tool.input_schema,
-        output_schema=tool.output_schema or {},
+        input_schema=clean_schema(tool.input_schema),
+        output_schema=clean_schema(tool.output_schema or {}),
         side_effect=side_effect_of(tool, declared, trust_annotations=trust_annotations),
         limits=CapabilityLimits(timeout_ms=declared.timeout_ms),
         approval_policy=approval,

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from mcp.client._transport import TransportStreams
+from typing import Any, Final
 
 MAX_RESPONSE_BYTES: Final = 64 << 20
 MAX_EVENT_BYTES: Final = 16 << 20
@@ -20,7 +17,7 @@ READ_S: Final = 300.0
 
 
 @asynccontextmanager
-async def http_transport(url: str, headers: Mapping[str, str], auth: Any) -> AsyncIterator[TransportStreams]:
+async def http_transport(url: str, headers: Mapping[str, str], auth: Any) -> AsyncIterator[tuple[Any, Any]]:
     """Connect to the endpoint at *url*; *auth* adds credentials to each request, if it is given."""
     import httpx2
     from mcp.client.streamable_http import streamable_http_client

@@ -22,7 +22,8 @@ _LISTS: Final = {
     "resources/templates/list": "resource_templates",
 }
 _NAMED: Final = {"tools/call": "tools/list", "prompts/get": "prompts/list"}
-_ANSWERED_BY_THE_SDK: Final = ("ping", "server/discover")
+_METHODS: Final = (*_LISTS, *_NAMED, "resources/read", "tasks/get", "tasks/update", "tasks/cancel")
+"""What Standfast answers itself; the rest is the SDK's."""
 
 
 def joined(server: Server[Any], own: object) -> Server[Any]:
@@ -34,12 +35,11 @@ def joined(server: Server[Any], own: object) -> Server[Any]:
         raise NotConfigured(
             f"{type(own).__name__} is no MCP server", hint="name an MCPServer or a Server of the MCP SDK"
         )
-    for method, entry in server._request_handlers.items():
-        theirs = target.get_request_handler(method)
+    for method in _METHODS:
+        entry, theirs = server.get_request_handler(method), target.get_request_handler(method)
+        assert entry is not None
         handler: Handler = entry.handler
         if theirs is not None:
-            if method in _ANSWERED_BY_THE_SDK:
-                continue
             if method in _LISTS:
                 handler = _listed(handler, theirs.handler, _LISTS[method])
             elif method == "resources/read":

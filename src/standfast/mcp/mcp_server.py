@@ -55,7 +55,7 @@ from standfast.mcp.contracts import (
     check_server_name,
     clean_text,
     described,
-    selected,
+    included,
     side_effect_of,
     tool_names,
 )
@@ -206,27 +206,24 @@ class McpServer:
             else:
                 self._adopt(stored)
         listed = [self._manifest(name, tool) for name, tool in self._tools.items()]
-        if self._pin is not None and "resources" in self._pin.features:
-            own = (one for one in self._resource_contracts() if one.name not in self._tools)
-            listed += [
+        for own, (contract, _) in self._resource_tools().items():
+            listed.append(
                 ToolManifest(
-                    id=f"{self.source}/{one.name}",
-                    name=one.name,
-                    description=one.description,
-                    side_effect=one.side_effect,
-                    availability=ToolAvailability(self._declaration(one.name).availability or "showcased"),
+                    id=f"{self.source}/{contract.name}",
+                    name=contract.name,
+                    description=contract.description,
+                    side_effect=contract.side_effect,
+                    availability=ToolAvailability(self._declaration(own).availability or "showcased"),
                 )
-                for one in own
-            ]
+            )
         return listed
 
     def resolve(self, name: str) -> RegisteredTool | None:
         """Return a tool of the server under its name here."""
         if (tool := self._tools.get(name)) is not None:
             return self._registered(self._contract(name), partial(self._execute, tool))
-        for contract in self._resource_contracts():
+        for contract, work in self._resource_tools().values():
             if contract.name == name:
-                work = self._list_resources if name.endswith("__list_resources") else self._read_resource
                 return self._registered(contract, partial(self._execute_own, work))
         return None
 
@@ -279,8 +276,8 @@ class McpServer:
     def _adopt(self, pin: Pin) -> None:
         """Offer the tools of a pin from now on."""
         left_out = frozenset(pin.examined().left_out or ())
-        usable = {one.name: one for one in selected(pin.tools, self._include) if one.name not in left_out}
-        names = tool_names(self.name, usable)
+        usable = {one.name: one for one in pin.tools if one.name not in left_out}
+        names = tool_names(self.name, included(usable, self._include))
         self._tools = {name: usable[own] for name, own in names.items()}
         self._pin = pin
         self._revision += 1
@@ -516,33 +513,41 @@ class McpServer:
 
     # Resources and prompts
 
-    def _resource_contracts(self) -> list[Capability]:
-        declared, limits = self._common, CapabilityLimits(timeout_ms=self._common.timeout_ms)
-        shared: dict[str, Any] = {
-            "side_effect": SideEffect.READ,
-            "limits": limits,
-            "approval_policy": declared.approval or "none",
+    def _resource_tools(self) -> dict[str, tuple[Capability, Any]]:
+        """Return the contract and the work of the tools that read resources, if the server has any.
+
+        What the user declares about `list_resources` and `read_resource` counts for them, `include` too. A
+        tool of the server that has the name already keeps it.
+        """
+        if self._pin is None or "resources" not in self._pin.features:
+            return {}
+        about = {
+            "list_resources": f"List the resources of the MCP server {self.name}, and address templates.",
+            "read_resource": f"Read a resource of the MCP server {self.name}.",
         }
-        uri = {"type": "string", "description": "the address of the resource"}
-        return [
-            Capability(
-                name=f"mcp__{self.name}__list_resources",
-                description=f"List the resources of the MCP server {self.name}, and templates of addresses.",
-                input_schema={"type": "object", "properties": {}, "additionalProperties": False},
-                **shared,
-            ),
-            Capability(
-                name=f"mcp__{self.name}__read_resource",
-                description=f"Read a resource of the MCP server {self.name}.",
+        uri = {"uri": {"type": "string", "description": "the address of the resource"}}
+        made: dict[str, tuple[Capability, Any]] = {}
+        for own in included(about, self._include):
+            name, declared = f"mcp__{self.name}__{own}", self._declaration(own)
+            if name in self._tools:
+                continue
+            fields = uri if own == "read_resource" else {}
+            contract = Capability(
+                name=name,
+                description=about[own],
                 input_schema={
                     "type": "object",
-                    "properties": {"uri": uri},
-                    "required": ["uri"],
+                    "properties": fields,
+                    "required": list(fields),
                     "additionalProperties": False,
                 },
-                **shared,
-            ),
-        ]
+                side_effect=SideEffect(declared.side_effect or SideEffect.READ),
+                limits=CapabilityLimits(timeout_ms=declared.timeout_ms),
+                approval_policy=declared.approval or "none",
+                idempotent=declared.idempotent,
+            )
+            made[own] = contract, self._read_resource if fields else self._list_resources
+        return made
 
     async def _execute_own(self, work: Any, ctx: RunContext[Any], call: ToolCallContext) -> Any:
         question, result = await self._trusted_work(work, ctx, *call.args, **call.kwargs)
@@ -591,7 +596,7 @@ class McpServer:
         kind = one.mime_type or ("text/plain" if is_text else "application/octet-stream")
         return Attachment(data, kind, uri)
 
-    async def prompt(self, name: str, **arguments: str) -> list[str | Attachment]:
+    async def prompt(self, name: str, /, **arguments: str) -> list[str | Attachment]:
         """Return a prompt of the server as the input of a turn."""
 
         async def get(connection: McpConnection) -> Any:

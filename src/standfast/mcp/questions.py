@@ -28,6 +28,8 @@ _DECISION: Final = {
     "required": ["approve"],
 }
 
+DECIDE_WITH: Final = "standfast approvals approve"
+
 Decision = tuple[bool, dict[str, Any] | None, str | None]
 """Whether a call is approved, the answer to its question, the reason of a refusal."""
 
@@ -74,13 +76,18 @@ async def ask(ctx: Any, caller: McpCaller, pending: list[Approval]) -> Any:
     return found
 
 
-def how_to_decide(approval: Approval) -> dict[str, Json]:
-    return {
+def how_to_decide(approval: Approval, command: str) -> dict[str, Json]:
+    """Return what an approval is about, and the *command* with which a person decides it."""
+    told: dict[str, Json] = {
         "tool": approval.capability,
         "arguments": approval.arguments,
         "reason": approval.reason,
-        "decide_with": f"standfast approvals approve {approval.approval_id}",
+        "decide_with": f"{command} {approval.approval_id}",
     }
+    if approval.answer_schema is not msgspec.UNSET:
+        told["answer_schema"] = approval.answer_schema
+        told["decide_with"] = f"{command} --arguments JSON {approval.approval_id}"
+    return told
 
 
 def client_name(ctx: Any) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from standfast.errors import NotConfigured
 from standfast.mcp.joined import joined
+from standfast.mcp.questions import DECIDE_WITH
 from standfast.mcp.serving import McpService
 from standfast.ports.trace import TraceSink
 from standfast.runtime.agent_runtime import Runtime
@@ -35,7 +36,8 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 class Offer:
     """What is served: a sandbox, the agents of an app, and the file of their trace, if there is one.
 
-    `own` is an MCP server of the user's, which offers its own tools as well.
+    `own` is an MCP server of the user's, which offers its own tools as well. `decide_with` is the command
+    with which a person decides an approval of this store.
     """
 
     sandbox: SandboxOptions
@@ -43,6 +45,7 @@ class Offer:
     trace: TraceSink | None = None
     trace_file: str | None = None
     own: object | None = None
+    decide_with: str = DECIDE_WITH
 
 
 @asynccontextmanager
@@ -53,7 +56,10 @@ async def open_server(offer: Offer) -> AsyncIterator[Server[Any]]:
     runtime = Runtime(store, trace=offer.trace) if app is None else app.runtime(store, trace=offer.trace)
     async with Sandbox(options) as sandbox, runtime:
         agents = tuple(runtime.agents.values())
-        server = McpService(sandbox, runtime, agents, trace_file=offer.trace_file).server()
+        service = McpService(
+            sandbox, runtime, agents, trace_file=offer.trace_file, decide_with=offer.decide_with
+        )
+        server = service.server()
         yield server if offer.own is None else joined(server, offer.own)
 
 

@@ -46,8 +46,8 @@ _READ_ONLY: Final = ("validate_code", "list_sessions")
 class McpService:
     """The tools, resources and prompts that Standfast offers to MCP clients.
 
-    *trace_file* is the file that the runtime's trace is written to, if there is one. Without *sandbox*, there
-    are only agents.
+    *trace_file* is the file that the runtime's trace is written to, if there is one. *decide_with* is the
+    command with which a person decides an approval. Without *sandbox*, there are only agents.
     """
 
     def __init__(
@@ -57,10 +57,12 @@ class McpService:
         agents: Sequence[AgentDefinition[Any, Any]],
         *,
         trace_file: str | None = None,
+        decide_with: str = questions.DECIDE_WITH,
     ) -> None:
         self._sandbox = sandbox
+        self._decide_with = decide_with
         self._runtime = runtime
-        self._agents = AgentTools(runtime, agents)
+        self._agents = AgentTools(runtime, agents, decide_with)
         self._resources = SessionResources(runtime, trace_file)
         self._prompts = AgentPrompts(agents)
         self._handlers: dict[str, Callable[[Any, McpCaller, dict[str, Any], Any], Awaitable[Any]]] = {
@@ -214,7 +216,7 @@ class McpService:
         value = msgspec.to_builtins(result)
         if result.status is RunStatus.WAITING_FOR_APPROVAL:
             pending = await self._box.approvals(session=session, pending=True)
-            value["waits_for"] = [questions.how_to_decide(one) for one in pending]
+            value["waits_for"] = [questions.how_to_decide(one, self._decide_with) for one in pending]
             value["then"] = f'call resume_run with session "{session}"'
         return value
 

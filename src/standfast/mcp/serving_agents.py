@@ -60,8 +60,11 @@ class UpdateParams(TaskParams):
 class AgentTools:
     """The tools `ask_AGENT`, and their tasks."""
 
-    def __init__(self, runtime: Runtime, agents: Sequence[AgentDefinition[Any, Any]]) -> None:
+    def __init__(
+        self, runtime: Runtime, agents: Sequence[AgentDefinition[Any, Any]], decide_with: str
+    ) -> None:
         self._runtime = runtime
+        self._decide_with = decide_with
         self._agents = {str(one.name): one for one in agents}
         self.names = {f"ask_{name.replace('-', '_')}": name for name in self._agents}
         self._followed: dict[str, asyncio.Task[None]] = {}
@@ -110,7 +113,7 @@ class AgentTools:
             if isinstance(decided, types.InputRequiredResult):
                 return decided
             if not decided:
-                waits = [questions.how_to_decide(one) for one in pending]
+                waits = [questions.how_to_decide(one, self._decide_with) for one in pending]
                 then = "call this tool again with the same prompt and key"
                 return tool_result({"status": "waiting", "waits_for": waits, "then": then})
             await self._apply(ctx, caller, pending, decided)
@@ -201,7 +204,7 @@ class AgentTools:
                     for key, one in questions.input_requests(pending).items()
                 }
             else:
-                waits = [questions.how_to_decide(one) for one in pending]
+                waits = [questions.how_to_decide(one, self._decide_with) for one in pending]
                 task["statusMessage"] = f"it waits for {msgspec.json.encode(waits).decode()}"
         return task
 

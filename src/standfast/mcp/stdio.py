@@ -209,8 +209,12 @@ class OutgoingMessages:
 
     def __init__(self, stdin: asyncio.StreamWriter) -> None:
         self._stdin = stdin
+        self.listing_meta: dict[str, Any] = {}
+        """The `_meta` with which the session has listed the tools; each of its requests has the same."""
 
     async def send(self, item: SessionMessage) -> None:
+        if getattr(item.message, "method", "") == "tools/list":
+            self.listing_meta = (getattr(item.message, "params", None) or {}).get("_meta") or {}
         await self._send(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
 
     async def write(self, message: dict[str, Any]) -> None:

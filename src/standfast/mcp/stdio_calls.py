@@ -7,15 +7,12 @@ made here is one write, and one future that the reader of the pipe settles.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 from anyio import BrokenResourceError
 from mcp import MCPError
-from mcp.shared.dispatcher import CallOptions, ProgressFnT
-from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
-from mcp.shared.transport_context import TransportContext
+from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import CONNECTION_CLOSED
 
 from standfast.mcp.stdio import IncomingMessages, OutgoingMessages
@@ -37,49 +34,28 @@ class _Message(msgspec.Struct):
 _decode: Final = msgspec.json.Decoder(_Message).decode
 
 
-class StdioDispatcher(JSONRPCDispatcher[TransportContext]):
-    """The SDK's dispatcher over the pipes of a child process, which sends `tools/call` by itself."""
+class StdioCalls:
+    """The calls of tools over the pipes of a child process, beside the SDK's session on the same pipes."""
 
     def __init__(self, incoming: IncomingMessages, outgoing: OutgoingMessages) -> None:
-        super().__init__(incoming, outgoing)
         self._incoming = incoming
         self._outgoing = outgoing
         self._last_id = _FIRST_ID
-        self._meta: dict[str, Any] = {}
-        self._calls: dict[int, tuple[asyncio.Future[dict[str, Any]], ProgressFnT | None]] = {}
+        self._calls: dict[int, tuple[asyncio.Future[dict[str, Any]], ProgressFnT]] = {}
         incoming.take_reply = self._take
         incoming.on_end = self._end
 
-    async def send_raw_request(
-        self,
-        method: str,
-        params: Mapping[str, Any] | None,
-        opts: CallOptions | None = None,
-        **related: Any,
-    ) -> dict[str, Any]:
-        """Send a request of the session and return its raw result."""
-        sent = dict(params or {})
-        if method == "tools/call":
-            return await self._request(sent, (opts or {}).get("on_progress"))
-        if method == "tools/list":
-            self._meta = dict(sent.get("_meta") or {})
-        return await super().send_raw_request(method, params, opts, **related)
-
     async def call(self, tool: str, arguments: dict[str, Any], on_progress: ProgressFnT) -> dict[str, Any]:
-        """Call a tool as the session would, which has listed the tools, and return the raw result."""
-        return await self._request({"name": tool, "arguments": arguments, "_meta": self._meta}, on_progress)
-
-    async def _request(self, sent: dict[str, Any], on_progress: ProgressFnT | None) -> dict[str, Any]:
-        """Send a `tools/call`; if it is given up, it is cancelled at the server."""
+        """Call a tool and return the raw result. A call that is given up is cancelled at the server."""
         if self._incoming.has_ended:
             raise _closed()
         self._last_id = number = self._last_id + 1
-        if on_progress is not None:
-            sent["_meta"] = {**sent.get("_meta", {}), "progressToken": number}
+        meta = {**self._outgoing.listing_meta, "progressToken": number}
         reply: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._calls[number] = (reply, on_progress)
         try:
-            message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": sent}
+            params = {"name": tool, "arguments": arguments, "_meta": meta}
+            message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
             await self._outgoing.write(message)
             return await reply
         except BrokenResourceError:
@@ -121,7 +97,7 @@ class StdioDispatcher(JSONRPCDispatcher[TransportContext]):
             return False
         done, total, said = (params.get(key) for key in ("progress", "total", "message"))
         report = self._calls[token][1]
-        if report is not None and isinstance(done, (int, float)):
+        if isinstance(done, (int, float)):
             await report(
                 done,
                 total if isinstance(total, (int, float)) else None,

@@ -1,0 +1,41 @@
+"""The read stream of the SDK's session, with results of 2026-07-28 as the session wants them."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from mcp_types import JSONRPCResponse
+
+
+class CompleteResults:
+    """Pass on the messages of *stream*; once `assumed`, results without a `resultType` count as complete.
+
+    2026-07-28 wants them read that way, and the SDK refuses them.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.assumed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        received = await anext(self._stream)
+        message = getattr(received, "message", None)
+        if self.assumed and isinstance(message, JSONRPCResponse):
+            message.result.setdefault("resultType", "complete")
+        return received
+
+    async def receive(self) -> Any:
+        return await anext(self)
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._stream.__aexit__(*error)
