@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,43 +87,38 @@ def server_name(name: str) -> str:
 
 
 def _server(name: str, entry: dict[str, Any], data_dir: Path | None) -> McpServer:
-    own = entry.get("standfast", {})
-    for given, known in ((entry, _KNOWN), (own, _OWN)):
-        if unknown := sorted(set(given) - known):
-            raise InvalidArgument(f"there is no setting {unknown[0]!r}")
+    _known(entry, _KNOWN)
+    own = _known(entry.get("standfast", {}), _OWN)
     if entry.get("type", "stdio") == "sse":
         raise InvalidArgument("the SSE transport is not supported; use streamable HTTP")
     if ("command" in entry) == ("url" in entry):
         raise InvalidArgument('it needs either "command" or "url"')
-    entry = _expanded(entry)
-    target = entry.get("url") or [entry["command"], *entry.get("args", [])]
-    settings = {key: own[key] for key in own if key not in ("tools", "approval", "jail", "sign_in")}
+    entry, settings = _expanded(entry), dict(own)
     if "jail" in own:
         settings["jail"] = msgspec.convert(own["jail"], McpJail)
+    if "sign_in" in own:
+        settings["sign_in"] = McpSignIn(**_known(_expanded(own["sign_in"]), _SIGN_IN, " of sign_in"))
+    if "tools" in own:
+        settings["tools"] = {
+            pattern: msgspec.convert(_known(given, _TOOL, " of a tool"), McpTool)
+            for pattern, given in own["tools"].items()
+        }
     return McpServer(
-        target,
+        entry.get("url") or [entry["command"], *entry.get("args", [])],
         name=server_name(name),
-        tools={pattern: _tool(given) for pattern, given in own.get("tools", {}).items()},
-        approval=own.get("approval"),
         env=entry.get("env", {}),
         cwd=entry.get("cwd"),
         headers=entry.get("headers"),
-        sign_in=_sign_in(_expanded(own["sign_in"])) if "sign_in" in own else None,
         data_dir=data_dir,
         **settings,
     )
 
 
-def _tool(given: dict[str, Any]) -> McpTool:
-    if unknown := sorted(set(given) - _TOOL):
-        raise InvalidArgument(f"there is no setting {unknown[0]!r} of a tool")
-    return msgspec.convert(given, McpTool)
-
-
-def _sign_in(given: dict[str, Any]) -> McpSignIn:
-    if unknown := sorted(set(given) - _SIGN_IN):
-        raise InvalidArgument(f"there is no setting {unknown[0]!r} of sign_in")
-    return McpSignIn(**given)
+def _known(given: Mapping[str, Any], known: frozenset[str], what: str = "") -> Any:
+    """Return *given*; raise `InvalidArgument` if it has a setting that is not *known*."""
+    if unknown := sorted(set(given) - known):
+        raise InvalidArgument(f"there is no setting {unknown[0]!r}{what}")
+    return given
 
 
 def _expanded(value: Any) -> Any:
@@ -132,11 +127,11 @@ def _expanded(value: Any) -> Any:
         return {key: _expanded(part) for key, part in value.items()}
     if isinstance(value, list):
         return [_expanded(part) for part in value]
-    return _VARIABLE.sub(_filled, value) if isinstance(value, str) else value
 
+    def filled(match: re.Match[str]) -> str:
+        name, default = match.groups()
+        if (found := os.environ.get(name, default)) is None:
+            raise InvalidArgument(f"it needs {name}, which is not set")
+        return found
 
-def _filled(match: re.Match[str]) -> str:
-    name, default = match.groups()
-    if (found := os.environ.get(name, default)) is None:
-        raise InvalidArgument(f"it needs {name}, which is not set")
-    return found
+    return _VARIABLE.sub(filled, value) if isinstance(value, str) else value

@@ -98,12 +98,6 @@ Ask = Callable[[AskPerson], Answer | None]
 """Asks a person who is there, on a thread that may block; None declines."""
 
 
-def _this_task() -> asyncio.Task[Any]:
-    task = asyncio.current_task()
-    assert task is not None
-    return task
-
-
 @dataclass(slots=True)
 class Exchange:
     """One call under way. `given` is the state it continues with, and the answer to its question.
@@ -112,9 +106,9 @@ class Exchange:
     """
 
     context: RunContext[Any]
+    task: asyncio.Task[Any]
     given: tuple[InputState, Answer] | None = None
     ask: Ask | None = None
-    task: asyncio.Task[Any] = field(default_factory=_this_task)
     asked: Asked | None = None
     """The question that ends the call."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -220,7 +214,8 @@ class McpConnection:
 
     async def _run(self) -> None:
         try:
-            await self._serve(self._mode())
+            protocol = self.endpoint.protocol
+            await self._serve("legacy" if protocol == HANDSHAKE else protocol)
         except BaseException as error:
             failure = self._failure(error)
             if self._ready.done():
@@ -233,9 +228,6 @@ class McpConnection:
                 self._timer.cancel()
             for task in self._tasks:
                 task.cancel()
-
-    def _mode(self) -> str:
-        return "legacy" if self.endpoint.protocol == HANDSHAKE else self.endpoint.protocol
 
     async def _serve(self, mode: str) -> None:
         """Connect, list the tools, and stay until `close`, the end of the server or its idle time."""
@@ -327,7 +319,6 @@ class McpConnection:
             return problem  # the SDK may report only that the connection has ended
         if isinstance(leaf, StandfastError):
             return leaf
-        words = "" if self._process is None else self._process.last_words()
         name = self.endpoint.name
         if self._allowance.problem:
             return McpServerFailed(name, f"{self._allowance.problem} and was ended")
@@ -339,7 +330,11 @@ class McpConnection:
         if isinstance(leaf, asyncio.CancelledError):
             return McpServerFailed(name, "was closed")
         said = clean_text(f"{type(leaf).__name__}: {leaf}", 300)
-        return McpServerFailed(name, f"failed: {said}", hint=clean_text(words, 300) or None)
+        return McpServerFailed(name, f"failed: {said}", hint=self._last_words())
+
+    def _last_words(self) -> str | None:
+        """Return the last line that a child process wrote to stderr, for a hint."""
+        return (clean_text(self._process.last_words(), 300) or None) if self._process is not None else None
 
     def _watch_idle(self) -> None:
         """Close the connection once no call has come for `idle_s`; look again when that may be."""
@@ -364,7 +359,18 @@ class McpConnection:
             if len(listed) > MAX_TOOLS:
                 raise McpServerFailed(self.endpoint.name, f"lists more than {MAX_TOOLS} tools")
             for tool in listed:
-                tools.setdefault(tool.name, _advertised(tool))
+                hints = tool.annotations and tool.annotations.model_dump(
+                    by_alias=True, mode="json", exclude_none=True
+                )
+                advertised = AdvertisedTool(
+                    name=tool.name,
+                    title=tool.title or "",
+                    description=tool.description or "",
+                    input_schema=tool.input_schema,
+                    output_schema=tool.output_schema,
+                    annotations=hints or {},
+                )
+                tools.setdefault(tool.name, advertised)
         features = [name for name in ("prompts", "resources") if getattr(capabilities, name) is not None]
         found = Pin(
             launch=self.endpoint.launch(),
@@ -418,7 +424,9 @@ class McpConnection:
         ask: Ask | None = None,
     ) -> types.CallToolResult | Asked:
         """Call a tool; return its result, or the question that the server asks before it continues."""
-        exchange = Exchange(context, given, ask)
+        task = asyncio.current_task()
+        assert task is not None
+        exchange = Exchange(context, task, given, ask)
         self._allowance.renew()
         self._exchanges.append(exchange)
         try:
@@ -449,9 +457,7 @@ class McpConnection:
                 if getattr(self.endpoint.auth, "problem", None) is not None:
                     return self._failure(leaf)
                 what = self._allowance.problem or "ended during the call"
-                words = "" if self._process is None else self._process.last_words()
-                hint = clean_text(words, 300) or None
-                return McpServerFailed(self.endpoint.name, what, hint=hint)
+                return McpServerFailed(self.endpoint.name, what, hint=self._last_words())
             if "Session terminated" in leaf.message:
                 self._stop.set()
             said = clean_text(leaf.message, MAX_QUESTION_CHARS)
@@ -630,18 +636,6 @@ def _leaf(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _advertised(tool: types.Tool) -> AdvertisedTool:
-    hints = tool.annotations
-    return AdvertisedTool(
-        name=tool.name,
-        title=tool.title or "",
-        description=tool.description or "",
-        input_schema=tool.input_schema,
-        output_schema=tool.output_schema,
-        annotations={} if hints is None else hints.model_dump(by_alias=True, mode="json", exclude_none=True),
-    )
 
 
 def _question(params: types.ElicitRequestParams) -> str:

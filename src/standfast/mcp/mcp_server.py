@@ -205,23 +205,28 @@ class McpServer:
                 self._first_use()
             else:
                 self._adopt(stored)
-        listed = [self._manifest(name, tool) for name, tool in self._tools.items()]
+        trust = self._trust_annotations
+        listed = [
+            self._manifest(
+                one.name,
+                name,
+                described(self.name, one),
+                side_effect_of(one, self._declaration(one.name), trust_annotations=trust),
+            )
+            for name, one in self._tools.items()
+        ]
         for own, (contract, _) in self._resource_tools().items():
             listed.append(
-                ToolManifest(
-                    id=f"{self.source}/{contract.name}",
-                    name=contract.name,
-                    description=contract.description,
-                    side_effect=contract.side_effect,
-                    availability=ToolAvailability(self._declaration(own).availability or "showcased"),
-                )
+                self._manifest(own, contract.name, contract.description, SideEffect(contract.side_effect))
             )
         return listed
 
     def resolve(self, name: str) -> RegisteredTool | None:
         """Return a tool of the server under its name here."""
         if (tool := self._tools.get(name)) is not None:
-            return self._registered(self._contract(name), partial(self._execute, tool))
+            declared, trust = self._declaration(tool.name), self._trust_annotations
+            contract = capability_of(self.name, name, tool, declared, trust_annotations=trust)
+            return self._registered(contract, partial(self._execute, tool))
         for contract, work in self._resource_tools().values():
             if contract.name == name:
                 return self._registered(contract, partial(self._execute_own, work))
@@ -244,14 +249,13 @@ class McpServer:
             contract, handler, async_mode=True, owner=owner, wants_context=True, loop="runtime"
         )
 
-    def _manifest(self, name: str, tool: AdvertisedTool) -> ToolManifest:
-        declared = self._declaration(tool.name)
+    def _manifest(self, own: str, name: str, description: str, side_effect: SideEffect) -> ToolManifest:
         return ToolManifest(
-            id=f"{self.source}/{tool.name}",
+            id=f"{self.source}/{own}",
             name=name,
-            description=described(self.name, tool),
-            side_effect=side_effect_of(tool, declared, trust_annotations=self._trust_annotations),
-            availability=ToolAvailability(declared.availability or "showcased"),
+            description=description,
+            side_effect=side_effect,
+            availability=ToolAvailability(self._declaration(own).availability or "showcased"),
         )
 
     def _declaration(self, own: str) -> McpTool:
@@ -261,12 +265,6 @@ class McpServer:
         found = self._declared.get(own)
         matching = (one for pattern, one in self._declared.items() if fnmatchcase(own, pattern))
         return found or next(matching, self._common)
-
-    def _contract(self, name: str) -> Capability:
-        tool = self._tools[name]
-        return capability_of(
-            self.name, name, tool, self._declaration(tool.name), trust_annotations=self._trust_annotations
-        )
 
     # Trust
 
@@ -412,7 +410,10 @@ class McpServer:
                     f"the MCP server {self.name} asks a person during the call, which {STATELESS} has not",
                     hint=f'reach it with protocol="{HANDSHAKE}" or "auto"; it said: {error}',
                 ) from None
-            await self._use_handshake()
+            await self._connected(HANDSHAKE)
+            if self._pin is not None:  # every process speaks 2025-11-25 to the server from now on
+                self._pin = msgspec.structs.replace(self._pin, protocol=HANDSHAKE)
+                await asyncio.to_thread(self._file().write, self._pin)
             return await self._call(tool, name, arguments, ctx, ask)
         if isinstance(result, Asked):
             text = f"the MCP server {self.name} asks: {result.text}"
@@ -434,13 +435,6 @@ class McpServer:
         listed = "; ".join(changes)
         text = f"the MCP server {self.name} is not what it was when it was trusted: {listed}"
         return AskPerson(f"{text}. Trust it as it is now?", state={"trust": now.digest})
-
-    async def _use_handshake(self) -> None:
-        """Speak 2025-11-25 to the server from now on, in every process, if it answers there."""
-        await self._connected(HANDSHAKE)
-        if self._pin is not None:
-            self._pin = msgspec.structs.replace(self._pin, protocol=HANDSHAKE)
-            await asyncio.to_thread(self._file().write, self._pin)
 
     async def _connected(self, protocol: str = "") -> McpConnection:
         """Return the connection of the running loop, a new one if there is none."""
@@ -550,17 +544,13 @@ class McpServer:
         return made
 
     async def _execute_own(self, work: Any, ctx: RunContext[Any], call: ToolCallContext) -> Any:
-        question, result = await self._trusted_work(work, ctx, *call.args, **call.kwargs)
-        if question is not None:
+        connection = await self._connected()
+        if (question := await self._check_trust(connection.advertised, ctx)) is not None:
             return question
+        result = await work(connection, *call.args, **call.kwargs)
         if isinstance(result, list):
             return result
         return "\n".join(resource_text(self.name, one, ctx, self._shown) for one in result.contents)
-
-    async def _trusted_work(self, work: Any, ctx: RunContext[Any], *args: Any, **kwargs: Any) -> Any:
-        connection = await self._connected()
-        question = await self._check_trust(connection.advertised, ctx)
-        return question, None if question is not None else await work(connection, *args, **kwargs)
 
     async def _list_resources(self, connection: McpConnection) -> Json:
         """List the resources, and the templates of addresses, by which further ones can be read."""

@@ -14,7 +14,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import mcp_types as types
@@ -28,7 +28,6 @@ from standfast.mcp.callers import McpCaller, caller_of
 from standfast.mcp.serving_agents import TASKS, AgentTools, TaskParams, UpdateParams
 from standfast.mcp.serving_resources import AgentPrompts, SessionResources
 from standfast.mcp.serving_results import failed_result, tool_result
-from standfast.model.canonical import Json
 from standfast.model.run import RunResult, RunStatus
 from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.agent_runtime import Runtime
@@ -65,15 +64,6 @@ class McpService:
         self._agents = AgentTools(runtime, agents, decide_with)
         self._resources = SessionResources(runtime, trace_file)
         self._prompts = AgentPrompts(agents)
-        self._handlers: dict[str, Callable[[Any, McpCaller, dict[str, Any], Any], Awaitable[Any]]] = {
-            "run_code": self._run_code,
-            "resume_run": self._resume_run,
-            "validate_code": self._validate_code,
-            "list_sessions": self._list_sessions,
-            "delete_session": self._delete_session,
-            "snapshot_session": self._snapshot,
-            "restore_session": self._restore,
-        }
 
     def server(self) -> Server[Any]:
         """Return a server of the SDK, which speaks both revisions."""
@@ -151,17 +141,12 @@ class McpService:
             if params.name in self._agents.names:
                 return await self._agents.ask(ctx, params.name, given, params.input_responses)
             caller.require("read" if params.name == "list_sessions" else "run")
-            result = await self._handlers[params.name](ctx, caller, given, params.input_responses)
+            result = await self._use_sandbox(ctx, caller, params.name, given, params.input_responses)
             return result if isinstance(result, types.InputRequiredResult) else tool_result(result)
         except StandfastError as error:
             return failed_result(error.error_object())
 
     # The sandbox
-
-    @property
-    def _box(self) -> Sandbox:
-        assert self._sandbox is not None  # its tools are listed
-        return self._sandbox
 
     async def _code_session(self, caller: McpCaller, given: dict[str, Any], *, exists: bool = False) -> str:
         """Return the stored id of the session that a call names; raise if it is not the caller's."""
@@ -172,26 +157,60 @@ class McpService:
             raise SessionNotFound(named) if exists else SessionExists(named)
         return stored
 
-    async def _run_code(self, ctx: Any, caller: McpCaller, given: dict[str, Any], responses: Any) -> Any:
-        session = await self._code_session(caller, given)
-        if responses:  # the run waits already; these are the answers
-            return await self._decided_run(ctx, caller, session, None, responses)
-        options = {"timeout_ms": given["timeout_ms"]} if "timeout_ms" in given else {}
-        with caller.working():
-            result = await self._box.run(given["code"], session=session, **options)
-        return await self._decided_run(ctx, caller, session, result, None)
-
-    async def _resume_run(self, ctx: Any, caller: McpCaller, given: dict[str, Any], responses: Any) -> Any:
-        session = await self._code_session(caller, given, exists=True)
-        result = None if responses else await self._box.resume(session)
-        return await self._decided_run(ctx, caller, session, result, responses)
+    async def _use_sandbox(
+        self, ctx: Any, caller: McpCaller, tool: str, given: dict[str, Any], responses: Any
+    ) -> Any:
+        """Carry out a call of a tool of the sandbox, and return its value or a question."""
+        box, store = self._sandbox, self._runtime.store
+        assert box is not None  # its tools are listed
+        owned = f"snapshots:{caller.tenant}"
+        match tool:
+            case "run_code":
+                session = await self._code_session(caller, given)
+                if responses:  # the run waits already; these are the answers
+                    return await self._decided_run(ctx, caller, session, None, responses)
+                options = {"timeout_ms": given["timeout_ms"]} if "timeout_ms" in given else {}
+                with caller.working():
+                    result = await box.run(given["code"], session=session, **options)
+                return await self._decided_run(ctx, caller, session, result, None)
+            case "resume_run":
+                session = await self._code_session(caller, given, exists=True)
+                resumed = None if responses else await box.resume(session)
+                return await self._decided_run(ctx, caller, session, resumed, responses)
+            case "validate_code":
+                session = await self._code_session(caller, given)
+                return msgspec.to_builtins(await box.validate(given["code"], session=session))
+            case "list_sessions":
+                found = [one for one in await box.sessions() if caller.owns_id(one.meta.id)]
+                return {"sessions": msgspec.to_builtins(found)}
+            case "delete_session":
+                return {"deleted": await box.destroy(await self._code_session(caller, given, exists=True))}
+            case "snapshot_session":
+                session = await self._code_session(caller, given, exists=True)
+                snapshot_id = await box.snapshot(session)
+                if caller.tenant is not None:
+                    now = self._runtime.now_ms()
+                    await store.put_plugin_record(SNAPSHOT_OWNER, owned, snapshot_id, session.encode(), now)
+                return {"snapshot_id": snapshot_id}
+            case _:  # restore_session
+                snapshot_id, target = given["snapshot_id"], None
+                if caller.tenant is not None:
+                    kept = await store.plugin_record(SNAPSHOT_OWNER, owned, snapshot_id)
+                    if kept is None:
+                        raise InvalidArgument(f"there is no snapshot {snapshot_id[:80]!r}")
+                    target = kept.decode()
+                if "session" in given:
+                    target = await self._code_session(caller, given)
+                return {"session": await box.restore(snapshot_id, session=target)}
 
     async def _decided_run(
         self, ctx: Any, caller: McpCaller, session: str, result: RunResult | None, responses: Any
     ) -> Any:
         """Return the result of a run once all its approvals are decided, or the questions for the client."""
+        box = self._sandbox
+        assert box is not None
         while result is None or result.status is RunStatus.WAITING_FOR_APPROVAL:
-            pending = await self._box.approvals(session=session, pending=True)
+            pending = await box.approvals(session=session, pending=True)
             if responses:
                 caller.require("approve")
                 decided: Any = questions.decisions(pending, responses)
@@ -206,59 +225,19 @@ class McpService:
                 if (answer := decided.get(approval.approval_id)) is not None:
                     approved, kwargs, reason = answer
                     if approved:
-                        result = await self._box.approve(approval.approval_id, kwargs=kwargs, decided_by=by)
+                        result = await box.approve(approval.approval_id, kwargs=kwargs, decided_by=by)
                     else:
-                        result = await self._box.deny(approval.approval_id, reason=reason, decided_by=by)
+                        result = await box.deny(approval.approval_id, reason=reason, decided_by=by)
                     caller.decided(approval)
             responses = None
         if result is None:
-            result = await self._box.resume(session)
+            result = await box.resume(session)
         value = msgspec.to_builtins(result)
         if result.status is RunStatus.WAITING_FOR_APPROVAL:
-            pending = await self._box.approvals(session=session, pending=True)
+            pending = await box.approvals(session=session, pending=True)
             value["waits_for"] = [questions.how_to_decide(one, self._decide_with) for one in pending]
             value["then"] = f'call resume_run with session "{session}"'
         return value
-
-    async def _validate_code(
-        self, ctx: Any, caller: McpCaller, given: dict[str, Any], responses: Any
-    ) -> Json:
-        session = await self._code_session(caller, given)
-        return msgspec.to_builtins(await self._box.validate(given["code"], session=session))
-
-    async def _list_sessions(
-        self, ctx: Any, caller: McpCaller, given: dict[str, Any], responses: Any
-    ) -> Json:
-        found = [one for one in await self._box.sessions() if caller.owns_id(one.meta.id)]
-        return {"sessions": msgspec.to_builtins(found)}
-
-    async def _delete_session(
-        self, ctx: Any, caller: McpCaller, given: dict[str, Any], responses: Any
-    ) -> Json:
-        session = await self._code_session(caller, given, exists=True)
-        return {"deleted": await self._box.destroy(session)}
-
-    async def _snapshot(self, ctx: Any, caller: McpCaller, given: dict[str, Any], responses: Any) -> Json:
-        session = await self._code_session(caller, given, exists=True)
-        snapshot_id = await self._box.snapshot(session)
-        if caller.tenant is not None:
-            scope, now = f"snapshots:{caller.tenant}", self._runtime.now_ms()
-            await self._runtime.store.put_plugin_record(
-                SNAPSHOT_OWNER, scope, snapshot_id, session.encode(), now
-            )
-        return {"snapshot_id": snapshot_id}
-
-    async def _restore(self, ctx: Any, caller: McpCaller, given: dict[str, Any], responses: Any) -> Json:
-        snapshot_id, session = given["snapshot_id"], None
-        if caller.tenant is not None:
-            scope = f"snapshots:{caller.tenant}"
-            kept = await self._runtime.store.plugin_record(SNAPSHOT_OWNER, scope, snapshot_id)
-            if kept is None:
-                raise InvalidArgument(f"there is no snapshot {snapshot_id[:80]!r}")
-            session = kept.decode()
-        if "session" in given:
-            session = await self._code_session(caller, given)
-        return {"session": await self._box.restore(snapshot_id, session=session)}
 
 
 def _tool(

@@ -99,11 +99,15 @@ class AgentTools:
         caller.require("run")
         session = await self._session(caller, name, given.get("session", f"mcp-{name}"))
         if responses:
-            await self._decide(ctx, caller, session.session_id, responses)
+            caller.require("approve")
+            pending = await self._runtime.approvals(session=session.session_id, pending=True)
+            await self._apply(ctx, caller, pending, questions.decisions(pending, responses))
             turn = await self._continued(caller, session)
         else:
             started = session.turn(given["prompt"], idempotency_key=given.get("key"))
-            if _knows_tasks(ctx):
+            capabilities = ctx.session.client_capabilities
+            declared = None if capabilities is None else capabilities.extensions
+            if ctx.protocol_version >= STATELESS and TASKS in (declared or {}):
                 return await self._as_task(caller, started)
             with caller.working():
                 turn = await started.settled()
@@ -139,12 +143,6 @@ class AgentTools:
     async def _pending(self, session_id: str, turn_id: str) -> list[Approval]:
         found = await self._runtime.approvals(session=session_id, pending=True)
         return [one for one in found if one.run_id == turn_id]
-
-    async def _decide(self, ctx: Any, caller: McpCaller, session_id: str, responses: Any) -> None:
-        """Apply the answers of the client's person to approvals of this session, and no other."""
-        caller.require("approve")
-        pending = await self._runtime.approvals(session=session_id, pending=True)
-        await self._apply(ctx, caller, pending, questions.decisions(pending, responses))
 
     async def _apply(
         self, ctx: Any, caller: McpCaller, pending: list[Approval], decided: dict[str, questions.Decision]
@@ -249,12 +247,6 @@ class AgentTools:
         if record is None or head is None or not caller.owns(head) or head.agent not in self._agents:
             raise MCPError(types.INVALID_PARAMS, f"there is no task {params.task_id[:80]!r}")
         return record, head
-
-
-def _knows_tasks(ctx: Any) -> bool:
-    capabilities = ctx.session.client_capabilities
-    declared = None if capabilities is None else capabilities.extensions
-    return ctx.protocol_version >= STATELESS and TASKS in (declared or {})
 
 
 def _status(record: TurnRecord) -> str:
