@@ -16,7 +16,7 @@ from standfast.cli.options import (
     server_option,
 )
 from standfast.cli.output import CommandOutput, console, moment, styled, this_user
-from standfast.cli.remote import remote_client
+from standfast.cli.remote import ask_server_or_store, remote_client
 from standfast.cli.report import call_text, facts_table, show_table, show_waiting
 from standfast.cli.sessions import Age
 
@@ -217,13 +217,12 @@ def list_grants(
     invocation: Invocation, *, in_force: bool, session_id: str | None, server: str | None
 ) -> CommandOutput:
     """List grants, oldest first, with who gave them."""
-    if server is not None:
-        with remote_client(server) as client:
-            listed = client.grants(session=session_id, in_force=in_force)
-    else:
-        listed = invocation.with_runtime(
-            lambda runtime: runtime.grants(session=session_id, in_force=in_force)
-        )
+    listed = ask_server_or_store(
+        invocation,
+        server,
+        lambda client: client.grants(session=session_id, in_force=in_force),
+        lambda runtime: runtime.grants(session=session_id, in_force=in_force),
+    )
     return CommandOutput(listed, lambda: _show_grants(listed))
 
 
@@ -266,13 +265,12 @@ def grant(
     import time
 
     terms: dict[str, Any] = {"expires_at": int((time.time() + lasts) * 1000), "session": session_id, **given}
-    if server is not None:
-        with remote_client(server) as client:
-            made = client.grant(capability, **terms)
-    else:
-        made = invocation.with_runtime(
-            lambda runtime: runtime.grant(capability, given_by=decided_by, **terms)
-        )
+    made = ask_server_or_store(
+        invocation,
+        server,
+        lambda client: client.grant(capability, **terms),
+        lambda runtime: runtime.grant(capability, given_by=decided_by, **terms),
+    )
     return CommandOutput(made, lambda: _show_grants([made]))
 
 
@@ -283,13 +281,12 @@ def grant(
 @answers
 def revoke(invocation: Invocation, *, grant_id: str, decided_by: str, server: str | None) -> CommandOutput:
     """Revoke a grant. Calls that it has approved already are not stopped."""
-    if server is not None:
-        with remote_client(server) as client:
-            revoked = client.revoke_grant(grant_id)
-    else:
-        revoked = invocation.with_runtime(
-            lambda runtime: runtime.revoke_grant(grant_id, revoked_by=decided_by)
-        )
+    revoked = ask_server_or_store(
+        invocation,
+        server,
+        lambda client: client.revoke_grant(grant_id),
+        lambda runtime: runtime.revoke_grant(grant_id, revoked_by=decided_by),
+    )
     return CommandOutput.line(f"{grant_id} is revoked by {revoked.revoked_by}", revoked)
 
 

@@ -14,13 +14,12 @@ import click
 from standfast.cli.host import Grants
 from standfast.cli.options import Invocation, JsonParameter, answers, grants_options, inherited_options
 from standfast.cli.output import CommandOutput, console
-from standfast.cli.report import plain_table
+from standfast.cli.report import show_table
 
 if TYPE_CHECKING:
     from standfast.mcp.mcp_server import McpServer
     from standfast.mcp.pins import Pin
     from standfast.mcp.serve import Offer
-    from standfast.runtime.app import App
     from standfast.tools.context import AskPerson
 
 T = TypeVar("T")
@@ -60,7 +59,12 @@ def command() -> None:
 def list_servers(invocation: Invocation, *, config: Path | None) -> CommandOutput:
     """List the servers of the file, without starting any."""
     rows = [
-        {"name": one.name, "target": one.target, "trusted": one.pinned is not None, "tools": _count(one)}
+        {
+            "name": one.name,
+            "target": one.target,
+            "trusted": (pinned := one.pinned) is not None,
+            "tools": 0 if pinned is None else len(pinned.tools),
+        }
         for one in _servers(invocation, config)
     ]
 
@@ -69,7 +73,7 @@ def list_servers(invocation: Invocation, *, config: Path | None) -> CommandOutpu
             (one["name"], f"{one['tools']} tools" if one["trusted"] else "not used yet", one["target"])
             for one in rows
         ]
-        console().print(plain_table("server", "pinned", "command or URL", rows=table, whole=(0,)))
+        show_table("server", "pinned", "command or URL", rows=table, whole=(0,), empty="no servers")
 
     return CommandOutput(rows, show)
 
@@ -100,7 +104,7 @@ def inspect_server(
             (clean_text(tool.name, 80), json.dumps(tool.annotations), said)
             for tool, said in zip(now.tools, words, strict=True)
         ]
-        console().print(plain_table("tool", "annotations", "its own description", rows=rows, whole=(0,)))
+        show_table("tool", "annotations", "its own description", rows=rows, whole=(0,), empty="no tools")
         console().print(f"revision {now.protocol}; it also offers {', '.join(now.features) or 'nothing'}")
         for change in changes:
             console().print(f"changed: {change}", markup=False)
@@ -149,7 +153,7 @@ def trust(
     if forget:
         gone = server.forget()
         words = f"{name} is forgotten" if gone else f"{name} was not trusted"
-        return CommandOutput({"name": name, "forgotten": gone}, lambda: console().print(words))
+        return CommandOutput.line(words, {"name": name, "forgotten": gone})
     now = _run(server, server.advertised)
     changes = server.changes(now) if server.pinned is not None else ()
     if not yes:
@@ -160,11 +164,8 @@ def trust(
             click.echo(line, err=True)
         click.confirm(f"Trust {name} as it is now?", abort=True, err=True)
     server.trust(now)
-
-    def show() -> None:
-        console().print(f"{name} is trusted with {len(now.tools)} tools")
-
-    return CommandOutput({"name": name, "tools": len(now.tools), "digest": now.digest}, show)
+    document = {"name": name, "tools": len(now.tools), "digest": now.digest}
+    return CommandOutput.line(f"{name} is trusted with {len(now.tools)} tools", document)
 
 
 @command.command("call")
@@ -179,12 +180,8 @@ def call(
     """Call a TOOL of a server with ARGUMENTS, a JSON object. Its questions are asked on the terminal."""
     server = _one(invocation, config, name)
     value = _run(server, lambda: server.call(tool, arguments, ask=_ask))
-
-    def show() -> None:
-        text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
-        console().print(text, markup=False, highlight=False)
-
-    return CommandOutput(value, show)
+    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+    return CommandOutput(value, lambda: console().print(text, markup=False, highlight=False))
 
 
 @command.command("sign-in")
@@ -210,11 +207,8 @@ def sign_in(
             webbrowser.open(address)
 
     signed_in = _run(server, lambda: server.sign_in(open_page, scopes=scopes))
-
-    def show() -> None:
-        console().print(f"you are signed in to {name}" if signed_in else f"{name} asks for no sign-in")
-
-    return CommandOutput({"name": name, "signed_in": signed_in}, show)
+    words = f"you are signed in to {name}" if signed_in else f"{name} asks for no sign-in"
+    return CommandOutput.line(words, {"name": name, "signed_in": signed_in})
 
 
 @command.command("sign-out")
@@ -225,11 +219,8 @@ def sign_out(invocation: Invocation, *, name: str, config: Path | None) -> Comma
     """Forget the credentials of a server, here and at its authorization server."""
     server = _one(invocation, config, name)
     signed_out = _run(server, server.sign_out)
-
-    def show() -> None:
-        console().print(f"you are signed out of {name}" if signed_out else f"{name} had no credentials")
-
-    return CommandOutput({"name": name, "signed_out": signed_out}, show)
+    words = f"you are signed out of {name}" if signed_out else f"{name} had no credentials"
+    return CommandOutput.line(words, {"name": name, "signed_out": signed_out})
 
 
 class _AnswerParameter(JsonParameter):
@@ -286,10 +277,6 @@ def _one(invocation: Invocation, config: Path | None, name: str) -> McpServer:
             return one
     known = ", ".join(one.name for one in servers) or "none"
     raise NotConfigured(f"there is no MCP server {name!r}", hint=f"the servers of the file are: {known}")
-
-
-def _count(server: McpServer) -> int:
-    return 0 if server.pinned is None else len(server.pinned.tools)
 
 
 def _run(server: McpServer, work: Callable[[], Awaitable[T]]) -> T:
@@ -368,7 +355,7 @@ def _offer(
 ) -> Offer:
     from standfast.cli.trace import trace_file, trace_sink
     from standfast.errors import NotConfigured
-    from standfast.runtime.app import load_named
+    from standfast.runtime.app import load_app, load_named
 
     try:
         from standfast.mcp.serve import Offer
@@ -377,15 +364,9 @@ def _offer(
     file = trace_file(invocation.data_dir, trace)
     return Offer(
         grants.options(invocation.data_dir),
-        _app(app),
+        None if app is None else load_app(app),
         trace_sink(invocation.data_dir, trace),
         None if file is None else str(file),
         None if extend is None else load_named(extend),
         invocation.command("approvals", "approve"),
     )
-
-
-def _app(name: str | None) -> App | None:
-    from standfast.runtime.app import load_app
-
-    return None if name is None else load_app(name)

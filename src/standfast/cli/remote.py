@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -13,8 +13,12 @@ from standfast.cli.output import CommandOutput, error_console, show_error
 from standfast.errors import NotConfigured, StandfastError
 
 if TYPE_CHECKING:
+    from standfast.cli.options import Invocation
     from standfast.client import BlockingClient, BlockingRemoteSession
     from standfast.model.approval import Approval
+    from standfast.runtime.agent_runtime import Runtime
+
+T = TypeVar("T")
 
 TOKEN_VARIABLE = "STANDFAST_TOKEN"  # noqa: S105 - the name of a variable
 
@@ -30,6 +34,19 @@ def remote_client(url: str) -> BlockingClient:
             hint="`standfast tokens create` makes one where the server's data is",
         )
     return BlockingClient(url, token=token, retry_s=5.0)
+
+
+def ask_server_or_store(
+    invocation: Invocation,
+    server: str | None,
+    remote: Callable[[BlockingClient], T],
+    local: Callable[[Runtime], Awaitable[T]],
+) -> T:
+    """Return the result of *remote* on a *server*; without one, that of *local* on the data directory."""
+    if server is None:
+        return invocation.with_runtime(local)
+    with remote_client(server) as client:
+        return remote(client)
 
 
 class RemoteChat:

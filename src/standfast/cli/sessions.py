@@ -20,10 +20,11 @@ from standfast.cli.options import (
     server_option,
 )
 from standfast.cli.output import CommandOutput, moment, write_private
-from standfast.cli.remote import remote_client
+from standfast.cli.remote import ask_server_or_store, remote_client
 from standfast.cli.report import show_table
 
 if TYPE_CHECKING:
+    from standfast.client import BlockingClient
     from standfast.model.session import SessionHead, TurnRecord
     from standfast.ports.session_store import Pruned
     from standfast.runtime.agent_runtime import Runtime
@@ -75,11 +76,12 @@ def list_command(
     from standfast.cli.session_view import show_list
     from standfast.runtime.session_views import list_sessions
 
-    if server is not None:
-        with remote_client(server) as client:
-            rows = client.sessions(agent=agent)[:limit]
-    else:
-        rows = invocation.with_runtime(lambda runtime: list_sessions(runtime, agent=agent, limit=limit))
+    rows = ask_server_or_store(
+        invocation,
+        server,
+        lambda client: client.sessions(agent=agent)[:limit],
+        lambda runtime: list_sessions(runtime, agent=agent, limit=limit),
+    )
     return CommandOutput(rows, lambda: show_list(rows))
 
 
@@ -92,11 +94,12 @@ def show(invocation: Invocation, *, session_id: str, server: str | None) -> Comm
     from standfast.cli.session_view import show_view
     from standfast.runtime.session_views import view_session
 
-    if server is not None:
-        with remote_client(server) as client:
-            view = client.session_handle(session_id).view()
-    else:
-        view = invocation.with_runtime(lambda runtime: view_session(runtime, session_id))
+    view = ask_server_or_store(
+        invocation,
+        server,
+        lambda client: client.session_handle(session_id).view(),
+        lambda runtime: view_session(runtime, session_id),
+    )
     return CommandOutput(view, lambda: show_view(view, invocation))
 
 
@@ -126,13 +129,11 @@ def export(
             await write_attachments(runtime, exported, attachments)
         return exported
 
-    if server is not None:
-        if attachments is not None:
-            raise click.UsageError("--attachments is for the data directory; leave it out with --server")
-        with remote_client(server) as client:
-            exported = client.session_handle(session_id).export()
-    else:
-        exported = invocation.with_runtime(read)
+    if server is not None and attachments is not None:
+        raise click.UsageError("--attachments is for the data directory; leave it out with --server")
+    exported = ask_server_or_store(
+        invocation, server, lambda client: client.session_handle(session_id).export(), read
+    )
     data = msgspec.json.format(msgspec.json.encode(exported), indent=2) + b"\n"
     if out is None:
         return CommandOutput(exported, lambda: click.echo(data, nl=False))
@@ -180,17 +181,16 @@ def fork(
     except msgspec.ValidationError as error:
         raise click.UsageError(f"--edit: {error}") from None
 
-    async def work(runtime: Runtime) -> str:
+    async def fork_here(runtime: Runtime) -> str:
         await known_session(runtime, session_id)
         made = await runtime.fork(session_id, new_session_id, at=at, input=number, edit=edited)
         return made.session_id
 
-    if server is not None:
-        with remote_client(server) as client:
-            source = client.session_handle(session_id)
-            forked = source.fork(new_session_id, at=at, input=number, edit=edited).session_id
-    else:
-        forked = invocation.with_runtime(work)
+    def fork_there(client: BlockingClient) -> str:
+        source = client.session_handle(session_id)
+        return source.fork(new_session_id, at=at, input=number, edit=edited).session_id
+
+    forked = ask_server_or_store(invocation, server, fork_there, fork_here)
     return CommandOutput.line(forked, {"session_id": forked, "forked_from": session_id})
 
 
@@ -201,11 +201,12 @@ def fork(
 @answers
 def journal(invocation: Invocation, *, session_id: str, turn_id: str, server: str | None) -> CommandOutput:
     """Show what a turn was fed and what it decided, input by input."""
-    if server is not None:
-        with remote_client(server) as client:
-            steps = client.session_handle(session_id).journal(turn_id)
-    else:
-        steps = invocation.with_runtime(lambda runtime: runtime.session_handle(session_id).journal(turn_id))
+    steps = ask_server_or_store(
+        invocation,
+        server,
+        lambda client: client.session_handle(session_id).journal(turn_id),
+        lambda runtime: runtime.session_handle(session_id).journal(turn_id),
+    )
 
     def show() -> None:
         rows = [
@@ -242,11 +243,12 @@ def rewind(
         await known_session(runtime, session_id)
         return await runtime.rewind(session_id, to, turns=turns or 1)
 
-    if server is not None:
-        with remote_client(server) as client:
-            head = client.session_handle(session_id).rewind(to, turns=turns or 1)
-    else:
-        head = invocation.with_runtime(work)
+    head = ask_server_or_store(
+        invocation,
+        server,
+        lambda client: client.session_handle(session_id).rewind(to, turns=turns or 1),
+        work,
+    )
     return CommandOutput.line(f"session {session_id} ends at {head.leaf} now", head)
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from standfast.cli.options import Invocation, answers, inherited_options, server_option
 from standfast.cli.output import CommandOutput, console, moment, styled
-from standfast.cli.remote import remote_client
+from standfast.cli.remote import ask_server_or_store
 from standfast.cli.report import facts_table, show_table
 
 if TYPE_CHECKING:
+    from standfast.client import BlockingClient
     from standfast.model.task import TaskRecord
     from standfast.runtime.agent_runtime import Runtime
 
@@ -53,15 +53,12 @@ def list_tasks(
 ) -> CommandOutput:
     """List tasks, oldest first, with their state."""
 
-    async def work(runtime: Runtime) -> list[TaskRecord]:
+    async def read(runtime: Runtime) -> list[TaskRecord]:
+        await runtime.recover_tasks()  # those of dead processes
         return await runtime.store.tasks(session_id=session_id, live=live)
 
-    if server is not None:
-        with remote_client(server) as client:
-            everyone = client.tasks(live=live)
-        found = [task for task in everyone if session_id in (None, task.session_id)]
-    else:
-        found = _with_runtime(invocation, work)
+    everyone = ask_server_or_store(invocation, server, lambda client: client.tasks(live=live), read)
+    found = [task for task in everyone if session_id in (None, task.session_id)]
 
     def show() -> None:
         rows = [
@@ -89,21 +86,18 @@ def show(invocation: Invocation, *, session_id: str, task_id: str, server: str |
     """Show a task with its input and its result."""
     from standfast.errors import TaskNotFound
 
-    async def work(runtime: Runtime) -> TaskRecord:
-        found = await runtime.store.task(session_id, task_id)
-        if found is None:
-            raise TaskNotFound(session_id, task_id)
-        return found
+    async def read(runtime: Runtime) -> TaskRecord | None:
+        await runtime.recover_tasks()
+        return await runtime.store.task(session_id, task_id)
 
-    if server is not None:
-        with remote_client(server) as client:
-            task = next(
-                (one for one in client.tasks() if (one.session_id, one.id) == (session_id, task_id)), None
-            )
-        if task is None:
-            raise TaskNotFound(session_id, task_id)
-    else:
-        task = _with_runtime(invocation, work)
+    def find(client: BlockingClient) -> TaskRecord | None:
+        return next(
+            (one for one in client.tasks() if (one.session_id, one.id) == (session_id, task_id)), None
+        )
+
+    task = ask_server_or_store(invocation, server, find, read)
+    if task is None:
+        raise TaskNotFound(session_id, task_id)
     facts = [
         ("task", task.id),
         *([("what", task.label)] if task.label else []),
@@ -133,29 +127,18 @@ def cancel(invocation: Invocation, *, session_id: str, task_id: str, server: str
     """
     import asyncio
 
-    async def work(runtime: Runtime) -> TaskRecord:
+    async def end(runtime: Runtime) -> TaskRecord:
+        await runtime.recover_tasks()
         record = await runtime.host(session_id).cancel_background_task(session_id, task_id)
         loop = asyncio.get_running_loop()
-        end = loop.time() + _PATIENCE_S
-        while not record.state.is_terminal and loop.time() < end:
+        deadline = loop.time() + _PATIENCE_S
+        while not record.state.is_terminal and loop.time() < deadline:
             await asyncio.sleep(0.05)
             record = await runtime.store.task(session_id, task_id) or record
         return record
 
-    if server is not None:
-        with remote_client(server) as client:
-            record = client.cancel_task(session_id, task_id)
-    else:
-        record = _with_runtime(invocation, work)
+    record = ask_server_or_store(
+        invocation, server, lambda client: client.cancel_task(session_id, task_id), end
+    )
     state = record.state if record.state.is_terminal else "to end; its process was notified"
     return CommandOutput.line(f"task {task_id} of session {session_id} is {state}", record)
-
-
-def _with_runtime(invocation: Invocation, work: Callable[[Runtime], Awaitable[T]]) -> T:
-    """Run *work* on the tasks of the data directory, after those of dead processes are recovered."""
-
-    async def run(runtime: Runtime) -> T:
-        await runtime.recover_tasks()
-        return await work(runtime)
-
-    return invocation.with_runtime(run)

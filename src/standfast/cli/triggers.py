@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from standfast.cli.options import Invocation, JsonParameter, answers, inherited_options, server_option
 from standfast.cli.output import CommandOutput, console, moment, styled
-from standfast.cli.remote import remote_client
+from standfast.cli.remote import ask_server_or_store, remote_client
 from standfast.cli.report import show_table
 from standfast.cli.sessions import Age
 
@@ -44,11 +43,9 @@ def command() -> None:
 @answers
 def list_triggers(invocation: Invocation, *, server: str | None) -> CommandOutput:
     """List all triggers with their sources, sessions and next times."""
-    if server is not None:
-        with remote_client(server) as client:
-            found = client.triggers()
-    else:
-        found = _with_runtime(invocation, lambda runtime: runtime.triggers())
+    found = ask_server_or_store(
+        invocation, server, lambda client: client.triggers(), lambda runtime: runtime.triggers()
+    )
     return CommandOutput(found, lambda: _show_list(found))
 
 
@@ -93,6 +90,7 @@ def add(
     **timing: Any,
 ) -> CommandOutput:
     """Add a trigger for the events of a source. A trigger of this name is replaced."""
+    from standfast.errors import SessionNotFound
     from standfast.model.trigger import Schedule
 
     given = sum(one is not None for one in (timing["cron"], every, at))
@@ -105,16 +103,17 @@ def add(
             at_ms=None if at is None else _instant_ms(at, timing["timezone"]),
             **timing,
         )
-    if server is not None:
-        with remote_client(server) as client:
-            made = client.add_trigger(name, source or name, session_id, prompt=prompt, schedule=schedule)
-        return CommandOutput(made, lambda: _show_list([made]))
-    made = _with_runtime(
-        invocation,
-        lambda runtime: runtime.add_trigger(
-            name, source or name, session_id, prompt=prompt, schedule=schedule
-        ),
-    )
+    terms: dict[str, Any] = {"prompt": prompt, "schedule": schedule}
+    try:
+        made = ask_server_or_store(
+            invocation,
+            server,
+            lambda client: client.add_trigger(name, source or name, session_id, **terms),
+            lambda runtime: runtime.add_trigger(name, source or name, session_id, **terms),
+        )
+    except SessionNotFound as error:
+        error.hint = "list sessions with `standfast sessions list`, or make one with `standfast chat`"
+        raise
     return CommandOutput(made, lambda: _show_list([made]))
 
 
@@ -129,7 +128,7 @@ def remove(invocation: Invocation, *, name: str, server: str | None) -> CommandO
     if server is not None:
         with remote_client(server) as client:
             client.remove_trigger(name)
-    elif not _with_runtime(invocation, lambda runtime: runtime.remove_trigger(name)):
+    elif not invocation.with_runtime(lambda runtime: runtime.remove_trigger(name)):
         raise TriggerNotFound(name)
     return CommandOutput.line(f"trigger {name} is removed", {"name": name, "removed": True})
 
@@ -169,7 +168,7 @@ def fire(
     async def work(runtime: Runtime) -> tuple[list[Trigger], bool]:
         return await listeners(runtime.store, source), bool(await runtime.occur(source, known_by, payload))
 
-    matching, is_new = _with_runtime(invocation, work)
+    matching, is_new = invocation.with_runtime(work)
     fired = matching if is_new else []
     sessions = list(dict.fromkeys(trigger.session_id for trigger in fired))
     answers = {session_id: _run_queued(invocation, session_id) for session_id in sessions} if run else {}
@@ -204,17 +203,6 @@ def _instant_ms(text: str, timezone: str) -> int:
     if time.tzinfo is None:
         time = time.replace(tzinfo=time_zone(timezone))
     return max(0, int(time.timestamp() * 1000))
-
-
-def _with_runtime(invocation: Invocation, work: Callable[[Runtime], Awaitable[T]]) -> T:
-    """Run *work* on the sessions of the data directory, without running turns."""
-    from standfast.errors import SessionNotFound
-
-    try:
-        return invocation.with_runtime(work)
-    except SessionNotFound as error:
-        error.hint = "list sessions with `standfast sessions list`, or make one with `standfast chat`"
-        raise
 
 
 def _run_queued(invocation: Invocation, session_id: str) -> str:

@@ -9,7 +9,7 @@ import click
 
 from standfast.cli.options import Invocation, answers, server_option
 from standfast.cli.output import CommandOutput
-from standfast.cli.remote import remote_client
+from standfast.cli.remote import ask_server_or_store
 from standfast.cli.report import show_table
 from standfast.cli.sessions import Age
 
@@ -44,11 +44,12 @@ def command(invocation: Invocation, *, since: float | None, by: str, server: str
     from standfast.model.limits import Usage, dollars
 
     since_ms = 0 if since is None else int((time.time() - since) * 1000)
-    if server is not None:
-        with remote_client(server) as client:
-            found = client.usage_by_day(since_ms=since_ms)
-    else:
-        found = invocation.with_runtime(lambda runtime: runtime.usage_by_day(since_ms=since_ms))
+    found = ask_server_or_store(
+        invocation,
+        server,
+        lambda client: client.usage_by_day(since_ms=since_ms),
+        lambda runtime: runtime.usage_by_day(since_ms=since_ms),
+    )
     sums: dict[str, tuple[int, Usage]] = {}
     for one in found:
         turns, usage = sums.get(_name(one, by), (0, Usage()))
