@@ -106,20 +106,17 @@ class Chat:
                     word, _, rest = line[1:].strip().partition(" ")
                     self._obey(word, rest.strip())
                 elif line:
-                    self._say(line)
+                    before = self._unfinished()  # a turn that was interrupted or waits comes first
+                    if before is None or self._see_through(before):
+                        self._see_through(self._follow(self._session.turn(line).settled()))
+                    else:
+                        note = "not sent: the turn before it has not ended; /cancel cancels it"
+                        self._screen.note(note, "yellow")
             except StandfastError as error:
                 self._screen.end_line()
                 show_error(str(error.code), error.message, error.hint)
             except KeyboardInterrupt:
                 self._screen.note("interrupted")
-
-    def _say(self, text: str) -> None:
-        """Finish an earlier turn that was interrupted or waits, then run a turn."""
-        report = self._unfinished()
-        if report is not None and not self._see_through(report):
-            self._screen.note("not sent: the turn before it has not ended; /cancel cancels it", "yellow")
-            return
-        self._see_through(self._follow(self._session.turn(text).settled()))
 
     def _unfinished(self) -> TurnReport | None:
         async def look() -> TurnReport | None:

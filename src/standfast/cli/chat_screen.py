@@ -14,7 +14,6 @@ import sys
 from standfast.cli.output import error_console, error_text, short_json, styled, write_guest
 from standfast.cli.transcript import code_lines, is_cell, outcome, remarks, report_of, short_call
 from standfast.model import events
-from standfast.model.message import ToolCall
 from standfast.model.outcome import Approved, Denied, Finished, FrameSwitched
 
 
@@ -67,7 +66,10 @@ class ChatScreen:
                 soon = f" in {round(wait_ms / 1000)} s" if round(wait_ms / 1000) else ""
                 self.note(f"the model call failed: {error_text(event.error)}; trying again{soon}", "yellow")
             case events.ToolCallStarted(call=call):
-                self._show_call(call)
+                self._names[call.call_id] = call.name
+                self._cell = call.call_id if is_cell(call) else call.parent or self._cell
+                text = f"{self._indent(call.call_id)}{short_call(call)}"
+                self.note("\n".join(code_lines(call)) if is_cell(call) else text)
             case events.ToolCallSettled():
                 self._show_result(event)
             case events.WaitOver(outcome=Approved(arguments=arguments)):
@@ -108,15 +110,6 @@ class ChatScreen:
         if text:
             write_guest(text, sys.stdout)
             self._line_is_open = not text.endswith("\n")
-
-    def _show_call(self, call: ToolCall) -> None:
-        self._names[call.call_id] = call.name
-        if is_cell(call):
-            self._cell = call.call_id
-            self.note("\n".join(code_lines(call)))
-        else:
-            self._cell = call.parent or self._cell
-            self.note(f"{self._indent(call.call_id)}{short_call(call)}")
 
     def _show_result(self, event: events.ToolCallSettled) -> None:
         report, record = report_of(event.value), event.record

@@ -401,8 +401,13 @@ class McpServer:
                 f"the MCP server {self.name} has another tool {tool.name!r} now, so it was not called",
                 hint="read its description again, and call it with arguments that fit",
             )
+        given: tuple[InputState, Answer] | None = None
+        answer = ctx.answer
+        if answer is not None and isinstance(answer.state, dict) and "input" in answer.state:
+            said = answer.value if answer.action == "accept" else answer.action
+            given = msgspec.convert(answer.state["input"], InputState), said
         try:
-            result = await connection.call(tool.name, arguments, ctx, _given(ctx), ask)
+            result = await connection.call(tool.name, arguments, ctx, given, ask)
         except AskedMidway as error:
             if self._endpoint.protocol == STATELESS:
                 raise ToolError(
@@ -628,14 +633,6 @@ class _Kept:
     def take(self) -> list[Attachment]:
         kept, self._kept = self._kept, []
         return kept
-
-
-def _given(ctx: RunContext[Any]) -> tuple[InputState, Answer] | None:
-    """Return what the call continues with: the state of its question, and the answer."""
-    if ctx.answer is None or not isinstance(ctx.answer.state, dict) or "input" not in ctx.answer.state:
-        return None
-    accepted, state = ctx.answer.action == "accept", ctx.answer.state["input"]
-    return msgspec.convert(state, InputState), ctx.answer.value if accepted else ctx.answer.action
 
 
 async def _sdk(server: str, work: Coroutine[Any, Any, T]) -> T:

@@ -105,7 +105,13 @@ class SessionResources:
                 messages = list(await self._runtime.session_handle(stored).messages())
                 return _text(uri, msgspec.json.encode(messages))
             case ["trace"]:
-                return _text(uri, await asyncio.to_thread(self._trace, stored))
+                file = self._trace_file
+                if file is None:
+                    raise ServiceUnavailable("traces", "this server keeps none: start it with --trace FILE")
+                records = await asyncio.to_thread(
+                    lambda: [one for one in read_trace(file) if one.session_id == stored]
+                )
+                return _text(uri, msgspec.json.encode(records))
             case ["artifacts", digest]:
                 exported = await export_session(self._runtime, stored)
                 part = next((one for one in exported.attachments if one.digest == digest), None)
@@ -113,12 +119,6 @@ class SessionResources:
                     raise InvalidArgument(f"session {session_id!r} has no artefact {digest[:80]!r}")
                 return _file(uri, part, await self._runtime.session_handle(stored).attachment(digest))
         raise InvalidArgument(f"there is no resource {uri[:200]!r}")
-
-    def _trace(self, session_id: str) -> bytes:
-        if self._trace_file is None:
-            raise ServiceUnavailable("traces", "this server keeps none: start it with --trace FILE")
-        records = [one for one in read_trace(self._trace_file) if one.session_id == session_id]
-        return msgspec.json.encode(records)
 
 
 class AgentPrompts:

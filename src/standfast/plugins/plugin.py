@@ -160,7 +160,13 @@ class Plugin:
 
     def register(self, registrar: PluginRegistrar) -> None:
         """Register every decorated method. Override it to register more."""
-        for name in _members(type(self)):
+        kind, names = type(self), dict[str, None]()  # in the order of their definition, base classes first
+        for base in reversed(kind.__mro__):
+            if base not in (object, Plugin):
+                names.update(dict.fromkeys(name for name in vars(base) if not name.startswith("__")))
+        for name in names:
+            if isinstance(getattr(kind, name, None), property):
+                continue
             member = getattr(self, name)
             if (mark := mark_of(member)) is not None:
                 registrar.hook(mark.kind, member, priority=mark.priority)
@@ -233,12 +239,3 @@ def as_factory(given: object) -> PluginFactory:
         )
     check_plugin_id(given.id)
     return given
-
-
-def _members(cls: type) -> list[str]:
-    """Return the names of the methods in the order of their definition, base classes first."""
-    found: dict[str, None] = {}
-    for base in reversed(cls.__mro__):
-        if base not in (object, Plugin):
-            found.update(dict.fromkeys(name for name in vars(base) if not name.startswith("__")))
-    return [name for name in found if not isinstance(getattr(cls, name, None), property)]

@@ -58,7 +58,12 @@ class OtelTrace:
 
             provider = tracer_provider or get_tracer_provider()
             if tracer_provider is None and not isinstance(provider, TracerProvider):
-                provider = self._own = _exporting_provider()
+                from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+                from opentelemetry.sdk.resources import Resource
+                from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+                provider = self._own = TracerProvider(resource=Resource.create())
+                provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         except ImportError:
             raise NotConfigured(
                 "the OpenTelemetry SDK is not installed", hint="pip install 'standfast[otel]'"
@@ -132,15 +137,3 @@ def _span_context(trace_id: str, span_id: str, *, sampled: bool) -> SpanContext:
 
     flags = TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
     return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=flags)
-
-
-def _exporting_provider() -> TracerProvider:
-    """Create a provider that exports spans by OTLP, configured by the environment."""
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    provider = TracerProvider(resource=Resource.create())
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return provider

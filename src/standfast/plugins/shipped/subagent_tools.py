@@ -237,11 +237,16 @@ class SubagentTools:
     async def _put_on_record(
         self, children: Children, child: Child, started: SessionTurnHandle | None
     ) -> None:
+        """Register a subagent as a task of its session, and follow it to its end in a task of our own."""
         if started is not None:
             child = msgspec.structs.replace(child, turn_id=started.turn_id)
         with contextlib.suppress(errors.TaskExists):
             await children.host.register_background_task(children.session_id, child.spec())
-        self._look_after(child, started)
+        self._pool.began(child.session_id)
+        context = contextvars.Context()  # the task is not part of the turn that started it
+        task = asyncio.get_running_loop().create_task(self._follow(child, started), context=context)
+        self._watchers.add(task)
+        task.add_done_callback(self._watchers.discard)
 
     async def _begin_again(
         self, ctx: RunContext[Any], children: Children, known: dict[str, KnownChild], child: Child, text: str
@@ -274,14 +279,6 @@ class SubagentTools:
                 f"{len(at_work)} subagents are at work, and there may be {self._max_children}; "
                 "wait() for some of them, or close() one",
             )
-
-    def _look_after(self, child: Child, started: SessionTurnHandle | None) -> None:
-        """Follow a subagent to its end, in a task of its own."""
-        self._pool.began(child.session_id)
-        context = contextvars.Context()  # the task is not part of the turn that started it
-        task = asyncio.get_running_loop().create_task(self._follow(child, started), context=context)
-        self._watchers.add(task)
-        task.add_done_callback(self._watchers.discard)
 
     async def _follow(self, child: Child, started: SessionTurnHandle | None) -> None:
         children = Children(self._session.host, self._session.session_id)
