@@ -26,6 +26,13 @@ def fixed():
     return Runtime(agents=agents)
 
 
+made = fixed()
+
+
+def broken():
+    raise ValueError("no key")
+
+
 async def later(store):
     return Runtime(store)
 
@@ -47,9 +54,11 @@ def test_an_app_is_an_agent_several_agents_or_a_function_that_creates_a_runtime(
     assert [one.name for one in load_app(f"{file}:agent").agents] == ["one"]
     assert [one.name for one in load_app(f"{file}:agents").agents] == ["one", "two"]
     assert [one.name for one in load_app(f"{file}:by_name").agents] == ["one"]
+    assert [one.name for one in load_app(str(file)).agents] == ["one"]
     made = load_app(f"{file}:runtime").runtime(file.with_name("shop.db"))
     assert not made.is_open
     assert not load_app(f"{file}:fixed").runtime().is_open
+    assert list(load_app(f"{file}:made").runtime().agents) == ["one", "two"]
 
 
 def test_an_app_is_also_found_as_a_module_of_the_working_directory(
@@ -64,7 +73,7 @@ def test_an_app_is_also_found_as_a_module_of_the_working_directory(
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("shop", "does not name an app"),
+        ("shop", "shop cannot be imported"),
         (":agent", "does not name an app"),
         ("no_such_module_here:agent", "cannot be imported: ModuleNotFoundError"),
         ("no/such/file.py:agent", "there is no file"),
@@ -85,5 +94,7 @@ def test_a_function_gets_the_store_or_the_store_is_refused(file: Path) -> None:
     """Ours: --store is never ignored."""
     with pytest.raises(NotConfigured, match="takes no argument"):
         load_app(f"{file}:fixed").runtime("shop.db")
+    with pytest.raises(NotConfigured, match="broken failed: ValueError: no key"):
+        load_app(f"{file}:broken").runtime()
     with pytest.raises(NotConfigured, match="returned coroutine, not a Runtime"):
         load_app(f"{file}:later").runtime("shop.db")

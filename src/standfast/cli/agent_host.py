@@ -33,7 +33,7 @@ class AgentHost:
         self._model: ModelProvider | None = None
         runtime = None
         if settings.app:
-            self.agent, runtime = named_agent(settings)
+            self.agent, runtime = named_agent(settings, DataDir(data_dir).database)
         else:
             self._model = resolve_model(settings.model)
             tools: list[AnyTool[Any]] = [tool for file in settings.tools for tool in load_tools(file)]
@@ -78,19 +78,23 @@ class AgentHost:
         await _to_the_end(close())
 
 
-def named_agent(settings: AgentSettings) -> tuple[Agent[Any, Any], Runtime | None]:
-    """Return the agent of APP that the settings name, and the runtime that APP makes, if it makes one."""
-    from standfast.cli.app_loader import load_app
+def named_agent(settings: AgentSettings, store: str | Path | None) -> tuple[Agent[Any, Any], Runtime | None]:
+    """Return the agent of APP that the settings name, and the runtime that APP makes, if it makes one.
+
+    APP gets *store* if it takes one.
+    """
+    from standfast.runtime.app import load_app
 
     loaded = load_app(settings.app)
-    agents = loaded.agents if loaded.runtime is None else tuple(loaded.runtime.agents.values())
+    runtime = None if loaded.make is None else loaded.runtime(store if loaded.takes_store else None)
+    agents = loaded.agents if runtime is None else tuple(runtime.agents.values())
     known = {str(agent.name): agent for agent in agents}
     chosen = known.get(settings.agent) if settings.agent or len(known) != 1 else next(iter(known.values()))
     if not isinstance(chosen, Agent):
         problem = f"has no agent {settings.agent!r}" if settings.agent else "has several agents"
         hint = f"choose one with --agent: {', '.join(known)}"
         raise NotConfigured(f"{settings.app} {problem}", hint=hint)
-    return chosen, loaded.runtime
+    return chosen, runtime
 
 
 async def _to_the_end(closing: Coroutine[Any, Any, None]) -> None:
@@ -128,7 +132,7 @@ def check_given(given: AgentSettings) -> None:
     with wrong_grants_are_wrong_usage():
         given.acting()
         if given.app:
-            named_agent(given)
+            named_agent(given, None)
         if given.model:
             resolve_model(given.model)
         for file in given.tools:

@@ -12,7 +12,7 @@ from standfast.cli.options import Invocation, answers
 from standfast.cli.output import CommandOutput
 
 if TYPE_CHECKING:
-    from standfast.cli.app_loader import LoadedApp
+    from standfast.runtime.app import App
     from standfast.server.app import ServerApp
     from standfast.server.limits import Limits
     from standfast.server.serving import Listen, StandfastServer
@@ -81,8 +81,8 @@ def command(invocation: Invocation, *, app: str | None, reload: bool, **given: A
     Runtime. Clients need a token (`standfast tokens create`); a browser signs in with the printed link.
     SIGTERM lets running turns end; what is unfinished then, another process continues.
     """
-    from standfast.cli.app_loader import LoadedApp, load_app
     from standfast.cli.showcase import showcase_agents
+    from standfast.runtime.app import App, load_app
     from standfast.server.serving import Listen, make_server, require_server_extra
 
     require_server_extra()
@@ -90,7 +90,7 @@ def command(invocation: Invocation, *, app: str | None, reload: bool, **given: A
         from standfast.cli.reload import run_reloading
 
         return CommandOutput(None, lambda: None, run_reloading(app))
-    loaded = LoadedApp(showcase_agents()) if app is None else load_app(app)
+    loaded = App(name="demo", agents=tuple(showcase_agents())) if app is None else load_app(app)
     listen = Listen(
         host=given["host"],
         port=given["port"],
@@ -108,19 +108,20 @@ def command(invocation: Invocation, *, app: str | None, reload: bool, **given: A
     return CommandOutput(None, lambda: None)
 
 
-def _application(invocation: Invocation, loaded: LoadedApp, given: dict[str, Any]) -> ServerApp:
+def _application(invocation: Invocation, loaded: App, given: dict[str, Any]) -> ServerApp:
     from standfast.cli.trace import trace_file, trace_sink
-    from standfast.runtime.agent_runtime import Runtime
     from standfast.runtime.data_dir import DataDir
     from standfast.runtime.sandbox import Sandbox
     from standfast.server.app import create_app
     from standfast.workbench import PAGES
 
-    if loaded.runtime is not None and invocation.given_data_dir is not None:
-        raise click.UsageError("APP makes the runtime, so it chooses the store; leave --store out")
+    if not loaded.takes_store and invocation.given_data_dir is not None:
+        raise click.UsageError(
+            "APP makes the runtime without a store; leave --store out, or let its function take one"
+        )
     data = DataDir(invocation.data_dir)
     trace = trace_sink(invocation.data_dir, given["trace"])
-    runtime = loaded.runtime or Runtime(data.database, agents=loaded.agents, trace=trace)
+    runtime = loaded.runtime(data.database, trace=trace) if loaded.takes_store else loaded.runtime()
     if given["mcp"]:
         from standfast.mcp.config import add_mcp_servers
 
@@ -129,7 +130,7 @@ def _application(invocation: Invocation, loaded: LoadedApp, given: dict[str, Any
     return create_app(
         runtime,
         agents=loaded.agents,
-        sandbox=Sandbox(data_dir=data.database) if loaded.runtime is None else None,
+        sandbox=Sandbox(data_dir=data.database) if loaded.takes_store else None,
         auth=_jwt(given),
         limits=_limits(given["limits"]),
         allow_hosts=(*given["hosts"], given["host"]),

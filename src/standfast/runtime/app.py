@@ -1,6 +1,7 @@
 """APP on a command line: agents, or a function that creates a `Runtime`, in a module or a file.
 
-`standfast worker` and `standfast serve` find what they run by this name: `module:name` or `file.py:name`.
+The commands find what they run by this name: `module:name` or `file.py:name`. A module or file alone stands
+for all its agents.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
-from standfast.errors import NotConfigured
+from standfast.errors import NotConfigured, StandfastError
 from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.agent_runtime import Runtime
 from standfast.tools.module_file import load_file
 
-_FORMS = "write module:name or file.py:name"
-_VALUES = "name an Agent, a list of them, or a function of a store that returns a Runtime"
+_FORMS: Final = "write module:name or file.py:name"
+_VALUES: Final = "name an Agent, a list of them, or a function of a store that returns a Runtime"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,11 @@ class App:
     agents: tuple[AgentDefinition[Any, Any], ...] = ()
     make: Callable[..., Any] | None = None
 
+    @property
+    def takes_store(self) -> bool:
+        """Whether the command chooses the store, not the app."""
+        return self.make is None or _takes_argument(self.make)
+
     def runtime(self, store: str | os.PathLike[str] | None = None, **settings: Any) -> Runtime:
         """Return a runtime, not open yet, with the app's agents over *store*.
 
@@ -40,13 +46,17 @@ class App:
         """
         if self.make is None:
             return Runtime(store, agents=self.agents, **settings)
-        takes_store = _takes_argument(self.make)
-        if store is not None and not takes_store:
+        if store is not None and not self.takes_store:
             raise NotConfigured(
                 f"{self.name} takes no argument, so it cannot use the store {os.fspath(store)}",
                 hint=f"write def {self.name.rpartition(':')[2]}(store): return Runtime(store, agents=[...])",
             )
-        made = self.make(store) if takes_store else self.make()
+        try:
+            made = self.make(store) if self.takes_store else self.make()
+        except StandfastError:
+            raise
+        except Exception as error:
+            raise NotConfigured(f"{self.name} failed: {type(error).__name__}: {error}") from error
         if not isinstance(made, Runtime):
             if inspect.iscoroutine(made):
                 made.close()
@@ -72,9 +82,15 @@ def load_named(name: str, hint: str = _FORMS) -> Any:
 
 def load_app(name: str) -> App:
     """Import the app that *name* means, `module:name` or `file.py:name`; `NotConfigured` if it is no app."""
-    value = load_named(name, _VALUES)
+    if ":" not in name:
+        found = vars(_load_module(name)).values()
+        value: Any = {one.name: one for one in found if isinstance(one, AgentDefinition)}
+    else:
+        value = load_named(name, _VALUES)
     if isinstance(value, AgentDefinition):
         return App(name=name, agents=(value,))
+    if isinstance(value, Runtime):
+        return App(name=name, make=lambda: value)
     listed = value.values() if isinstance(value, Mapping) else value
     if isinstance(listed, Iterable) and not isinstance(listed, str | bytes):
         agents = tuple(listed)
@@ -82,7 +98,8 @@ def load_app(name: str) -> App:
             return App(name=name, agents=agents)
     if inspect.isroutine(value):
         return App(name=name, make=value)
-    raise NotConfigured(f"{name} is {type(value).__name__}, not an app", hint=_VALUES)
+    problem = f"is {type(value).__name__}, not an app" if ":" in name else "has no agents"
+    raise NotConfigured(f"{name} {problem}", hint=_VALUES)
 
 
 def _load_module(where: str) -> ModuleType:

@@ -48,6 +48,7 @@ _log: Final = logging.getLogger("standfast.server")
 _encode: Final = msgspec.json.Encoder().encode
 _PUBLIC: Final = Credential(id="")
 _CHECKED_PATH: Final = {name: re.compile(pattern) for name, pattern in PATH_PATTERNS.items()}
+_JSON_TYPE: Final = (b"content-type", JSON.encode())
 _SAFETY: Final = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -231,15 +232,16 @@ class ServerApp:
         counts, key = self.state.counts, (label, response.status_code)
         counts[key] = counts.get(key, 0) + 1
         own = response.raw_headers
-        stated = {name for name, _ in own}
-        own += [header for header in _SAFETY if header[0] not in stated]
+        if not isinstance(response, JsonResponse):
+            stated = {name for name, _ in own}
+            own += [header for header in _SAFETY if header[0] not in stated]
         if "origin" in headers:
             own += self._gate.cors_headers(headers)
         await response(scope, receive, send)
 
     async def _answer(
         self, scope: Any, headers: Mapping[str, str], receive: Receive
-    ) -> tuple[Response | EventStream, str]:
+    ) -> tuple[Response | EventStream | JsonResponse, str]:
         """Return the response to a request, and the path of its route."""
         credential, route = _PUBLIC, None
         try:
@@ -413,13 +415,28 @@ def _decode_again(data: bytes, kind: Any, problem: Exception) -> Any:
         raise malformed(f"body: {problem}") from None
 
 
-def _response(route: Route, value: Any) -> Response | EventStream:
+class JsonResponse:
+    """A response with a JSON body and the headers that every response has."""
+
+    __slots__ = ("_body", "raw_headers", "status_code")
+
+    def __init__(self, body: bytes, status_code: int) -> None:
+        self._body = body
+        self.status_code = status_code
+        self.raw_headers = [_JSON_TYPE, (b"content-length", b"%d" % len(body)), *_SAFETY]
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self._body})
+
+
+def _response(route: Route, value: Any) -> Response | EventStream | JsonResponse:
     """Return a handler's value as a response."""
     if isinstance(value, (Response, EventStream)):
         return value
     if route.answer is None:
         return Response(None, route.status)
-    return Response(_encode(value), route.status, None, JSON)
+    return JsonResponse(_encode(value), route.status)
 
 
 def _route(

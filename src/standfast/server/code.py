@@ -44,7 +44,7 @@ async def _execute(call: Call, *, validate_only: bool) -> RunResult:
         validate_only=validate_only,
         idempotency_key=call.headers.get("idempotency-key") or None,
     )
-    with call.server.limiter.using(call.credential.id, "turns"):
+    with call.server.limiter.use_turn(call.credential.id):
         return await box.execute(request)
 
 

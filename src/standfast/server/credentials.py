@@ -123,7 +123,7 @@ class Tokens:
 
     def __init__(self, store: SessionStore) -> None:
         self._store = store
-        self._cached: dict[str, tuple[TokenRecord, float]] = {}
+        self._cached: dict[str, tuple[TokenRecord, Credential, float]] = {}
 
     async def create(
         self,
@@ -169,15 +169,15 @@ class Tokens:
         token_id, _, secret = token.removeprefix(_PREFIX).partition("_")
         if not token.startswith(_PREFIX) or not secret or len(token) > 200:
             return None
-        record = await self._find(token_id)
-        if record is None or not hmac.compare_digest(record.digest, _digest(secret)):
+        found = await self._find(token_id)
+        if found is None or not hmac.compare_digest(found[0].digest, _digest(secret)):
             return None
-        return record.credential() if record.is_valid(_now_ms()) else None
+        return found[1] if found[0].is_valid(_now_ms()) else None
 
     async def is_valid(self, credential: Credential) -> bool:
         """Return whether the token of a credential still works."""
-        record = await self._find(credential.id)
-        return record is not None and record.is_valid(_now_ms())
+        found = await self._find(credential.id)
+        return found is not None and found[0].is_valid(_now_ms())
 
     async def make_code(
         self,
@@ -224,11 +224,12 @@ class Tokens:
             if record.kind == "browser" and not record.is_valid(now):
                 await self._store.put_plugin_record(_OWNER, "tokens", record.id, None, now)
 
-    async def _find(self, token_id: str) -> TokenRecord | None:
+    async def _find(self, token_id: str) -> tuple[TokenRecord, Credential] | None:
+        """Return the record of a token and the credential of its holder, at most `CACHE_S` old."""
         now = time.monotonic()
         cached = self._cached.get(token_id)
-        if cached is not None and now - cached[1] < CACHE_S:
-            return cached[0]
+        if cached is not None and now - cached[2] < CACHE_S:
+            return cached[:2]
         body = await self._store.plugin_record(_OWNER, "tokens", token_id)
         if body is None:
             self._cached.pop(token_id, None)
@@ -236,8 +237,9 @@ class Tokens:
         if len(self._cached) >= _MAX_CACHED:
             self._cached.clear()
         record = _decode(body)
-        self._cached[token_id] = (record, now)
-        return record
+        credential = record.credential()
+        self._cached[token_id] = (record, credential, now)
+        return record, credential
 
     async def _put(self, record: TokenRecord) -> None:
         self._cached.pop(record.id, None)

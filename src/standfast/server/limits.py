@@ -8,8 +8,8 @@ while they are open. All of it is in memory: several processes each apply the li
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import Final, Literal
 
 import msgspec
@@ -40,13 +40,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class _Meter:
     """What one credential or address uses now."""
 
-    __slots__ = ("at", "left", "streams", "turns")
+    __slots__ = ("at", "left", "open")
 
     def __init__(self, left: float, at: float) -> None:
         self.left = left
         self.at = at
-        self.streams = 0
-        self.turns = 0
+        self.open = {"streams": 0, "turns": 0}
 
     def take(self, rate: float, burst: float, now: float) -> float:
         """Take one from the bucket; return 0, or how many seconds to wait if it is empty."""
@@ -56,6 +55,29 @@ class _Meter:
             return (1 - self.left) / rate
         self.left -= 1
         return 0.0
+
+
+class Use:
+    """One open stream or turn. It counts until it is closed."""
+
+    __slots__ = ("_counts", "_kind")
+
+    def __init__(self, counts: dict[str, int], kind: str) -> None:
+        self._counts = counts
+        self._kind = kind
+        counts[kind] += 1
+
+    def close(self) -> None:
+        """Count it no longer. Call this once."""
+        self._counts[self._kind] -= 1
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class Limiter:
@@ -78,17 +100,19 @@ class Limiter:
         if wait_s:
             raise _too_many("requests without a valid credential from this address", wait_s)
 
-    @contextmanager
-    def using(self, credential_id: str, what: Literal["streams", "turns"]) -> Iterator[None]:
-        """Count an open stream or turn; raise 429 if the credential has too many."""
-        meter, most = self._meter(credential_id, float(self.limits.burst)), getattr(self.limits, what)
-        if getattr(meter, what) >= most:
-            raise _too_many(f"{what} at once: this credential may have {most}", 1.0)
-        setattr(meter, what, getattr(meter, what) + 1)
-        try:
-            yield
-        finally:
-            setattr(meter, what, getattr(meter, what) - 1)
+    def use_stream(self, credential_id: str) -> Use:
+        """Count an open stream until it is closed; raise 429 if the credential has too many."""
+        return self._use(credential_id, "streams", self.limits.streams)
+
+    def use_turn(self, credential_id: str) -> Use:
+        """Count a turn or run until it is closed; raise 429 if the credential has too many."""
+        return self._use(credential_id, "turns", self.limits.turns)
+
+    def _use(self, credential_id: str, kind: Literal["streams", "turns"], most: int) -> Use:
+        counts = self._meter(credential_id, float(self.limits.burst)).open
+        if counts[kind] >= most:
+            raise _too_many(f"{kind} at once: this credential may have {most}", 1.0)
+        return Use(counts, kind)
 
     def _take(self, key: str, rate: float, burst: float) -> None:
         wait_s = self._meter(key, burst).take(rate, burst, self._clock())
@@ -108,7 +132,7 @@ class Limiter:
     def _forget_one(self) -> None:
         """Drop the meter that was used longest ago and counts nothing that is open."""
         for key, meter in self._meters.items():
-            if not meter.streams and not meter.turns:
+            if not any(meter.open.values()):
                 del self._meters[key]
                 return
 

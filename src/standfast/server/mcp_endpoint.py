@@ -64,7 +64,7 @@ class CredentialCaller(McpCaller):
         """Count a turn or run for its credential; a server that shuts down waits for it."""
         server, task = self._call.server, asyncio.current_task()
         assert task is not None
-        with server.limiter.using(self._call.credential.id, "turns"):
+        with server.limiter.use_turn(self._call.credential.id):
             server.turns.add(task)
             try:
                 yield

@@ -29,45 +29,66 @@ def published(routes: Iterable[Route]) -> tuple[Route, ...]:
     return tuple(replace(route, scope=Scope.PUBLIC) if route.publishable else route for route in routes)
 
 
+class _Segment:
+    """One segment of the paths of routes: what may follow it, and the routes that end here."""
+
+    __slots__ = ("fixed", "methods", "name", "value")
+
+    def __init__(self) -> None:
+        self.fixed: dict[str, _Segment] = {}
+        self.value: _Segment | None = None
+        """Follows if this place of the path is the parameter `name`."""
+        self.name = ""
+        self.methods: dict[str, Route] = {}
+
+
 class RouteTable:
     """Finds the route of a method and a path.
 
-    A path with a parameter matches any one segment in its place.
+    A path with a parameter matches any one segment in its place; a segment that a route names goes first.
     """
 
     def __init__(self, routes: Iterable[Route] = ROUTES) -> None:
-        self._fixed: dict[str, dict[str, Route]] = {}
-        self._open: dict[tuple[int, str], list[tuple[tuple[str, ...], dict[str, Route]]]] = {}
+        self._root = _Segment()
         for route in routes:
-            parts = tuple(route.path.strip("/").split("/"))
-            if "{" not in route.path:
-                self._fixed.setdefault(route.path, {})[route.method] = route
-                continue
-            group = self._open.setdefault((len(parts), _family(parts)), [])
-            found = next((methods for known, methods in group if known == parts), None)
-            if found is None:
-                found = {}
-                group.append((parts, found))
-            found[route.method] = route
+            place = self._root
+            for part in _segments(route.path):
+                if not part.startswith("{"):
+                    place = place.fixed.setdefault(part, _Segment())
+                    continue
+                if place.value is None:
+                    place.value, place.name = _Segment(), part[1:-1]
+                if place.name != part[1:-1]:
+                    raise ValueError(f"{route.path}: other routes call this parameter {place.name!r}")
+                place = place.value
+            place.methods[route.method] = route
 
     def find(self, path: str) -> tuple[dict[str, Route], dict[str, str]] | None:
         """Return the routes of a path by method, and the values of its parameters."""
-        fixed = self._fixed.get(path)
+        return _find(self._root, _segments(path), 0, {})
+
+
+def _find(
+    place: _Segment, parts: list[str], at: int, values: dict[str, str]
+) -> tuple[dict[str, Route], dict[str, str]] | None:
+    while at < len(parts):
+        part = parts[at]
+        at += 1
+        fixed = place.fixed.get(part)
+        if fixed is not None and place.value is not None:  # either may lead to a route
+            found = _find(fixed, parts, at, dict(values))
+            if found is not None:
+                return found
+            fixed = None
         if fixed is not None:
-            return fixed, {}
-        parts = tuple(path.strip("/").split("/"))
-        for known, methods in self._open.get((len(parts), _family(parts)), ()):
-            values: dict[str, str] = {}
-            for wanted, given in zip(known, parts, strict=True):
-                if wanted.startswith("{") and given:
-                    values[wanted[1:-1]] = given
-                elif wanted != given:
-                    break
-            else:
-                return methods, values
-        return None
+            place = fixed
+        elif place.value is not None and part:
+            values[place.name] = part
+            place = place.value
+        else:
+            return None
+    return (place.methods, values) if place.methods else None
 
 
-def _family(parts: tuple[str, ...]) -> str:
-    """Return the segment that tells paths of one length apart: the first, or the one after `v1`."""
-    return parts[1] if parts[0] == "v1" and len(parts) > 1 else parts[0]
+def _segments(path: str) -> list[str]:
+    return path.removeprefix("/").split("/")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import ExitStack
 from typing import Any
 
 from standfast.errors import Code, InvalidArgument, RequestRefused, SessionExists
@@ -210,8 +209,7 @@ def stream(
     While the stream is quiet, *may_end* is asked whether to end it.
     """
     server, credential = call.server, call.credential
-    counted = ExitStack()
-    counted.enter_context(server.limiter.using(credential.id, "streams"))
+    counted = server.limiter.use_stream(credential.id)
 
     async def still_valid() -> bool:
         return not credential.id.startswith("tok") or await server.tokens.is_valid(credential)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -90,8 +90,7 @@ async def start_turn(
     """
     call.server.require_serving()
     turn = session.turn(prompt, limits=limits, idempotency_key=key, system=system or None, settings=settings)
-    turns, counted = call.server.turns, ExitStack()
-    counted.enter_context(call.server.limiter.using(call.credential.id, "turns"))
+    turns, counted = call.server.turns, call.server.limiter.use_turn(call.credential.id)
     running = turn.start()
     turns.add(running)
 
