@@ -49,22 +49,34 @@ async def outside(ctx: RunContext[None]) -> CompleteLater:
 
 
 class ObedientModel:
-    """`refund` and `outside` call that tool, `stream N` streams N chunks, `hold` waits to be let go."""
+    """Does what the user says.
+
+    `refund` and `outside` call that tool, `call A B` those of the client. `stream N` streams N chunks, `hold`
+    waits to be let go.
+    """
 
     model_id = "test:obedient"
 
     def __init__(self, pause_s: float = 0.0) -> None:
         self.pause_s = pause_s
         self.held = asyncio.Event()
+        self.choices: list[object] = []
+        """The choices of tools in the requests that were answered with a call, or that brought its result."""
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         last = request.messages[-1]
         said = next(text_of(m.content) for m in reversed(request.messages) if isinstance(m, UserMessage))
         if isinstance(last, ToolMessage):
+            self.choices.append(request.settings.get("tool_choice"))
             yield ReplyEnded(text=f"the tool said {last.value if last.error is None else last.error.message}")
         elif said in ("refund", "outside"):
             arguments = '{"order_id": "A1", "cents": 500}' if said == "refund" else "{}"
             yield ReplyEnded(text="", calls=(RequestedCall(name=said, arguments=arguments),))
+        elif found := re.fullmatch(r"call (.+)", said):
+            self.choices.append(request.settings.get("tool_choice"))
+            offered = {one.name for one in request.tools}
+            calls = [RequestedCall(name=name, arguments='{"city": "Rome"}') for name in found[1].split()]
+            yield ReplyEnded(text="", calls=tuple(one for one in calls if one.name in offered))
         elif found := re.fullmatch(r"stream (\d+)", said):
             count = int(found[1])
             for number in range(count):

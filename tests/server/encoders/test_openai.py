@@ -158,7 +158,7 @@ def test_errors_have_the_shape_of_openai(stage: ServerStage, client: openai.Open
     with pytest.raises(openai.BadRequestError, match="logit_bias"):
         ask(client, "hi", logit_bias={"1": 1})
     with pytest.raises(openai.BadRequestError, match="tools"):
-        ask(client, "hi", tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}])
+        ask(client, "hi", tools=[{"type": "custom", "custom": {"name": "f"}}])
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(base_url=f"{stage.url}/openai/v1", api_key="sf_x_y", max_retries=0).models.list()
     with connect(stage, "run") as poor:
@@ -198,3 +198,115 @@ def test_the_same_key_is_one_turn(stage: ServerStage, client: openai.OpenAI) -> 
     assert first.id == second.id
     with pytest.raises(openai.ConflictError):
         respond(client, "ho", extra_headers=headers)
+
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+def chat_tools(*names: str) -> list[Any]:
+    return [{"type": "function", "function": {"name": name, "parameters": CITY}} for name in names]
+
+
+def response_tools(*names: str) -> list[Any]:
+    return [{"type": "function", "name": name, "parameters": CITY, "strict": False} for name in names]
+
+
+def test_a_completion_calls_the_clients_functions_and_its_outputs_continue_the_turn(
+    stage: ServerStage, client: openai.OpenAI
+) -> None:
+    """Seed: OpenAI's protocols. A call of a client's function parks the turn until its output comes."""
+    tools = chat_tools("weather", "get-time")
+    waiting = ask(client, "call weather get_time", tools=tools, tool_choice="required")
+    assert waiting.choices[0].finish_reason == "tool_calls"
+    calls = waiting.choices[0].message.tool_calls
+    assert [one.function.name for one in calls] == ["weather", "get-time"]
+    assert calls[0].function.arguments == '{"city":"Rome"}'
+    said = ["call weather get_time", waiting.choices[0].message.model_dump(exclude_none=True)]
+    outputs = [
+        {"role": "tool", "tool_call_id": one.id, "content": f"18 for {n}"} for n, one in enumerate(calls)
+    ]
+    left = ask(client, *said, outputs[0], tools=tools)
+    assert [one.id for one in left.choices[0].message.tool_calls] == [calls[1].id]
+    for _ in range(2):  # the same outputs again have no effect
+        done = ask(client, *said, *outputs, tools=tools)
+        assert done.choices[0].message.content == "the tool said 18 for 1"
+    assert done.standfast["turn_id"] == waiting.standfast["turn_id"]
+    assert stage.agent_model.choices[-2:] == ["required", None]
+
+
+def test_a_streamed_completion_has_the_calls_of_functions(client: openai.OpenAI) -> None:
+    """Seed: a client assembles the call from the stream."""
+    chunks = list(ask(client, "call weather", tools=chat_tools("weather"), stream=True))
+    (piece,) = [one for chunk in chunks for one in chunk.choices[0].delta.tool_calls or ()]
+    assert (piece.index, piece.function.name, piece.function.arguments) == (0, "weather", '{"city":"Rome"}')
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_a_response_calls_the_clients_functions_and_its_outputs_continue_the_turn(
+    client: openai.OpenAI,
+) -> None:
+    """Seed: Responses with functions, streamed and by the id of the response before."""
+    tools = response_tools("weather")
+    with client.responses.stream(model="clerk", input="call weather", tools=tools) as events:
+        kinds = [event.type for event in events]
+        waiting = events.get_final_response()
+    assert "response.function_call_arguments.done" in kinds
+    (wanted,) = waiting.output
+    assert (waiting.status, wanted.type, wanted.name) == ("completed", "function_call", "weather")
+    assert wanted.arguments == '{"city":"Rome"}'
+    output = {"type": "function_call_output", "call_id": wanted.call_id, "output": "rain"}
+    done = respond(client, [output], previous_response_id=waiting.id, tools=tools)
+    assert done.output_text == "the tool said rain"
+    whole = [{"role": "user", "content": "call weather"}, wanted.model_dump(exclude_none=True), output]
+    assert respond(client, whole, tools=tools).output_text == "the tool said rain"
+    after = respond(client, "call weather", previous_response_id=done.id)
+    assert after.output_text == ""  # functions hold for the request that brings them
+
+
+def test_calls_and_outputs_of_another_server_are_history(stage: ServerStage, client: openai.OpenAI) -> None:
+    """Ours: a chat that began elsewhere ends with an output, and the model answers it."""
+    function = {"name": "weather", "arguments": '{"city": "Rome"}'}
+    called = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
+    output = {"role": "tool", "tool_call_id": "call_1", "content": "rain"}
+    done = ask(client, "what is it like?", called, output, tools=chat_tools("weather"))
+    assert done.choices[0].message.content == "you said Continue with the results of the functions."
+    with stage.client() as http:
+        nodes = http.get(f"/v1/sessions/{done.standfast['session_id']}").json()["nodes"]
+    assert [one["payload"].get("value") for one in nodes][:4] == [None, None, "rain", None]
+    items = [
+        {"type": "function_call", "call_id": "a", "name": "weather", "arguments": "{}"},
+        {"type": "function_call", "call_id": "b", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": "rain"},
+        {"type": "function_call_output", "call_id": "b", "output": [{"type": "input_text", "text": "sun"}]},
+    ]
+    assert respond(client, items).output_text.startswith("you said Continue")
+    with pytest.raises(openai.APIStatusError, match="no call 'c'"):
+        respond(client, [{"type": "function_call_output", "call_id": "c", "output": ""}])
+
+
+def test_functions_and_outputs_that_fit_nothing_are_refused(
+    stage: ServerStage, client: openai.OpenAI
+) -> None:
+    """Ours: a client cannot take the place of the agent's tools or complete the call of another tenant."""
+    with pytest.raises(openai.APIStatusError, match="two functions 'refund'"):
+        ask(client, "hi", tools=chat_tools("refund"))
+    with pytest.raises(openai.APIStatusError, match="not a function of this request"):
+        ask(client, "hi", tools=chat_tools("f"), tool_choice={"type": "function", "function": {"name": "g"}})
+    (wanted,) = ask(client, "call weather", tools=chat_tools("weather")).choices[0].message.tool_calls
+    output = {"type": "function_call_output", "call_id": wanted.id, "output": "x"}
+    with connect(stage, tenant="acme") as acme, pytest.raises(openai.NotFoundError):
+        respond(acme, [output])
+    with pytest.raises(openai.NotFoundError):
+        respond(client, [{**output, "call_id": "cpl_t_nothing.1-x"}])
+
+
+def test_a_turn_that_waits_for_the_client_continues_in_another_process(tmp_path: Path) -> None:
+    """Ours: the wait is on disk; the request with the output brings the functions again."""
+    tools = response_tools("weather")
+    with ServerStage(tmp_path) as stage, connect(stage) as client:
+        waiting = respond(client, "call weather", tools=tools)
+    output = {"type": "function_call_output", "call_id": waiting.output[0].call_id, "output": "rain"}
+    with ServerStage(tmp_path) as stage, connect(stage) as client:
+        done = respond(client, [output], previous_response_id=waiting.id, tools=tools)
+        assert done.output_text == "the tool said rain"
+        assert done.standfast["turn_id"] == waiting.standfast["turn_id"]

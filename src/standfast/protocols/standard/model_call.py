@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -143,10 +143,19 @@ class ModelCall:
             turn_id=turn.turn_id,
             call_number=turn.head.model_calls + self._number,
             idempotency_key=f"{turn.turn_id}.{self._key}",
-            settings=turn.settings,
+            settings=self._settings(),
             attempt=self._attempt,
             read_blob=turn.hooks.read_blob,
         )
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the turn's settings; a choice of tool that forces a call is over once a tool was called."""
+        settings = self._turn.settings
+        if settings.get("tool_choice") in (None, "auto", "none"):
+            return settings
+        if not any(isinstance(one, ToolMessage) for one in self._turn.machine.messages):
+            return settings
+        return {name: value for name, value in settings.items() if name != "tool_choice"}
 
     async def _ask(self) -> model_provider.ReplyEnded:
         """Stream the reply of the model to the messages as plugins have prepared them."""

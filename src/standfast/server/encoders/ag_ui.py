@@ -26,7 +26,7 @@ from standfast.runtime.http_values import Decide, Request, TurnView
 from standfast.server.calls import Call, Route
 from standfast.server.credentials import Scope
 from standfast.server.encoders.conversations import (
-    answer_approvals,
+    answer_waits,
     open_conversation,
     prompt_of,
     read_base64,
@@ -102,7 +102,7 @@ async def run_ag_ui(call: Call) -> EventStream:
     session = await open_conversation(call, asked.thread_id, call.query.agent)
     if asked.resume:
         answers = {one.interrupt_id: _decision(one) for one in asked.resume}
-        parts, after = await answer_approvals(call, session, answers)
+        parts, after = await answer_waits(call, session, answers)
     else:
         after = await session.cursor()
         key = f"ag-ui:{asked.run_id}"

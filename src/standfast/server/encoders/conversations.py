@@ -12,16 +12,25 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
-from standfast.errors import ApprovalAlreadyDecided, ApprovalNotFound, InvalidArgument
+from standfast.errors import ApprovalAlreadyDecided, ApprovalNotFound, InvalidArgument, TokenAlreadyUsed
 from standfast.model.approval import ApprovalState
+from standfast.model.canonical import Json
 from standfast.runtime.agent_session import Attachment, Prompt, Session
 from standfast.runtime.http_values import Decide
 from standfast.runtime.sessions.observation import Cursor
 from standfast.server.approvals import decide_approval, find_approval
 from standfast.server.calls import Call
-from standfast.server.encoders.turn_parts import TurnParts
+from standfast.server.encoders.client_functions import (
+    ClientFunction,
+    function_names,
+    number_of_token,
+    offer_functions,
+    turn_of_tokens,
+)
+from standfast.server.encoders.turn_parts import TurnParts, waits_of
 from standfast.server.sessions import open_session
 from standfast.server.tenants import foreign_session_id
 
@@ -70,24 +79,44 @@ def read_base64(data: str, media_type: str | None = None, name: str | None = Non
     return Attachment(decoded, media_type or "application/octet-stream", name)
 
 
-async def answer_approvals(
-    call: Call, session: Session[Any] | None, answers: Mapping[str, Decide]
-) -> tuple[TurnParts, Cursor | None]:
-    """Decide approvals of one turn; return the turn's parts from then on, and the cursor to follow them.
+def is_approval_id(text: str) -> bool:
+    """Return whether this is the id of an approval, by its form."""
+    return text.startswith("apr_")
 
-    Without a *session*, the approvals name it.
+
+async def answer_waits(
+    call: Call,
+    session: Session[Any] | None,
+    answers: Mapping[str, Decide],
+    outputs: Mapping[str, Json] | None = None,
+    functions: Iterable[ClientFunction] = (),
+) -> tuple[TurnParts, Cursor | None]:
+    """Decide approvals of one turn and complete calls of it; return its parts from then on, and the cursor.
+
+    *outputs* are by the tokens of the calls; *functions* are those that the client runs. Without a *session*,
+    the approvals or the tokens name it.
     """
     asked = [await find_approval(call, approval_id) for approval_id in answers]
+    turns = {one.run_id for one in asked}
+    open_tokens: set[str] = set()
+    if outputs:
+        record, session = await turn_of_tokens(call, outputs)
+        turns.add(record.turn_id)
+        open_tokens = {wait.wait_id for wait in waits_of(record)} & set(outputs)
+        await offer_functions(call, session, functions)
     if session is None:
         session = call.runtime.session_handle(asked[0].session_id)
     for one in asked:
         if one.session_id != session.session_id:
             raise ApprovalNotFound(one.approval_id)
-    if len({one.run_id for one in asked}) != 1:
-        raise InvalidArgument(f"{len(asked)} answers are for several turns", hint="answer one turn at a time")
-    parts, cursor = TurnParts(call, session, asked[0].run_id), await session.cursor()
+    if len(turns) != 1:
+        raise InvalidArgument("the answers are for several turns", hint="answer one turn at a time")
+    names = function_names(call, session.session_id)
+    parts, cursor = TurnParts(call, session, turns.pop(), names), await session.cursor()
     pending = [one for one in asked if one.state is ApprovalState.PENDING]
-    await parts.skip(None if pending else asked[0].call_id)
+    is_new = bool(pending or open_tokens)
+    numbers = [one.call_id for one in asked] + [number_of_token(one) for one in outputs or ()]
+    await parts.skip(None if is_new else min(numbers))
     for one in asked:
         answer = answers[one.approval_id]
         parts.answered.add(one.approval_id)
@@ -95,4 +124,8 @@ async def answer_approvals(
             await decide_approval(call, one.approval_id, answer)
         elif (one.state is ApprovalState.APPROVED) != answer.approved:
             raise ApprovalAlreadyDecided(one.approval_id, one.state)
-    return parts, cursor if pending else None
+    for token in open_tokens:
+        parts.answered.add(token)
+        with suppress(TokenAlreadyUsed):  # by another request, at the same time
+            await call.runtime.complete(token, (outputs or {})[token])
+    return parts, cursor if is_new else None

@@ -6,9 +6,10 @@ Rules
    user's after the last of the assistant are new.
 2. A call that waits for a person is a tool call whose id is the approval's. A tool message with that id and
    the content `{"approved": true}` decides, which needs the scope `approve`; the same turn answers.
-3. Calls of the agent's own tools are in the field `standfast`, because a client would run what is in
+3. Calls of the functions in `tools` are tool calls, too; a tool message with the id of one has its output.
+4. Calls of the agent's own tools are in the field `standfast`, because a client would run what is in
    `tool_calls`.
-4. Text cannot be taken back in this protocol: if the model's reply is void, the stream ends with an error.
+5. Text cannot be taken back in this protocol: if the model's reply is void, the stream ends with an error.
 """
 
 from __future__ import annotations
@@ -24,16 +25,25 @@ from standfast.runtime.http_values import Decide, Request
 from standfast.runtime.sessions.observation import Cursor
 from standfast.server.calls import Call, Route
 from standfast.server.credentials import Scope
-from standfast.server.encoders.conversations import answer_approvals, prompt_of
+from standfast.server.encoders.client_functions import (
+    ClientFunction,
+    choice_settings,
+    function_names,
+    is_token,
+    offer_functions,
+)
+from standfast.server.encoders.conversations import answer_waits, is_approval_id, prompt_of
 from standfast.server.encoders.openai_common import (
+    CalledFunction,
     Count,
     Effort,
-    Empty,
     Metadata,
     RequestMessages,
+    SaidMessage,
     Share,
     Temperature,
     TextFormat,
+    ToolChoice,
     encode,
     entered,
     failure_of,
@@ -43,6 +53,7 @@ from standfast.server.encoders.openai_common import (
 from standfast.server.encoders.turn_parts import (
     ApprovalShown,
     CallShown,
+    FunctionCallShown,
     ReasoningAdded,
     ReplyShown,
     ResultShown,
@@ -59,12 +70,40 @@ from standfast.server.turns import start_turn
 _FINISH: Final = {"length": "length", "content_filter": "content_filter", "refusal": "content_filter"}
 
 
+class ChatToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call in an earlier message of the assistant."""
+
+    id: str
+    function: CalledFunction
+
+
+class ChatTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that the client runs."""
+
+    function: ClientFunction
+    type: Literal["function"] = "function"
+
+
+class ChosenFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """The name of a function."""
+
+    name: str
+
+
+class ChatToolChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The function that the model must call."""
+
+    function: ChosenFunction
+    type: Literal["function"] = "function"
+
+
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message of a chat. Its other fields are not read."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Json = None
     tool_call_id: str | None = None
+    tool_calls: list[ChatToolCall] | None = None
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +130,9 @@ class CreateCompletion(Request, frozen=True, kw_only=True):
     user: str | None = None
     store: bool | None = None
     n: Literal[1] | None = None
-    tools: Empty | None = None
+    tools: Annotated[list[ChatTool], msgspec.Meta(max_length=128)] | None = None
+    tool_choice: ToolChoice | ChatToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     response_format: TextFormat | None = None
 
 
@@ -130,14 +171,14 @@ async def create_chat_completion(call: Call) -> Any:
 
 
 async def _begin(call: Call, asked: CreateCompletion) -> tuple[TurnParts, Cursor | None]:
-    answers = dict(_answers(asked.messages))
-    if answers:
-        return await answer_approvals(call, None, answers)
-    said = RequestMessages(
-        (one.role, list(read_content(one.content))) for one in asked.messages if one.role != "tool"
-    )
+    functions = tuple(one.function for one in asked.tools or ())
+    answers, outputs = _answers(asked.messages)
+    if answers or outputs:
+        return await answer_waits(call, None, answers, outputs, functions)
+    said = RequestMessages(_said(one) for one in asked.messages)
     prompt = prompt_of(said.prompt)
     session = await open_turn_session(call, (asked.metadata or {}).get("conversation"), asked.model, said)
+    await offer_functions(call, session, functions)
     after = await session.cursor()
     turn = await start_turn(
         call,
@@ -145,9 +186,24 @@ async def _begin(call: Call, asked: CreateCompletion) -> tuple[TurnParts, Cursor
         prompt,
         key=call.headers.get("idempotency-key") or None,
         system=said.system,
-        settings=_settings(asked),
+        settings=_settings(asked) | choice_settings(_choice(asked), functions, asked.parallel_tool_calls),
     )
-    return TurnParts(call, session, turn.turn_id), after
+    return TurnParts(call, session, turn.turn_id, function_names(call, session.session_id)), after
+
+
+def _said(message: ChatMessage) -> SaidMessage:
+    calls = (msgspec.structs.replace(one.function, id=one.id) for one in message.tool_calls or ())
+    return SaidMessage(
+        role=message.role,
+        pieces=list(read_content(message.content)),
+        calls=tuple(calls),
+        output_of=message.tool_call_id or "",
+    )
+
+
+def _choice(asked: CreateCompletion) -> str | None:
+    chosen = asked.tool_choice
+    return chosen.function.name if isinstance(chosen, ChatToolChoice) else chosen
 
 
 def _settings(asked: CreateCompletion) -> dict[str, Json]:
@@ -162,19 +218,26 @@ def _settings(asked: CreateCompletion) -> dict[str, Json]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _answers(messages: list[ChatMessage]) -> Iterator[tuple[str, Decide]]:
-    """Yield the decisions in the tool messages that end a chat."""
+def _answers(messages: list[ChatMessage]) -> tuple[dict[str, Decide], dict[str, Json]]:
+    """Return the decisions, and the outputs of functions, in the tool messages that end a chat."""
+    decisions: dict[str, Decide] = {}
+    outputs: dict[str, Json] = {}
     for message in reversed(messages):
         if message.role != "tool":
-            return
+            break
         content = "".join(one for one in read_content(message.content) if isinstance(one, str))
-        try:
-            yield message.tool_call_id or "", msgspec.json.decode(content, type=Decide)
-        except msgspec.DecodeError:
-            raise InvalidArgument(
-                f"the tool message for {message.tool_call_id!r} is no decision",
-                hint='send the content {"approved": true} or {"approved": false}',
-            ) from None
+        given = message.tool_call_id or ""
+        if is_token(given):
+            outputs[given] = content
+        elif is_approval_id(given):
+            try:
+                decisions[given] = msgspec.json.decode(content, type=Decide)
+            except msgspec.DecodeError:
+                raise InvalidArgument(
+                    f"the tool message for {given!r} is no decision",
+                    hint='send the content {"approved": true} or {"approved": false}',
+                ) from None
+    return decisions, outputs
 
 
 class _CompletionEncoder:
@@ -226,6 +289,10 @@ class _CompletionEncoder:
                         },
                     }
                 )
+            case FunctionCallShown(token=token, name=name, arguments=arguments):
+                written = arguments if isinstance(arguments, str) else encode(arguments).decode()
+                function: dict[str, Json] = {"name": name, "arguments": written}
+                self._waiting.append({"id": token, "type": "function", "function": function})
             case ReplyShown():
                 pass
             case TurnShown():

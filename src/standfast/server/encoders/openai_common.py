@@ -2,16 +2,20 @@
 
 Rules
 -----
-1. A model is an agent. Its tools run on the server; a client's tools are refused.
+1. A model is an agent. Its tools run on the server; functions that the request defines, the client runs
+   (`client_functions`).
 2. A request that names a conversation is a turn of that session, whose history the server has. One that names
    none is the first turn of a session of its own, with the earlier messages of the request as history.
-3. A parameter that the server does not apply is refused, never ignored.
+3. A request that ends with outputs of calls which this server asked for continues their turn. Other calls and
+   outputs are history; if a request ends with them, its turn begins with the words `CONTINUE`.
+4. A parameter that the server does not apply is refused, never ignored.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -19,7 +23,7 @@ import msgspec
 from standfast.errors import Code, InvalidArgument, RequestRefused
 from standfast.model.canonical import Json
 from standfast.model.limits import Usage
-from standfast.model.message import AssistantMessage, Message, UserMessage
+from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from standfast.runtime.agent_session import Attachment, Session
 from standfast.runtime.http_values import TurnView
 from standfast.server.calls import Call
@@ -32,7 +36,8 @@ Effort = Literal["none", "minimal", "low", "medium", "high"]
 Temperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
-Empty = Annotated[list[Json], msgspec.Meta(max_length=0)]
+ToolChoice = Literal["auto", "none", "required"]
+CONTINUE: Final = "Continue with the results of the functions."
 Metadata = dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]]
 encode: Final = msgspec.json.Encoder().encode
 
@@ -43,26 +48,83 @@ class TextFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     type: Literal["text"] = "text"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaidMessage:
+    """One message of a request. `output_of` is the id of the call whose output it is."""
+
+    role: str
+    pieces: list[Piece]
+    calls: tuple[CalledFunction, ...] = ()
+    output_of: str = ""
+
+
+class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A call in the history of a request."""
+
+    name: str
+    arguments: str = "{}"
+    id: str = ""
+
+
 class RequestMessages:
     """The messages of a request: instructions, what was said before, and what the user says now."""
 
-    def __init__(self, messages: Iterable[tuple[str, list[Piece]]]) -> None:
+    def __init__(self, messages: Iterable[SaidMessage]) -> None:
         self.system: list[str] = []
         self.history: list[Message] = []
         self.prompt: list[Piece] = []
-        for role, pieces in messages:
-            if role in ("system", "developer"):
-                self.system += [one for one in pieces if isinstance(one, str) and one.strip()]
-            elif role == "user":
-                self.prompt += pieces
+        self._calls: dict[str, ToolCall] = {}
+        for message in messages:
+            if message.role in ("system", "developer"):
+                self.system += [one for one in message.pieces if isinstance(one, str) and one.strip()]
+            elif message.role == "user":
+                self.prompt += message.pieces
+            elif message.role == "tool":
+                self._close()
+                self.history.append(self._output(message))
             else:
                 self._close()
-                self.history.append(AssistantMessage(text=_text(pieces)))
+                self._add_reply(_text(message.pieces), tuple(self._call(one) for one in message.calls))
+        self.ends_with_output = not self.prompt and bool(self._calls)
+        if self.ends_with_output:
+            self.prompt = [CONTINUE]
 
     def _close(self) -> None:
         if self.prompt:
             self.history.append(UserMessage(content=_text(self.prompt)))
             self.prompt = []
+
+    def _add_reply(self, text: str, calls: tuple[ToolCall, ...]) -> None:
+        """Add a reply; calls that follow a reply, as items of their own, belong to it."""
+        last = self.history[-1] if self.history else None
+        if isinstance(last, AssistantMessage) and calls and not text:
+            joined = msgspec.structs.replace(last, tool_calls=(*last.tool_calls, *calls))
+            self.history[-1] = joined
+        else:
+            self.history.append(AssistantMessage(text=text, tool_calls=calls))
+
+    def _call(self, called: CalledFunction) -> ToolCall:
+        try:
+            arguments = msgspec.json.decode(called.arguments, type=dict[str, Json])
+        except msgspec.DecodeError:
+            arguments = None
+        made = ToolCall(
+            call_id=len(self._calls) + 1,
+            name=called.name,
+            arguments=arguments,
+            raw=called.arguments if arguments is None else None,
+            provider_id=called.id,
+        )
+        self._calls[called.id] = made
+        return made
+
+    def _output(self, message: SaidMessage) -> ToolMessage:
+        call = self._calls.get(message.output_of)
+        if call is None:
+            raise InvalidArgument(f"there is an output, but no call {message.output_of[:80]!r} before it")
+        return ToolMessage(
+            call_id=call.call_id, name=call.name, value=_text(message.pieces), provider_id=message.output_of
+        )
 
 
 def _text(pieces: list[Piece]) -> str:
@@ -109,7 +171,13 @@ async def open_turn_session(
         key = call.headers.get("idempotency-key")
         name = f"openai:{key}" if key else f"openai-{secrets.token_hex(10)}"
         session = await open_session(call, foreign_session_id(call.tenant, name), model)
-    if said.history and (await session.head()).leaf is None:
+    is_empty = (await session.head()).leaf is None
+    if said.ends_with_output and not is_empty:
+        raise InvalidArgument(
+            "the outputs are of calls that this conversation did not ask for",
+            hint="send them under the ids of its calls",
+        )
+    if said.history and is_empty:
         await session.append(said.history)
     return session
 

@@ -6,7 +6,8 @@ Rules
    response that does not follow the last turn of its session is made in a fork of it.
 2. The agent's tools run on the server, so their calls are items `mcp_call`. A call that waits for a person is
    an `mcp_approval_request`; an `mcp_approval_response` decides, which needs the scope `approve`.
-3. A response can be read again by its id, and `background` responses are read only so.
+3. Calls of the functions in `tools` are items `function_call`; a `function_call_output` completes one.
+4. A response can be read again by its id, and `background` responses are read only so.
 """
 
 from __future__ import annotations
@@ -26,16 +27,26 @@ from standfast.runtime.http_values import Decide, Request
 from standfast.runtime.sessions.observation import Cursor
 from standfast.server.calls import Call, Route
 from standfast.server.credentials import Scope
-from standfast.server.encoders.conversations import answer_approvals, prompt_of
+from standfast.server.encoders.client_functions import (
+    TOKEN_PREFIX,
+    ClientFunction,
+    choice_settings,
+    function_names,
+    is_token,
+    offer_functions,
+)
+from standfast.server.encoders.conversations import answer_waits, prompt_of
 from standfast.server.encoders.openai_common import (
+    CalledFunction,
     Count,
     Effort,
-    Empty,
     Metadata,
     RequestMessages,
+    SaidMessage,
     Share,
     Temperature,
     TextFormat,
+    ToolChoice,
     encode,
     entered,
     open_turn_session,
@@ -44,6 +55,7 @@ from standfast.server.encoders.openai_common import (
 from standfast.server.encoders.turn_parts import (
     ApprovalShown,
     CallShown,
+    FunctionCallShown,
     ReasoningAdded,
     ReplyShown,
     ResultShown,
@@ -61,14 +73,34 @@ _PREFIX: Final = "resp_"
 
 
 class ResponseItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A message, or the answer to an approval request. Its other fields are not read."""
+    """A message, a call of a function, its output, or the answer to an approval request.
 
-    type: Literal["message", "mcp_approval_response"] = "message"
+    Its other fields are not read.
+    """
+
+    type: Literal["message", "function_call", "function_call_output", "mcp_approval_response"] = "message"
     role: Literal["user", "assistant", "system", "developer"] = "user"
     content: Json = None
     approval_request_id: str = ""
     approve: bool = False
     reason: str | None = None
+    call_id: str = ""
+    name: str = ""
+    arguments: str = "{}"
+    output: Json = None
+
+
+class FunctionTool(ClientFunction, frozen=True, kw_only=True):
+    """A function that the client runs."""
+
+    type: Literal["function"] = "function"
+
+
+class FunctionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The function that the model must call."""
+
+    name: str
+    type: Literal["function"] = "function"
 
 
 class ReasoningEffort(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,7 +139,9 @@ class CreateResponse(Request, frozen=True, kw_only=True):
     metadata: Metadata | None = None
     user: str | None = None
     truncation: Literal["disabled"] | None = None
-    tools: Empty | None = None
+    tools: Annotated[list[FunctionTool], msgspec.Meta(max_length=128)] | None = None
+    tool_choice: ToolChoice | FunctionChoice | None = None
+    parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
 
 
@@ -154,10 +188,11 @@ async def create_response(call: Call) -> Any:
     asked: CreateResponse = call.body
     if asked.stream and asked.background:
         raise InvalidArgument("a background response is not streamed", hint="read it by its id")
-    answers = dict(_answers(asked))
-    if answers:
-        parts, after = await answer_approvals(call, None, answers)
-        response_id = f"{_PREFIX}{parts.turn_id}-{digest_bytes(encode(sorted(answers)))[:8]}"
+    answers, outputs = _answers(asked)
+    if answers or outputs:
+        parts, after = await answer_waits(call, None, answers, outputs, asked.tools or ())
+        named = digest_bytes(encode(sorted({**answers, **outputs})))
+        response_id = f"{_PREFIX}{parts.turn_id}-{named[:8]}"
     else:
         parts, after = await _begin(call, asked)
         response_id = f"{_PREFIX}{parts.turn_id}"
@@ -183,7 +218,7 @@ async def read_response(call: Call) -> dict[str, Json]:
     record, session = await _turn_of(call, call.path["response_id"])
     asked = CreateResponse(model=record.agent, input="")
     encoder = _ResponseEncoder(asked, call.path["response_id"], record.created_at // 1000)
-    parts = TurnParts(call, session, record.turn_id)
+    parts = TurnParts(call, session, record.turn_id, function_names(call, session.session_id))
     return await _whole(encoder, parts, None) if record.summary is not None else encoder.response
 
 
@@ -207,7 +242,7 @@ def _sse(event: dict[str, Any]) -> bytes:
 
 async def _begin(call: Call, asked: CreateResponse) -> tuple[TurnParts, Cursor]:
     items = [ResponseItem(content=asked.input)] if isinstance(asked.input, str) else asked.input
-    said = RequestMessages((one.role, list(read_content(one.content))) for one in items)
+    said, functions = RequestMessages(_said(one) for one in items), tuple(asked.tools or ())
     if asked.instructions:
         said.system.append(asked.instructions)
     prompt = prompt_of(said.prompt)
@@ -219,6 +254,7 @@ async def _begin(call: Call, asked: CreateResponse) -> tuple[TurnParts, Cursor]:
     else:
         name = given.id if isinstance(given, ConversationRef) else given
         session = await open_turn_session(call, name, asked.model, said)
+    await offer_functions(call, session, functions)
     after = await session.cursor()
     turn = await start_turn(
         call,
@@ -226,9 +262,24 @@ async def _begin(call: Call, asked: CreateResponse) -> tuple[TurnParts, Cursor]:
         prompt,
         key=call.headers.get("idempotency-key") or None,
         system=said.system,
-        settings=_settings(asked),
+        settings=_settings(asked) | choice_settings(_choice(asked), functions, asked.parallel_tool_calls),
     )
-    return TurnParts(call, session, turn.turn_id), after
+    return TurnParts(call, session, turn.turn_id, function_names(call, session.session_id)), after
+
+
+def _said(item: ResponseItem) -> SaidMessage:
+    match item.type:
+        case "function_call":
+            called = CalledFunction(name=item.name, arguments=item.arguments, id=item.call_id)
+            return SaidMessage(role="assistant", pieces=[], calls=(called,))
+        case "function_call_output":
+            return SaidMessage(role="tool", pieces=list(read_content(item.output)), output_of=item.call_id)
+        case _:
+            return SaidMessage(role=item.role, pieces=list(read_content(item.content)))
+
+
+def _choice(asked: CreateResponse) -> str | None:
+    return asked.tool_choice.name if isinstance(asked.tool_choice, FunctionChoice) else asked.tool_choice
 
 
 async def _session_after(call: Call, response_id: str) -> Session[Any]:
@@ -269,10 +320,21 @@ def _settings(asked: CreateResponse) -> dict[str, Json]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _answers(asked: CreateResponse) -> Iterator[tuple[str, Decide]]:
-    for item in asked.input if isinstance(asked.input, list) else ():
-        if item.type == "mcp_approval_response":
-            yield item.approval_request_id, Decide(approved=item.approve, reason=item.reason)
+def _answers(asked: CreateResponse) -> tuple[dict[str, Decide], dict[str, Json]]:
+    """Return the decisions of a request, and the outputs of functions that end it."""
+    items = asked.input if isinstance(asked.input, list) else []
+    decisions = {
+        item.approval_request_id: Decide(approved=item.approve, reason=item.reason)
+        for item in items
+        if item.type == "mcp_approval_response"
+    }
+    outputs: dict[str, Json] = {}
+    for item in reversed(items):
+        if item.type == "function_call_output" and is_token(item.call_id):
+            outputs[item.call_id] = "".join(one for one in read_content(item.output) if isinstance(one, str))
+        elif item.type != "mcp_approval_response":
+            break
+    return decisions, outputs
 
 
 class _ResponseEncoder:
@@ -281,6 +343,8 @@ class _ResponseEncoder:
     def __init__(self, asked: CreateResponse, response_id: str, created_at: int) -> None:
         self._number = 0
         self._label = asked.model
+        self._asks = False
+        """Whether the client is to decide or to run something."""
         self._output: list[dict[str, Any]] = []
         self._places: dict[str, int] = {}
         """Where the items are in the output, by the id of their reply or call."""
@@ -312,6 +376,8 @@ class _ResponseEncoder:
                 yield from self._close_call(part)
             case ApprovalShown():
                 yield from self._ask(part)
+            case FunctionCallShown():
+                yield from self._call_function(part)
             case ReasoningAdded():
                 pass
             case TurnShown():
@@ -360,9 +426,23 @@ class _ResponseEncoder:
         yield self._of_item(f"response.mcp_call.{item['status']}", place)
         yield self._item_event("response.output_item.done", place)
 
+    def _call_function(self, part: FunctionCallShown) -> Iterator[dict[str, Any]]:
+        """Put a call that the client runs last; its arguments come whole."""
+        self._asks, place = True, len(self._output)
+        arguments = part.arguments if isinstance(part.arguments, str) else encode(part.arguments).decode()
+        item = {"id": f"fc_{part.token.removeprefix(TOKEN_PREFIX)}", "type": "function_call"}
+        item |= {"call_id": part.token, "name": part.name, "arguments": "", "status": "in_progress"}
+        self._output.append(item)
+        yield self._item_event("response.output_item.added", place)
+        yield self._of_item("response.function_call_arguments.delta", place, delta=arguments)
+        named = {"name": part.name, "arguments": arguments}
+        yield self._of_item("response.function_call_arguments.done", place, **named)
+        item |= {"arguments": arguments, "status": "completed"}
+        yield self._item_event("response.output_item.done", place)
+
     def _ask(self, part: ApprovalShown) -> Iterator[dict[str, Any]]:
         """Put the request for approval after the call, which is left incomplete."""
-        approval = part.approval
+        self._asks, approval = True, part.approval
         if part.call_id in self._places:
             yield from self._leave(self._places[part.call_id])
         place = len(self._output)
@@ -382,7 +462,7 @@ class _ResponseEncoder:
             response["error"] = {"code": str(failure.code), "message": failure.message}
         elif part.stop_reason == "length":
             status, response["incomplete_details"] = "incomplete", {"reason": "max_output_tokens"}
-        elif view.status == "running" or (all(wait.kind != "approval" for wait in view.waits) and view.waits):
+        elif view.status == "running" or (view.waits and not self._asks):
             status, response["incomplete_details"] = "incomplete", {"reason": "waiting"}
         response["status"] = status
         response["completed_at"] = response["created_at"] if status == "completed" else None
@@ -437,10 +517,10 @@ def _response(asked: CreateResponse, response_id: str, created_at: int) -> dict[
         "conversation": None if name is None else {"id": name},
         "instructions": asked.instructions,
         "error": None,
-        "tools": [],
-        "tool_choice": "auto",
+        "tools": [msgspec.to_builtins(one) for one in asked.tools or ()],
+        "tool_choice": msgspec.to_builtins(asked.tool_choice or "auto"),
         "truncation": "disabled",
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": asked.parallel_tool_calls is not False,
         "text": {"format": {"type": "text"}},
         "top_p": 1.0 if asked.top_p is None else asked.top_p,
         "presence_penalty": 0.0,

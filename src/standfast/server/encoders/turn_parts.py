@@ -15,7 +15,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -108,6 +108,15 @@ class ApprovalShown:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionCallShown:
+    """A call of a function that the client runs. It brings the output under *token*."""
+
+    token: str
+    name: str
+    arguments: Json
+
+
+@dataclass(frozen=True, slots=True)
 class TurnShown:
     """The last part: the turn has ended, or waits. `blocked` says why it cannot run in this process."""
 
@@ -117,14 +126,28 @@ class TurnShown:
 
 
 TurnPart = (
-    TextAdded | ReasoningAdded | TextVoided | ReplyShown | CallShown | ResultShown | ApprovalShown | TurnShown
+    TextAdded
+    | ReasoningAdded
+    | TextVoided
+    | ReplyShown
+    | CallShown
+    | ResultShown
+    | ApprovalShown
+    | FunctionCallShown
+    | TurnShown
 )
 
 
 class TurnParts:
-    """The parts of one turn, for one reader."""
+    """The parts of one turn, for one reader.
 
-    def __init__(self, call: Call, session: Session[Any], turn_id: str) -> None:
+    *functions* are the reader's own, by the names that the model calls: their calls are shown to it as such.
+    """
+
+    def __init__(
+        self, call: Call, session: Session[Any], turn_id: str, functions: Mapping[str, str] | None = None
+    ) -> None:
+        self._functions = functions or {}
         self._runtime = call.runtime
         self._session = session
         self.turn_id = turn_id
@@ -174,6 +197,10 @@ class TurnParts:
             for part in self._show_call(_call_of(approval)):
                 yield part
             yield ApprovalShown(self._call_id(approval.call_id), approval)
+        for wait in waits_of(record):
+            called = self._calls.get(wait.call_id)
+            if wait.kind == "completion" and called is not None and called.name in self._functions:
+                yield FunctionCallShown(wait.wait_id, self._functions[called.name], _arguments(called))
         view = view_record(record, await messages_of_turn(self._runtime.store, record))
         yield TurnShown(view, self._stop_reason, self._blocked)
 
@@ -254,6 +281,8 @@ class TurnParts:
     def _show_call(self, call: ToolCall) -> Iterator[TurnPart]:
         if call.call_id not in self._calls:
             self._calls[call.call_id] = call
+            if call.name in self._functions:
+                return
             reply_id = self._reply_id(max(0, self._replies - 1))
             yield CallShown(self._call_id(call.call_id), reply_id, call.name, _arguments(call))
 
@@ -261,6 +290,8 @@ class TurnParts:
         call = self._calls.get(call_id)
         if call is not None and call_id not in self._settled:
             self._settled.add(call_id)
+            if call.name in self._functions:
+                return
             yield ResultShown(self._call_id(call_id), call.name, _arguments(call), value, error)
 
     def _reply_id(self, number: int) -> str:

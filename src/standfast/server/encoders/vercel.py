@@ -28,7 +28,7 @@ from standfast.server.calls import Call, Route
 from standfast.server.credentials import Scope
 from standfast.server.encoders.ag_ui import AgentQuery, ForeignId
 from standfast.server.encoders.conversations import (
-    answer_approvals,
+    answer_waits,
     open_conversation,
     prompt_of,
     read_data_url,
@@ -83,7 +83,7 @@ async def send_ui_message(call: Call) -> EventStream:
                 "the last message is the assistant's, and it has no response to an approval request",
                 hint="send a message of the user",
             )
-        parts, after = await answer_approvals(call, session, answers)
+        parts, after = await answer_waits(call, session, answers)
         return _stream(call, parts, after)
     after = await session.cursor()
     turn = await start_turn(call, session, prompt_of(_prompt(last)), key=f"ui-message:{last.id}")

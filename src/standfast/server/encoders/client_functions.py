@@ -1,0 +1,150 @@
+"""Functions that a client defines in its request and runs itself, as tools of the session.
+
+Theory of operation
+-------------------
+The functions of a request are laid over the session's tools. A call of one waits for its completion from
+outside, so the turn parks, on disk, like one that waits for any other system. The response has the call, with
+the completion's token as its id. The client's next request brings the output under that id: it completes the
+call, and the same turn continues.
+
+Rules
+-----
+1. A function cannot have the name of a tool of the agent: the agent's tools run where their author put them.
+2. The functions hold for the turn that the request begins or continues. The next request brings them again.
+3. They are known to the process that serves the request. If it dies while the turn runs, the turn continues
+   without them; if it dies while the turn waits for the client, the request with the output brings them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from standfast.errors import InvalidArgument, TokenNotFound
+from standfast.model.canonical import Json
+from standfast.model.capability import Capability, SideEffect, ToolCallContext
+from standfast.model.session import TurnRecord
+from standfast.runtime.agent_session import Session
+from standfast.server.calls import Call
+from standfast.server.tenants import owner_of
+from standfast.tools.context import CompleteLater, RunContext
+from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.tool_table import StaticTools
+
+TOKEN_PREFIX: Final = "cpl_"  # noqa: S105 (the form of a token, none itself)
+_OWNER: Final = "the client"
+
+
+class ClientFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function of a client. `strict` changes nothing: arguments are always checked against the schema."""
+
+    name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_-]{0,63}$")]
+    description: str | None = None
+    parameters: dict[str, Json] | None = None
+    strict: bool | None = None
+
+    @property
+    def tool_name(self) -> str:
+        """The name under which the model calls it: tools have no hyphens."""
+        return self.name.replace("-", "_")
+
+
+class ClientFunctions(StaticTools):
+    """The functions of one client as a source of tools."""
+
+    def __init__(self, functions: tuple[ClientFunction, ...]) -> None:
+        self.functions = functions
+        super().__init__(_tool(one) for one in functions)
+
+
+def _tool(function: ClientFunction) -> RegisteredTool:
+    contract = Capability(
+        name=function.tool_name,
+        description=function.description or "",
+        input_schema={"type": "object", **(function.parameters or {})},
+        side_effect=SideEffect.EXTERNAL_SYSTEM,
+        idempotent=True,  # the handler only waits, under the same token each time
+    )
+    return RegisteredTool(
+        contract, _wait_for_client, async_mode=True, owner=_OWNER, wants_context=True, loop="runtime"
+    )
+
+
+async def _wait_for_client(ctx: RunContext[Any], call: ToolCallContext) -> CompleteLater:
+    return CompleteLater(ctx.completion_token())
+
+
+async def offer_functions(call: Call, session: Session[Any], functions: Iterable[ClientFunction]) -> None:
+    """Let the session's model call these functions of the client, and no others of a client."""
+    given = tuple(functions)
+    live = call.runtime.live(session.session_id)
+    overlay = live.setup.overlay
+    known = next((one for one in overlay.providers if isinstance(one, ClientFunctions)), None)
+    if given == (() if known is None else known.functions):
+        return
+    agent = call.server.agents.get((await session.head()).agent)
+    names = [one.tool_name for one in given]
+    for name in names:
+        if names.count(name) > 1 or (agent is not None and name in agent.registry):
+            raise InvalidArgument(
+                f"there are two functions {name!r}",
+                hint="the agent has tools of its own: choose another name",
+            )
+    others = tuple(one for one in overlay.providers if one is not known)
+    added = (ClientFunctions(given),) if given else ()
+    await session.tools.set_context_overlay(msgspec.structs.replace(overlay, providers=(*others, *added)))
+
+
+def function_names(call: Call, session_id: str) -> dict[str, str]:
+    """Return the client's names of the functions of a session, by the names that its model calls."""
+    providers = call.runtime.live(session_id).setup.overlay.providers
+    return {
+        one.tool_name: one.name
+        for provider in providers
+        if isinstance(provider, ClientFunctions)
+        for one in provider.functions
+    }
+
+
+def choice_settings(
+    choice: str | None, functions: Iterable[ClientFunction], parallel: bool | None
+) -> dict[str, Json]:
+    """Return the model's settings for a request's `tool_choice` and `parallel_tool_calls`."""
+    settings: dict[str, Json] = {}
+    if choice not in (None, "auto"):
+        by_name = {one.name: one.tool_name for one in functions}
+        if choice not in ("none", "required", *by_name):
+            raise InvalidArgument(f"tool_choice {choice!r} is not a function of this request")
+        settings["tool_choice"] = by_name.get(str(choice), choice)
+    if parallel is not None:
+        settings["parallel_tool_calls"] = parallel
+    return settings
+
+
+async def turn_of_tokens(call: Call, tokens: Iterable[str]) -> tuple[TurnRecord, Session[Any]]:
+    """Return the turn that the calls under *tokens* belong to, and its session with its agent."""
+    turn_ids = {token: token.removeprefix(TOKEN_PREFIX).partition(".")[0] for token in tokens}
+    if len(set(turn_ids.values())) != 1:
+        raise InvalidArgument("the outputs are for several turns", hint="complete one turn at a time")
+    token, turn_id = next(iter(turn_ids.items()))
+    record = await call.runtime.store.turn(turn_id)
+    head = None if record is None else await call.runtime.store.head(record.session_id)
+    if record is None or head is None or owner_of(head) != call.tenant:
+        raise TokenNotFound(token)
+    agent = call.server.agents.get(record.agent)
+    return record, await call.runtime.session(record.session_id, agent=agent)
+
+
+def is_token(text: str) -> bool:
+    """Return whether the id of a call is one that this server gave to a client's function call."""
+    return text.startswith(TOKEN_PREFIX)
+
+
+def number_of_token(token: str) -> int:
+    """Return the number of the call under a token, which is `cpl_TURN.CALL-SECRET`."""
+    number = token.partition(".")[2].partition("-")[0]
+    if not (number.isascii() and number.isdigit() and len(number) < 10):
+        raise TokenNotFound(token)
+    return int(number)
