@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from stand_ins import Place, agent_of, asks, results, until
 
-from standfast import Agent, CodeProtocol, Runtime, Session, tool
+from standfast import Agent, CapabilityLimits, CodeProtocol, Runtime, Session, tool
 from standfast.errors import InvalidArgument, JournalNotKept, SessionExists, TurnNotFound
 from standfast.model.journal import EditedCall, JournalEdit, JournalStep
 from standfast.model.outcome import Finished
@@ -314,5 +314,93 @@ def test_spans_mark_waits_takeovers_and_what_was_replayed(place: Place) -> None:
             assert (spans["look"].body["replays"], spans["pay"].body.get("replays")) == (1, None)
             names = [one.name for one in records if one.kind == "event"]
             assert names == ["turn_began", "turn_parked", "turn_taken_up"]
+
+    asyncio.run(main())
+
+
+# Calls and cells
+
+
+def test_a_call_has_its_attempts_its_wait_and_its_result(place: Place) -> None:
+    """Ours: retries of a call are shown with its arguments, result, duration and approval."""
+    slow = [True]
+
+    @tool(
+        side_effect="external_system",
+        limits=CapabilityLimits(timeout_ms=250),
+        on_timeout="retry",
+        approval="manual",
+    )
+    async def pay(cents: int) -> str:
+        """Pay."""
+        if slow and slow.pop():
+            await asyncio.sleep(60)
+        return "paid"
+
+    async def main() -> None:
+        agent = agent_of(asks(("pay", {"cents": 5})), "end", tools=[pay], name="clerk")
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            waiting = await session.turn("go")
+            place.clock.advance(60)
+            await session.approve(waiting.waits[0].wait_id, decided_by="ada")
+            (found,) = (await session.call_history(waiting.turn_id)).values()
+            assert (found.call.name, found.call.arguments) == ("pay", {"cents": 5})
+            assert [one.outcome for one in found.attempts] == ["approval", "timed_out", "ok"]
+            assert found.attempts[1].began_ms - found.attempts[0].began_ms == 60_000
+            assert (found.settled, found.value, found.error) == (True, "paid", None)
+
+    asyncio.run(main())
+
+
+def test_the_calls_of_a_cell_are_below_the_cell(place: Place) -> None:
+    """Ours: calls that code makes have arguments and results, too."""
+
+    @tool(side_effect="none")
+    def order(order_id: str) -> dict[str, Any]:
+        """Look an order up."""
+        return {"id": order_id, "late": False}
+
+    code = CODE.format("one = order('A1')\ntwo = order('A2')")
+    coder = agent_of(code, "end", name="coder", tools=[order], protocol=CodeProtocol())
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session, turn_id = await ended_turn(runtime, coder)
+            found = await session.call_history(turn_id)
+            cell = next(one for one in found.values() if one.call.name == "run_code")
+            assert [one.value for one in cell.inner] == [
+                {"id": "A1", "late": False},
+                {"id": "A2", "late": False},
+            ]
+
+    asyncio.run(main())
+
+
+def test_a_cell_has_its_variables_before_and_after_it(place: Place) -> None:
+    """Ours: also of the first cell of a later turn, whose state an earlier turn left."""
+    replies = [CODE.format("a = 1"), CODE.format("b = a + 1\na = 5"), "end", CODE.format("c = b"), "end"]
+    coder = agent_of(*replies, name="coder", protocol=CodeProtocol())
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session, first = await ended_turn(runtime, coder)
+            second = (await session.turn("more")).turn_id
+            seen = []
+            for turn_id in (first, second):
+                for call_id in await session.call_history(turn_id):
+                    around = await session.cell_variables(turn_id, call_id)
+                    assert around.before is not None
+                    assert around.after is not None
+                    seen.append(
+                        [{one.name: one.text for one in side} for side in (around.before, around.after)]
+                    )
+            assert seen == [
+                [{}, {"a": "1"}],
+                [{"a": "1"}, {"a": "5", "b": "2"}],
+                [{"a": "5", "b": "2"}, {"a": "5", "b": "2", "c": "2"}],
+            ]
+            with pytest.raises(InvalidArgument):
+                await session.cell_variables(first, 99)
 
     asyncio.run(main())

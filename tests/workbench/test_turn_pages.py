@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from playwright.sync_api import Page, expect
 from workbench_stage import Workbench
@@ -74,3 +76,67 @@ def test_a_fork_continues_with_another_reply_of_the_model(stage: Workbench, page
     page.get_by_role("button", name="Fork after this input").click()
     page.wait_for_url(f"{stage.url}/sessions/reworded-*")
     expect(page.locator("#turns .prose")).to_have_text("another thing")
+
+
+def test_the_prompt_shows_what_the_model_received_and_what_has_changed(stage: Workbench, page: Page) -> None:
+    """Ours: by contributor, with a diff against the previous call and the part that the cache covers."""
+    stage.say("asked-of-model", "say hello")
+    stage.say("asked-of-model", 'call order {"order_id": "A1"}')
+    open_turn(page, stage, "asked-of-model", "prompt")
+    expect(page.locator("main")).to_contain_text("Model call 1 of 2")
+    expect(page.get_by_label("Tools", exact=True)).to_contain_text("order")
+    expect(page.get_by_label("Instructions", exact=True)).to_contain_text("Said by instructions")
+    expect(page.locator(".cover")).to_contain_text("The cache covered")
+    said = page.get_by_label("Messages", exact=True)
+    expect(said.locator(".said-part")).to_have_count(3)
+    expect(said.locator(".said-part").first).to_contain_text("as before")
+    page.get_by_role("link", name="Next").click()
+    expect(page.locator("main")).to_contain_text("Model call 2 of 2")
+    expect(said).to_contain_text('{"id": "A1", "cents": 1999, "days_late": 6}')
+    page.get_by_role("link", name="Changes").click()
+    added = page.locator("pre.diff ins")
+    expect(added.filter(has_text="result of order")).to_have_count(1)
+    expect(page.locator("pre.diff del")).to_have_count(0)
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="Save as JSON").click()
+    assert json.loads(saved.value.path().read_text())["messages"][0]["content"] == "say hello"
+
+
+def test_a_call_that_was_retried_tells_its_attempts(stage: Workbench, page: Page) -> None:
+    """Ours: tool calls with arguments, result, duration, retries and approval."""
+    stage.say("retried", 'call slow_once {"key": "retried"}')
+    page.goto(f"{stage.url}/sessions/retried")
+    call = page.locator("details.call").first
+    call.locator("summary").click()
+    expect(call.locator(".attempts")).to_contain_text("2 attempts, 1 retry")
+    expect(call.locator(".attempts li").first).to_contain_text("timed out")
+    expect(call).to_contain_text("at last")
+
+
+def test_a_cell_shows_its_calls_and_its_variables_before_and_after(stage: Workbench, page: Page) -> None:
+    """Ours: code cells with variables before and after, and each call with arguments and result."""
+    stage.say("varied", "a = 1\nfound = order('A1')", agent="coder")
+    stage.say("varied", "a = a + 1\nfound = order('B2')\nlast = order('C3')", agent="coder")
+    page.goto(f"{stage.url}/sessions/varied")
+    cell = page.locator(".cell").last
+    expect(cell.locator(".at-line")).to_have_count(2)
+    cell.get_by_text("Calls and variables").click()
+    rows = cell.locator("table.vars tbody tr")
+    expect(rows.filter(has_text="last")).to_have_text(
+        ["last–{'id': 'C3', 'cents': 1999, 'days_late': 6} dict"]
+    )
+    expect(rows.nth(0)).to_contain_text("1 int2 int")
+    expect(rows.locator("xpath=self::*[contains(@class, 'changed')]")).to_have_count(3)
+    made = cell.locator("details.call")
+    expect(made).to_have_count(2)
+    made.first.locator("summary").click()
+    expect(made.first).to_contain_text('"id": "B2"')
+
+
+def test_turns_of_a_fork_link_to_the_session_that_took_them(stage: Workbench, page: Page) -> None:
+    """Bug: the journal of a turn before a fork was looked for in the fork."""
+    stage.say("forked-from", 'call order {"order_id": "A1"}')
+    stage.run(stage.runtime.fork("forked-from", "forked-to"))
+    page.goto(f"{stage.url}/sessions/forked-to")
+    page.locator("#turns .turn header").last.get_by_role("link", name="journal").click()
+    expect(page.locator(".panel h2").first).to_contain_text("turn started")

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "server"))
 
 from server_stage import ServerStage, refund
 
-from standfast import Agent, ToolError, tool
+from standfast import Agent, CapabilityLimits, ToolError, tool
 from standfast.model.limits import Usage
 from standfast.model.message import ToolMessage, UserMessage, text_of
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, RequestedCall, TextArrived
@@ -54,6 +54,18 @@ def order(order_id: str) -> dict[str, Any]:
     return {"id": order_id, "cents": 1999, "days_late": 6}
 
 
+_TRIED: set[str] = set()
+
+
+@tool(side_effect="external_system", limits=CapabilityLimits(timeout_ms=300), on_timeout="retry")
+async def slow_once(key: str) -> str:
+    """Answer too late the first time."""
+    if key not in _TRIED:
+        _TRIED.add(key)
+        await asyncio.sleep(60)
+    return "at last"
+
+
 class WorkbenchModel:
     """Does what the user's message says: `say TEXT`, `call NAME JSON`, `calls JSON`, `stream N`, `hold`.
 
@@ -70,7 +82,8 @@ class WorkbenchModel:
         last = request.messages[-1]
         said = next(text_of(m.content) for m in reversed(request.messages) if isinstance(m, UserMessage))
         word, _, rest = said.partition(" ")
-        usage = Usage(input=1200, output=80, calls=1)
+        known = 800 if len(request.messages) > 1 else 0
+        usage = Usage(input=1200 - known, cache_read=known, output=80, calls=1)
         if isinstance(last, ToolMessage):
             shown = last.value if last.error is None else last.error.message
             yield ReplyEnded(text=f"The tool said: {shown}", usage=usage)
@@ -121,7 +134,12 @@ class Workbench(ServerStage):
     def __init__(self, home: Path, **options: Any) -> None:
         self.model = WorkbenchModel()
         agents = options.pop("agents", None) or [
-            Agent(self.model, name="clerk", tools=[order, refund]),
+            Agent(
+                self.model,
+                name="clerk",
+                instructions="You are a clerk of a shop.\n\nLook an order up before you refund it.",
+                tools=[order, refund, slow_once],
+            ),
             Agent(CodingModel(), name="coder", tools=[order, refund], protocol="code"),
         ]
         super().__init__(home, agents=agents, pages=PAGES, **options)

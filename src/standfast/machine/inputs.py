@@ -86,12 +86,13 @@ View = tuple[Keep | UserMessage | AssistantMessage | ToolMessage, ...]
 class CallPrepared(_Input, frozen=True, kw_only=True, tag="call_prepared"):
     """The plugins have prepared a model call.
 
-    `prompt` and `view` are None if nothing changes. `compaction` opens a frame before this turn, `switch` one
-    instead of the call.
+    `prompt` and `view` are None if nothing changes. `prompt_by` names who says each part of the prompt, with
+    its length. `compaction` opens a frame before this turn, `switch` one instead of the call.
     """
 
     number: int
     prompt: str | None = None
+    prompt_by: tuple[tuple[str, int], ...] = ()
     view: View | None = None
     compaction: FrameSwitch | None = None
     switch: FrameSwitch | None = None
@@ -99,7 +100,10 @@ class CallPrepared(_Input, frozen=True, kw_only=True, tag="call_prepared"):
 
 
 class ModelReplied(_Input, frozen=True, kw_only=True, tag="model_replied"):
-    """The model's whole reply. `raw` is all that it wrote, if `text` is only the prose of it."""
+    """The model's whole reply. `raw` is all that it wrote, if `text` is only the prose of it.
+
+    `request` is the digest of the `PromptRecord` of what the model was sent.
+    """
 
     text: str = ""
     raw: str | None = None
@@ -110,6 +114,7 @@ class ModelReplied(_Input, frozen=True, kw_only=True, tag="model_replied"):
     events: tuple[PluginNode, ...] = ()
     reasoning: tuple[Reasoning, ...] = ()
     response_id: str = ""
+    request: str = ""
 
 
 class ModelFailed(_Input, frozen=True, kw_only=True, tag="model_failed"):
@@ -122,6 +127,7 @@ class ModelFailed(_Input, frozen=True, kw_only=True, tag="model_failed"):
     retryable: bool = False
     retry_after_ms: int | None = None
     attempt: int = 1
+    request: str = ""
 
 
 class CallRuled(_Input, frozen=True, kw_only=True, tag="call_ruled"):

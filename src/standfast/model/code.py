@@ -72,6 +72,13 @@ class Variable(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
     text: str = ""
 
 
+class CellVariables(msgspec.Struct, frozen=True, kw_only=True):
+    """The variables before and after a cell; None if the state is not kept, or the cell has not ended."""
+
+    before: tuple[Variable, ...] | None
+    after: tuple[Variable, ...] | None
+
+
 RUN_CODE: Final = "run_code"
 """The name of the call that runs a cell."""
 

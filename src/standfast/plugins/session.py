@@ -42,6 +42,7 @@ from standfast.plugins.plugin import (
     loop_of,
 )
 from standfast.plugins.plugin_states import CallStage, PluginMemory, PluginStates, Report
+from standfast.plugins.prompt_records import PromptRecords
 from standfast.plugins.protocol import (
     AssistantProseProjectorPlugin,
     CodeExecutorPlugin,
@@ -191,12 +192,18 @@ class PluginSession(PluginStates):
         return None
 
     async def collect_prompt_contributions(
-        self, ctx: contexts.PromptHookContext, at: Current
+        self, ctx: contexts.PromptHookContext, at: Current, by: dict[int, str] | None = None
     ) -> list[PromptContribution]:
-        """Return the contributions of plugins to the prompt, in order and without repetitions."""
+        """Return the contributions of plugins to the prompt, in order and without repetitions.
+
+        *by* gets the plugin of each of them, by the contribution's identity.
+        """
         found: list[PromptContribution] = []
         for hook in self._hooks["prompt_contributor"]:
-            found.extend(answers.read_contributions(hook, await at.call(hook, ctx)))
+            said = answers.read_contributions(hook, await at.call(hook, ctx))
+            found.extend(said)
+            if by is not None:
+                by.update({id(one): hook.plugin_id for one in said})
         return ordered(found)
 
     # Turns and calls
@@ -512,6 +519,7 @@ class PluginHost:
         self.report = report
         self.shared_artifact: tuple[object, Any] = (None, None)
         """The catalog that sessions with the same tools share, and the registry's settings it is made of."""
+        self.prompt_records = PromptRecords()
         self._read_attachment = read_attachment
         self._hosts_of = hosts_of
 

@@ -35,6 +35,7 @@ from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot, 
 from standfast.model.session import SessionPolicy
 from standfast.plugins.contexts import ToolCatalogContext
 from standfast.plugins.plugin_states import ExecutionMemory, state_record
+from standfast.plugins.prompt_records import NamedLayers
 from standfast.plugins.protocol import (
     CodeFunctions,
     ProtocolBuildInput,
@@ -105,6 +106,7 @@ class SessionContext:
         self._catalogs: OrderedDict[CatalogKey, CatalogArtifact] = OrderedDict()
         self._words: tuple[SessionPolicy | None, Overlay, tuple[PromptContribution, ...]]
         self._words = (None, NO_OVERLAY, ())
+        self._named: tuple[SessionPolicy | None, Overlay, NamedLayers] = (None, NO_OVERLAY, ())
         self._prompts: OrderedDict[tuple[PromptContribution, ...], str] = OrderedDict()
         contributions = plugins.contributions
         self._executor = plugins.code_executor
@@ -270,10 +272,8 @@ class SessionContext:
         """Return a function that renders the prompt of one turn with the contributions of plugins."""
         policy, overlay, own = self._words
         if turn is not None or policy is not self.policy or overlay is not self.overlay:
-            words = self.policy.instructions
-            said = (PromptContribution(content=words, slot=PromptSlot.INTRO),) if words else ()
-            layers = [PromptLayer(contributions=said), PromptLayer(contributions=self.overlay.contributions)]
-            own = tuple(layered([*self._layers, *layers, *(() if turn is None else (turn,))]))
+            layers = [layer for _, layer in self.named_layers()]
+            own = tuple(layered([*layers, *(() if turn is None else (turn,))]))
             if turn is None:
                 self._words = (self.policy, self.overlay, own)
 
@@ -287,6 +287,20 @@ class SessionContext:
             return found
 
         return render
+
+    def named_layers(self) -> NamedLayers:
+        """Return the layers of the session's prompt, lowest first, with the names of who says them."""
+        policy, overlay, layers = self._named
+        if policy is not self.policy or overlay is not self.overlay:
+            words = self.policy.instructions
+            said = (PromptContribution(content=words, slot=PromptSlot.INTRO),) if words else ()
+            layers = (
+                *zip(("runtime", "agent"), self._layers, strict=True),
+                ("instructions", PromptLayer(contributions=said)),
+                ("host", PromptLayer(contributions=self.overlay.contributions)),
+            )
+            self._named = (self.policy, self.overlay, layers)
+        return layers
 
     def adopt(self, state: SessionState, frame: str) -> None:
         """Continue from the stored state."""

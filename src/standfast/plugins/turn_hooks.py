@@ -35,12 +35,14 @@ from standfast.model.message import AssistantMessage, AttachmentPart, Message, T
 from standfast.model.outcome import Ended
 from standfast.model.plugin_state import encode_entry, encode_state
 from standfast.model.prompt import PromptContribution
+from standfast.model.prompt_record import named_parts
 from standfast.model.ruling import NOTHING_SAID, CallRuling, Ruling
 from standfast.model.session import SessionHead
 from standfast.plugins import contexts, protocol
 from standfast.plugins.answers import read_switch
 from standfast.plugins.directives import Composed, compose, compose_call
 from standfast.plugins.plugin_states import STAGE, CallStage
+from standfast.plugins.prompt_records import NamedLayers
 from standfast.plugins.running import Current, described
 from standfast.plugins.runtime_services import Cost, RuntimeServices
 from standfast.plugins.session import answers_for_model
@@ -84,6 +86,8 @@ class TurnContext:
     settings: dict[str, Any] = dataclasses.field(init=False)
     preamble: protocol.TurnDriverPreamble = dataclasses.field(init=False)
     """The preamble of the turn's beginning; the catalog may have changed since."""
+    layers: NamedLayers = dataclasses.field(init=False)
+    """The layers of the prompt at the turn's beginning, without the turn's own."""
     render: Callable[[Sequence[PromptContribution]], str] = dataclasses.field(init=False)
     """Renders the prompt with the contributions of plugins."""
     instructions: str = dataclasses.field(init=False)
@@ -98,6 +102,7 @@ class TurnContext:
         self.turn_id = self.machine.turn_id
         self.settings = {**session.policy.settings, **self.machine.settings}
         self.preamble = session.artifact().preamble
+        self.layers = session.named_layers()
         self.render = session.renderer(self.machine.prompt_layer, self.preamble.prompt)
         self.instructions = self.render(())
         self.executor = session.plugins.code_executor
@@ -406,6 +411,8 @@ class TurnHooks:
         opened = compaction or machine.compaction
         base = (turn.history if opened is None else list(opened.seed)) + machine.messages
         shown, prompt = base, None
+        said: list[PromptContribution] = []
+        by: dict[int, str] = {}
         if hooks["context_transform"]:
             transform = contexts.TurnTransformContext(
                 **self._common,
@@ -418,18 +425,29 @@ class TurnHooks:
         if hooks["prompt_contributor"]:
             iteration = machine.account.model_calls + 1
             context = contexts.PromptHookContext(**self._common, iteration=iteration, host=hosts.prompt)
-            prompt = turn.render(await plugins.collect_prompt_contributions(context, at))
+            said = await plugins.collect_prompt_contributions(context, at, by)
+            prompt = turn.render(said)
         switch = None
         if answers_for_model(plugins.protocol_session):
             request = make_request(turn.render(()) if prompt is None else prompt, shown)
             switch = await self._switch(at, command, shown, request)
+        changed = prompt is not None and prompt != machine.prompt
         return CallPrepared(
             at_ms=0,
             number=command.number,
-            prompt=prompt if prompt != machine.prompt else None,
+            prompt=prompt if changed else None,
+            prompt_by=self._prompt_by([(by[id(one)], one) for one in said]) if changed else (),
             view=view_of(base, shown),
             compaction=compaction,
             switch=switch,
+        )
+
+    def _prompt_by(self, added: list[tuple[str, PromptContribution]]) -> tuple[tuple[str, int], ...]:
+        """Return who says each part of the prompt with what plugins *added*, and the length of each part."""
+        turn, own = self._turn, self._machine.prompt_layer
+        layers = turn.layers if own is None else (*turn.layers, ("turn", own))
+        return tuple(
+            (part.by, len(part.content)) for part in named_parts(layers, turn.preamble.prompt, added)
         )
 
     async def _compact(self, at: Current, command: PrepareCall) -> FrameSwitch | None:

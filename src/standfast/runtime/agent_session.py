@@ -43,7 +43,7 @@ from standfast.runtime.sessions.observation import (
 )
 from standfast.runtime.sessions.session_plugins import SessionPlugins, SessionTools, append_nodes
 from standfast.runtime.sessions.time_travel import find_journal, journal_steps
-from standfast.runtime.sessions.variables import stored_variables_view
+from standfast.runtime.sessions.variables import cell_variables_view, stored_variables_view
 from standfast.runtime.turn import Turn, TurnRequest, new_turn_id
 from standfast.tools.registered_tool import ARGS, from_native, is_positional
 from standfast.tools.tool_table import ToolProvider
@@ -51,6 +51,9 @@ from standfast.tools.tool_table import ToolProvider
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from standfast.model.call_history import CallHistory
+    from standfast.model.code import CellVariables
+    from standfast.model.prompt_record import ModelPrompt
     from standfast.model.trace_record import TraceRecord
 
 
@@ -464,6 +467,27 @@ class Session(Generic[Output, Deps]):
         `JournalNotKept` if the turn has ended and its journal is not kept (`Runtime(keep_journals=...)`).
         """
         return journal_steps(await find_journal(self._store, self.session_id, turn_id))
+
+    async def prompts(self, turn_id: str) -> list[ModelPrompt]:
+        """Return exactly what the model received in each call of a turn, with who said which part of it.
+
+        A call is listed once it has an outcome. `JournalNotKept` as for `journal`.
+        """
+        from standfast.runtime.sessions.prompts import model_prompts  # only readers of prompts need it
+
+        turn = await find_journal(self._store, self.session_id, turn_id)
+        return await model_prompts(self._store, await self.head(), turn)
+
+    async def call_history(self, turn_id: str) -> dict[int, CallHistory]:
+        """Return the calls of a turn by id, with every attempt, wait and result; `JournalNotKept`."""
+        from standfast.runtime.sessions.call_history import call_histories  # only readers of calls need it
+
+        return call_histories(await find_journal(self._store, self.session_id, turn_id))
+
+    async def cell_variables(self, turn_id: str, call_id: int) -> CellVariables:
+        """Return the variables before and after the cell *call_id* of a turn; `JournalNotKept`."""
+        turn = await find_journal(self._store, self.session_id, turn_id)
+        return await cell_variables_view(self._directory.services, turn, call_id)
 
     async def variables(self) -> tuple[Variable, ...]:
         """Return the variables of the session's code: names, types and short texts, as they are stored now.

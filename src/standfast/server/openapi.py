@@ -25,6 +25,7 @@ PATH_PATTERNS: Final = {
     "turn_id": "^[a-zA-Z0-9_-]{1,64}$",
     "approval_id": "^[a-zA-Z0-9_-]{1,64}$",
     "grant_id": "^[a-zA-Z0-9_-]{1,64}$",
+    "call_id": "^[0-9]{1,9}$",
     "snapshot_id": "^[a-zA-Z0-9_-]{1,80}$",
     "input_id": "^[a-zA-Z0-9_.:-]{1,160}$",
     "task_id": "^[a-zA-Z0-9_.:-]{1,128}$",

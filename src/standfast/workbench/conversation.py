@@ -14,6 +14,7 @@ import msgspec
 
 from standfast.errors import ErrorObject
 from standfast.model.approval import Approval
+from standfast.model.call_history import CallAttempt, CallHistory
 from standfast.model.capability import CallStatus
 from standfast.model.code import RUN_CODE, CellReport
 from standfast.model.limits import Usage
@@ -29,6 +30,7 @@ from standfast.model.message import (
 )
 from standfast.model.outcome import Finished, FrameSwitched, Stopped, Wait, Waiting
 from standfast.model.session import FrameOpened, Node, Payload, PluginNode, TurnEnded, TurnRecord
+from standfast.workbench.call_lines import MadeCall, find_lines
 from standfast.workbench.words import one_line, pretty
 
 _NO_USAGE: Final = Usage()
@@ -63,6 +65,7 @@ class CallView:
     files: tuple[FileView, ...] = ()
     approval: Approval | None = None
     progress: str = ""
+    attempts: tuple[CallAttempt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +120,10 @@ Item = Said | Replied | Noted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnItems:
-    """A turn, or nodes that were appended together outside of turns."""
+    """A turn, or nodes that were appended together outside of turns. `session_id`: whose turn it is."""
 
     turn_id: str
+    session_id: str = ""
     at_ms: int
     items: tuple[Item, ...]
     last_node: str
@@ -163,6 +167,7 @@ def _turn(
     ended = None if record is None or record.ended_at is None else record.ended_at - record.created_at
     return TurnItems(
         turn_id=turn_id,
+        session_id="" if record is None else record.session_id,
         at_ms=record.created_at if record is not None else nodes[0].at_ms,
         items=items_of([(node.id, node.payload) for node in nodes], turn_id, asked),
         last_node=nodes[-1].id,
@@ -293,6 +298,32 @@ def with_result(view: CallView, result: ToolMessage) -> CallView:
     )
 
 
+def history_view(known: CallHistory, approval: Approval | None = None) -> CallView:
+    """Return a call as the journal has it."""
+    call, record = known.call, known.record
+    state = "running"
+    if known.settled:
+        state = "ok" if known.error is None else "error"
+    elif known.attempts and known.attempts[-1].outcome in ("approval", "timer", "completion"):
+        state = "waiting"
+    if record is not None and record.status is not CallStatus.APPROVAL_PENDING:
+        state = str(record.status)
+    return CallView(
+        call_id=call.call_id,
+        name=call.name,
+        brief=brief_arguments(call),
+        arguments=_named_arguments(call),
+        raw=call.raw,
+        state=state,
+        value=known.value,
+        has_value=known.settled and known.error is None,
+        error=known.error,
+        duration_ms=None if record is None else record.duration_ms,
+        approval=approval,
+        attempts=known.attempts,
+    )
+
+
 def brief_arguments(call: ToolCall) -> str:
     """The arguments of a call on one line, as Python writes them."""
     if call.arguments is None and call.raw is not None:
@@ -360,21 +391,26 @@ def _report(value: Any) -> CellReport | None:
 def place_calls(
     code: str, made: Sequence[CallView]
 ) -> tuple[dict[int, tuple[CallView, ...]], tuple[CallView, ...]]:
-    """Return the calls by the line that made them, and those whose line is not known.
+    """Return the calls by the line that made them, and those whose line is not certain.
 
-    A call is placed if the code calls its name in one line only.
+    A call is placed if the code calls its name in one line only, or if its order among the calls leaves
+    one line.
     """
-    lines = code.strip("\n").split("\n")
-    places: dict[str, list[int]] = {}
+    code = code.strip("\n")
+    lines = code.split("\n")
+    found = find_lines(code, [MadeCall(call.name, call.brief) for call in made])
+    only: dict[str, int | None] = {}
     placed: dict[int, list[CallView]] = {}
     loose = []
-    for call in made:
-        if call.name not in places:
-            called = re.compile(rf"\b{re.escape(call.name)}\s*\(")
-            places[call.name] = [number for number, line in enumerate(lines, 1) if called.search(line)]
-        at = places[call.name]
-        if len(at) == 1:
-            placed.setdefault(at[0], []).append(call)
-        else:
+    for call, line in zip(made, found, strict=True):
+        if line is None:
+            if call.name not in only:
+                called = re.compile(rf"\b{re.escape(call.name)}\s*\(")
+                at = [number for number, text in enumerate(lines, 1) if called.search(text)]
+                only[call.name] = at[0] if len(at) == 1 else None
+            line = only[call.name]
+        if line is None:
             loose.append(call)
+        else:
+            placed.setdefault(line, []).append(call)
     return {line: tuple(calls) for line, calls in placed.items()}, tuple(loose)

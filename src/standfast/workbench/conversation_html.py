@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import htpy as h
 
 from standfast.model.approval import Approval
+from standfast.model.call_history import CallAttempt
 from standfast.workbench.conversation import (
     CallView,
     CellView,
@@ -22,7 +23,7 @@ from standfast.workbench.conversation import (
 )
 from standfast.workbench.markdown import render_markdown
 from standfast.workbench.parts import arguments_table, diff, error_text, state_badge, took, value_block, when
-from standfast.workbench.words import cost, duration, one_line, pretty, size, tokens
+from standfast.workbench.words import cost, count, duration, moment, one_line, pretty, size, tokens
 
 IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"})
 """The media types that are displayed; others are files to save."""
@@ -34,12 +35,15 @@ _STATES: Final = {
     "denied": "denied",
 }
 _MOST_LINES: Final = 400
+TURN_VIEWS: Final = ("waterfall", "prompt", "journal")
+"""The views of one turn, by the last part of their addresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """How a conversation is shown. `files` is the address of attachments; `forks` offers to fork.
 
+    `turn` is the address of the turn whose calls are shown, for what its journal knows about them.
     In a page without a server, `images` are the addresses of images by digest, and nothing is a link.
     """
 
@@ -49,6 +53,7 @@ class Options:
     images: Mapping[str, str] | None = None
     forks: bool = False
     whole: bool = False
+    turn: str = ""
 
     @property
     def links(self) -> bool:
@@ -60,11 +65,15 @@ def turn_html(turn: TurnItems, options: Options) -> h.Element:
     """Return a turn that has ended."""
     state = turn.state.partition(" ")[0]
     spent = cost(turn.usage)
+    if options.links and turn.state:
+        options = replace(
+            options, turn=f"/sessions/{turn.session_id or options.session_id}/turns/{turn.turn_id}"
+        )
     return h.section(".turn", id=f"turn-{turn.turn_id}")[
         h.header[
             h.a(href=f"#turn-{turn.turn_id}", class_="muted")[when(turn.at_ms, options.now_ms, " ago")],
             h.span(".end")[
-                bool(turn.state) and options.links and _turn_links(turn.turn_id, options),
+                [h.a(href=f"{options.turn}/{view}")[view] for view in TURN_VIEWS] if options.turn else None,
                 state == "stopped" and state_badge("stopped", turn.state.replace("_", " ")),
                 turn.usage.total > 0
                 and h.span(title="input and output tokens")[f"{tokens(turn.usage.total)} tokens"],
@@ -74,11 +83,6 @@ def turn_html(turn: TurnItems, options: Options) -> h.Element:
         ],
         [item_html(item, options) for item in turn.items],
     ]
-
-
-def _turn_links(turn_id: str, options: Options) -> h.Node:
-    path = f"/sessions/{options.session_id}/turns/{turn_id}"
-    return [h.a(href=f"{path}/waterfall")["waterfall"], h.a(href=f"{path}/journal")["journal"]]
 
 
 def item_html(item: Item, options: Options) -> h.Node:
@@ -168,7 +172,13 @@ def files_html(files: Sequence[FileView], options: Options) -> h.Node:
 
 def call_html(call: CallView, options: Options, node_id: str) -> h.Element:
     """A call in one line, which opens."""
-    return h.details(".call", id=f"c-{node_id}-{call.call_id}")[
+    loads = {
+        "hx-get": f"{options.turn}/calls/{call.call_id}",
+        "hx-trigger": "toggle once",
+        "hx-target": "find .history",
+    }
+    lacks_attempts = bool(options.turn) and not call.attempts
+    return h.details(".call", loads if lacks_attempts else {}, id=f"c-{node_id}-{call.call_id}")[
         h.summary[
             h.span(".name")[call.name],
             h.span(".brief", dir="auto")[call.brief],
@@ -191,6 +201,44 @@ def call_html(call: CallView, options: Options, node_id: str) -> h.Element:
             call.has_value
             and [h.p(".label")["Result"], value_block(call.value, label="Result", whole=options.whole)],
             files_html(call.files, options),
+            h.div(".history", hx_morph_skip_children=True)
+            if lacks_attempts
+            else bool(call.attempts) and attempts_html(call.attempts),
+        ],
+    ]
+
+
+_OUTCOMES: Final = {
+    "running": "runs",
+    "timed_out": "timed out",
+    "interrupted": "its process ended",
+    "approval": "asked a person",
+    "timer": "waited for a time",
+    "completion": "waited for a result from outside",
+    "ok": "has its result",
+    "error": "failed",
+    "timeout": "timed out",
+    "denied": "was denied",
+}
+
+
+def attempts_html(attempts: Sequence[CallAttempt]) -> h.Element:
+    """What happened to a call, attempt by attempt."""
+    ran = sum(one.outcome not in ("approval", "timer", "completion") for one in attempts)
+    retries = f", {count(ran - 1, 'retry', 'retries')}" if ran > 1 else ""
+    return h.div(".attempts")[
+        h.p(".label")[f"{count(ran, 'attempt')}{retries}"],
+        h.ol[
+            [
+                h.li[
+                    h.span[_OUTCOMES.get(one.outcome, one.outcome)],
+                    h.span(".muted")[
+                        f" {moment(one.began_ms)[11:19]}",
+                        one.ended_ms is not None and f", after {duration(one.ended_ms - one.began_ms)}",
+                    ],
+                ]
+                for one in attempts
+            ]
         ],
     ]
 
@@ -242,6 +290,16 @@ def cell_html(cell: CellView, options: Options, node_id: str) -> h.Element:
             and h.span(".muted")[f"… and {len(cell.lines) - _MOST_LINES:,} more lines"],
         ],
         _cell_end(cell, beside, options),
+        options.turn
+        and h.details(
+            ".more-of-cell",
+            hx_get=f"{options.turn}/calls/{cell.call_id}",
+            hx_trigger="toggle once",
+            hx_target="find .history",
+        )[
+            h.summary(".small")["Calls and variables"],
+            h.div(".history", hx_morph_skip_children=True)[h.p(".muted.small")["Loading…"]],
+        ],
     ]
 
 

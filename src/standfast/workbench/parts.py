@@ -29,6 +29,7 @@ STATES: Final = {
     "blocked": "Blocked",
 }
 _MOST_CHARS: Final = 2_000
+_MOST_COMPARED: Final = 4_000_000
 
 
 def icon(name: str) -> h.Element:
@@ -100,16 +101,48 @@ def value_text(value: Any) -> str:
     )
 
 
-def diff(before: str, after: str) -> h.Node:
-    """Two texts as lines that were taken out and put in; nothing if they are the same."""
+def diff(before: str, after: str, *, around: int | None = None) -> h.Node:
+    """Two texts as lines that were taken out and put in; nothing if they are the same.
+
+    With *around*, at most that number of equal lines is shown before and after each change.
+    """
     if before == after:
         return None
     old, new = before.splitlines(), after.splitlines()
     lines: list[h.Node] = []
-    for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+    for tag, i, j, k, m in _opcodes(old, new):
         if tag == "equal":
-            lines += [h.span["  ", line, "\n"] for line in old[i:j]]
+            lines += _equal(old[i:j], around, first=i == 0, last=j == len(old))
             continue
         lines += [h.del_["- ", line, "\n"] for line in old[i:j]]
         lines += [h.ins["+ ", line, "\n"] for line in new[k:m]]
-    return h.pre(".diff", tabindex="0", aria_label="Changes")[lines]
+    return h.pre(".diff", dir="auto", tabindex="0", aria_label="Changes")[lines]
+
+
+def _opcodes(old: list[str], new: list[str]) -> list[tuple[str, int, int, int, int]]:
+    """Compare what lies between the common beginning and the common end; long middles only as wholes."""
+    most = min(len(old), len(new))
+    head = next((place for place in range(most) if old[place] != new[place]), most)
+    most -= head
+    tail = next((place for place in range(most) if old[-1 - place] != new[-1 - place]), most)
+    left, right = old[head : len(old) - tail], new[head : len(new) - tail]
+    found = [("equal", 0, head, 0, head)] if head else []
+    if len(left) * len(right) > _MOST_COMPARED:
+        found.append(("replace", head, len(old) - tail, head, len(new) - tail))
+    else:
+        codes = SequenceMatcher(None, left, right, autojunk=False).get_opcodes()
+        found += [(tag, head + i, head + j, head + k, head + m) for tag, i, j, k, m in codes]
+    return [*found, ("equal", len(old) - tail, len(old), len(new) - tail, len(new))] if tail else found
+
+
+def _equal(lines: list[str], around: int | None, *, first: bool, last: bool) -> list[h.Node]:
+    """Equal lines; with *around*, those next to a change and how many others there are."""
+    shown: list[h.Node] = [h.span["  ", line, "\n"] for line in lines]
+    if around is None:
+        return shown
+    before, after = (0 if first else around), (0 if last else around)
+    left_out = len(lines) - before - after
+    if left_out < 2:
+        return shown
+    note = h.span(".muted")[f"  … {left_out:,} equal lines\n"]
+    return [*shown[:before], note, *shown[len(lines) - after :]]

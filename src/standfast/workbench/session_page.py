@@ -27,7 +27,7 @@ from standfast.server.credentials import Scope
 from standfast.server.sessions import cancel_session, create_session, fork_session
 from standfast.server.turns import read_content, start_turn
 from standfast.workbench.approvals_html import request_html
-from standfast.workbench.conversation_html import Options, item_html, turn_html
+from standfast.workbench.conversation_html import TURN_VIEWS, Options, item_html, turn_html
 from standfast.workbench.forms import FORM, field, read_form
 from standfast.workbench.live_turn import LiveTurn, current_items
 from standfast.workbench.parts import due, empty, error_text, state_badge, when
@@ -160,7 +160,12 @@ def current_html(now: SessionNow, live: LiveTurn, options: Options, decides: boo
     items = current_items(current, live, now.approvals)
     pending = {one.approval_id: one for one in now.approvals if one.state == "pending"}
     others = [wait for wait in current.waits if wait.wait_id not in pending]
-    inner = Options(now_ms=options.now_ms, session_id=options.session_id, files=options.files)
+    inner = Options(
+        now_ms=options.now_ms,
+        session_id=options.session_id,
+        files=options.files,
+        turn=f"/sessions/{options.session_id}/turns/{current.turn_id}",
+    )
     return h.section("#current.turn", aria_label="Current turn", aria_live="polite", aria_busy="false")[
         h.header[
             state_badge(current.state),
@@ -168,7 +173,7 @@ def current_html(now: SessionNow, live: LiveTurn, options: Options, decides: boo
             h.span(".end")[
                 [
                     h.a(href=f"/sessions/{options.session_id}/turns/{current.turn_id}/{view}")[view]
-                    for view in ("waterfall", "journal")
+                    for view in TURN_VIEWS
                 ]
             ],
         ],

@@ -44,7 +44,7 @@ async def waterfall_page(call: Call) -> Response:
     bars = bars_of(await session.spans(turn_id), failures=asked.failures)
     place = f"/sessions/{session.session_id}/turns/{turn_id}/waterfall"
     main = [
-        *await _top(call, turn_id, "waterfall"),
+        *await turn_top(call, turn_id, "waterfall"),
         h.nav(".row", aria_label="Filter")[
             h.a(".button", href=place, aria_current=None if asked.failures else "page")["All spans"],
             h.a(".button", href=f"{place}?failures=true", aria_current="page" if asked.failures else None)[
@@ -58,7 +58,7 @@ async def waterfall_page(call: Call) -> Response:
     return await page(call, title=f"Waterfall of {turn_id}", place="sessions", main=main)
 
 
-async def _top(call: Call, turn_id: str, current: str) -> list[h.Node]:
+async def turn_top(call: Call, turn_id: str, current: str) -> list[h.Node]:
     """The header of the session, and the views of the turn."""
     head = await call.head()
     now = await read_now(call.runtime, head.session_id)
@@ -66,6 +66,7 @@ async def _top(call: Call, turn_id: str, current: str) -> list[h.Node]:
     views = (
         (f"{path}#turn-{turn_id}", "Turn", ""),
         (f"{path}/turns/{turn_id}/waterfall", "Waterfall", "waterfall"),
+        (f"{path}/turns/{turn_id}/prompt", "Prompt", "prompt"),
         (f"{path}/turns/{turn_id}/journal", "Journal", "journal"),
     )
     return [
@@ -102,7 +103,7 @@ async def journal_page(call: Call) -> Response:
         files=f"/sessions/{session.session_id}/files",
     )
     main = [
-        *await _top(call, turn_id, "journal"),
+        *await turn_top(call, turn_id, "journal"),
         h.div(".travel")[
             h.nav(".steps", aria_label="Inputs of the journal")[
                 [

@@ -28,6 +28,7 @@ from standfast.model.code import RUN_CODE, CallMade, CellReport, Diagnostic, Eng
 from standfast.model.frame import FrameSwitch
 from standfast.model.limits import SessionLimits
 from standfast.model.message import AssistantMessage, InputPart, Message, ToolCall, ToolMessage, UserMessage
+from standfast.model.prompt_record import Reading
 from standfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse
 from standfast.ports.code_engine import CellEnd, Check
 from standfast.protocols.code.cell_finder import FoundCell, find_cells
@@ -324,6 +325,7 @@ class WrittenMessages:
 
     def __init__(self, language: Language) -> None:
         self._language = language
+        self.reading: Reading = "python" if language is Language.PYTHON else "typescript"
         self._known: list[Message] = []
         self._written: list[Message] = []
 

@@ -18,6 +18,7 @@ from standfast.model.code import RUN_CODE, USUAL_ENGINE, EngineName, Language, l
 from standfast.model.limits import SessionLimits
 from standfast.model.message import Message, RequestedCall
 from standfast.model.prompt import PromptContribution, PromptSlot
+from standfast.model.prompt_record import Reading
 from standfast.plugins.actions import PluginActionContext, action
 from standfast.plugins.contexts import PromptHookContext
 from standfast.plugins.hook import hook
@@ -326,6 +327,11 @@ class FencedCellCall(ModelCall):
             return ReadReply(reply.text, None, reply.calls)
         arguments = msgspec.json.encode({"code": cells[0].code}).decode()
         return ReadReply(prose, reply.text, (RequestedCall(name=RUN_CODE, arguments=arguments), *reply.calls))
+
+    @property
+    def reading(self) -> Reading:
+        executor = self._turn.executor
+        return executor.written.reading if isinstance(executor, CodeExecutor) else super().reading
 
     def shown_messages(self, messages: Sequence[Message]) -> list[Message]:
         executor = self._turn.executor

@@ -25,7 +25,9 @@ from standfast.model.message import (
     ToolMessage,
     UserMessage,
 )
+from standfast.model.prompt_record import Reading
 from standfast.plugins.contexts import StreamKind
+from standfast.plugins.prompt_records import PromptSource
 from standfast.plugins.turn_hooks import TurnContext, apply_view, reply_broken_off
 from standfast.ports import model_provider
 
@@ -65,7 +67,10 @@ class _WholeReplyFilter:
 
 
 class ModelCall:
-    """One attempt at one model call. A protocol overrides `make_filter`, `read` and `shown_messages`."""
+    """One attempt at one model call.
+
+    A protocol overrides `make_filter`, `read`, `shown_messages` and, with it, `reading`.
+    """
 
     def __init__(self, turn: TurnContext, number: int, key: str, attempt: int = 1) -> None:
         self._turn = turn
@@ -74,11 +79,13 @@ class ModelCall:
         self._attempt = attempt
         self._filter: StreamFilter | None = None
         self._shown_chars = 0
+        self._request = ""
+        """The digest of the request's `PromptRecord`."""
 
     async def run(self) -> ModelReplied | ModelFailed:
         turn = self._turn
         turn.show(ModelCallStarted(turn_id=turn.turn_id, number=self._number, attempt=self._attempt))
-        self._filter = self.make_filter()
+        self._filter, self._request = self.make_filter(), ""
         try:
             reply = await self._ask()
         except asyncio.CancelledError:
@@ -102,6 +109,7 @@ class ModelCall:
             stop_reason=reply.stop_reason,
             reasoning=reply.reasoning,
             response_id=reply.response_id,
+            request=self._request,
         )
 
     def make_filter(self) -> StreamFilter | None:
@@ -116,6 +124,11 @@ class ModelCall:
             return ReadReply(reply.text, None, reply.calls)
         prose = projector.project_assistant_prose(reply.text)
         return ReadReply(prose, None if prose == reply.text else reply.text, reply.calls)
+
+    @property
+    def reading(self) -> Reading:
+        """What `shown_messages` does, so that readers of the journal can do it again."""
+        return "" if self._turn.executor is None else "inputs_named"
 
     def shown_messages(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages as the model reads them."""
@@ -166,12 +179,30 @@ class ModelCall:
         if machine.prepared is not None and machine.prepared.view is not None:
             messages = apply_view(messages, machine.prepared.view)
         prompt = turn.instructions if machine.prompt is None else machine.prompt
-        stream = turn.model.stream(self.request(prompt, messages))
+        request = self.request(prompt, messages)
+        self._request = self._keep(request)
+        stream = turn.model.stream(request)
         try:
             return await turn.hooks.reply(_checked(await self._read(stream)))
         finally:
             if (close := getattr(stream, "aclose", None)) is not None:
                 await close()
+
+    def _keep(self, request: model_provider.ModelRequest) -> str:
+        """Keep what the request has besides the messages, if journals are kept; return the digest of it."""
+        turn = self._turn
+        if not turn.services.keeps_journals:
+            return ""
+        source = PromptSource(
+            turn.layers,
+            turn.preamble.prompt,
+            request.tools,
+            request.output_schema,
+            request.settings,
+            self.reading,
+        )
+        records = turn.session.plugins.host.prompt_records
+        return records.digest_of(source, turn.services.clock.boot_ms(), turn.hooks.keep_blob)
 
     async def _read(self, stream: AsyncIterator[model_provider.ModelDelta]) -> model_provider.ReplyEnded:
         """Read a reply up to its end, and show its pieces, which plugins may change before."""
@@ -224,6 +255,7 @@ class ModelCall:
             retryable=error.retryable,
             retry_after_ms=getattr(error, "retry_after_ms", None),
             attempt=self._attempt,
+            request=self._request,
         )
 
 

@@ -216,7 +216,7 @@ def _beginning(
             key = key_of(one, machine, place)
             journal.append(JournalEntry(key=key, kind="input", body=inputs.encode_input(one)))
             machine.feed(one)
-        journal += _states_after(turn.journal, number - 1)
+        journal += states_after(turn.journal, number - 1)
         replay(turn_id, first, tuple(journal))
     except InternalError as error:
         raise InvalidArgument(
@@ -281,7 +281,7 @@ def _edited(given: inputs.Input, edit: JournalEdit, cells: set[int]) -> inputs.I
     )
 
 
-def _states_after(journal: Sequence[JournalEntry], count: int) -> list[JournalEntry]:
+def states_after(journal: Sequence[JournalEntry], count: int) -> list[JournalEntry]:
     """Return the states that held after the first *count* inputs of a journal, and before the next one."""
     states: dict[str, JournalEntry] = {}
     seen = 0
