@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -241,7 +240,7 @@ def test_an_overlay_wins_in_a_session_that_has_switched_the_tool_off(memory: Pla
 
 
 def registered(name: str) -> RegisteredTool:
-    return dataclasses.replace(as_registered(named_tool(name)), owner="overlay")
+    return msgspec.structs.replace(as_registered(named_tool(name)), owner="overlay")
 
 
 def test_a_tool_that_is_covered_by_its_id_is_gone_under_its_old_name(memory: Place) -> None:

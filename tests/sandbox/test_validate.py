@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from standfast import BlockingSandbox, Capability, RegisteredTool, RunRequest, RunResult, tool
+from standfast.runtime.code_turns import SandboxFunctions
+from standfast.sandbox.monty.validate import Checkers, Validator
+from standfast.sandbox.monty.workers import MontyWorkers
+from standfast.sandbox.workers import Watchdog
 
 pytestmark = pytest.mark.slow
 
@@ -270,3 +276,42 @@ def test_the_checker_knows_parameters_by_keyword_alone_and_names_a_fault_once() 
         for code in ("pay('A', 5)", "pay('A', cents='5')", "pay()", "pya('A')"):
             assert len(box.validate(code).diagnostics) == 1, code
         assert box.validate("n = n + 1", inputs={"n": 1}).diagnostics == []
+
+
+def test_checks_share_one_loaded_checker_and_learn_nothing_from_each_other() -> None:
+    """Ours: the checker is loaded once; a check must not see the names of the one before it."""
+    workers = MontyWorkers(2)
+    checkers = Checkers(workers)
+    try:
+        with checkers.checker("") as first:
+            pass
+        with checkers.checker("") as second, checkers.checker("") as beside:
+            assert beside is not second
+        assert second is first
+        with checkers.checker("def f() -> int: ...\n") as other:
+            assert other is not second
+    finally:
+        checkers.close()
+        workers.close()
+    with BlockingSandbox() as box:
+        assert box.validate("known = 1\ndef f(n: int) -> int:\n    return n").status == "ok"
+        for code in ("known + 1", "f(1)", "class known: pass\nf"):
+            assert box.validate(code).status == "validation_error", code
+
+
+def test_a_checker_that_died_is_replaced() -> None:
+    """Ours: the kept worker may die while it is idle; that is not the fault of the next check."""
+    workers = MontyWorkers(2)
+    checkers = Checkers(workers)
+    with BlockingSandbox() as box:
+        validator = Validator(checkers, SandboxFunctions(box.registry), Watchdog())
+        try:
+            assert validator.check("1 + 1", (), 30_000) == []
+            kept = checkers._kept
+            assert kept is not None
+            os.kill(kept.pid, signal.SIGKILL)
+            assert [one.code for one in validator.check("1 + 'a'", (), 30_000)] == ["TYPE_ERROR"]
+            assert checkers._kept not in (None, kept)
+        finally:
+            checkers.close()
+            workers.close()

@@ -18,7 +18,7 @@ from standfast.errors import RecordCorrupt, SchemaTooNew, StoreError
 from standfast.model.approval import ApprovalState
 from standfast.model.plugin_state import decode_state
 from standfast.plugins.plugin_states import read_execution
-from standfast.protocols.code.executor import CodeMemory
+from standfast.protocols.code.memory import CodeMemory
 from standfast.store.sql import rows
 from standfast.store.sqlite import schema
 from standfast.store.sqlite.connection import find_damaged_page, is_checked, open_checked

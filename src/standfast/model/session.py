@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, ClassVar, Final, Literal
 
@@ -286,8 +285,7 @@ class Segment(HoldsSessionIds, frozen=True, kw_only=True, gc=False):
         return node_id(self.segment_id, len(self.entries) - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     """One entry of a session's graph."""
 
     id: str

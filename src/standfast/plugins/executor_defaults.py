@@ -6,7 +6,6 @@ cell again from its beginning if its turn waited.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -64,6 +63,8 @@ class CatalogFunctions:
         return (self._own.get(name) or self._resolve(name)).async_mode
 
     def suggest(self, name: str) -> str | None:
+        import difflib  # only wrong code needs it
+
         close = difflib.get_close_matches(name, list(self.names()), n=3, cutoff=0.6)
         return f"did you mean {', '.join(f'{one}()' for one in close)}?" if close else None
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -109,8 +108,7 @@ class RuntimeSettings(msgspec.Struct, frozen=True):
     keep_journals_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeServices:
+class RuntimeServices(msgspec.Struct, frozen=True, kw_only=True):
     """Made when a runtime opens, and closed with it. `home` is the runtime's own event loop."""
 
     store: SessionStore
@@ -123,18 +121,18 @@ class RuntimeServices:
     rules: RuleEvaluator
     tracer: TraceRecorder | None = None
     probe: PhaseProbe | None = None
-    system: PromptLayer = field(default_factory=PromptLayer)
+    system: PromptLayer = msgspec.field(default_factory=PromptLayer)
     """The part of the system prompt that all agents share."""
     deps: Any = None
     """Makes the deps of turns whose agent has no factory of its own."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    threads: DaemonThreads = field(default_factory=lambda: DaemonThreads("standfast-turns"))
-    loops: LoopThreads = field(default_factory=lambda: LoopThreads("standfast-loop"))
+    threads: DaemonThreads = msgspec.field(default_factory=lambda: DaemonThreads("standfast-turns"))
+    loops: LoopThreads = msgspec.field(default_factory=lambda: LoopThreads("standfast-loop"))
     """Where coroutines of tools and plugins run."""
-    watchers: list[Callable[[str, Event], None]] = field(default_factory=list)
+    watchers: list[Callable[[str, Event], None]] = msgspec.field(default_factory=list)
     """Called with the session and the event for each live event of this process."""
-    stalls: StallWatch = field(default_factory=StallWatch)
-    home: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    stalls: StallWatch = msgspec.field(default_factory=StallWatch)
+    home: asyncio.AbstractEventLoop = msgspec.field(default_factory=asyncio.get_running_loop)
 
     @property
     def keeps_journals(self) -> bool:

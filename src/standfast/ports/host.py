@@ -16,8 +16,9 @@ Rules
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from standfast.model.canonical import Json
 from standfast.model.capability import ToolAvailability, ToolState
@@ -46,16 +47,14 @@ TaskCancel = Callable[[], Awaitable[None]]
 """Ends a task that runs outside the runtime."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionTurnHandle:
+class SessionTurnHandle(msgspec.Struct, frozen=True):
     """A turn that was started, and its events, which need not be read."""
 
     turn_id: str
     events: AsyncIterator[Event]
 
 
-@dataclass(frozen=True, slots=True)
-class DirectLlmCompletion:
+class DirectLlmCompletion(msgspec.Struct, frozen=True):
     """A whole reply and its usage: one call, with its cost if that is known."""
 
     response: ReplyEnded

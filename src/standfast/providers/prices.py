@@ -17,7 +17,6 @@ import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from decimal import ROUND_CEILING, Decimal
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -196,7 +195,8 @@ def _read(given: PriceTable | str | os.PathLike[str] | None) -> dict[str, Price]
     if isinstance(given, (str, os.PathLike)):
         source = os.fspath(given)
         try:
-            table = msgspec.json.decode(Path(given).expanduser().read_bytes())
+            with open(os.path.expanduser(given), "rb") as file:
+                table = msgspec.json.decode(file.read())
         except (OSError, msgspec.DecodeError) as error:
             raise NotConfigured(f"the prices in {source} cannot be read: {error}") from None
     try:

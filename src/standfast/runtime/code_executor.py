@@ -37,8 +37,7 @@ from standfast.ports.code_engine import (
     CellStep,
     CodeEngine,
 )
-from standfast.protocols.code.executor import STATE_VERSION, CodeMemory, read_memory
-from standfast.protocols.code.running_cell import Suspended
+from standfast.protocols.code.memory import STATE_VERSION, CodeMemory, Suspended, read_memory
 from standfast.protocols.standard.cells import RunningCell, kept_report
 from standfast.sandbox.run_errors import calls_error, wall_error
 

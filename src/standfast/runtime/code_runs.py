@@ -55,7 +55,6 @@ from standfast.model.session import SANDBOX_AGENT, CodeSettings, SessionHead, Se
 from standfast.plugins.plugin_states import read_execution
 from standfast.ports.code_engine import SLEEP
 from standfast.ports.session_store import Begun, NewTurn, QueuedInput, Save, SessionStore, Takeover
-from standfast.protocols.code.values import cells_of
 from standfast.runtime.code_sessions import (
     CodeSession,
     CodeSessions,
@@ -71,10 +70,8 @@ from standfast.runtime.sessions.approvals import (
     get_approval,
     list_approvals,
 )
-from standfast.runtime.sessions.materialize import journaled_states
-from standfast.runtime.sessions.observation import messages_of_turn
-from standfast.sandbox.monty.validate import too_slow
-from standfast.sandbox.run_errors import cancelled_error, under_way_error
+from standfast.runtime.sessions.stored_states import journaled_states
+from standfast.sandbox.run_errors import cancelled_error, too_slow, under_way_error
 from standfast.sandbox.snapshots import PausedTurn
 from standfast.tools.settlement import request_digest, settle_failure
 from standfast.tools.threads import run_blocking
@@ -242,6 +239,9 @@ class CodeRuns:
 
     async def _stored_result(self, session: CodeSession, record: TurnRecord) -> RunResult:
         """Rebuild the result of a turn that has ended from the session's history."""
+        from standfast.protocols.code.values import cells_of  # few runs are repeated
+        from standfast.runtime.sessions.observation import messages_of_turn
+
         summary, session_id = record.summary, session.head.session_id
         assert summary is not None
         cell = next(iter(cells_of(await messages_of_turn(self._store, record))), None)

@@ -36,7 +36,7 @@ from standfast.plugins.runtime_services import RuntimeSettings
 from standfast.ports.code_engine import SLEEP
 from standfast.ports.session_store import Begun, Blob, JournalEntry, SessionStore, Takeover
 from standfast.ports.trace import UNDER
-from standfast.protocols.code.own_functions import run_code
+from standfast.protocols.code.cell_tool import run_code
 from standfast.protocols.standard.host import StandardHost
 from standfast.runtime.code_executor import SandboxExecutor
 from standfast.sandbox.engine_kinds import CodeEngines, SandboxConfig, kind_of
@@ -48,7 +48,6 @@ from standfast.tools.dispatch import Dispatcher
 from standfast.tools.no_host import NO_HOST
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import ToolRegistry
-from standfast.tools.stubs import stub_text
 from standfast.tools.threads import BlockingLoop, DaemonThreads, run_blocking
 
 if TYPE_CHECKING:
@@ -105,6 +104,8 @@ class SandboxFunctions:
         return tool is not None and tool.async_mode
 
     def stubs(self) -> str:
+        from standfast.tools.stubs import stub_text  # only checks need it
+
         return stub_text(self._registry)
 
 

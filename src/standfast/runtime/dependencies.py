@@ -21,7 +21,6 @@ import inspect
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import msgspec
@@ -111,14 +110,13 @@ Deps = TypeVar("Deps")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DepsContext:
+class DepsContext(msgspec.Struct, frozen=True, kw_only=True):
     """The turn that a deps factory is asked for; `metadata` is its session's, or that of the parent's."""
 
     session_id: str
     turn_id: str
     agent: str
-    metadata: Mapping[str, Json] = field(default_factory=dict)
+    metadata: Mapping[str, Json] = msgspec.field(default_factory=dict)
     parent_session_id: str | None = None
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -99,7 +98,7 @@ async def _run_frames(live: LiveSession, turn: Turn[Any], limits: UsageLimits) -
             )
             turn.continue_as(new_turn_id(), request)
             last = await live.run(turn)
-            result = replace(
+            result = msgspec.structs.replace(
                 last,
                 usage=result.usage + last.usage,
                 calls=result.calls + last.calls,

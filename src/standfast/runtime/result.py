@@ -6,8 +6,9 @@ A type checker knows what a result holds once `status` has been compared: `outpu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Generic, Literal, TypeVar, Union
+
+import msgspec
 
 from standfast.errors.codes import ErrorObject
 from standfast.model.capability import ExternalCallRecord
@@ -19,8 +20,7 @@ Output = TypeVar("Output")
 Output_co = TypeVar("Output_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TurnFacts:
+class _TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What every result holds. `messages` are those of this turn, the user's own included."""
 
     turn_id: str
@@ -45,8 +45,7 @@ class _TurnFacts:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedTurn(_TurnFacts, Generic[Output_co]):
+class FinishedTurn(_TurnFacts, Generic[Output_co], frozen=True, kw_only=True):
     """A turn that ended with an answer: `output` is text, or a value of the agent's `output_type`."""
 
     status: ClassVar[Literal["finished"]] = "finished"
@@ -60,8 +59,7 @@ class FinishedTurn(_TurnFacts, Generic[Output_co]):
         return self.outcome.text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameSwitchedTurn(_TurnFacts):
+class FrameSwitchedTurn(_TurnFacts, frozen=True, kw_only=True):
     """A turn that ended by opening a new frame, in which a turn of its own continues the work."""
 
     status: ClassVar[Literal["frame_switched"]] = "frame_switched"
@@ -70,8 +68,7 @@ class FrameSwitchedTurn(_TurnFacts):
     outcome: FrameSwitched
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingTurn(_TurnFacts):
+class WaitingTurn(_TurnFacts, frozen=True, kw_only=True):
     """A turn that is paused until one of its `waits` ends."""
 
     status: ClassVar[Literal["waiting"]] = "waiting"
@@ -85,8 +82,7 @@ class WaitingTurn(_TurnFacts):
         return self.outcome.waits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoppedTurn(_TurnFacts):
+class StoppedTurn(_TurnFacts, frozen=True, kw_only=True):
     """A turn that ended without an answer: cancelled, out of budget, refused by its provider and so on."""
 
     status: ClassVar[Literal["stopped"]] = "stopped"

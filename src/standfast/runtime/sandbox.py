@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import msgspec
@@ -80,8 +79,7 @@ class RunSettings(CheckSettings, total=False):
     idempotency_key: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxOptions:
+class SandboxOptions(msgspec.Struct, frozen=True):
     """The settings of a sandbox.
 
     `tools` are functions, ideally made with `@tool`. `mounts` map virtual paths to directories or `Mount`s.
@@ -95,24 +93,24 @@ class SandboxOptions:
     """
 
     tools: Iterable[AnyTool[None]] = ()
-    mounts: Mounts = field(default_factory=dict)
+    mounts: Mounts = msgspec.field(default_factory=dict)
     allow_hosts: Sequence[str] = ()
     allow_private_hosts: bool = False
-    limits: SessionLimits = field(default_factory=SessionLimits)
+    limits: SessionLimits = msgspec.field(default_factory=SessionLimits)
     data_dir: str | os.PathLike[str] | None = None
     approval_ttl_s: float = 24 * 3600
     workers: int | None = None
     language: Language | str = Language.PYTHON
     engine: str | None = None
     packages: Sequence[str] = ()
-    host: Mapping[str, Json] = field(default_factory=dict)
-    clock: Clock = field(default_factory=SystemClock)
+    host: Mapping[str, Json] = msgspec.field(default_factory=dict)
+    clock: Clock = msgspec.field(default_factory=SystemClock)
     trace: TraceSink | Sequence[TraceSink] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.limits, SessionLimits):
-            object.__setattr__(self, "limits", limits_over(SessionLimits(), self.limits or {}))
-        object.__setattr__(self, "language", as_language(self.language))
+            msgspec.structs.force_setattr(self, "limits", limits_over(SessionLimits(), self.limits or {}))
+        msgspec.structs.force_setattr(self, "language", as_language(self.language))
         if self.engine is not None and kind_of(self.engine).language != self.language:
             raise InvalidArgument(
                 f"{self.engine} runs {kind_of(self.engine).language}, not {self.language}",

@@ -18,8 +18,9 @@ from __future__ import annotations
 import importlib.util
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from standfast.errors import CodeExecutionUnavailable, InvalidArgument
 from standfast.model.canonical import Json
@@ -28,7 +29,6 @@ from standfast.model.limits import SessionLimits
 from standfast.ports.clock import Clock, SystemClock
 from standfast.ports.code_engine import CodeEngine
 from standfast.ports.trace import TraceSink
-from standfast.sandbox.quickjs.build import GuestMissing
 
 if TYPE_CHECKING:
     from standfast.sandbox.monty.workers import MontyWorkers
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 GROUP: Final = "standfast.engines"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine is opened with.
 
     `capacity` is the number of worker processes, `packages` are those that guest code may import. `workers`
@@ -50,8 +49,7 @@ class EngineSettings:
     engine: Callable[[str], CodeEngine]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineKind:
+class EngineKind(msgspec.Struct, frozen=True, kw_only=True):
     """An engine that can be asked for by name.
 
     `version` names the build: a session that another build has stored is refused. `open` raises
@@ -172,8 +170,7 @@ def kind_of(name: str) -> EngineKind:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class OpenEngine:
+class OpenEngine(msgspec.Struct, frozen=True):
     """An engine and its version, as in `EngineKind`."""
 
     version: str
@@ -213,6 +210,8 @@ class CodeEngines:
 
     def build(self, name: str) -> str:
         """Return the engine of this name with its build; without the build if it cannot run here."""
+        from standfast.sandbox.quickjs.build import GuestMissing
+
         try:
             kind = find_kind(name)
             return name if kind is None else f"{name} {kind.version()}"
@@ -235,8 +234,7 @@ class CodeEngines:
             engine.cells.close()
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxConfig:
+class SandboxConfig(msgspec.Struct, frozen=True):
     """`host` describes this process's tools to a process that resumes its waiting runs.
 
     `engine` runs the sessions of its language; by default an existing session runs on its own engine, and a
@@ -244,13 +242,13 @@ class SandboxConfig:
     """
 
     snapshot_key: bytes
-    limits: SessionLimits = field(default_factory=SessionLimits)
+    limits: SessionLimits = msgspec.field(default_factory=SessionLimits)
     approval_ttl_ms: int = 24 * 3600 * 1000
     workers: int = 8
     engine: str | None = None
     packages: tuple[str, ...] = ()
     max_code_bytes: int = 256 << 10
     max_input_bytes: int = 16 << 20
-    clock: Clock = field(default_factory=SystemClock)
-    host: dict[str, Json] = field(default_factory=dict)
+    clock: Clock = msgspec.field(default_factory=SystemClock)
+    host: dict[str, Json] = msgspec.field(default_factory=dict)
     trace: TraceSink | Sequence[TraceSink] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from standfast.errors import Code, ErrorObject, Span
+from standfast.errors import Code, ErrorObject, Span, TypeCheckFailed
 from standfast.model.code import Diagnostic, Severity
 from standfast.model.limits import SessionLimits
 from standfast.ports.code_engine import CellFunctions
@@ -18,6 +18,10 @@ def diagnose(code: Code, message: str, span: Span | None = None, hint: str | Non
 def by_line(item: Diagnostic) -> tuple[int, int]:
     """Return where a diagnostic begins, as a key for sorting."""
     return (item.span.line, item.span.column) if item.span else (0, 0)
+
+
+def too_slow(timeout_ms: int) -> TypeCheckFailed:
+    return TypeCheckFailed(Code.TIMEOUT_WALL, f"the check took longer than {timeout_ms} ms")
 
 
 def unknown_function(name: str, functions: CellFunctions, span: Span | None = None) -> ErrorObject:

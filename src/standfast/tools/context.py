@@ -7,9 +7,10 @@ the model nor guest code sees that parameter.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, Union, get_args, get_origin
+
+import msgspec
 
 from standfast.errors import InvalidArgument, ServiceUnavailable
 from standfast.model.canonical import Json
@@ -90,8 +91,7 @@ def drop_report(kind: str, body: Json) -> None:
     """Drop an event: there is no turn around the call."""
 
 
-@dataclass(frozen=True, slots=True)
-class PersonAnswer:
+class PersonAnswer(msgspec.Struct, frozen=True):
     """A person's answer to an `AskPerson`, with the `state` that the question carried.
 
     The `action` is `"accept"`; after a question that is `declinable` also `"decline"`, or `"cancel"` if it
@@ -104,8 +104,7 @@ class PersonAnswer:
     action: Literal["accept", "decline", "cancel"] = "accept"
 
 
-@dataclass(frozen=True, slots=True)
-class RunContext(Generic[Deps_co]):
+class RunContext(msgspec.Struct, Generic[Deps_co], frozen=True):
     """One call, seen from inside its tool.
 
     `idempotency_key` is the same for every execution of this call, also by another process after a crash:
@@ -120,19 +119,24 @@ class RunContext(Generic[Deps_co]):
     call_id: int = 0
     attempt: int = 1
     idempotency_key: str = ""
-    token: str = field(default="", repr=False)
-    model: AsksModel | None = field(default=None, repr=False)
-    host: ToolHookHost = field(default=NO_HOST, repr=False)
-    limits: SessionLimits | None = field(default=None, repr=False)
+    token: str = ""
+    model: AsksModel | None = None
+    host: ToolHookHost = NO_HOST
+    limits: SessionLimits | None = None
     """The limits of the run whose code made the call, in a sandbox without a model."""
-    session_limits: SessionLimits | None = field(default=None, repr=False)
+    session_limits: SessionLimits | None = None
     """The limits of its session."""
-    attachments: Attachments = field(default=NO_TURN, repr=False)
-    triggers: Triggers = field(default=NO_TURN, repr=False)
+    attachments: Attachments = NO_TURN
+    triggers: Triggers = NO_TURN
     answer: PersonAnswer | None = None
     """The answer to the question that this call asked with `AskPerson`, in the execution that follows it."""
-    report: Callable[[str, Json], None] = field(default=drop_report, repr=False)
+    report: Callable[[str, Json], None] = drop_report
     """Show an event of this call to the observers of the session: `ctx.report("progress", {"done": 3})`."""
+
+    def __repr__(self) -> str:
+        """Return the call's ids: the token is a secret, and the services are not values."""
+        shown = ("deps", "session_id", "turn_id", "call_id", "attempt", "idempotency_key", "answer")
+        return f"RunContext({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     async def complete(
         self,
@@ -157,24 +161,21 @@ class RunContext(Generic[Deps_co]):
         return self.token
 
 
-@dataclass(frozen=True, slots=True)
-class CompleteLater:
+class CompleteLater(msgspec.Struct, frozen=True):
     """Returned by a tool: the result comes from outside, under *token*. After `expires_in_s` it fails."""
 
     token: str
     expires_in_s: float = DEFAULT_COMPLETION_S
 
 
-@dataclass(frozen=True, slots=True)
-class CompleteAfter:
+class CompleteAfter(msgspec.Struct, frozen=True):
     """Returned by a tool: the result is *value*, once the time has passed. No worker waits for it."""
 
     seconds: float
     value: Json = None
 
 
-@dataclass(frozen=True, slots=True)
-class AskPerson:
+class AskPerson(msgspec.Struct, frozen=True):
     """Returned by a tool: ask a person, then execute the call again with the answer as `ctx.answer`.
 
     The question is an approval request with `message` as its reason. An approval carries the answer, which
@@ -184,17 +185,16 @@ class AskPerson:
     """
 
     message: str
-    answer: dict[str, Any] = field(default_factory=lambda: {"type": "object"})
+    answer: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "object"})
     state: Json = None
     declinable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ContinueAs:
+class ContinueAs(msgspec.Struct, frozen=True):
     """Returned by a tool: the turn ends here; *task* is taken up in a new frame that begins with *seed*."""
 
     task: str
-    seed: tuple[UserMessage, ...] = field(default_factory=tuple)
+    seed: tuple[UserMessage, ...] = msgspec.field(default_factory=tuple)
     reason: str = "continue_as"
 
 

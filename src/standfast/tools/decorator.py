@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import types
@@ -261,7 +260,7 @@ def as_registered(candidate: object) -> RegisteredTool:
 
 def built_in(*made: Tool[Any, Any]) -> list[RegisteredTool]:
     """The tools that ship with Standfast, under one owner."""
-    return [dataclasses.replace(each.registered, owner="standfast built-in") for each in made]
+    return [msgspec.structs.replace(each.registered, owner="standfast built-in") for each in made]
 
 
 def collect_tools(namespace: Iterable[object]) -> list[RegisteredTool]:

@@ -29,9 +29,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
+
+import msgspec
 
 from standfast.errors import CallRefused, Code, StandfastError, ValueTooLarge
 from standfast.model.canonical import Json, to_json
@@ -125,8 +126,7 @@ def invoke(call: Admitted) -> Any:
     return call.tool.handler(context, *bound.args, **bound.kwargs)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(msgspec.Struct, frozen=True):
     """A handler has returned or raised."""
 
     running: RunningCall

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 if TYPE_CHECKING:
     from griffe import PerStyleOptions
@@ -16,10 +17,9 @@ _HAS_SECTIONS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Docs:
+class Docs(msgspec.Struct, frozen=True):
     description: str = ""
-    parameters: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def read_docstring(function: Callable[..., Any]) -> Docs:

@@ -26,7 +26,6 @@ import threading
 import time
 import weakref
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final, NoReturn
 
 import msgspec
@@ -101,7 +100,7 @@ def isolated(tool: RegisteredTool) -> RegisteredTool:
         path=[],
     )
     handler = _Workers(target, tool.capability).call
-    return replace(tool, handler=handler, async_mode=False, isolate=True)
+    return msgspec.structs.replace(tool, handler=handler, async_mode=False, isolate=True)
 
 
 class _Died(Exception):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 import msgspec
@@ -37,8 +36,7 @@ ToolLoop = Literal["own", "runtime"]
 """Where an async tool runs: on a loop of its own, or on the runtime's, which it must never block."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(msgspec.Struct, frozen=True):
     """Checked arguments: what the handler takes, and the same by position and by name for rules."""
 
     args: list[Any]
@@ -85,8 +83,7 @@ def decode_custom(type_: type, value: Any) -> Any:
     raise NotImplementedError(f"cannot convert to {type_!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(msgspec.Struct, frozen=True):
     """The parameters and the result of a plain function."""
 
     name: str
@@ -146,8 +143,7 @@ class _Options(TypedDict, total=False):
     on_timeout: OnTimeout
 
 
-@dataclass(frozen=True, slots=True)
-class RegisteredTool:
+class RegisteredTool(msgspec.Struct, frozen=True):
     """A contract and its handler.
 
     With a `signature` the handler is a plain typed function; without one it takes the `ToolCallContext`, and
@@ -166,7 +162,7 @@ class RegisteredTool:
     loop: ToolLoop = "own"
     expose_errors: bool = True
     wants_context: bool = False
-    digest: str = field(default="", compare=False)
+    digest: str = ""
 
     def __post_init__(self) -> None:
         for option in ("on_interrupted", "on_timeout"):
@@ -175,7 +171,7 @@ class RegisteredTool:
                     f"{option} {value!r} of tool {self.name}() is unknown",
                     hint='use "report", "ask" or "retry"',
                 )
-        object.__setattr__(self, "digest", self.capability.digest())
+        msgspec.structs.force_setattr(self, "digest", self.capability.digest())
 
     @classmethod
     def sync(
@@ -206,8 +202,12 @@ class RegisteredTool:
     def with_handler(self, handler: Handler) -> RegisteredTool:
         """The same contract, carried out by *handler*."""
         made = copy.copy(self)
-        object.__setattr__(made, "handler", handler)
+        msgspec.structs.force_setattr(made, "handler", handler)
         return made
+
+    def with_contract(self, **changes: Any) -> RegisteredTool:
+        """The same tool, with *changes* of its contract."""
+        return msgspec.structs.replace(self, capability=msgspec.structs.replace(self.capability, **changes))
 
     @property
     def name(self) -> str:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Protocol, TypeVar, runtime_checkable
 
@@ -102,8 +101,7 @@ class StaticTools:
         return self._tools.get(name)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Binding:
+class Binding(msgspec.Struct, frozen=True, eq=False):
     """One tool as one source advertised it at one time. `claimant` names the source in messages.
 
     Two listings of the same tool are two bindings: what was resolved under one is not used under the other.

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
@@ -71,8 +70,7 @@ class _Line(Enum):
     HIDDEN = auto()
 
 
-@dataclass(slots=True)
-class _Fence:
+class _Fence(msgspec.Struct):
     """An open fence: `quotes` block quotes deep, `indent` columns from the left. Prose has no language."""
 
     character: str
@@ -80,7 +78,7 @@ class _Fence:
     quotes: int
     indent: int
     language: str
-    code: list[str] = field(default_factory=list)
+    code: list[str] = msgspec.field(default_factory=list)
     dedent: int | None = None
 
     def unquoted(self, line: str) -> str | None:

@@ -27,14 +27,15 @@ from standfast.model.capability import CallStatus
 from standfast.model.code import RUN_CODE, CallMade, CellReport, Diagnostic, EngineName, Language
 from standfast.model.frame import FrameSwitch
 from standfast.model.limits import SessionLimits
-from standfast.model.message import AssistantMessage, InputPart, Message, ToolCall, ToolMessage, UserMessage
+from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from standfast.model.prompt_record import Reading
 from standfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse
 from standfast.ports.code_engine import CellEnd, Check
 from standfast.protocols.code.cell_finder import FoundCell, find_cells
+from standfast.protocols.code.memory import STATE_VERSION, CodeMemory, read_memory
 from standfast.protocols.code.observation import AS_JSON, NOT_EXECUTED, observation, short_arguments
 from standfast.protocols.code.own_functions import SessionFunctions
-from standfast.protocols.code.running_cell import CellCheckFailed, ModelCell, Suspended
+from standfast.protocols.code.running_cell import CellCheckFailed, ModelCell
 from standfast.protocols.code.values import ReadOnlyValues, SessionReading, is_followed_by
 from standfast.protocols.standard.cells import kept_report
 from standfast.protocols.standard.model_call import with_inputs_named
@@ -46,7 +47,6 @@ CELL_LIMITS: Final = SessionLimits(
 )
 _NO_RESULT: Final = ErrorObject(code=Code.CANCELLED, message="the code ended before it had the result")
 _CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens"})
-STATE_VERSION: Final = 1
 
 
 class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,31 +58,6 @@ class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
     limits: SessionLimits = CELL_LIMITS
     observation_chars: int = 8_000
     finish: bool = True
-
-
-class CodeMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The stored state of a session's code."""
-
-    version: int = STATE_VERSION
-    language: Language = Language.PYTHON
-    engine: str = EngineName.MONTY
-    state: bytes = b""
-    inputs: dict[str, InputPart] = msgspec.field(default_factory=dict)
-    suspended: Suspended | None = None
-
-    def suspended_in(self, turn_id: str, call_id: int) -> Suspended | None:
-        """Return the suspended cell if it is that of this call."""
-        one = self.suspended
-        return one if one is not None and (one.turn_id, one.call_id) == (turn_id, call_id) else None
-
-
-def read_memory(data: bytes) -> CodeMemory:
-    """Decode the stored state of a session's code; `PluginStateLost` if it cannot be read."""
-    try:
-        return msgspec.msgpack.decode(data, type=CodeMemory)
-    except msgspec.DecodeError as error:
-        problem = f"the variables of its code cannot be read: {error}"
-        raise PluginStateLost("code", "restore", problem) from None
 
 
 class CodeExecutor:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
 
-from standfast.errors import InvalidArgument, ToolNameTaken
+from standfast.errors import ToolNameTaken
 from standfast.model.canonical import Json
 from standfast.model.code import RUN_CODE, Language
 from standfast.model.limits import CapabilityLimits, SessionLimits
 from standfast.plugins.executor_defaults import CatalogFunctions
+from standfast.protocols.code.cell_tool import cell_tool
 from standfast.protocols.tool_docs.tool_guide import discovery
 from standfast.tools.context import CompleteAfter, RunContext
 from standfast.tools.decorator import Tool, tool
@@ -30,17 +30,6 @@ _A_MINUTE: Final = CapabilityLimits(timeout_ms=60_000)
 _TEN_MINUTES: Final = CapabilityLimits(
     timeout_ms=600_000, max_request_bytes=16 << 20, max_response_bytes=16 << 20
 )
-
-
-@tool(side_effect="none", limits=_A_MINUTE)
-def run_code(code: Annotated[str, msgspec.Meta(description="one cell of Python")]) -> dict[str, Any]:
-    """Run Python. Variables stay for the next cell, tools are functions, the last expression is shown."""
-    raise InvalidArgument("a cell is run by the session's code executor")
-
-
-def cell_tool(language: Language) -> RegisteredTool:
-    """Return `run_code` as it is offered to a model that writes *language*."""
-    return run_code.registered if language is Language.PYTHON else _RUN_TYPESCRIPT
 
 
 @tool(side_effect="none", limits=_A_MINUTE, loop="runtime")
@@ -81,21 +70,7 @@ def continue_as(task: str, seed: Json = None) -> None:
     """End the turn and continue with *task* in a fresh context that knows only *seed*. Variables stay."""
 
 
-def _with_contract(tool: Tool[Any, Any], **changes: Any) -> RegisteredTool:
-    return replace(tool.registered, capability=msgspec.structs.replace(tool.capability, **changes))
-
-
-_RUN_TYPESCRIPT: Final = _with_contract(
-    run_code,
-    description="Run TypeScript. Variables stay for the next cell, tools are functions that return promises, "
-    "the last expression is shown.",
-    input_schema={
-        **run_code.capability.input_schema,
-        "properties": {"code": {"type": "string", "description": "one cell of TypeScript"}},
-    },
-)
-
-_FINISH_WITH_ANY: Final = _with_contract(finish, input_schema={"type": "array", "maxItems": 1})
+_FINISH_WITH_ANY: Final = finish.registered.with_contract(input_schema={"type": "array", "maxItems": 1})
 """`finish` where an object would stand for named arguments: `finish({value: 1})` answers with the object."""
 
 
@@ -121,7 +96,7 @@ def own_functions(
         *(one.registered for one in made),
         *discovery(catalog, resolve, language),
     ]
-    return {one.name: replace(one, owner=OWNER) for one in tools}
+    return {one.name: msgspec.structs.replace(one, owner=OWNER) for one in tools}
 
 
 def _value(text: str, schema: dict[str, Any]) -> Json:

@@ -29,8 +29,9 @@ from standfast.plugins.turn_hooks import TurnContext
 from standfast.ports.code_engine import Check
 from standfast.ports.model_provider import ReplyEnded
 from standfast.protocols.code.cell_finder import CellFinder, find_cells
+from standfast.protocols.code.cell_tool import cell_tool
 from standfast.protocols.code.executor import CELL_LIMITS, CellOptions, CodeExecutor
-from standfast.protocols.code.own_functions import SessionFunctions, cell_tool
+from standfast.protocols.code.own_functions import SessionFunctions
 from standfast.protocols.standard.host import StandardHost
 from standfast.protocols.standard.model_call import ModelCall, ReadReply, StreamFilter
 from standfast.protocols.tool_docs.tool_guide import guide

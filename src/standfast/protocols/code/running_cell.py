@@ -11,11 +11,10 @@ from standfast.errors import Code, ErrorObject
 from standfast.model.canonical import Json
 from standfast.model.capability import GuestException
 from standfast.model.code import Diagnostic, Severity
-from standfast.model.frame import FrameSwitch
 from standfast.model.limits import SessionLimits
-from standfast.model.message import UserMessage
-from standfast.plugins.protocol import CodeExecutionContext, ExecRequest, OutputContract
+from standfast.plugins.protocol import CodeExecutionContext, ExecRequest
 from standfast.ports import code_engine
+from standfast.protocols.code.memory import CellEnding, Suspended, answer_text
 from standfast.protocols.code.own_functions import CONTINUE_AS, FINISH
 from standfast.protocols.code.values import ReadOnlyValues
 from standfast.protocols.standard.cells import RunningCell
@@ -23,33 +22,6 @@ from standfast.tools.settlement import GUEST_EXCEPTION
 
 _MAX_ANSWER_BYTES: Final = 1 << 20
 _LAST: Final = frozenset({FINISH})
-
-
-class CellEnding(msgspec.Struct, frozen=True, kw_only=True):
-    """How a cell ends its turn: with an answer, or with a task (and a seed) for a new frame."""
-
-    value: Json
-    frame_id: str | None = None
-
-    def of(self, value: Json, output: OutputContract | None) -> str | FrameSwitch:
-        """Return this end with the value that plugins have left."""
-        if self.frame_id is None:
-            return answer_text(value, output)
-        task, seed = (value.get("task"), value.get("seed")) if isinstance(value, dict) else (value, None)
-        seeds = () if seed is None else (UserMessage(content=answer_text(seed, None)),)
-        return FrameSwitch(frame_id=self.frame_id, task=answer_text(task, None), seed=seeds)
-
-
-class Suspended(msgspec.Struct, frozen=True, kw_only=True):
-    """A suspended cell. `calls_made` and `wall_used_ms` are counted where the engine does not."""
-
-    turn_id: str
-    call_id: int
-    heard: int
-    data: bytes
-    ending: CellEnding | None = None
-    calls_made: int = 0
-    wall_used_ms: int = 0
 
 
 class ModelCell(RunningCell):
@@ -193,13 +165,6 @@ class CellCheckFailed(Exception):
         super().__init__(error.message)
         self.error = error
         self.diagnostics = diagnostics
-
-
-def answer_text(value: Json, output: OutputContract | None) -> str:
-    """Return an answer as text: a string unchanged if no other type is promised, anything else as JSON."""
-    if output is None and (value is None or isinstance(value, str)):
-        return value or ""
-    return msgspec.json.encode(value).decode()
 
 
 def _raised(kind: str, message: str) -> code_engine.CallAnswer:

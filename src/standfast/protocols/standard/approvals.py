@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from functools import partial
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
@@ -18,10 +18,12 @@ from standfast.model.canonical import Json, to_json
 from standfast.model.capability import SettledCall
 from standfast.model.grant import Grant
 from standfast.model.outcome import Approved, Completed, Denied, Elapsed, Expired, Failed, Wait, WaitOutcome
-from standfast.plugins.turn_hooks import TurnContext
 from standfast.tools import settlement
 from standfast.tools.context import AskPerson
 from standfast.tools.registered_tool import Admitted, RegisteredTool, check_schema
+
+if TYPE_CHECKING:
+    from standfast.plugins.turn_hooks import TurnContext
 
 
 def request_approval(

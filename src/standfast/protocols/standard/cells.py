@@ -28,7 +28,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -56,7 +56,6 @@ from standfast.model.frame import FrameSwitch
 from standfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall
 from standfast.plugins.protocol import CodeExecutionContext, CodeFunctions, ExecRequest, ExecResponse
 from standfast.plugins.running import described
-from standfast.plugins.turn_hooks import TurnContext
 from standfast.ports.code_engine import (
     CallAnswer,
     CellCall,
@@ -70,6 +69,9 @@ from standfast.ports.code_engine import (
 from standfast.protocols.standard.cut_report import cut_report
 from standfast.tools.settlement import GUEST_EXCEPTION
 from standfast.tools.threads import BlockingLoop, Started
+
+if TYPE_CHECKING:
+    from standfast.plugins.turn_hooks import TurnContext
 
 WHOLE_REPORT: Final = "cell.json"
 """The name of the attachment that holds a whole report."""

@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
 import msgspec
 
@@ -45,11 +45,9 @@ from standfast.model.frame import FrameSwitch
 from standfast.model.grant import Grant
 from standfast.model.message import AssistantMessage, ToolCall
 from standfast.model.outcome import Approved, Denied, Ended, Expired, Wait
-from standfast.plugins.turn_hooks import TurnContext, TurnHooks
 from standfast.ports.session_store import Blob, JournalEntry
 from standfast.protocols.standard.approvals import ask_question, grant_for, request_approval, settle_wait
 from standfast.protocols.standard.cells import TurnCells
-from standfast.protocols.standard.model_call import ModelCall
 from standfast.tools.context import (
     AskPerson,
     CompleteAfter,
@@ -80,6 +78,10 @@ from standfast.tools.settlement import (
     settle_timed_out,
 )
 
+if TYPE_CHECKING:
+    from standfast.plugins.turn_hooks import TurnContext, TurnHooks
+    from standfast.protocols.standard.model_call import ModelCall
+
 T = TypeVar("T")
 
 _MAX_TIMEOUT_RETRIES: Final = 2
@@ -91,7 +93,9 @@ class StandardHost:
     """The `EffectHost` of one turn. Used on the turn's loop. *model_call* makes each call of the model."""
 
     def __init__(
-        self, turn: TurnContext, model_call: Callable[[TurnContext, int, str, int], ModelCall] = ModelCall
+        self,
+        turn: TurnContext,
+        model_call: Callable[[TurnContext, int, str, int], ModelCall] | None = None,
     ) -> None:
         self._turn = turn
         self._hooks = turn.hooks
@@ -105,11 +109,16 @@ class StandardHost:
         return self._hooks.run_hooks(command)
 
     def prepare_call(self, command: PrepareCall) -> Coroutine[Any, Any, CallPrepared]:
-        call = self._model_call(self._turn, self._turn.machine.account.model_calls + 1, command.key, 1)
+        call = self._call_of_model(self._turn.machine.account.model_calls + 1, command.key, 1)
         return self._hooks.prepare_call(command, call.request)
 
     def call_model(self, command: CallModel) -> Coroutine[Any, Any, ModelReplied | ModelFailed]:
-        return self._model_call(self._turn, command.number, command.key, command.attempt).run()
+        return self._call_of_model(command.number, command.key, command.attempt).run()
+
+    def _call_of_model(self, number: int, key: str, attempt: int) -> ModelCall:
+        from standfast.protocols.standard.model_call import ModelCall  # turns of code call no model
+
+        return (self._model_call or ModelCall)(self._turn, number, key, attempt)
 
     async def check_output(self, text: str) -> OutputCheck:
         output = self._turn.output

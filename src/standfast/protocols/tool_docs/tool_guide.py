@@ -26,7 +26,6 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Final
 
@@ -315,12 +314,12 @@ def discovery(
         ]
 
     made: list[Tool[Any, Any]] = [_search_tools(catalog, resolve, language), describe_tool, list_tools]
-    return [replace(each.registered, owner=OWNER) for each in made]
+    return [msgspec.structs.replace(each.registered, owner=OWNER) for each in made]
 
 
 def searching(catalog: ToolCatalog, resolve: Resolve) -> RegisteredTool:
     """Return `search_tools` alone, for models that call what it finds by native calls."""
-    return replace(_search_tools(catalog, resolve, Language.PYTHON).registered, owner=OWNER)
+    return msgspec.structs.replace(_search_tools(catalog, resolve, Language.PYTHON).registered, owner=OWNER)
 
 
 def _search_tools(catalog: ToolCatalog, resolve: Resolve, language: Language) -> Tool[Any, Any]:

@@ -21,12 +21,13 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import inspect
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, Final, TypeVar, cast, get_type_hints
 from weakref import WeakKeyDictionary
+
+import msgspec
 
 from standfast.errors import ServiceUnavailable, SessionNotFound
 from standfast.model.session import SessionHead
@@ -193,7 +194,7 @@ def _forwarding(name: str, member: Any, check: Callable[[str], None] | None) -> 
         kwargs = {key: _run_away(services, value) for key, value in kwargs.items()}
         answer = await at_home(services.home, method, *args, **kwargs)
         if isinstance(answer, ports.SessionTurnHandle):
-            return dataclasses.replace(answer, events=HomeIterator(services.home, answer.events))
+            return msgspec.structs.replace(answer, events=HomeIterator(services.home, answer.events))
         return answer
 
     call.__name__, call.__qualname__, call.__doc__ = name, name, member.__doc__

@@ -13,9 +13,8 @@ from typing import Any
 
 import msgspec
 
-from standfast.errors import ProviderMismatch, RecordCorrupt, StandfastError
+from standfast.errors import ProviderMismatch, StandfastError
 from standfast.model import plugin_state
-from standfast.model.capability import ToolState
 from standfast.model.limits import AGENT_TIMEOUT_MS
 from standfast.model.session import SessionCharter, SessionHead, SessionPolicy, same_provider
 from standfast.plugins.contexts import SessionConfigChanged, SessionHosts, SessionRestored, SubagentContext
@@ -29,6 +28,11 @@ from standfast.ports.clock import Clock
 from standfast.ports.model_provider import ModelProvider
 from standfast.ports.session_store import JournalEntry, SessionStore
 from standfast.runtime.agent_definition import AgentDefinition
+from standfast.runtime.sessions.stored_states import (
+    fetch_blobs,
+    journaled_states,
+    read_state,
+)
 from standfast.tools.dispatch import Dispatcher
 from standfast.tools.loop_threads import at_home, homed
 from standfast.tools.registry import NO_CATALOG_OVERLAY, ToolCatalogContribution
@@ -108,10 +112,6 @@ class StoreShelf:
 
     async def list(self, scope: str) -> list[tuple[str, bytes]]:
         return await at_home(self._home, self._store.plugin_records, self._plugin_id, scope)
-
-
-_EMPTY = plugin_state.SessionState()
-_decode_tools = msgspec.json.Decoder(ToolState).decode
 
 
 class SessionSetup(msgspec.Struct, frozen=True):
@@ -249,59 +249,6 @@ async def durable_state(store: SessionStore, head: SessionHead) -> plugin_state.
     return msgspec.structs.replace(
         state, plugins=plugin_state.PluginSessionSnapshot(plugins=plugins), tools=found.tools or state.tools
     )
-
-
-async def read_state(store: SessionStore, head: SessionHead) -> plugin_state.SessionState:
-    if head.state is None:
-        return _EMPTY
-    body = await store.state(head.state)
-    if body is None:
-        raise RecordCorrupt(f"state {head.state} of session {head.session_id} (it is gone)")
-    try:
-        return plugin_state.decode_state(body)
-    except msgspec.DecodeError as error:
-        raise RecordCorrupt(f"state {head.state} of session {head.session_id} ({error})") from None
-
-
-class JournaledStates(msgspec.Struct):
-    """What plugins and tools were in the middle of a turn."""
-
-    plugins: dict[str, plugin_state.PluginSnapshotEntry] = msgspec.field(default_factory=dict)
-    tools: ToolState | None = None
-    execution: plugin_state.PluginSnapshotEntry | None = None
-
-
-def journaled_states(head: SessionHead, journal: Sequence[JournalEntry]) -> JournaledStates:
-    found = JournaledStates()
-    for entry in journal:
-        if entry.kind != "state":
-            continue
-        try:
-            if entry.key == "tools":
-                found.tools = _decode_tools(entry.body)
-            elif entry.key == "execution":
-                found.execution = plugin_state.decode_entry(entry.body)
-            else:
-                found.plugins[entry.key.removeprefix("plugin.")] = plugin_state.decode_entry(entry.body)
-        except msgspec.DecodeError as error:
-            raise RecordCorrupt(f"{entry.key} of a turn of session {head.session_id} ({error})") from None
-    return found
-
-
-async def fetch_blobs(
-    store: SessionStore, entries: Sequence[plugin_state.PluginSnapshotEntry], *, only: str | None = None
-) -> dict[str, bytes]:
-    """Read the blobs of plugin states, by digest."""
-    fetched: dict[str, bytes] = {}
-    for entry in entries:
-        for name, digest in entry.artifacts.items():
-            if only is not None and name != only:
-                continue
-            data = await store.blob(digest)
-            if data is None:
-                raise RecordCorrupt(f"{name} of plugin {entry.meta.plugin_id} (blob {digest} is gone)")
-            fetched[digest] = data
-    return fetched
 
 
 def chartered_model(head: SessionHead) -> str:

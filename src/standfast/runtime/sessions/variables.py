@@ -19,8 +19,8 @@ from standfast.model.session import SessionHead, node_id
 from standfast.plugins.plugin_states import STATE, read_execution
 from standfast.plugins.runtime_services import RuntimeServices
 from standfast.ports.session_store import JournaledTurn, SessionStore
-from standfast.protocols.code.executor import read_memory
-from standfast.runtime.sessions.materialize import fetch_blobs, journaled_states, read_state
+from standfast.protocols.code.memory import read_memory
+from standfast.runtime.sessions.stored_states import fetch_blobs, journaled_states, read_state
 from standfast.runtime.sessions.time_travel import states_after
 
 MAX_TURNS: Final = 50
@@ -100,9 +100,9 @@ async def _earlier(
 async def _described(services: RuntimeServices, entry: PluginSnapshotEntry | None) -> tuple[Variable, ...]:
     if entry is None:
         return ()
-    memory = read_memory(read_execution(entry, await fetch_blobs(services.store, [entry], only=STATE)))
     from standfast.sandbox.inspection import inspect_state  # only sessions with code need it
 
+    memory = read_memory(read_execution(entry, await fetch_blobs(services.store, [entry], only=STATE)))
     return await services.threads.run(
         lambda: inspect_state(services.engines.named(memory.engine), memory.state)
     )

@@ -9,7 +9,7 @@ Rule: inputs, and names that were loaded, are unbound when the cell ends, so the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 import msgspec
 
@@ -17,16 +17,13 @@ from standfast.errors import CellTooLarge, Code, EngineFailed, ErrorObject, Stan
 from standfast.model.canonical import Json
 from standfast.model.code import Diagnostic, Language, Severity
 from standfast.ports.cell_stepper import CellFailed, CellStopped, Step, StepEnded, StepperHost
-from standfast.ports.code_engine import CallAnswer, CellCall, CellFunctions, Check, LastCall
+from standfast.ports.code_engine import CallAnswer, CellCall, CellFunctions, Check, LastCall, Touched
 from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem
 from standfast.sandbox.monty import engine
-from standfast.sandbox.monty.cell_check import DeclaredFunctions, check_calls, names_touched
 from standfast.sandbox.monty.dump import without_sources
 from standfast.sandbox.monty.engine_run import OS_POLICY, CodeFinished, EngineRun, RunStep
 from standfast.sandbox.monty.failures import MontyFailure, describe_failure
-from standfast.sandbox.monty.session_source import SessionSource, session_source
 from standfast.sandbox.monty.syntax import MAX_READ_CHARS, misread, parse
-from standfast.sandbox.monty.validate import Declared, Validator
 from standfast.sandbox.monty.workers import (
     EngineState,
     KnownError,
@@ -41,6 +38,10 @@ from standfast.sandbox.monty.workers import (
 )
 from standfast.sandbox.run_errors import argument_not_json, by_line, request_too_large
 from standfast.sandbox.workers import SlotStepper
+
+if TYPE_CHECKING:
+    from standfast.sandbox.monty.session_source import SessionSource
+    from standfast.sandbox.monty.validate import Checkers
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,11 +60,11 @@ class MontyCells(SteppedCells):
     """Runs the cells of many sessions, from many threads. The first cell starts the engine's processes."""
 
     language = Language.PYTHON
-    touched = staticmethod(names_touched)
     former_cell = staticmethod(read_former_cell)
 
     def __init__(self, workers: MontyWorkers | None = None, *, capacity: int = 8) -> None:
         self._workers = workers if workers is not None else MontyWorkers(capacity)
+        self._checkers: Checkers | None = None
         super().__init__(self._workers)
 
     def stepper(self, host: StepperHost, dump: bytes) -> MontyStepper:
@@ -75,23 +76,35 @@ class MontyCells(SteppedCells):
 
     def session_source(self, state: bytes, definitions: dict[str, str]) -> SessionSource:
         """Return the variables of a session as Python source, for another engine."""
+        from standfast.sandbox.monty.session_source import session_source
+
         return session_source(decode_state(state), definitions, self._workers)
+
+    def touched(self, code: str, names: Collection[str]) -> Touched:
+        from standfast.sandbox.monty.cell_check import names_touched
+
+        return names_touched(code, names)
 
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
     ) -> list[Diagnostic]:
+        from standfast.sandbox.monty.cell_check import DeclaredFunctions, check_calls
+        from standfast.sandbox.monty.validate import Checkers, Declared, Validator
+
         if (problem := text_problem(code)) is not None:
             return [problem]
+        if self._checkers is None:
+            self._checkers = Checkers(self._workers)
         bound = frozenset(self.names(state))
         known = bound.union(inputs)
         if check == "session" and isinstance(functions, Declared):
-            return Validator(self._workers, functions, self.watchdog).check(code, known, _CHECK_MS)
+            return Validator(self._checkers, functions, self.watchdog).check(code, known, _CHECK_MS)
         tree = parse(code)
         found = check_calls(code, tree, bound, functions, inputs) if tree is not None else []
         found += misread(code, tree)
         if check == "calls" and (tree is not None or len(code) > MAX_READ_CHARS):
             return found
-        validator = Validator(self._workers, DeclaredFunctions(functions, known), self.watchdog)
+        validator = Validator(self._checkers, DeclaredFunctions(functions, known), self.watchdog)
         try:
             if check == "calls":  # this Python cannot parse it, but the engine's may be newer
                 return validator.refusals(code, _CHECK_MS)
@@ -103,6 +116,11 @@ class MontyCells(SteppedCells):
             return [*found, warning]
         new = [one for one in others if not any(_covers(earlier, one) for earlier in found)]
         return sorted([*found, *new], key=by_line)
+
+    def close(self) -> None:
+        if self._checkers is not None:
+            self._checkers.close()
+        super().close()
 
 
 class MontyStepper(SlotStepper[MontyWorker]):

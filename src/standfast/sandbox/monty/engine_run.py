@@ -19,7 +19,6 @@ import hashlib
 import re
 import time
 from collections.abc import Container
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, get_args
 
@@ -61,8 +60,7 @@ _STAND_IN: Final = re.compile(r"<.*>|[\w.]{1,200}\(.*\)|\[\.\.\.\]|\{\.\.\.\}|\(
 _TYPE_NAME: Final = re.compile(r"<([\w.]+)|([\w.]+)\(")
 
 
-@dataclass(frozen=True, slots=True)
-class CodeFinished:
+class CodeFinished(msgspec.Struct, frozen=True):
     """The code ran to its end. Its last expression has this value, which may be *unread*."""
 
     value: object

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from standfast.errors import Code, ErrorObject, Span
 from standfast.model.limits import SessionLimits
@@ -24,8 +25,7 @@ MODULES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MontyFailure:
+class MontyFailure(msgspec.Struct, frozen=True):
     """Why a run ended. A *hard* failure undoes the run: the session stays as it was before."""
 
     error: ErrorObject

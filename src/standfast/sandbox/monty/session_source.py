@@ -13,8 +13,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import math
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from standfast.errors import InvalidArgument, ValueTooLarge
 from standfast.model.canonical import MAX_VALUE_BYTES, check_bounds
@@ -27,8 +28,7 @@ _MAX_DEPTH: Final = 200
 _DEFINES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionSource:
+class SessionSource(msgspec.Struct, frozen=True):
     """`values` are expressions by name, `definitions` texts in order, `lost` the names without either."""
 
     values: dict[str, str]

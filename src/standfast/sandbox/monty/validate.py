@@ -1,17 +1,20 @@
 """Checking code with the engine, without running any of it.
 
-The engine's type checker reads the code against stubs of the functions and of the session's names. Then the
-engine is fed the code behind a call that is never answered, so that it compiles everything and runs nothing.
-Each feature that it refuses is reported and blanked out, until it refuses nothing more.
+The engine is fed the code behind a call that fails, so that it reads everything and runs nothing. Its type
+checker reads the code first, against stubs of the functions and with the session's names; then the code is
+compiled. Code that has type errors is fed once more without the type checker. Each feature that the engine
+refuses is reported and blanked out, until it refuses nothing more.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import re
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -24,11 +27,15 @@ from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.failures import MODULES, unsupported_feature
 from standfast.sandbox.monty.program import WAITERS, called_name
 from standfast.sandbox.monty.syntax import SourceLines, misread, parse
-from standfast.sandbox.monty.workers import MontyWorkers, ignore_output
-from standfast.sandbox.run_errors import by_line, diagnose
+from standfast.sandbox.monty.workers import MontyWorker, MontyWorkers, ignore_output
+from standfast.sandbox.run_errors import by_line, diagnose, too_slow
 from standfast.sandbox.workers import Watchdog
 
 _GATE: Final = "validate_gate__"
+_VALUE: Final = "validate_value__"
+"""A function that returns a value of any type: that of a name that the session has bound."""
+_MAX_CHECKS: Final = 256
+"""A worker that was fed this often is replaced: the engine keeps all sources."""
 _MAX_REFUSALS: Final = 50
 _MAX_DIAGNOSTICS: Final = 200
 _ENGINE_ONLY_BUILTINS: Final = frozenset({
@@ -54,48 +61,105 @@ class Declared(Protocol):
         """Return one `def` per function."""
 
 
-def too_slow(timeout_ms: int) -> TypeCheckFailed:
-    return TypeCheckFailed(Code.TIMEOUT_WALL, f"the check took longer than {timeout_ms} ms")
+class Checkers:
+    """Keeps one worker that has loaded the type checker, which takes ten times as long as a check.
+
+    A check leaves nothing in the worker: its code never gets beyond the gate, and the checker remembers only
+    code that has run to its end. Checks at the same time, and functions with other stubs, use another worker.
+    """
+
+    def __init__(self, workers: MontyWorkers) -> None:
+        self._workers = workers
+        self._keeping = threading.Lock()
+        self._kept: MontyWorker | None = None
+
+    @contextmanager
+    def checker(self, stubs: str) -> Iterator[MontyWorker]:
+        """Lend a worker that type-checks what it is fed; it is kept unless the block raises."""
+        with self._keeping:
+            worker, self._kept = self._kept, None
+        if worker is not None and worker.version != stubs:
+            worker.close()
+            worker = None
+        if worker is None:
+            worker = self._workers.attach_bare(
+                _CHECK_LIMITS, type_check=True, type_check_stubs=stubs, type_check_format="json"
+            )
+            worker.version = stubs
+        try:
+            yield worker
+        except BaseException:
+            worker.close()
+            raise
+        worker.warm = True
+        with self._keeping:
+            if self._kept is None and worker.version is not None and worker.next_input < _MAX_CHECKS:
+                self._kept, worker = worker, None
+        if worker is not None:
+            worker.close()
+
+    def close(self) -> None:
+        with self._keeping:
+            worker, self._kept = self._kept, None
+        if worker is not None:
+            worker.close()
 
 
 class Validator:
     """Checks code for a session. Blocking."""
 
-    def __init__(self, workers: MontyWorkers, functions: Declared, watchdog: Watchdog) -> None:
-        self._workers = workers
+    def __init__(self, checkers: Checkers, functions: Declared, watchdog: Watchdog) -> None:
+        self._checkers = checkers
         self._functions = functions
         self._watchdog = watchdog
 
     def check(self, code: str, names: Iterable[str], timeout_ms: int) -> list[Diagnostic]:
         """Return what is wrong with *code*, ordered by line; raise `TypeCheckFailed` if it takes too long."""
-        deadline = time.monotonic() + timeout_ms / 1000
-        try:
-            found = self._type_check(code, sorted(set(names)), deadline)
-            known = any(item.code == Code.SYNTAX_ERROR for item in found)
-            refusals = self._refusals(code, deadline)
-            found += [item for item in refusals if not (known and item.code == Code.SYNTAX_ERROR)]
-            found += misread(code, parse(code))
-        except engine.MontyCrashedError:
-            raise too_slow(timeout_ms) from None
+        known = sorted(set(names))
+        found = self._with_checker(timeout_ms, lambda worker: self._problems(worker, code, known))
+        found += misread(code, parse(code))
         return sorted(found, key=by_line)[:_MAX_DIAGNOSTICS]
 
     def refusals(self, code: str, timeout_ms: int) -> list[Diagnostic]:
         """Return what the engine itself refuses in *code*: syntax and features, no types."""
-        try:
-            return list(self._refusals(code, time.monotonic() + timeout_ms / 1000))
-        except engine.MontyCrashedError:
-            raise too_slow(timeout_ms) from None
+        return self._with_checker(timeout_ms, lambda worker: list(self._refusals(worker, code)))
 
-    @contextmanager
-    def _fed(self, code: str, deadline: float, **options: Any) -> Iterator[None]:
-        """Have the engine read *code* and stop before its first statement; kill it at the deadline."""
-        worker = self._workers.attach_bare(_CHECK_LIMITS, **options)
+    def _with_checker(
+        self, timeout_ms: int, job: Callable[[MontyWorker], list[Diagnostic]]
+    ) -> list[Diagnostic]:
+        """Do *job* with a worker that is killed after *timeout_ms*; if a kept one has died, with another."""
+        stubs = f"from typing import Any, Literal\n{self._functions.stubs()}\n"
+        stubs += f"def {_GATE}() -> None: ...\ndef {_VALUE}() -> Any: ...\n"
+        deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            with self._checkers.checker(stubs) as worker:
+                was_kept = worker.warm
+                self._watchdog.watch(worker, max(0.01, deadline - time.monotonic()), worker.kill)
+                try:
+                    return job(worker)
+                except engine.MontyCrashedError:
+                    worker.version = None
+                    if not was_kept or time.monotonic() >= deadline:
+                        raise too_slow(timeout_ms) from None
+                finally:
+                    self._watchdog.forget(worker)
+
+    def _problems(self, worker: MontyWorker, code: str, names: list[str]) -> list[Diagnostic]:
+        """Return type errors, and what the engine refuses; it has compiled code that has no type errors."""
+        found = self._type_check(worker, code, names)
+        if found is None:
+            return []
+        known = any(item.code == Code.SYNTAX_ERROR for item in found)
+        refusals = self._refusals(worker, code)
+        return found + [item for item in refusals if not (known and item.code == Code.SYNTAX_ERROR)]
+
+    def _feed(self, worker: MontyWorker, first: str, code: str, **options: Any) -> None:
+        """Have the engine read *code* after the line *first*, which begins with the gate; run none of it."""
+        worker.next_input += 1
         try:
-            self._watchdog.watch(worker, max(0.01, deadline - time.monotonic()), worker.kill)
-            snapshot: Any = worker.feed(f"{_GATE}()\n{code}", print_callback=ignore_output)
+            snapshot: Any = worker.feed(f"{first}\n{code}", print_callback=ignore_output, **options)
             while isinstance(snapshot, engine.FunctionSnapshot) and snapshot.is_os_function:
                 snapshot = snapshot.resume_not_handled()
-            yield
         except (engine.MontySyntaxError, engine.MontyRuntimeError) as error:
             text = str(error)  # the engine's parser and checker have limits of their own
             if "memory limit" in text:
@@ -104,21 +168,19 @@ class Validator:
             if "time limit" in text:
                 raise TypeCheckFailed(Code.TIMEOUT_CPU, "the check exceeds its limit of CPU time") from None
             raise
-        finally:
-            self._watchdog.forget(worker)
-            worker.close()
+        with contextlib.suppress(engine.MontyRuntimeError):
+            snapshot.resume({"exc_type": "RuntimeError", "message": _GATE})
 
-    def _type_check(self, code: str, names: list[str], deadline: float) -> list[Diagnostic]:
-        stubs = f"from typing import Any, Literal\n{self._functions.stubs()}\n"
-        stubs += "".join(f"{name}: Any\n" for name in names if name not in self._functions)
-        stubs += f"def {_GATE}() -> None: ...\n"
+    def _type_check(self, worker: MontyWorker, code: str, names: list[str]) -> list[Diagnostic] | None:
+        """Return the type errors, which may be none that count; None if the engine accepts the code."""
+        bound = "".join(f"{name}=" for name in names if name not in self._functions)
         try:
-            with self._fed(code, deadline, type_check=True, type_check_stubs=stubs, type_check_format="json"):
-                return []
+            self._feed(worker, f"{_GATE}();{bound}{_VALUE}()" if bound else f"{_GATE}()", code)
         except engine.MontyTypingError as error:
             return list(self._type_errors(error.display(), code, set(names)))
         except (engine.MontySyntaxError, engine.MontyRuntimeError):
             return []  # the engine's own parser refuses it; the second pass says where
+        return None
 
     def _type_errors(self, text: str, source: str, known: set[str]) -> Iterator[Diagnostic]:
         places = _Places(source)
@@ -157,12 +219,12 @@ class Validator:
                 span=span,
             )
 
-    def _refusals(self, code: str, deadline: float) -> Iterator[Diagnostic]:
+    def _refusals(self, worker: MontyWorker, code: str) -> Iterator[Diagnostic]:
         """Yield features that the engine does not have, one compilation each."""
         for _ in range(_MAX_REFUSALS):
             try:
-                with self._fed(code, deadline):
-                    return
+                self._feed(worker, f"{_GATE}()", code, skip_type_check=True)
+                return
             except (engine.MontySyntaxError, engine.MontyRuntimeError) as error:
                 frames, text = error.traceback(), error.display("msg")
             span = None

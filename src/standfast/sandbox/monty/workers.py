@@ -16,7 +16,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -132,8 +131,7 @@ _TRACER: Final = "opentelemetry"
 _STUBS: dict[str, Callable[..., None]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(msgspec.Struct, frozen=True):
     """A value that is not taken over from the engine: it holds *foreign* types, or it is *too_large*."""
 
     foreign: str | None = None
@@ -143,7 +141,6 @@ class Unreadable:
 UNREAD: Final = Unreadable()
 
 
-@dataclass(slots=True, eq=False)
 class MontyWorker:
     """A session loaded in a worker process.
 
@@ -151,19 +148,15 @@ class MontyWorker:
     counts the feeds since its state was last stored. `warm` means that it was kept for this session.
     """
 
-    session: engine.MontySession
-    pid: int
-    limits: SessionLimits
-    version: object = None
-    next_input: int = 0
-    unsaved_feeds: int = 0
-    warm: bool = False
-    peak: PeakMemory = field(init=False)
-    _io: int = field(init=False, default=-1)
-    _sent: int = field(init=False, default=0)
-
-    def __post_init__(self) -> None:
-        self.peak = PeakMemory(self.pid)
+    def __init__(self, session: engine.MontySession, pid: int, limits: SessionLimits) -> None:
+        self.session = session
+        self.pid = pid
+        self.limits = limits
+        self.version: object = None
+        self.next_input = self.unsaved_feeds = 0
+        self.warm = False
+        self.peak = PeakMemory(pid)
+        self._io, self._sent = -1, 0
         with contextlib.suppress(OSError):
             self._io = os.open(f"/proc/{self.pid}/io", os.O_RDONLY)
 
@@ -323,9 +316,10 @@ class MontyWorkers(WorkerSlots[MontyWorker]):
 
 def _start_pool(capacity: int) -> engine.Monty:
     try:
-        # Two more than our slots: rules and checks must not wait for runs that wait for them.
+        # Three more than our slots: rules and checks must not wait for runs that wait for them, and one
+        # worker keeps the type checker loaded.
         pool = engine.Monty(
-            min_processes=1, max_processes=capacity + 2, feed_duration_limit_grace=KILL_GRACE_S
+            min_processes=1, max_processes=capacity + 3, feed_duration_limit_grace=KILL_GRACE_S
         )
         pool.__enter__()
     except Exception as error:

@@ -27,8 +27,9 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
 
 from standfast.errors import AccessDenied, InvalidArgument, ToolError
 
@@ -115,8 +116,7 @@ _WALK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLL
 _MAYBE_SYMLINK: Final = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(msgspec.Struct, frozen=True):
     """A directory of the host that guests may reach. Nothing is written unless `writable`.
 
     Guest code can make a writable one hold at most `max_bytes` in `max_files` files and directories, counting
@@ -129,8 +129,7 @@ class Mount:
     max_files: int | None = MOUNT_MAX_FILES
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True):
     """A guest path, split into its mount and the components below it."""
 
     shown: str
@@ -160,7 +159,7 @@ class MountTable:
                     raise InvalidArgument(
                         f"mount {virtual}: {name} must be a whole number from 0, got {value!r}"
                     )
-            self._mounts[parts] = replace(mount, path=path)
+            self._mounts[parts] = msgspec.structs.replace(mount, path=path)
 
     @property
     def mounts(self) -> dict[str, Mount]:

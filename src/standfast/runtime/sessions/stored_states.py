@@ -1,0 +1,70 @@
+"""What plugins, tools and code remember, as it was stored with a session or journaled by its open turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from standfast.errors import RecordCorrupt
+from standfast.model import plugin_state
+from standfast.model.capability import ToolState
+from standfast.model.session import SessionHead
+from standfast.ports.session_store import JournalEntry, SessionStore
+
+_EMPTY: Final = plugin_state.SessionState()
+_decode_tools: Final = msgspec.json.Decoder(ToolState).decode
+
+
+async def read_state(store: SessionStore, head: SessionHead) -> plugin_state.SessionState:
+    if head.state is None:
+        return _EMPTY
+    body = await store.state(head.state)
+    if body is None:
+        raise RecordCorrupt(f"state {head.state} of session {head.session_id} (it is gone)")
+    try:
+        return plugin_state.decode_state(body)
+    except msgspec.DecodeError as error:
+        raise RecordCorrupt(f"state {head.state} of session {head.session_id} ({error})") from None
+
+
+class JournaledStates(msgspec.Struct):
+    """What plugins and tools were in the middle of a turn."""
+
+    plugins: dict[str, plugin_state.PluginSnapshotEntry] = msgspec.field(default_factory=dict)
+    tools: ToolState | None = None
+    execution: plugin_state.PluginSnapshotEntry | None = None
+
+
+def journaled_states(head: SessionHead, journal: Sequence[JournalEntry]) -> JournaledStates:
+    found = JournaledStates()
+    for entry in journal:
+        if entry.kind != "state":
+            continue
+        try:
+            if entry.key == "tools":
+                found.tools = _decode_tools(entry.body)
+            elif entry.key == "execution":
+                found.execution = plugin_state.decode_entry(entry.body)
+            else:
+                found.plugins[entry.key.removeprefix("plugin.")] = plugin_state.decode_entry(entry.body)
+        except msgspec.DecodeError as error:
+            raise RecordCorrupt(f"{entry.key} of a turn of session {head.session_id} ({error})") from None
+    return found
+
+
+async def fetch_blobs(
+    store: SessionStore, entries: Sequence[plugin_state.PluginSnapshotEntry], *, only: str | None = None
+) -> dict[str, bytes]:
+    """Read the blobs of plugin states, by digest."""
+    fetched: dict[str, bytes] = {}
+    for entry in entries:
+        for name, digest in entry.artifacts.items():
+            if only is not None and name != only:
+                continue
+            data = await store.blob(digest)
+            if data is None:
+                raise RecordCorrupt(f"{name} of plugin {entry.meta.plugin_id} (blob {digest} is gone)")
+            fetched[digest] = data
+    return fetched
