@@ -11,10 +11,10 @@ PYTEST := -n $(WORKERS) --dist worksteal --durations 10
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run serve test test-all test-fast faults lint conformance docs bench dist
+.PHONY: help setup run serve test test-all test-fast faults lint conformance docs bench bench-peers dist
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv and install Standfast in it, with the tools for development
 	@:
@@ -52,7 +52,7 @@ docs: setup ## build the documentation site into `site`; a broken link or refere
 	@rm -rf site
 	@$(BIN)/zensical build --strict
 
-bench: setup ## measure the sandbox, engines, turns, plugins, cells, providers, and peers beside them
+bench: setup ## measure the sandbox, engines, turns, plugins, cells and providers
 	@$(BIN)/python bench/sandbox.py
 	@$(BIN)/python bench/engines.py
 	@$(BIN)/python bench/turns.py
@@ -63,6 +63,9 @@ bench: setup ## measure the sandbox, engines, turns, plugins, cells, providers, 
 	@$(BIN)/python bench/server.py
 	@$(BIN)/python bench/scale.py
 	@$(BIN)/python bench/workbench.py
+
+bench-peers: setup ## measure Standfast beside other frameworks and its floor; ARGS="--quick --only turns" for less
+	@$(BIN)/python bench/peers $(ARGS)
 
 dist: setup ## build the packages, and install and import each in a fresh environment
 	@scripts/check-dist $(BIN)/python

@@ -1,4 +1,4 @@
-"""What a step in code costs, beside the bare engine and other frameworks. `python bench/code.py [--quick]`
+"""What a step in code costs, beside the bare engine. `python bench/code.py [--quick]`
 
 Prints one JSON object a line: framework, workload, metric, value. All are measured in one run, in blocks of
 rounds that alternate after a warm-up, because machines are noisy; compare ratios, not absolutes.
@@ -8,9 +8,7 @@ rounds that alternate after a warm-up, because machines are noisy; compare ratio
 - `plain` is a durable turn without tools, over the same file, and `x_plain` a median over its median.
 - `x_engine` is a median over the engine's.
 - `x_target` is a median over the target, 3 ms where the peers take 35 to 45 (those that isolate code) and 6.9
-  (smolagents, which does not). What they take here and now is measured last, in rounds that alternate, each
-  in processes of its own (`bench/peers`): how many times below them a durable step is, and is to be. The
-  first time, they are installed into `build/`; `--no-peers` leaves them out.
+  (smolagents, which does not). `make bench-peers` measures them in one run with ours.
 - CPU time is that of this process; the engine's worker is another one.
 
 Workloads: user text 200 characters, reply 400, tool argument {"x": int}, tool result 100. `code_step_1call`
@@ -29,8 +27,6 @@ import asyncio
 import gc
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -353,11 +349,6 @@ async def measure_large(rounds: int) -> None:
     kept.report("sqlite", "input_5mb_read_again")
 
 
-def measure_peers(rounds: int) -> None:
-    command = [sys.executable, str(Path(__file__).parent / "peers"), "--json", "--rounds", str(rounds)]
-    subprocess.run(command, check=True)
-
-
 async def main(quick: bool) -> None:
     rounds = 60 if quick else 300
     await measure_one_step("one_more_step", no_answer, one_call, rounds // 3)
@@ -376,8 +367,4 @@ async def main(quick: bool) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--no-peers", action="store_true", help="leave the other frameworks out")
-    arguments = parser.parse_args()
-    asyncio.run(main(arguments.quick))
-    if not arguments.no_peers:
-        measure_peers(2 if arguments.quick else 6)
+    asyncio.run(main(parser.parse_args().quick))

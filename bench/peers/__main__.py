@@ -1,78 +1,96 @@
-"""A code step beside those of other frameworks, in one run. `python bench/peers [--rounds 6]`
+"""Standfast beside its floor and other frameworks, in one run. `make bench-peers [ARGS="--quick ..."]`
 
-Whole runs of an agent with a model that is not there: user text 200 characters, one reply whose code calls
-a tool once, tool result 100 characters, other code in each run. Ours is durable, on a file that is synced;
-the others keep nothing. Each framework has processes of its own, rounds alternate, and only the ratios within
-a round count. The others are installed into a virtual environment in `build/` first.
+Runs the same workloads (`measuring.py`) on each framework, with fake models and without a network. Within a
+group of workloads the frameworks follow one another, and rounds alternate, so that all are measured under
+the same load; compare within one run, on an idle machine. The others are installed into `.cache/peers` first.
+
+Prints a Markdown table of the medians of the rounds; the JSON lines go to a file.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import os
 import subprocess
 import sys
-import venv
 from pathlib import Path
+from typing import Any
+
+from comparison import markdown, problems
+from environments import HOME, environment, interpreter_for
+from measuring import GROUPS
 
 HERE = Path(__file__).parent
-HOME = HERE.parent.parent / "build" / "peers"
-OURS = {"standfast, durable": (), "standfast, durable, on uvloop": ("uvloop",)}
-PEERS = {"pydantic-ai code mode": "pydantic_ai_step.py", "smolagents": "smolagents_step.py"}
-TARGETS = {"pydantic-ai code mode": 10, "smolagents": 1}
+FRAMEWORKS = (
+    "floor",
+    "standfast",
+    "agent-framework",
+    "openai-agents",
+    "pydantic-ai",
+    "langgraph",
+    "agno",
+    "smolagents",
+)
 
 
-def installed() -> Path:
-    """The interpreter that has the other frameworks."""
-    python = HOME / "bin" / "python"
-    done = HOME / "installed"
-    if not done.exists():
-        print(f"installing the other frameworks into {HOME.relative_to(HERE.parent.parent)} ...", flush=True)
-        venv.create(HOME, with_pip=True)
-        packages = ["-r", str(HERE / "requirements.txt")]
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
-        done.touch()
-    return python
+def measure(framework: str, group: str, quick: bool) -> list[dict[str, Any]]:
+    """Return the lines that the program of a framework prints for one group of workloads."""
+    program = HERE / f"bench_{framework.replace('-', '_')}.py"
+    command = [interpreter_for(framework), program, "--only", group, *(["--quick"] if quick else [])]
+    ran = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, text=True)
+    if ran.returncode:
+        line = {"framework": framework, "variant": "default", "workload": group}
+        return [{**line, "metric": "error", "value": f"exit status {ran.returncode}"}]
+    return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith('{"framework"')]
 
 
-def measured(python: Path, program: str, *arguments: str) -> float:
-    command = [python, HERE / program, *arguments]
-    ran = subprocess.run(command, check=True, capture_output=True, text=True)
-    return float(ran.stdout.split()[-1])
+def listed(kind: str, known: tuple[str, ...]) -> Any:
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"unknown {kind} {name!r}; write some of {', '.join(known)}")
+        return names
+
+    return parse
 
 
-def report(framework: str, metric: str, value: float) -> None:
-    line = {"framework": framework, "workload": "code_step_1call", "metric": metric, "value": round(value, 4)}
-    print(json.dumps(line), flush=True)
-
-
-def say(framework: str, metric: str, value: float) -> None:
-    print(f"{framework}: {metric} {value:.2f}")
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    groups, frameworks = listed("group", tuple(GROUPS)), listed("framework", FRAMEWORKS)
+    parser.add_argument("--only", type=groups, default=list(GROUPS), help="groups of workloads, with commas")
+    parser.add_argument(
+        "--frameworks", type=frameworks, default=list(FRAMEWORKS), help="some of them, with commas"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="runs of each workload (default: 3; with --quick: 1)"
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions, one round")
+    parser.add_argument("--out", type=Path, default=HOME / "results.jsonl", help="file for the JSON lines")
+    return parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--json", action="store_true", help="print what the other benchmarks print")
-    arguments = parser.parse_args()
-    others = installed()
-    took: dict[str, list[float]] = {name: [] for name in (*OURS, *PEERS)}
-    for number in range(1, arguments.rounds + 1):
-        for name, loop in OURS.items():
-            took[name].append(measured(Path(sys.executable), "standfast_step.py", *loop))
-        for name, program in PEERS.items():
-            took[name].append(measured(others, program))
-        words = [f"{name} {times[-1]:.2f} ms" for name, times in took.items()]
-        print(f"round {number}: {'; '.join(words)}", file=sys.stderr, flush=True)
-    show = report if arguments.json else say
-    for name, times in took.items():
-        show(name, "ms_median", statistics.median(times))
-    for peer, target in TARGETS.items():
-        for name in OURS:
-            ratios = [theirs / ours for theirs, ours in zip(took[peer], took[name], strict=True)]
-            show(name, f"times below {peer}, median (target: {target})", statistics.median(ratios))
-            show(name, f"times below {peer}, worst round", min(ratios))
+    asked = arguments()
+    for framework in asked.frameworks:
+        interpreter_for(framework)
+    lines: list[dict[str, Any]] = []
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    with asked.out.open("w") as out:
+        for number in range(1, (1 if asked.quick else asked.rounds) + 1):
+            for group in asked.only:
+                for framework in asked.frameworks:
+                    print(f"round {number}: {group}, {framework}", file=sys.stderr, flush=True)
+                    for line in measure(framework, group, asked.quick):
+                        lines.append({**line, "round": number})
+                        out.write(json.dumps(lines[-1]) + "\n")
+                    out.flush()
+    print(markdown(lines, asked.frameworks))
+    print(f"\n{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end; JSON lines in {asked.out}")
+    print(*problems(lines), sep="\n")
 
 
 if __name__ == "__main__":
