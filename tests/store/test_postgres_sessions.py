@@ -107,7 +107,12 @@ def test_a_process_looks_for_work_at_the_moment_when_a_lease_ends(postgres: Post
 
     async def work(store: PostgresSessionStore) -> None:
         loop, heard = asyncio.get_running_loop(), asyncio.Event()
-        stop = store.listen(lambda text: text == WORK and loop.call_soon_threadsafe(heard.set))
+
+        def hear(text: str) -> None:
+            if text == WORK:
+                loop.call_soon_threadsafe(heard.set)
+
+        stop = store.listen(hear)
         await store.begin(new_turn("t1"), claimant("elsewhere", lease_ms=600))
         assert await store.offer(NOW, 1_000, ("helper",), 5) == []
         await asyncio.wait_for(heard.wait(), 30)

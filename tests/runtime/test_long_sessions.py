@@ -1,0 +1,76 @@
+"""The work of a turn in a session that has had many."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from standfast import Agent, RunContext, Runtime, ScriptedModel, Session, tool
+from standfast.model.message import AttachmentPart, UserMessage
+
+
+async def _calls_of_a_turn(session: Session[str]) -> int:
+    """Return how many functions, of Python and of C, the thread of the loop calls in a turn."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        await session.turn("more")
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def test_a_turn_does_no_more_work_after_many_turns_than_after_few() -> None:
+    """Bug: each model call searched all earlier messages for attachments: turn 10,000 cost threefold."""
+
+    async def run() -> tuple[int, int]:
+        async with Runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(ScriptedModel(["yes"] * 400, strict=False)))
+            for _ in range(10):
+                await session.turn("go")
+            few = await _calls_of_a_turn(session)
+            for _ in range(300):
+                await session.turn("go")
+            return few, await _calls_of_a_turn(session)
+
+    few, many = asyncio.run(run())
+    assert many < few + 100  # there are 600 messages more
+
+
+def test_an_image_that_a_tool_showed_reaches_the_model_in_later_turns_and_processes(tmp_path: Path) -> None:
+    """Ours: the history is searched for attachments once, and what was found is not forgotten."""
+    shown: list[int] = []
+
+    class Watching(ScriptedModel):
+        def stream(self, request: Any) -> Any:
+            parts = [part for one in request.messages if isinstance(one, UserMessage) for part in one.content]
+            shown.append(sum(isinstance(part, AttachmentPart) for part in parts))
+            return super().stream(request)
+
+    @tool
+    async def paint(ctx: RunContext[None]) -> str:
+        """Paint."""
+        ctx.attachments.keep(b"png", media_type="image/png", shown=True)
+        return "painted"
+
+    async def run() -> None:
+        painting = {"tool_calls": [{"name": "paint", "arguments": {}}]}
+        agent = Agent(Watching(["hello", painting, "done", "two", "three", "four"]), tools=[paint])
+        async with Runtime(tmp_path) as runtime:
+            session = await runtime.session("s", agent=agent)
+            for text in ("hi", "paint", "and then?", "and then?"):
+                await session.turn(text)
+        async with Runtime(tmp_path) as runtime:
+            await (await runtime.session("s", agent=agent)).turn("and then?")
+
+    asyncio.run(run())
+    assert shown == [0, 0, 1, 1, 1, 1]
