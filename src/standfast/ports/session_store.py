@@ -131,6 +131,20 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True):
     apart: bool = False
 
 
+class BlobPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A range of the bytes of a blob that has `size` bytes; it begins at `start`."""
+
+    data: bytes
+    start: int
+    size: int
+
+    @classmethod
+    def of(cls, data: bytes, start: int, stop: int | None) -> BlobPart:
+        """Return the range of a blob whose bytes are *data*."""
+        first, last, _ = slice(start, stop).indices(len(data))
+        return cls(data=data[first:last], start=first, size=len(data))
+
+
 class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The state of plugins and tools: `body` is opaque to the store, `blobs` are digests of what it needs."""
 
@@ -366,12 +380,18 @@ class SessionStore(Protocol):
     async def head(self, session_id: str) -> SessionHead | None: ...
 
     async def heads(
-        self, *, agent: str | None = None, after: tuple[int, str] | None = None, limit: int | None = None
+        self,
+        *,
+        agent: str | None = None,
+        after: tuple[int, str] | None = None,
+        limit: int | None = None,
+        active: bool = False,
     ) -> list[SessionHead]:
         """Return sessions, the latest used first; of those used at the same time, the last by id.
 
         With *agent*, those of that agent. With *after*, `updated_at` and id of a session, those that follow
-        it. At most *limit*.
+        it. At most *limit*. With *active*, those that have an unfinished turn or a queued input; the others
+        are not read.
         """
 
     async def describe(self, session_id: str, **description: Unpack[Description]) -> None:
@@ -511,6 +531,9 @@ class SessionStore(Protocol):
         """Return the inputs that wait, oldest first."""
 
     async def blob(self, digest: str) -> bytes | None: ...
+
+    async def blob_part(self, digest: str, start: int, stop: int | None = None) -> BlobPart | None:
+        """Return the bytes that `data[start:stop]` would be, without reading much more than them."""
 
     # Waits
 

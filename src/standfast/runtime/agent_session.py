@@ -27,7 +27,7 @@ from standfast.model.message import (
 )
 from standfast.model.prompt import PromptContribution, PromptLayer
 from standfast.plugins.session_context import Overlay, as_layer
-from standfast.ports.session_store import Blob, QueuedInput, SessionStore
+from standfast.ports.session_store import Blob, BlobPart, QueuedInput, SessionStore
 from standfast.runtime.agent_definition import checked_limits
 from standfast.runtime.result import AwaitedResult
 from standfast.runtime.sessions import approvals
@@ -428,6 +428,13 @@ class Session(Generic[Output, Deps]):
         if data is None:
             raise InvalidArgument(f"there is no attachment {digest[:80]!r}")
         return data
+
+    async def attachment_part(self, digest: str, start: int, stop: int | None = None) -> BlobPart:
+        """Return the bytes `[start:stop]` of an attachment, without reading all of it if it is large."""
+        part = await self._store.blob_part(digest, start, stop)
+        if part is None:
+            raise InvalidArgument(f"there is no attachment {digest[:80]!r}")
+        return part
 
     async def append(
         self, payloads: Sequence[session.Payload], *, requires: str | None = None

@@ -7,6 +7,7 @@ session, and is read there.
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -14,6 +15,7 @@ from starlette.responses import Response
 
 from standfast.errors import Code, InvalidArgument, RequestRefused
 from standfast.model.canonical import digest_bytes
+from standfast.ports.session_store import BlobPart
 from standfast.runtime.agent_session import Attachment
 from standfast.runtime.http_values import Uploaded, UploadQuery
 from standfast.runtime.session_views import export_session
@@ -23,6 +25,7 @@ from standfast.server.credentials import Scope
 _OWNER: Final = "standfast.server"
 _KEPT_MS: Final = 24 * 3600 * 1000
 _MEDIA_TYPE: Final = re.compile(r"[a-zA-Z0-9!#$&^_.+-]{1,64}/[a-zA-Z0-9!#$&^_.+-]{1,64}", re.ASCII)
+_BEYOND: Final = 1 << 62
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
 
@@ -80,7 +83,11 @@ def _not_found(digest: str) -> RequestRefused:
 async def read_upload(call: Call) -> Response:
     """Read an uploaded attachment, or a range of its bytes."""
     found = await load_upload(call, call.path["digest"])
-    return _bytes_response(call, found.data, found.media_type)
+
+    async def read(start: int, stop: int | None) -> BlobPart:
+        return BlobPart.of(found.data, start, stop)
+
+    return await _bytes_response(call, read, found.media_type)
 
 
 async def read_attachment(call: Call) -> Response:
@@ -90,10 +97,16 @@ async def read_attachment(call: Call) -> Response:
     part = next((one for one in exported.attachments if one.digest == digest), None)
     if part is None:
         raise _not_found(digest)
-    return _bytes_response(call, await session.attachment(digest), part.media_type)
+
+    async def read(start: int, stop: int | None) -> BlobPart:
+        return await session.attachment_part(digest, start, stop)
+
+    return await _bytes_response(call, read, part.media_type)
 
 
-def _bytes_response(call: Call, data: bytes, media_type: str) -> Response:
+async def _bytes_response(
+    call: Call, read: Callable[[int, int | None], Awaitable[BlobPart]], media_type: str
+) -> Response:
     """Return all bytes, or the range that the request asks for. Browsers must not show them as a page."""
     headers = {
         "accept-ranges": "bytes",
@@ -102,25 +115,23 @@ def _bytes_response(call: Call, data: bytes, media_type: str) -> Response:
         "etag": f'"{call.path["digest"]}"',
     }
     wanted = call.headers.get("range")
-    if wanted is None:
-        return Response(data, 200, headers, BINARY)
-    found = _RANGE.fullmatch(wanted.strip())
+    found = None if wanted is None else _RANGE.fullmatch(wanted.strip())
     first, last = found.groups() if found else ("", "")
+    if wanted is None or not (first or last):  # several ranges: send everything
+        return Response((await read(0, None)).data, 200, headers, BINARY)
     if first:
-        start, end = int(first), min(int(last) if last else len(data) - 1, len(data) - 1)
-    elif last:
-        start, end = max(0, len(data) - int(last)), len(data) - 1
+        part = await read(int(first), int(last) + 1 if last else None)
     else:
-        return Response(data, 200, headers, BINARY)  # several ranges: send everything
-    if start > end:
+        part = await read(-int(last) if int(last) else _BEYOND, None)
+    if not part.data:
         raise RequestRefused(
             416,
             Code.INVALID_ARGUMENT,
-            f"range {wanted[:80]!r} is outside of {len(data)} bytes",
-            headers={"content-range": f"bytes */{len(data)}"},
+            f"range {wanted[:80]!r} is outside of {part.size} bytes",
+            headers={"content-range": f"bytes */{part.size}"},
         )
-    headers["content-range"] = f"bytes {start}-{end}/{len(data)}"
-    return Response(data[start : end + 1], 206, headers, BINARY)
+    headers["content-range"] = f"bytes {part.start}-{part.start + len(part.data) - 1}/{part.size}"
+    return Response(part.data, 206, headers, BINARY)
 
 
 _RANGE_HEADER = {"Range": "A range of bytes, such as `bytes=0-99`."}

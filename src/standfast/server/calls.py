@@ -182,12 +182,15 @@ class Call:
         return [head for head in await self.runtime.sessions() if self._may_see(head, now)]
 
     async def page_heads(
-        self, agent: str | None, after: tuple[int, str] | None
+        self, agent: str | None, after: tuple[int, str] | None, *, active: bool = False
     ) -> AsyncIterator[SessionHead]:
-        """Yield the sessions that the credential may see after a position, and read them page by page."""
+        """Yield the sessions that the credential may see after a position, and read them page by page.
+
+        With *active*, only those that have an unfinished turn or a queued input.
+        """
         now = self.runtime.now_ms()
         while True:
-            heads = await self.runtime.store.heads(agent=agent, after=after, limit=_PAGE)
+            heads = await self.runtime.store.heads(agent=agent, after=after, limit=_PAGE, active=active)
             for head in heads:
                 if self._may_see(head, now):
                     yield head

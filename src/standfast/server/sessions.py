@@ -82,7 +82,8 @@ async def list_sessions(call: Call) -> SessionPage:
     left = {record.turn_id for record in await runtime.store.unfinished(runtime.now_ms())}
     found: list[SessionLine] = []
     after = None if asked.after is None else _parse_position(asked.after)
-    async for head in call.page_heads(asked.agent, after):
+    active = asked.state not in (None, "idle")
+    async for head in call.page_heads(asked.agent, after, active=active):
         if not head.session_id.startswith(asked.prefix or ""):
             continue
         line = await line_of(runtime, head, left)

@@ -80,10 +80,19 @@ class MemorySessionStore:
         return None if row is None else row.head
 
     async def heads(
-        self, *, agent: str | None = None, after: tuple[int, str] | None = None, limit: int | None = None
+        self,
+        *,
+        agent: str | None = None,
+        after: tuple[int, str] | None = None,
+        limit: int | None = None,
+        active: bool = False,
     ) -> list[SessionHead]:
         with self._lock:
             heads = [row.head for row in self._tables.sessions.values()]
+            if active:
+                busy = {it.session_id for it in self._tables.inputs.values() if it.kind == "queue"}
+                open_ = {head.session_id for head in heads if self._tables.sessions[head.session_id].open}
+                heads = [head for head in heads if head.session_id in busy | open_]
         found = [
             head
             for head in heads
@@ -512,6 +521,10 @@ class MemorySessionStore:
 
     async def blob(self, digest: str) -> bytes | None:
         return self._tables.blobs.get(digest)
+
+    async def blob_part(self, digest: str, start: int, stop: int | None = None) -> port.BlobPart | None:
+        data = self._tables.blobs.get(digest)
+        return None if data is None else port.BlobPart.of(data, start, stop)
 
     # Waits
 

@@ -3,9 +3,11 @@
 Theory of operation
 -------------------
 A blob above the limit is uploaded before the transaction that stores it. Its row then holds the name of the
-object instead of the bytes. A blob is still found by its digest, and what is read is compared with it. The
-sweep that follows pruning deletes the objects of deleted rows, and objects that no row has ever named because
-the process that uploaded them died.
+object instead of the bytes. A blob is still found by its digest, and what is read is compared with it. After
+the bytes the object has a digest of each `CHUNK_BYTES` of them, and its name has their number and a digest of
+these digests: so a range is checked as well, and only the chunks around it are read. The sweep that follows
+pruning deletes the objects of deleted rows, and objects that no row has ever named because the process that
+uploaded them died.
 
 Rules
 -----
@@ -17,24 +19,27 @@ Rules
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from standfast.errors import InvalidArgument, NotConfigured, RecordCorrupt, StoreUnavailable
 from standfast.model.canonical import digest_bytes
-from standfast.ports.session_store import Blob
+from standfast.ports.session_store import Blob, BlobPart
 
 T = TypeVar("T")
 
 LIMIT_BYTES: Final = 256 << 10
+CHUNK_BYTES: Final = 256 << 10
 RETRY_S: Final = 30.0
 _USABLE_MS: Final = 3_600_000
 _KEPT_S: Final = 24 * 3600
+_DIGEST_BYTES: Final = 16
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _FORM: Final = "write s3://BUCKET/PREFIX?over_bytes=262144&endpoint=https://HOST"
 
@@ -59,8 +64,11 @@ class ObjectBlobs:
 
     def put(self, folder: str, blob: Blob) -> Blob:
         """Upload *blob* into *folder*; return the blob that names the object in place of the bytes."""
-        name = f"{folder}/{blob.digest}.{time.time_ns() // 1_000_000:x}.{secrets.token_hex(4)}"
-        self._call(lambda obstore: obstore.put(self._store, name, blob.data, use_multipart=False))
+        chunks = range(0, len(blob.data), CHUNK_BYTES)
+        digests = b"".join(_digest(blob.data[at : at + CHUNK_BYTES]) for at in chunks)
+        made = f"{time.time_ns() // 1_000_000:x}.{secrets.token_hex(4)}"
+        name = f"{folder}/{blob.digest}.{made}.{len(blob.data)}.{_digest(digests).hex()}"
+        self._call(lambda obstore: obstore.put(self._store, name, blob.data + digests, use_multipart=False))
         return Blob(digest=blob.digest, data=name.encode(), apart=True)
 
     def get(self, blob: Blob) -> bytes | None:
@@ -74,9 +82,48 @@ class ObjectBlobs:
                 return None
 
         data = self._call(read)
+        if data is not None and (chunked := _Chunked.of(name)) is not None:
+            data = data[: chunked.size]
         if data is not None and digest_bytes(data) != blob.digest:
-            raise RecordCorrupt(f"blob {blob.digest} (object {name} in {self.url})")
+            raise self._damaged(blob)
         return data
+
+    def get_part(self, blob: Blob, start: int, stop: int | None) -> BlobPart | None:
+        """Return a range of the bytes of a blob that names an object; None if there is no such object."""
+        name = blob.data.decode()
+        chunked = _Chunked.of(name)
+        first, last, _ = slice(start, stop).indices(0 if chunked is None else chunked.size)
+        begin, end = first // CHUNK_BYTES * CHUNK_BYTES, -(-last // CHUNK_BYTES) * CHUNK_BYTES
+        if chunked is None or (begin == 0 and end >= chunked.size):  # without chunks, or all of them
+            data = self.get(blob)
+            return None if data is None else BlobPart.of(data, start, stop)
+        if first >= last:
+            return BlobPart(data=b"", start=first, size=chunked.size)
+        end = min(end, chunked.size)
+        ranges = {"starts": [begin, chunked.size], "ends": [end, chunked.end]}
+
+        def read(obstore: Any) -> tuple[bytes, bytes] | None:
+            try:
+                chunks, digests = obstore.get_ranges(self._store, name, coalesce=0, **ranges)
+                return bytes(chunks), bytes(digests)
+            except FileNotFoundError:
+                return None
+
+        try:
+            found = self._call(read)
+        except StoreUnavailable as error:
+            if "non-partial" not in str(error):
+                raise
+            data = self.get(blob)  # a server that answers ranges with the status of whole objects
+            return None if data is None else BlobPart.of(data, start, stop)
+        if found is None:
+            return None
+        if not chunked.verifies(begin // CHUNK_BYTES, *found):
+            raise self._damaged(blob)
+        return BlobPart(data=found[0][first - begin : last - begin], start=first, size=chunked.size)
+
+    def _damaged(self, blob: Blob) -> RecordCorrupt:
+        return RecordCorrupt(f"blob {blob.digest} (object {blob.data.decode()} in {self.url})")
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete these objects, as far as they exist."""
@@ -122,6 +169,33 @@ class ObjectBlobs:
             ) from error
 
 
+class _Chunked(NamedTuple):
+    """An object with digests of its chunks: how many bytes it has before them, and their digest."""
+
+    size: int
+    root: bytes
+
+    @classmethod
+    def of(cls, name: str) -> _Chunked | None:
+        """Return what the name of an object says; None for one without digests."""
+        _, _, _, *about = name.rpartition("/")[2].split(".")
+        return cls(int(about[0]), bytes.fromhex(about[1])) if len(about) == 2 else None
+
+    @property
+    def end(self) -> int:
+        return self.size + -(-self.size // CHUNK_BYTES) * _DIGEST_BYTES
+
+    def verifies(self, number: int, chunks: bytes, digests: bytes) -> bool:
+        """Return whether *chunks*, from that number on, are as *digests* say, and these are the object's."""
+        found = b"".join(_digest(chunks[at : at + CHUNK_BYTES]) for at in range(0, len(chunks), CHUNK_BYTES))
+        at = number * _DIGEST_BYTES
+        return _digest(digests) == self.root and digests[at : at + len(found)] == found
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()[:_DIGEST_BYTES]
+
+
 def _open(bucket: str, prefix: str, endpoint: str | None, retry_s: float) -> Any:
     try:
         from obstore.store import S3Store
@@ -152,7 +226,7 @@ def _problem(error: BaseException) -> str:
 
 def require_usable(blob: Blob) -> None:
     """Raise `StoreUnavailable` if the sweep may take the object for one that was never named."""
-    uploaded_ms = int(blob.data.rsplit(b".", 2)[1], 16)
+    uploaded_ms = int(blob.data.rpartition(b"/")[2].split(b".")[1], 16)
     if abs(time.time_ns() // 1_000_000 - uploaded_ms) > _USABLE_MS:
         raise StoreUnavailable(
             f"blob {blob.digest} was uploaded too long ago to be stored", hint="repeat the call"

@@ -15,6 +15,7 @@ from standfast.testing.session_values import (
     NOW,
     USAGE,
     StoreContract,
+    a_commit,
     a_head,
     a_save,
     a_wait,
@@ -86,6 +87,19 @@ class HistoryContract(StoreContract):
         assert [head.session_id for head in await store.heads(agent="even", limit=3)] == ["p6", "p4", "p2"]
         assert [head.session_id for head in await store.heads(agent="odd")] == ["p5", "p3", "p1"]
         assert await store.heads(agent="none", limit=3) == []
+
+    async def test_active_sessions_are_found_without_the_others(self, store: SessionStore) -> None:
+        """Ours: a list of what runs or waits must not read every session that ever was."""
+        for number in range(6):
+            await store.open_session(a_head(f"a{number}"))
+        for turn_id, session_id in (("t1", "a1"), ("t2", "a2")):
+            lease = (await begin(store, turn_id, session_id)).lease
+        await store.commit(lease, a_commit("t2"))
+        await store.put_input(an_input("i1", session_id="a3"))
+        await store.put_input(an_input("i2", kind="inject", session_id="a4"))
+        assert [head.session_id for head in await store.heads(active=True)] == ["a3", "a1"]
+        assert [head.session_id for head in await store.heads(active=True, limit=1)] == ["a3"]
+        assert await store.heads(active=True, agent="none") == []
 
     async def test_describing_a_session_keeps_its_history(self, store: SessionStore) -> None:
         """Ours: the CLI resumes sessions of other agents."""

@@ -72,6 +72,10 @@ UPDATE_TURN: Final = (
     "UPDATE turns SET state = ?, ended_at = ?, cancel = ?, echoes = ?, digest = ?, summary = ?, input = ? "
     "WHERE turn_id = ?"
 )
+_ACTIVE: Final = (
+    "key IN (SELECT session FROM turns WHERE state <> 'ended' "
+    "UNION SELECT session FROM inputs WHERE kind = 'queue')"
+)
 _OPEN: Final = "sessions.id = ? AND turns.state <> 'ended'"
 _ADD_ENTRY: Final = "INSERT INTO journal (seq, turn_id, name, kind, digest, body) VALUES (?, ?, ?, ?, ?, ?)"
 _REPLACE_ENTRY: Final = (
@@ -190,8 +194,9 @@ def heads(
     agent: str | None = None,
     after: tuple[int, str] | None = None,
     limit: int | None = None,
+    active: bool = False,
 ) -> list[SessionHead]:
-    conditions = ["true"]
+    conditions = [_ACTIVE if active else "true"]
     values: list[str | int] = []
     if agent is not None:
         conditions.append(OF_AGENT)

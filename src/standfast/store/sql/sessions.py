@@ -145,15 +145,32 @@ class SqlSessionStore:
     # Blobs
 
     async def blob(self, digest: str) -> bytes | None:
+        found = await self._blob(digest, lambda data: data, ObjectBlobs.get)
+        return None if found is None else bytes(found)
+
+    async def blob_part(self, digest: str, start: int, stop: int | None = None) -> port.BlobPart | None:
+        return await self._blob(
+            digest,
+            lambda data: port.BlobPart.of(data, start, stop),
+            lambda objects, blob: objects.get_part(blob, start, stop),
+        )
+
+    async def _blob(
+        self,
+        digest: str,
+        of_row: Callable[[bytes], T],
+        of_object: Callable[[ObjectBlobs, port.Blob], T | None],
+    ) -> T | None:
+        """Return what the callables make of the blob's bytes, which are in its row or in an object."""
         for _ in range(2):  # a sweep may delete the object between both reads; its row is gone then
             found = await self._read(lambda db: queue.blob(db, digest))
             if found is None or not found.apart:
-                return None if found is None else found.data
+                return None if found is None else of_row(found.data)
             if (objects := self._objects) is None:
                 refuse_apart(digest)
-            data = await self._block(partial(objects.get, found))
-            if data is not None:
-                return data
+            read = await self._block(partial(of_object, objects, found))
+            if read is not None:
+                return read
         raise RecordCorrupt(f"blob {digest} (its object is gone)")
 
     async def _placed(self, blobs: tuple[port.Blob, ...]) -> tuple[port.Blob, ...]:
