@@ -10,8 +10,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import psycopg
 import pytest
 from msgspec.structs import replace
+from psycopg.pq.abc import PGresult
 
-from standfast.errors import InputNotFound, LeaseLost, SessionBusy, StaleState
+from standfast.errors import (
+    InputNotFound,
+    InvalidArgument,
+    LeaseLost,
+    SessionBusy,
+    StaleState,
+    StoreUnavailable,
+)
 from standfast.model.session import SessionHead
 from standfast.ports.session_store import Begun, CommitRefused
 from standfast.store.postgres.pipeline import Pipeline, StatementFailed
@@ -200,6 +208,55 @@ def test_a_write_that_the_server_forgot_when_it_crashed_is_done_once() -> None:
             await store.close()
 
         asyncio.run(run())
+
+
+def test_a_write_whose_outcome_was_unknown_may_be_repeated() -> None:
+    """Bug: a save was stored, its answer lost and the server away for long; the repeated save was refused."""
+    with PostgresServer() as server:
+
+        async def run() -> None:
+            store = PostgresSessionStore(server.new_url(), retry_s=0.3)
+            await store.open_session(a_head())
+            lease = (await begin(store)).lease
+            receive = Pipeline._receive
+
+            def lose(self: Pipeline) -> list[PGresult]:
+                receive(self)
+                server.stop(signal.SIGQUIT)
+                raise psycopg.OperationalError("the connection was lost")
+
+            save, commit = a_save("t1", an_entry("k")), a_commit("t1")
+            for write in (lambda: store.save(lease, save), lambda: store.commit(lease, commit)):
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(Pipeline, "_receive", lose)
+                    with pytest.raises(StoreUnavailable):
+                        await write()
+                server.start()
+                await write()
+            with pytest.raises(StaleState):
+                await store.save((await begin(store, "t2")).lease, a_save("t2", *[an_entry("k")] * 2))
+            assert [turn.turn_id for turn in await store.turns("s1")] == ["t1", "t2"]
+            await store.close()
+
+        asyncio.run(run())
+
+
+def test_a_value_that_cannot_be_sent_refuses_its_own_write_alone(postgres: PostgresServer) -> None:
+    """Ours: values are made before anything is sent, so that the connection stays usable."""
+
+    async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
+        await one.open_session(a_head("s2"))
+        leases = (await begin(one, "t1", "s1")).lease, (await begin(one, "t2", "s2")).lease
+        done = await asyncio.gather(
+            one.save(leases[0], a_save("t1", an_entry("\ud800"))),
+            one.save(leases[1], a_save("t2", an_entry("k"))),
+            return_exceptions=True,
+        )
+        assert isinstance(done[0], InvalidArgument)
+        assert not isinstance(done[1], BaseException)
+        await one.save(leases[0], a_save("t1", an_entry("k")))
+
+    on_two_stores(postgres, work)
 
 
 def test_a_pipeline_commits_all_or_nothing(postgres: PostgresServer) -> None:

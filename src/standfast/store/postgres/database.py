@@ -231,7 +231,7 @@ class PostgresWriter(GroupWriter):
             if self._connection is None:
                 self._connection = connect(self._address)
             return self.guarded.run(self._connection, jobs) if is_own(self._connection) else jobs
-        except psycopg.Error as error:  # the jobs meet it again, and wait for it to pass
+        except Exception as error:  # the jobs meet it again, and wait for it to pass
             if self._connection is not None and not roll_back(self._connection, error):
                 self._connection = None
             return jobs

@@ -47,6 +47,8 @@ _MAX_KEPT_BYTES: Final = 1 << 20
 _ATTEMPTS: Final = 3
 
 _NOT_INJECTED, _ALONE = 1, 2
+_OF_ONE_WRITE: Final = ("22", "23", "SF")
+"""Beginnings of the codes of errors that other writes of the group do not meet: values, keys, the guard."""
 
 # session, its digest, turn, its digest, input, its digest, what else there must not be, whether a turn begins
 _GUARD: Final = b"SELECT now_ms, entry, segment FROM standfast_guard($1, $2, $3, $4, $5, $6, $7, $8)"
@@ -199,15 +201,18 @@ class GuardedSave:
         self.session_id = lease.session_id
         self.uncertain = False
         self._lease, self._save = lease, save
-        self._first: tuple[tuple[str, str, str], bytes] | None = None
+        self._first: tuple[str, str, str] = "", "", ""
+        self._sent: set[bytes] = set()
+        """The digests of the first entry, which has another number in each attempt."""
         self.result: port.Saved
+
+    def repeats(self, lease: port.Lease, save: object) -> bool:
+        return self._lease == lease and self._save is save
 
     def run(self, db: Any) -> port.Saved:
         """Write without a guard."""
-        if self.uncertain and self._first is not None:
-            key, digest = self._first
-            if db.execute(_JOURNALED, key).get == digest:
-                return self.result
+        if self.uncertain and db.execute(_JOURNALED, self._first).get in self._sent:
+            return self.result
         return lifecycle.save(db, self._lease, self._save)
 
     def reads(self) -> lifecycle.Reads:
@@ -228,7 +233,8 @@ class GuardedSave:
         if not entries or turn.last_entry % ENTRIES_PER_WRITE + len(entries) >= ENTRIES_PER_WRITE:
             return None
         _, turn_id, name, kind, digest, _ = db.statements[0][1]
-        self._first = (turn_id, name, kind), digest  # type: ignore[assignment]
+        self._first = turn_id, name, kind  # type: ignore[assignment]
+        self._sent.add(digest)  # type: ignore[arg-type]
         injected = 0 if self._save.make_checkpoint is None else _NOT_INJECTED
         return Plan(_guard(known, turn, injected), db, lambda answer: turn.add(entries))
 
@@ -242,6 +248,9 @@ class GuardedCommit:
         self._lease, self._commit, self._entries = lease, commit, entries
         self._ended: bytes = b""
         self.result: SessionHead | port.CommitRefused
+
+    def repeats(self, lease: port.Lease, commit: object) -> bool:
+        return self._lease == lease and self._commit is commit
 
     def run(self, db: Any) -> SessionHead | port.CommitRefused:
         """Write without a guard."""
@@ -388,7 +397,7 @@ class GuardedWriter:
     def run(self, raw: psycopg.Connection[Row], jobs: list[Job[Any]]) -> list[Job[Any]]:
         """Send the guarded writes of *jobs* and commit; return the jobs that have to be run.
 
-        `psycopg.OperationalError` means that the connection is lost and every write `uncertain`.
+        Any error means that the connection is closed and the writes are `uncertain`.
         """
         first = {job.scope.session_id: job for job in reversed(jobs) if _is_guarded(job)}
         wanted = [first[session_id] for session_id in sorted(first)]  # as sessions are locked
@@ -483,25 +492,25 @@ class GuardedWriter:
         try:
             results = self._pipeline.transact(statements)
         except StatementFailed as failed:
-            if failed.sqlstate[:2] not in ("23", _REFUSED[:2]) or failed.index >= len(statements):
+            if failed.sqlstate[:2] not in _OF_ONE_WRITE or failed.index >= len(statements):
                 return -1
             return max(place for place, begin in enumerate(begins) if begin <= failed.index)
-        except psycopg.OperationalError:
+        except BaseException:
             for job, _ in plans:
                 _write_of(job).uncertain = True
                 self.forget(_write_of(job).session_id)
+            assert self._raw is not None
+            self._raw.close()
             raise
         for (job, plan), begin in zip(plans, begins, strict=True):
             answer = read_ints(results[begin])
             plan.settle(answer)
             job.result, job.error = _write_of(job).result, None
-            self._announce(plan.db.announced)
+            if plan.db.announced:
+                self._announce(plan.db.announced)
         if self._database_clock:
             self._read_at = answer[0], time.monotonic()
         return None
-
-
-_REFUSED: Final = "SF001"
 
 
 def _is_guarded(job: Job[Any]) -> bool:

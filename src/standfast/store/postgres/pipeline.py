@@ -28,7 +28,7 @@ Value = str | int | bytes | None
 Statement = tuple[bytes, Sequence[Value]]
 
 _BINARY: Final = 1
-_NO_SUCH_NAME: Final = "26000"
+_NO_SUCH_NAME, _NO_SUCH_VALUE = "26000", "22000"
 _OIDS: Final = {int: 20, str: 25, bytes: 17, type(None): 0}
 _pack_int: Final = struct.Struct(">q").pack
 _ANSWERED: Final = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
@@ -59,8 +59,8 @@ class Pipeline:
     def transact(self, statements: list[Statement]) -> list[PGresult]:
         """Send the statements and commit; return the result of each.
 
-        Raise `StatementFailed` if nothing was committed, and `psycopg.OperationalError` if the connection was
-        lost and the outcome is unknown.
+        Raise `StatementFailed` if nothing was committed. After any other error the outcome is unknown and the
+        connection of no more use: `psycopg.OperationalError` if it was lost.
         """
         try:
             return self._transact(statements)
@@ -72,15 +72,15 @@ class Pipeline:
 
     def _transact(self, statements: list[Statement]) -> list[PGresult]:
         connection = self._connection
+        dumped = [_dump(place, values) for place, (_, values) in enumerate(statements)]
         connection.enter_pipeline_mode()
         named: list[bytes | None] = []
         """For each result, the statement that it says is prepared; None for the result of a statement."""
-        for sql, values in statements:
+        for (sql, values), sent in zip(statements, dumped, strict=True):
             if (name := self._names.get(sql)) is None:
                 name = self._names[sql] = b"sf%d" % next(self._numbers)
                 connection.send_prepare(name, sql, [_OIDS[type(value)] for value in values])
                 named.append(sql)
-            sent = [_dumped(value) for value in values]
             connection.send_query_prepared(name, sent, [_BINARY] * len(sent), _BINARY)
             named.append(None)
         connection.pipeline_sync()
@@ -141,6 +141,14 @@ def read_ints(result: PGresult) -> tuple[int, ...]:
         int.from_bytes(result.get_value(0, column) or b"", "big", signed=True)
         for column in range(result.nfields)
     )
+
+
+def _dump(place: int, values: Sequence[Value]) -> list[bytes | None]:
+    """Return the values of the statement at *place* as they are sent."""
+    try:
+        return [_dumped(value) for value in values]
+    except (UnicodeEncodeError, struct.error):
+        raise StatementFailed(place, _NO_SUCH_VALUE) from None
 
 
 def _dumped(value: Any) -> bytes | None:

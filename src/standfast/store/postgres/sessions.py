@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, TypeVar
 
+from standfast.errors import StoreUnavailable
 from standfast.model.session import SessionHead
 from standfast.ports import session_store as port
 from standfast.store.object_blobs import ObjectBlobs
@@ -20,6 +21,8 @@ from standfast.store.sql import turns as lifecycle
 from standfast.store.sql.connection import Row
 from standfast.store.sql.group_writer import Scope
 from standfast.store.sql.sessions import SqlSessionStore
+
+T = TypeVar("T")
 
 _MAX_INPUT_ROWS: Final = 10_000
 
@@ -52,6 +55,8 @@ class PostgresSessionStore(SqlSessionStore):
         super().__init__(database, owner_is_dead, MAX_READERS, blobs)
         self._listener = Listener(self.database.address)
         self._input_rows: dict[str, Row] = {}
+        self._unanswered: dict[str, GuardedSave | GuardedCommit] = {}
+        """The write of a turn that was sent, and whose outcome could not be found out."""
         self._alarm: asyncio.TimerHandle | None = None
 
     async def close(self) -> None:
@@ -87,14 +92,29 @@ class PostgresSessionStore(SqlSessionStore):
     async def save(self, lease: port.Lease, save: port.Save) -> port.Saved:
         if save.blobs or save.waits or save.approvals:
             return await super().save(lease, save)
-        write = GuardedSave(lease, save)
-        return await self._write(write.run, Scope(lease.session_id, write.reads(), write))
+        write = self._unanswered.pop(save.turn_id, None)
+        if not isinstance(write, GuardedSave) or not write.repeats(lease, save):
+            write = GuardedSave(lease, save)
+        return await self._write_guarded(save.turn_id, write, write.run)
 
     async def commit(self, lease: port.Lease, commit: port.TurnCommit) -> SessionHead | port.CommitRefused:
         if commit.blobs or commit.enqueue or commit.state is not None or not commit.entries:
             return await super().commit(lease, commit)
-        write = GuardedCommit(lease, commit, rows.encode(commit.entries))
-        return await self._write(write.run, Scope(lease.session_id, write.reads(), write))
+        write = self._unanswered.pop(commit.turn_id, None)
+        if not isinstance(write, GuardedCommit) or not write.repeats(lease, commit):
+            write = GuardedCommit(lease, commit, rows.encode(commit.entries))
+        return await self._write_guarded(commit.turn_id, write, write.run)
+
+    async def _write_guarded(
+        self, turn_id: str, write: GuardedSave | GuardedCommit, run: Callable[[Any], T]
+    ) -> T:
+        """Send a write of a turn. One whose outcome stays unknown is kept, for the caller that repeats it."""
+        try:
+            return await self._write(run, Scope(write.session_id, write.reads(), write))
+        except StoreUnavailable:
+            if write.uncertain:
+                self._unanswered[turn_id] = write
+            raise
 
     async def renew(self, leases: tuple[port.Lease, ...], now_ms: int, lease_ms: int) -> port.Renewed:
         renewed = await super().renew(leases, now_ms, lease_ms)
