@@ -294,6 +294,35 @@ class Transaction:
         return cursor
 
 
+class SeveralStatements(Exception):
+    """A query needs a transaction, because it has more than one statement."""
+
+
+class SingleRead:
+    """A connection for queries of one statement, which sees one state without a transaction.
+
+    It raises `SeveralStatements` for any other query. *several* are the first statements of such queries, as
+    far as they were met: nothing is sent for them.
+    """
+
+    def __init__(self, raw: psycopg.Connection[Row], several: set[str]) -> None:
+        self._raw = raw
+        self._several = several
+        self._first = ""
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> PostgresCursor:
+        if self._first or sql in self._several:
+            self._several.add(self._first or sql)
+            raise SeveralStatements
+        self._first = sql
+        cursor: PostgresCursor = self._raw.cursor(binary=True)  # type: ignore[assignment]
+        cursor.execute(to_postgres(sql), values)
+        return cursor
+
+    def __getattr__(self, name: str) -> Any:
+        raise SeveralStatements
+
+
 # Errors
 
 _TRANSIENT: Final = ("08", "25006", "25P03", "26000", "40", "53", "55P03", "57")

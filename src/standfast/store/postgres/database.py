@@ -20,6 +20,7 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -33,6 +34,8 @@ from standfast.errors import StandfastError, StoreUnavailable
 from standfast.store.postgres.connection import (
     Address,
     PostgresCursor,
+    SeveralStatements,
+    SingleRead,
     Transaction,
     configure,
     connect,
@@ -85,6 +88,7 @@ class PostgresDatabase:
         except psycopg.Error as error:
             raise self._translated(error) from error
         self.announcer = Announcer(self.address)
+        self._several: set[str] = set()
         self._group = PostgresWriter(
             first, self.address, self._translated, database_clock, retry_s, self.announcer.announce
         )
@@ -147,6 +151,9 @@ class PostgresDatabase:
     def _read(self, query: Callable[[Any], T]) -> T:
         with self._readers.connection(timeout=self._retry_s) as raw:
             try:
+                if is_own(raw):
+                    with contextlib.suppress(SeveralStatements):
+                        return query(SingleRead(raw, self._several))
                 with raw.pipeline():
                     transaction = Transaction(raw, self.address, database_clock=self._database_clock)
                     transaction.begin(to_write=False)

@@ -27,7 +27,9 @@ from standfast.store.sql.rows import decoded, encode, seal
 INPUTS: Final = "SELECT seq, input_id, session, kind, content, digest, body FROM inputs"
 BLOBS: Final = "SELECT digest, seal, data FROM blobs"
 INPUT: Final = f"{INPUTS} WHERE input_id = ?"
-_WAITING: Final = f"{INPUTS} WHERE session = ? AND kind <> 'claimed' ORDER BY seq"
+_WAITING: Final = f"""
+{INPUTS} WHERE session = (SELECT key FROM sessions WHERE id = ?) AND kind <> 'claimed' ORDER BY seq
+"""  # noqa: S608 (a constant)
 _QUEUED: Final = """
 WITH RECURSIVE queued (session) AS (
     SELECT min(session) FROM inputs WHERE kind = 'queue'
@@ -63,8 +65,7 @@ def waiting(db: Connection, session_id: str) -> list[QueuedInput]:
 
 
 def waiting_rows(db: Connection, session_id: str) -> list[Row]:
-    session = rows.find_session(db, session_id)
-    return [] if session is None else db.execute(_WAITING, (session.key,)).fetchall()
+    return db.execute(_WAITING, (session_id,)).fetchall()
 
 
 def with_queued(db: Connection) -> list[str]:
