@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from standfast import Agent, RunContext, tool
+from standfast import Agent, AskPerson, RunContext, tool
 from standfast.model.message import ToolMessage, UserMessage, text_of
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, RequestedCall, TextArrived
 
@@ -23,6 +23,15 @@ def edit(ctx: RunContext[None], path: str) -> str:
     return "edited"
 
 
+@tool
+def travel(ctx: RunContext[None]) -> str | AskPerson:
+    """Ask where a person wants to go."""
+    if ctx.answer is None:
+        schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+        return AskPerson("Where to?", schema)
+    return f"{ctx.answer.value} by {ctx.answer.by}"
+
+
 class EditorModel:
     """Calls the tool that the prompt names, or streams an answer."""
 
@@ -31,7 +40,7 @@ class EditorModel:
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         last = request.messages[-1]
         said = next(text_of(m.content) for m in reversed(request.messages) if isinstance(m, UserMessage))
-        arguments = {"refund": '{"cents": 5}', "edit": '{"path": "/a.txt"}'}
+        arguments = {"refund": '{"cents": 5}', "edit": '{"path": "/a.txt"}', "travel": "{}"}
         if isinstance(last, ToolMessage):
             yield ReplyEnded(text=f"the tool said {last.value if last.error is None else last.error.message}")
         elif said in arguments:
@@ -49,4 +58,4 @@ class EditorModel:
         pass
 
 
-agent = Agent(EditorModel(), name="editor", tools=[refund, edit])
+agent = Agent(EditorModel(), name="editor", tools=[refund, edit, travel])

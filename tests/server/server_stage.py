@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from standfast import Agent, CompleteLater, JsonlTrace, RunContext, Runtime, Sandbox, tool
+from standfast import Agent, AskPerson, CompleteLater, JsonlTrace, RunContext, Runtime, Sandbox, tool
 from standfast.model.message import ToolMessage, UserMessage, text_of
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, RequestedCall, TextArrived
 from standfast.server import Limits, Listen, ServerApp, create_app, make_server
@@ -48,11 +48,39 @@ async def outside(ctx: RunContext[None]) -> CompleteLater:
     return CompleteLater(ctx.completion_token())
 
 
+WHERE = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "minLength": 2}},
+    "required": ["city"],
+}
+WHEN = {
+    "type": "object",
+    "properties": {**WHERE["properties"], "days": {"type": "integer"}},  # type: ignore[dict-item]
+    "required": ["city", "days"],
+}
+
+
+@tool
+def travel(ctx: RunContext[None], days: bool) -> str | AskPerson:
+    """Ask where a person wants to go, and for how many days."""
+    if ctx.answer is None:
+        return AskPerson("Where to?", WHEN if days else WHERE)
+    return f"{dict(sorted(ctx.answer.value.items()))} by {ctx.answer.by}"
+
+
+_CALLS = {
+    "refund": ("refund", '{"order_id": "A1", "cents": 500}'),
+    "outside": ("outside", "{}"),
+    "where": ("travel", '{"days": false}'),
+    "when": ("travel", '{"days": true}'),
+}
+
+
 class ObedientModel:
     """Does what the user says.
 
-    `refund` and `outside` call that tool, `call A B` those of the client. `stream N` streams N chunks, `hold`
-    waits to be let go.
+    `refund`, `outside`, `where` and `when` call tools of the agent, `call A B` those of the client. `stream
+    N` streams N chunks, `hold` waits to be let go.
     """
 
     model_id = "test:obedient"
@@ -69,9 +97,9 @@ class ObedientModel:
         if isinstance(last, ToolMessage):
             self.choices.append(request.settings.get("tool_choice"))
             yield ReplyEnded(text=f"the tool said {last.value if last.error is None else last.error.message}")
-        elif said in ("refund", "outside"):
-            arguments = '{"order_id": "A1", "cents": 500}' if said == "refund" else "{}"
-            yield ReplyEnded(text="", calls=(RequestedCall(name=said, arguments=arguments),))
+        elif said in _CALLS:
+            name, arguments = _CALLS[said]
+            yield ReplyEnded(text="", calls=(RequestedCall(name=name, arguments=arguments),))
         elif found := re.fullmatch(r"call (.+)", said):
             self.choices.append(request.settings.get("tool_choice"))
             offered = {one.name for one in request.tools}
@@ -94,7 +122,7 @@ class ObedientModel:
 
 
 def make_agent(model: Any = None, name: str = "clerk") -> Agent[Any, str]:
-    return Agent(model or ObedientModel(), name=name, tools=[refund, outside])
+    return Agent(model or ObedientModel(), name=name, tools=[refund, outside, travel])
 
 
 class ServerStage:

@@ -149,6 +149,41 @@ def test_a_call_that_needs_approval_makes_the_task_ask(
     run(main())
 
 
+@pytest.mark.parametrize(
+    ("said", "answer", "result"),
+    [
+        ("where", {"text": "New York"}, "the tool said {'city': 'New York'} by tok"),
+        ("where", {"data": {"city": "Oslo"}}, "the tool said {'city': 'Oslo'} by tok"),
+        ("when", {"data": {"city": "Oslo", "days": 2}}, "the tool said {'city': 'Oslo', 'days': 2} by tok"),
+        ("when", {"text": "no, later"}, "the tool said a person refused the call of travel(): later"),
+    ],
+    ids=["text", "data", "numbers", "no"],
+)
+def test_a_question_of_a_tool_makes_the_task_ask(
+    stage: ServerStage, said: str, answer: dict[str, Any], result: str
+) -> None:
+    """Seed: `input-required`. Ours: the answer fits the question's schema, or the task still asks."""
+
+    async def main() -> None:
+        async with speaking(stage, "run", "read", "approve") as client:
+            events = await send(client, ask(said))
+            status, task_id = events[-1].status_update.status, events[0].task.id
+            assert status.state == STATE.TASK_STATE_INPUT_REQUIRED
+            question, facts = status.message.parts
+            assert question.text == "travel asks: Where to?"
+            asked = MessageToDict(facts.data)
+            assert asked["answerSchema"]["required"] == (["city"] if said == "where" else ["city", "days"])
+            with pytest.raises(InvalidParamsError, match="city"):
+                await send(client, ask(task=task_id, data={"city": "O", "days": 1}))
+            again = await client.get_task(types.GetTaskRequest(id=task_id))
+            assert again.status.state == STATE.TASK_STATE_INPUT_REQUIRED
+            done = await send(client, ask(task=task_id, **answer))
+            assert done[-1].status_update.status.state == STATE.TASK_STATE_COMPLETED
+            assert done[-2].artifact_update.artifact.parts[0].text.startswith(result)
+
+    run(main())
+
+
 def _approvals(stage: ServerStage) -> list[dict[str, Any]]:
     with stage.client() as client:
         return list(client.get("/v1/approvals").json())

@@ -116,6 +116,20 @@ def test_an_approval_records_the_credential_that_decided(
     assert (again.status_code, again.json()["code"]) == (409, "APPROVAL_ALREADY_DECIDED")
 
 
+def test_a_question_of_a_tool_is_answered_by_a_decision_with_its_fields(
+    client: httpx2.Client, session: str
+) -> None:
+    """Ours: the approval has the question and the schema of its answer; a wrong answer decides nothing."""
+    turn = client.post(f"{session}/turns", json={"input": "where"}).json()
+    asked = client.get(f"/v1/approvals/{turn['waits'][0]['wait_id']}").json()
+    assert (asked["reason"], asked["answer_schema"]["required"]) == ("Where to?", ["city"])
+    address = f"/v1/approvals/{asked['approval_id']}/decision"
+    assert client.post(address, json={"approved": True}).status_code == 422
+    client.post(address, json={"approved": True, "arguments": {"city": "Oslo"}}).raise_for_status()
+    done = client.post(f"{session}/turns/{turn['turn_id']}/resume").json()
+    assert done["output"].startswith("the tool said {'city': 'Oslo'} by alice (tok")
+
+
 def test_a_denied_call_tells_the_model_why(client: httpx2.Client, session: str) -> None:
     """Seed: approvals can be denied, with a reason."""
     approval = waited(client, session)

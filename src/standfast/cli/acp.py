@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,11 +44,11 @@ def command(invocation: Invocation, *, app: str, agent: str, trace: str | None) 
     ):  # recorded with the session, and read where another directory is the current one
         app = f"{Path(place).absolute()}{colon}{name}"
     host = AgentHost(invocation.data_dir, AgentSettings(app=app, agent=agent), trace=trace)
-    asyncio.run(_serve(host))
+    asyncio.run(_serve(host, invocation.command))
     return CommandOutput(None, lambda: None)
 
 
-async def _serve(host: AgentHost) -> None:
+async def _serve(host: AgentHost, command: Callable[..., str]) -> None:
     import asyncio
     import signal
 
@@ -61,7 +62,7 @@ async def _serve(host: AgentHost) -> None:
     async with host:
 
         async def serve(read: Read, write: Write, user: str) -> None:
-            await AcpAgent(host.runtime, host.agent, user).serve(read, write)
+            await AcpAgent(host.runtime, host.agent, user, command=command).serve(read, write)
 
         serving, stopping = (
             asyncio.ensure_future(serve_stdio(serve, stop)),

@@ -19,6 +19,7 @@ import asyncio
 import base64
 import json
 import secrets
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -55,6 +56,8 @@ from standfast.runtime.agent_session import Attachment, Session
 from standfast.runtime.turn import Turn
 
 _LOOK_S: Final = 0.2
+_MAX_FORMS: Final = 5
+"""How often a question is asked whose answers do not fit."""
 _CWD: Final = "acp_cwd"
 _KINDS: Final = {"read": "read", "write": "edit", "network": "fetch", "none": "think"}
 _OPTIONS: Final = [
@@ -92,11 +95,26 @@ class _Prompt(_Camel, frozen=True, kw_only=True):
     prompt: list[dict[str, Any]]
 
 
-class AcpAgent:
-    """One agent for one editor."""
+def _command(*words: str) -> str:
+    return shlex.join(("standfast", *words))
 
-    def __init__(self, runtime: Runtime, agent: AgentDefinition[Any, Any], user: str) -> None:
+
+class AcpAgent:
+    """One agent for one editor.
+
+    *command* returns a command line, for copying, that uses the same data as *runtime*.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        agent: AgentDefinition[Any, Any],
+        user: str,
+        *,
+        command: Callable[..., str] = _command,
+    ) -> None:
         self._runtime = runtime
+        self._command = command
         self._agent = agent
         self._user = user
         self._peer: RpcPeer | None = None
@@ -244,20 +262,28 @@ class AcpAgent:
         assert self._peer is not None
         message = approval.reason or f"{approval.capability} asks"
         if not self._asks_forms:
-            how = f"standfast approvals approve {approval.approval_id} --arguments '{{...}}'"
+            how = self._command("approvals", "approve", approval.approval_id, "--arguments", "{...}")
             await self.update(given, _text(f"{message}\n\nAnswer it with `{how}`, then send a prompt."))
             return False
-        form = {"sessionId": given, "mode": "form", "message": message}
-        answer = await self._peer.request(
-            "elicitation/create", {**form, "requestedSchema": approval.answer_schema}
-        )
-        action = answer.get("action") if isinstance(answer, dict) else None
-        if action == "accept":
+        problem = ""
+        for _ in range(_MAX_FORMS):
+            form = {"sessionId": given, "mode": "form", "message": f"{message}{problem}"}
+            answer = await self._peer.request(
+                "elicitation/create", {**form, "requestedSchema": approval.answer_schema}
+            )
+            action = answer.get("action") if isinstance(answer, dict) else None
+            if action == "decline":
+                await self._runtime.deny(approval.approval_id, decided_by=self._user)
+                return True
+            if action != "accept":
+                return False
             said = answer.get("content") or {}
-            await self._runtime.approve(approval.approval_id, arguments=said, decided_by=self._user)
-        elif action == "decline":
-            await self._runtime.deny(approval.approval_id, decided_by=self._user)
-        return action in ("accept", "decline")
+            try:
+                await self._runtime.approve(approval.approval_id, arguments=said, decided_by=self._user)
+                return True
+            except InvalidArgument as error:
+                problem = f" ({error.message})"
+        return False
 
 
 class _Following:

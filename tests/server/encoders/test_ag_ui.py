@@ -82,6 +82,21 @@ def test_an_approval_is_an_interrupt_that_a_later_run_answers(stage: ServerStage
 
 
 @pytest.mark.slow
+def test_a_question_of_a_tool_is_an_interrupt_with_the_schema_of_its_answer(stage: ServerStage) -> None:
+    """Ours: a page makes a form of the schema; an answer that does not fit decides nothing."""
+    wrong = {"answer": {"status": "resolved", "payload": {"city": "O"}}}
+    right = {"answer": {"status": "resolved", "payload": {"city": "Oslo"}}}
+    (asked,) = run(stage, "ask", {"say": "where"})["runs"]
+    (interrupt,) = asked["interrupts"]
+    assert interrupt["responseSchema"]["required"] == ["city"]
+    token = stage.token("run", "approve")
+    found = run_node("ag_ui.mjs", url=stage.url, token=token, thread="ask2", runs=[{"say": "where"}, wrong])
+    assert "the answer does not fit" in found["runs"][1]["error"]
+    _, resumed = run(stage, "ask3", {"say": "where"}, right)["runs"]
+    assert resumed["result"].startswith("the tool said {'city': 'Oslo'} by ")
+
+
+@pytest.mark.slow
 def test_another_process_denies_what_a_run_asked(stage: ServerStage) -> None:
     """Seed: approvals outlive connections: another client in another process answers them."""
     (asked,) = run(stage, "desk", {"say": "refund"})["runs"]
