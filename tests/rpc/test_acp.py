@@ -183,7 +183,7 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again(tmp_path: Path) ->
 
 
 @pytest.mark.anyio
-async def test_an_editor_without_forms_is_told_how_to_answer(tmp_path: Path) -> None:
+async def test_an_editor_without_forms_shows_the_command_that_answers(tmp_path: Path) -> None:
     """Ours: the turn waits for the answer from the command line; the next prompt shows how it continued."""
     async with connected(tmp_path) as editor:
         session_id = (await editor.call("session/new", cwd="/"))["sessionId"]

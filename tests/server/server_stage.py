@@ -80,7 +80,7 @@ class ObedientModel:
     """Does what the user says.
 
     `refund`, `outside`, `where` and `when` call tools of the agent, `call A B` those of the client. `stream
-    N` streams N chunks, `hold` waits to be let go.
+    N` streams N chunks, `flood N` N larger ones without a pause, `hold` waits to be let go.
     """
 
     model_id = "test:obedient"
@@ -111,6 +111,11 @@ class ObedientModel:
                 yield TextArrived(f"{number} ")
                 await asyncio.sleep(self.pause_s)
             yield ReplyEnded(text="".join(f"{number} " for number in range(count)))
+        elif found := re.fullmatch(r"flood (\d+)", said):
+            for _ in range(int(found[1])):
+                yield TextArrived("x" * 4000)
+                await asyncio.sleep(0)
+            yield ReplyEnded(text="x" * 4000 * int(found[1]))
         else:
             if said == "hold":
                 await self.held.wait()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -88,3 +90,32 @@ def test_an_address_range_that_is_none_is_refused() -> None:
     """Ours: a proxy that is misspelt must not leave forwarding headers unchecked."""
     with pytest.raises(InvalidArgument, match="not an address range"):
         Listen(trusted_proxy="everyone").check()
+
+
+def test_a_request_head_that_is_too_large_is_refused_however_it_comes(tmp_path: Path) -> None:
+    """Bug: a head of 100 KB that came in one piece, or while a response was written, was taken."""
+    large = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\nx: " + b"a" * 100_000 + b"\r\n\r\n"
+    with ServerStage(tmp_path) as stage:
+        with socket.create_connection(("127.0.0.1", stage.port), 10) as one:
+            one.sendall(large)
+            assert one.recv(1000).startswith(b"HTTP/1.1 400 ")
+        with stage.client() as client:
+            client.post("/v1/sessions", json={"session_id": "a", "agent": "clerk"}).raise_for_status()
+            client.post("/v1/sessions/a/turns", json={"input": "b" * 100_000}).raise_for_status()
+            token = stage.token()
+            with socket.create_connection(("127.0.0.1", stage.port), 10) as one:
+                head = (
+                    f"GET /v1/sessions/a/events HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {token}"
+                )
+                one.sendall(head.encode() + b"\r\n\r\n")
+                assert one.recv(1000).startswith(b"HTTP/1.1 200 ")
+                with pytest.raises((BrokenPipeError, ConnectionResetError)):  # it is closed in the middle
+                    send_endless_head(one)
+            assert client.get("/v1/sessions/a").is_success
+
+
+def send_endless_head(one: socket.socket) -> None:
+    one.sendall(b"GET / HTTP/1.1\r\n")
+    for _ in range(1000):
+        one.sendall(b"x: " + b"a" * 8000 + b"\r\n")
+        time.sleep(0.001)

@@ -90,6 +90,7 @@ class LimitedProtocol(HttpToolsProtocol):
     """When the wait for a request head began; None while a request is served."""
     _in_head = True
     _head_bytes = 0
+    _piece_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -97,6 +98,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(HEAD_S, self._look)
 
     def data_received(self, data: bytes) -> None:
+        self._piece_bytes = len(data)
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
@@ -111,6 +113,10 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        if self._piece_bytes > HEAD_BYTES:  # one piece can have a head that is too large and whole
+            size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            if size > HEAD_BYTES:
+                raise InvalidArgument(f"the request head has {size:,} bytes")  # the parser refuses it
         self._in_head, self._awaiting_since = False, None
         super().on_headers_complete()
 
