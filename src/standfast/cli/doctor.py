@@ -55,6 +55,13 @@ def command(invocation: Invocation) -> CommandOutput:
     from standfast.runtime.data_dir import DataDir, blobs_location
 
     home = DataDir(invocation.data_dir, make=False)
+    files: dict[str, Callable[[], Finding]] = {
+        "data directory": lambda: _data_dir(home),
+        "disk space": lambda: _disk(home),
+        "sqlite": _sqlite,
+        "database": lambda: _database(home),
+        "snapshot key": lambda: _key(home),
+    }
     looks: dict[str, Callable[[], Finding]] = {
         "python": lambda: _fits(
             sys.version_info >= (3, 11),
@@ -64,14 +71,12 @@ def command(invocation: Invocation) -> CommandOutput:
         "platform": lambda: _fits(
             os.name == "posix", platform.platform(), "Linux and macOS are supported; try WSL on Windows"
         ),
-        **(_postgres(home.url) if home.url is not None else _files(home)),
+        **(_postgres(home.url) if home.url is not None else files),
         **({"blobs": lambda: _blobs(place)} if (place := blobs_location(home.database)) else {}),
         "engine": _monty,
         "engine quickjs": lambda: _other_engine("quickjs", "typescript"),
         "engine cpython": lambda: _other_engine("cpython", "python"),
-        "agent sessions": lambda: _agent_sessions(home),
-        "turns": lambda: _turns(home),
-        "approvals": lambda: _approvals(home),
+        **_contents(home),
     }
     checks = [_look(name, look) for name, look in looks.items()] + _models()
     healthy = all(check.ok for check in checks)
@@ -103,17 +108,6 @@ def _look(name: str, look: Callable[[], Finding]) -> Check:
 
 def _fits(ok: bool, detail: str, otherwise: str) -> Finding:
     return ok, detail, None if ok else otherwise
-
-
-def _files(home: DataDir) -> dict[str, Callable[[], Finding]]:
-    """Return the checks of a store in a SQLite file."""
-    return {
-        "data directory": lambda: _data_dir(home),
-        "disk space": lambda: _disk(home),
-        "sqlite": _sqlite,
-        "database": lambda: _database(home),
-        "snapshot key": lambda: _key(home),
-    }
 
 
 def _postgres(url: str) -> dict[str, Callable[[], Finding]]:
@@ -250,43 +244,38 @@ def _one_and_one(name: str, language: str) -> tuple[str, ErrorObject | None]:
     return f"1 + 1 failed: {error.message}", error
 
 
-def _agent_sessions(home: DataDir) -> Finding:
-    from standfast.cli.agent_host import open_sessions
-
-    async def count() -> tuple[int, int]:
-        async with open_sessions(home.database) as runtime:
-            unfinished = await runtime.store.unfinished(runtime.now_ms())
-            return len(await runtime.sessions()), len(unfinished)
-
-    if not home.exists:
-        return True, "0", None
-    sessions, unfinished = asyncio.run(count())
-    detail = f"{sessions}, {unfinished} with a turn to resume"
-    return True, detail, "standfast recover" if unfinished else None
-
-
-def _turns(home: DataDir) -> Finding:
+def _contents(home: DataDir) -> dict[str, Callable[[], Finding]]:
+    """Return the checks of what the store has: sessions, turns and approvals. It is read once."""
     from standfast.cli.agent_host import open_sessions
     from standfast.ports.session_store import TurnCounts
 
-    async def count() -> TurnCounts:
+    async def count() -> tuple[int, int, TurnCounts, int]:
         async with open_sessions(home.database) as runtime:
-            return await runtime.turn_counts()
+            unfinished = await runtime.store.unfinished(runtime.now_ms())
+            waiting = await runtime.approvals(pending=True)
+            sessions, turns = await runtime.sessions(), await runtime.turn_counts()
+            return len(sessions), len(unfinished), turns, len(waiting)
 
-    counts = asyncio.run(count()) if home.exists else TurnCounts()
-    detail = f"{counts.queued} queued, {counts.running} running, {counts.waiting} waiting"
-    hint = "start a worker with their agents, or: standfast recover" if counts.stuck else None
-    return True, f"{detail}, {counts.stuck} stuck", hint
+    @functools.cache
+    def counted() -> tuple[int, int, TurnCounts, int]:
+        return asyncio.run(count()) if home.exists else (0, 0, TurnCounts(), 0)
 
+    def sessions() -> Finding:
+        number, unfinished, _, _ = counted()
+        detail = f"{number}, {unfinished} with a turn to resume" if home.exists else "0"
+        return True, detail, "standfast recover" if unfinished else None
 
-def _approvals(home: DataDir) -> Finding:
-    from standfast.runtime.blocking import BlockingSandbox
+    def turns() -> Finding:
+        found = counted()[2]
+        detail = f"{found.queued} queued, {found.running} running, {found.waiting} waiting"
+        hint = "start a worker with their agents, or: standfast recover" if found.stuck else None
+        return True, f"{detail}, {found.stuck} stuck", hint
 
-    if not home.exists:
-        return True, "0 waiting", None
-    with BlockingSandbox(data_dir=home.database) as box:
-        waiting = len(box.approvals(pending=True))
-    return True, f"{waiting} waiting", "standfast approvals list --pending" if waiting else None
+    def approvals() -> Finding:
+        waiting = counted()[3]
+        return True, f"{waiting} waiting", "standfast approvals list --pending" if waiting else None
+
+    return {"agent sessions": sessions, "turns": turns, "approvals": approvals}
 
 
 def _models() -> list[Check]:

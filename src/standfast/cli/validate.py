@@ -53,13 +53,12 @@ def command(
             raise click.UsageError("the server decides about tools and engines; leave these options out")
         with remote_client(server) as client:
             result = client.validate(code, session=session, language=language, inputs=inputs or {})
-        report = RunReport(result, invocation, code)
-        return CommandOutput(result, report.show_check, report.output().exit_status)
-    box = make_sandbox(invocation.data_dir, grants, language, engine)
-    try:
-        with box:
-            result = box.validate(code, session=session, inputs=inputs)
-    except StandfastError as error:
-        result = RunResult.failed(error.error_object())
+    else:
+        box = make_sandbox(invocation.data_dir, grants, language, engine)
+        try:
+            with box:
+                result = box.validate(code, session=session, inputs=inputs)
+        except StandfastError as error:
+            result = RunResult.failed(error.error_object())
     report = RunReport(result, invocation, code)
     return CommandOutput(result, report.show_check, report.output().exit_status)
