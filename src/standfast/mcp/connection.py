@@ -20,24 +20,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from standfast.errors import Code, McpServerFailed, StandfastError, ToolError
 from standfast.mcp.contracts import MAX_TOOLS, AdvertisedTool, clean_text
+from standfast.mcp.exchange import (
+    MAX_QUESTION_CHARS,
+    MAX_ROUNDS,
+    Answer,
+    Ask,
+    Asked,
+    AskedMidway,
+    Exchange,
+    InputState,
+    answer_schema,
+    defaults_of,
+    elicited,
+    question_text,
+    responses_to,
+    sampled,
+)
 from standfast.mcp.http import http_transport
 from standfast.mcp.jail import McpJail
 from standfast.mcp.pins import Pin
 from standfast.mcp.stdio import Allowance, ProcessLimits, ServerProcess, stdio_transport
-from standfast.model.canonical import Json
-from standfast.model.host_requests import DirectRequest
-from standfast.model.message import AssistantMessage, Message, UserMessage
 from standfast.tools.context import AskPerson, RunContext
 
 if TYPE_CHECKING:
@@ -50,82 +61,11 @@ if TYPE_CHECKING:
     from standfast.mcp.stdio_calls import StdioCalls
 
 MAX_PAGES: Final = 200
-MAX_ROUNDS: Final = 10
-"""How often a server may ask for input during one call."""
-
-MAX_REPORTS: Final = 1000
-MAX_QUESTION_CHARS: Final = 2000
 PING_S: Final = 5.0
 HANDSHAKE: Final = "2025-11-25"
 STATELESS: Final = "2026-07-28"
 NO_BACK_CHANNEL: Final = "no back-channel for server-initiated requests"
 """How a server of the Python SDK refuses a call if its tool uses `ctx.elicit`, which 2026-07-28 has not."""
-
-
-class InputState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the next execution of a call needs besides the answer of a person.
-
-    A server of 2026-07-28 has `keys` of its questions with their `defaults`, `responses` that are known
-    already and a `request_state`. `earlier` has the questions that were answered before, in order: one of
-    2025-11-25 asks them again, and so does one of 2026-07-28 that was started anew and lost its key.
-    """
-
-    question: str
-    keys: tuple[str, ...] = ()
-    defaults: dict[str, dict[str, Any]] = {}
-    responses: dict[str, Any] = {}
-    request_state: str | None = None
-    earlier: tuple[tuple[str, dict[str, Any] | str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The server asks a person: a text, the JSON Schema of the answer, and the state to continue with."""
-
-    text: str
-    schema: dict[str, Any]
-    state: InputState
-
-
-class AskedMidway(Exception):
-    """A server wants to ask in the middle of a call, as in 2025-11-25; a connection of 2026-07-28 cannot."""
-
-
-Answer = dict[str, Any] | str
-"""A person's answer to a question, or how it ended without one: `"decline"` or `"cancel"`."""
-
-Ask = Callable[[AskPerson], Answer | None]
-"""Asks a person who is there, on a thread that may block; None declines."""
-
-
-@dataclass(slots=True)
-class Exchange:
-    """One call under way. `given` is the state it continues with, and the answer to its question.
-
-    If `ask` is given, a person is there: it answers a question in the middle of the call.
-    """
-
-    context: RunContext[Any]
-    task: asyncio.Task[Any]
-    given: tuple[InputState, Answer] | None = None
-    ask: Ask | None = None
-    asked: Asked | None = None
-    """The question that ends the call."""
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    heard: list[tuple[str, Answer]] = field(default_factory=list)
-    reports: int = 0
-
-    def known(self) -> list[tuple[str, Answer]]:
-        """Return the questions of earlier executions with their answers."""
-        if self.given is None:
-            return []
-        state, answer = self.given
-        return [*state.earlier, (state.question, answer)]
-
-    def report(self, kind: str, body: dict[str, Json]) -> None:
-        self.reports += 1
-        if self.reports <= MAX_REPORTS:
-            self.context.report(kind, body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,7 +413,7 @@ class McpConnection:
         import mcp_types as types
         from mcp import MCPError
 
-        responses, state = _responses(exchange.given) if self.is_stateless else (None, None)
+        responses, state = responses_to(exchange.given) if self.is_stateless else (None, None)
 
         async def progressed(progress: float, total: float | None, message: str | None) -> None:
             said = None if message is None else clean_text(message, MAX_QUESTION_CHARS)
@@ -509,7 +449,7 @@ class McpConnection:
             if isinstance(asked, Asked):
                 if not repeated or repeated[0][0] != asked.text:
                     return asked
-                responses, state = _responses((asked.state, repeated.pop(0)[1]))
+                responses, state = responses_to((asked.state, repeated.pop(0)[1]))
                 continue
             responses, state = asked or None, result.request_state
             await asyncio.sleep(0 if asked else min(0.25, 0.05 * 2**attempt))
@@ -527,7 +467,7 @@ class McpConnection:
             if isinstance(request, types.ElicitRequest):
                 questions[key] = request.params
             elif isinstance(request, types.CreateMessageRequest) and self.endpoint.sampling:
-                responses[key] = await _sampled(exchange, self.endpoint.name, request.params)
+                responses[key] = await sampled(exchange, self.endpoint.name, request.params)
             else:
                 raise McpServerFailed(self.endpoint.name, f"asked for {request.method}, which is not allowed")
         if not questions:
@@ -536,15 +476,15 @@ class McpConnection:
             raise McpServerFailed(
                 self.endpoint.name, f"asked a person more than {MAX_ROUNDS} times in one call"
             )
-        texts = [_question(params) for params in questions.values()]
-        schemas = {key: _answer_schema(params) for key, params in questions.items()}
+        texts = [question_text(params) for params in questions.values()]
+        schemas = {key: answer_schema(params) for key, params in questions.items()}
         schema = next(iter(schemas.values()))
         if len(schemas) > 1:
             schema = {"type": "object", "properties": schemas, "required": list(schemas)}
         state = InputState(
             question="\n".join(texts),
             keys=tuple(questions),
-            defaults={key: found for key, one in schemas.items() if (found := _defaults(one))},
+            defaults={key: found for key, one in schemas.items() if (found := defaults_of(one))},
             responses={
                 key: one.model_dump(by_alias=True, mode="json", exclude_none=True)
                 for key, one in responses.items()
@@ -584,20 +524,21 @@ class McpConnection:
         """Answer as a person has answered before; a new question ends the call."""
         import mcp_types as types
 
-        exchange, text = await self._asking_exchange(), _question(params)
+        exchange, text = await self._asking_exchange(), question_text(params)
+        defaults = defaults_of(answer_schema(params)) if params.mode == "form" else None
         if exchange is None:
             message = "several calls ask at once; ask again in a call of its own"
             return types.ErrorData(code=types.INVALID_REQUEST, message=message)
         if exchange.ask is not None:
-            answer = await asyncio.to_thread(exchange.ask, AskPerson(text, _answer_schema(params)))
-            return _elicited("decline" if answer is None else answer, params)
+            answer = await asyncio.to_thread(exchange.ask, AskPerson(text, answer_schema(params)))
+            return elicited("decline" if answer is None else answer, defaults)
         known, number = exchange.known(), len(exchange.heard)
         if number < len(known) and known[number][0] == text:
             exchange.heard.append(known[number])
-            return _elicited(known[number][1], params)
+            return elicited(known[number][1], defaults)
         if number < MAX_ROUNDS and exchange.asked is None:
             state = InputState(question=text, earlier=tuple(exchange.heard))
-            exchange.asked = Asked(text, _answer_schema(params), state)
+            exchange.asked = Asked(text, answer_schema(params), state)
             exchange.task.cancel()
             await exchange.over.wait()  # the server reads the cancellation before this answer
         return types.ElicitResult(action="cancel")
@@ -611,7 +552,7 @@ class McpConnection:
         if exchange is None:
             return types.ErrorData(code=types.INVALID_REQUEST, message="several calls ask at once")
         try:
-            return await _sampled(exchange, self.endpoint.name, params)
+            return await sampled(exchange, self.endpoint.name, params)
         except StandfastError as error:
             return types.ErrorData(code=types.INTERNAL_ERROR, message=error.message)
 
@@ -636,79 +577,3 @@ def _leaf(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _question(params: types.ElicitRequestParams) -> str:
-    """Return what the server asks; of a page that a person is to open, with its address."""
-    text = clean_text(params.message, MAX_QUESTION_CHARS)
-    return text if params.mode == "form" else f"{text} {clean_text(params.url, MAX_QUESTION_CHARS)}"
-
-
-def _elicited(answer: Answer, params: types.ElicitRequestParams) -> types.ElicitResult:
-    """Return a person's answer as the server wants it: with the defaults of what was left out."""
-    import mcp_types as types
-
-    if isinstance(answer, str):
-        return types.ElicitResult.model_validate({"action": answer})
-    content = {**_defaults(_answer_schema(params)), **answer} if params.mode == "form" else None
-    return types.ElicitResult(action="accept", content=content)
-
-
-def _defaults(schema: dict[str, Any]) -> dict[str, Any]:
-    fields = schema.get("properties", {})
-    return {key: one["default"] for key, one in fields.items() if isinstance(one, dict) and "default" in one}
-
-
-def _answer_schema(params: types.ElicitRequestParams) -> dict[str, Any]:
-    return params.requested_schema if params.mode == "form" else {"type": "object"}
-
-
-def _responses(
-    given: tuple[InputState, Answer] | None,
-) -> tuple[dict[str, Any] | None, str | None]:
-    """Return the responses for a server of 2026-07-28, and the state that it has sent."""
-    import mcp_types as types
-
-    if given is None:
-        return None, None
-    state, answer = given
-    responses: dict[str, Any] = {
-        key: types.CreateMessageResult.model_validate(one) for key, one in state.responses.items()
-    }
-    for key in state.keys:
-        if isinstance(answer, str):
-            responses[key] = types.ElicitResult.model_validate({"action": answer})
-            continue
-        content = answer if len(state.keys) == 1 else answer[key]
-        filled = {**state.defaults.get(key, {}), **content}
-        responses[key] = types.ElicitResult(action="accept", content=filled)
-    return responses, state.request_state
-
-
-async def _sampled(
-    exchange: Exchange, server: str, params: types.CreateMessageRequestParams
-) -> types.CreateMessageResult:
-    """Ask the session's model for the server; the cost is in the session's ledger as `mcp:SERVER`."""
-    import mcp_types as types
-
-    messages: list[Message] = []
-    for one in params.messages:
-        parts: Sequence[Any] = one.content if isinstance(one.content, list) else [one.content]
-        if not all(isinstance(part, types.TextContent) for part in parts):
-            raise McpServerFailed(server, "asked the model for something else than text")
-        text = "\n".join(part.text for part in parts)
-        messages.append(AssistantMessage(text=text) if one.role == "assistant" else UserMessage(content=text))
-    request = DirectRequest(
-        prompt=tuple(messages),
-        instructions=params.system_prompt or "",
-        # a server that wants few tokens leaves none for reasoning, which counts
-        settings={
-            "max_tokens": params.max_tokens,
-            "stop": params.stop_sequences or [],
-            "reasoning": None,
-        },
-    )
-    reply = await exchange.context.host.direct_completion(request, f"mcp:{server}")
-    return types.CreateMessageResult(
-        role="assistant", content=types.TextContent(type="text", text=reply.text), model="standfast"
-    )

@@ -37,17 +37,7 @@ from standfast.errors import (
     ToolError,
     UnknownTool,
 )
-from standfast.mcp.connection import (
-    HANDSHAKE,
-    STATELESS,
-    Answer,
-    Ask,
-    Asked,
-    AskedMidway,
-    Endpoint,
-    InputState,
-    McpConnection,
-)
+from standfast.mcp.connection import HANDSHAKE, STATELESS, Endpoint, McpConnection
 from standfast.mcp.contracts import (
     AdvertisedTool,
     McpTool,
@@ -60,6 +50,7 @@ from standfast.mcp.contracts import (
     tool_names,
 )
 from standfast.mcp.credentials import SIGN_IN_S, CredentialFile, McpSignIn
+from standfast.mcp.exchange import Answer, Ask, Asked, AskedMidway, InputState
 from standfast.mcp.jail import McpJail
 from standfast.mcp.pins import Pin, PinFile
 from standfast.mcp.results import IMAGE_TYPES, content_text, decoded, resource_text, result_value

@@ -1,0 +1,166 @@
+"""One call to an MCP server: what it continues with, what the server asks during it, and the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from standfast.errors import McpServerFailed
+from standfast.mcp.contracts import clean_text
+from standfast.model.canonical import Json
+from standfast.model.host_requests import DirectRequest
+from standfast.model.message import AssistantMessage, Message, UserMessage
+from standfast.tools.context import AskPerson, RunContext
+
+if TYPE_CHECKING:
+    import mcp_types as types
+
+MAX_ROUNDS: Final = 10
+"""How often a server may ask for input during one call."""
+
+MAX_REPORTS: Final = 1000
+MAX_QUESTION_CHARS: Final = 2000
+
+
+class InputState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the next execution of a call needs besides the answer of a person.
+
+    A server of 2026-07-28 has `keys` of its questions with their `defaults`, `responses` that are known
+    already and a `request_state`. `earlier` has the questions that were answered before, in order: one of
+    2025-11-25 asks them again, and so does one of 2026-07-28 that was started anew and lost its key.
+    """
+
+    question: str
+    keys: tuple[str, ...] = ()
+    defaults: dict[str, dict[str, Any]] = {}
+    responses: dict[str, Any] = {}
+    request_state: str | None = None
+    earlier: tuple[tuple[str, dict[str, Any] | str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The server asks a person: a text, the JSON Schema of the answer, and the state to continue with."""
+
+    text: str
+    schema: dict[str, Any]
+    state: InputState
+
+
+class AskedMidway(Exception):
+    """A server wants to ask in the middle of a call, as in 2025-11-25; a connection of 2026-07-28 cannot."""
+
+
+Answer = dict[str, Any] | str
+"""A person's answer to a question, or how it ended without one: `"decline"` or `"cancel"`."""
+
+Ask = Callable[[AskPerson], Answer | None]
+"""Asks a person who is there, on a thread that may block; None declines."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One call under way. `given` is the state it continues with, and the answer to its question.
+
+    If `ask` is given, a person is there: it answers a question in the middle of the call.
+    """
+
+    context: RunContext[Any]
+    task: asyncio.Task[Any]
+    given: tuple[InputState, Answer] | None = None
+    ask: Ask | None = None
+    asked: Asked | None = None
+    """The question that ends the call."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    heard: list[tuple[str, Answer]] = field(default_factory=list)
+    reports: int = 0
+
+    def known(self) -> list[tuple[str, Answer]]:
+        """Return the questions of earlier executions with their answers."""
+        if self.given is None:
+            return []
+        state, answer = self.given
+        return [*state.earlier, (state.question, answer)]
+
+    def report(self, kind: str, body: dict[str, Json]) -> None:
+        self.reports += 1
+        if self.reports <= MAX_REPORTS:
+            self.context.report(kind, body)
+
+
+def question_text(params: types.ElicitRequestParams) -> str:
+    """Return what the server asks; of a page that a person is to open, with its address."""
+    text = clean_text(params.message, MAX_QUESTION_CHARS)
+    return text if params.mode == "form" else f"{text} {clean_text(params.url, MAX_QUESTION_CHARS)}"
+
+
+def answer_schema(params: types.ElicitRequestParams) -> dict[str, Any]:
+    """Return the JSON Schema of the answer."""
+    return params.requested_schema if params.mode == "form" else {"type": "object"}
+
+
+def defaults_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the default of each field that has one."""
+    fields = schema.get("properties", {})
+    return {key: one["default"] for key, one in fields.items() if isinstance(one, dict) and "default" in one}
+
+
+def elicited(answer: Answer, defaults: dict[str, Any] | None) -> types.ElicitResult:
+    """Return a person's answer with the *defaults* of what was left out; None sends no content."""
+    import mcp_types as types
+
+    if isinstance(answer, str):
+        return types.ElicitResult.model_validate({"action": answer})
+    content = None if defaults is None else {**defaults, **answer}
+    return types.ElicitResult(action="accept", content=content)
+
+
+def responses_to(
+    given: tuple[InputState, Answer] | None,
+) -> tuple[dict[str, Any] | None, str | None]:
+    """Return the responses for a server of 2026-07-28, and the state that it has sent."""
+    import mcp_types as types
+
+    if given is None:
+        return None, None
+    state, answer = given
+    responses: dict[str, Any] = {
+        key: types.CreateMessageResult.model_validate(one) for key, one in state.responses.items()
+    }
+    for key in state.keys:
+        own = answer if isinstance(answer, str) or len(state.keys) == 1 else answer[key]
+        responses[key] = elicited(own, state.defaults.get(key, {}))
+    return responses, state.request_state
+
+
+async def sampled(
+    exchange: Exchange, server: str, params: types.CreateMessageRequestParams
+) -> types.CreateMessageResult:
+    """Ask the session's model for the server; the cost is in the session's ledger as `mcp:SERVER`."""
+    import mcp_types as types
+
+    messages: list[Message] = []
+    for one in params.messages:
+        parts: Sequence[Any] = one.content if isinstance(one.content, list) else [one.content]
+        if not all(isinstance(part, types.TextContent) for part in parts):
+            raise McpServerFailed(server, "asked the model for something else than text")
+        text = "\n".join(part.text for part in parts)
+        messages.append(AssistantMessage(text=text) if one.role == "assistant" else UserMessage(content=text))
+    request = DirectRequest(
+        prompt=tuple(messages),
+        instructions=params.system_prompt or "",
+        # a server that wants few tokens leaves none for reasoning, which counts
+        settings={
+            "max_tokens": params.max_tokens,
+            "stop": params.stop_sequences or [],
+            "reasoning": None,
+        },
+    )
+    reply = await exchange.context.host.direct_completion(request, f"mcp:{server}")
+    return types.CreateMessageResult(
+        role="assistant", content=types.TextContent(type="text", text=reply.text), model="standfast"
+    )
