@@ -6,6 +6,7 @@ traceback is shown only if STANDFAST_DEBUG is set.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ _COMMANDS = (
     "triggers", "trace", "worker", "run", "validate", "repl", "tools", "mcp", "plugins", "models", "new",
     "doctor", "migrate", "store", "usage",
 )  # fmt: skip
+
+_NEW_OBJECTS = 20_000
+"""When the collector looks for cycles. By default it looks some 150 times while a command's modules load."""
 
 
 class CommandLine(click.Group):
@@ -47,6 +51,7 @@ class CommandLine(click.Group):
     ) -> Any:
         """Run a command and exit with its status."""
         given = list(sys.argv[1:] if args is None else args)
+        gc.set_threshold(_NEW_OBJECTS)
         try:
             status = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
         except Exception as error:

@@ -7,9 +7,8 @@ import json
 import re
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import click
 
@@ -26,8 +25,7 @@ _DATA_DIR = "standfast.data_dir"
 _AS_JSON = "standfast.as_json"
 
 
-@dataclass(frozen=True, slots=True)
-class Invocation:
+class Invocation(NamedTuple):
     """How a command was called: where its data is, and whether it answers with JSON."""
 
     given_data_dir: Path | str | None

@@ -11,8 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
 _KEPT = "\n\t\N{ZERO WIDTH JOINER}"
 
 
-@dataclass(frozen=True, slots=True)
-class CommandOutput:
+class CommandOutput(NamedTuple):
     """The result of a command: a document, a function that shows it to a person, and an exit status."""
 
     document: Any

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
 
 from standfast.cli.options import Invocation
 from standfast.cli.output import (
@@ -32,8 +34,7 @@ if TYPE_CHECKING:
 _COLOURS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
-@dataclass(frozen=True, slots=True)
-class RunReport:
+class RunReport(NamedTuple):
     """A result with its code and the approvals that it waits for."""
 
     result: RunResult
@@ -45,9 +46,15 @@ class RunReport:
         return CommandOutput(self.result, self.show, 0 if self.result.status == "ok" else 1)
 
     def show(self) -> None:
-        result, about = self.result, error_console()
+        result = self.result
         show_streams(result)
         show_value(result.result)
+        if result.diagnostics or result.external_calls or self.waiting:
+            self._show_details(error_console())
+        show_status(result)
+
+    def _show_details(self, about: Console) -> None:
+        result = self.result
         # If this run waits, and not an earlier one, the boxes below replace the diagnostic.
         is_parked = result.snapshot_id is not None and bool(self.waiting)
         for diagnostic in result.diagnostics:
@@ -64,7 +71,6 @@ class RunReport:
             about.print(table)
         for approval in self.waiting:
             show_waiting(about, approval, self.invocation)
-        show_status(about, result)
 
     def show_briefly(self) -> None:
         """Show a successful run by its output and value only, as in an interactive session."""
@@ -76,10 +82,9 @@ class RunReport:
 
     def show_check(self) -> None:
         """Show the result of a check: its diagnostics on standard output."""
-        shown = console()
         for diagnostic in self.result.diagnostics:
-            show_diagnostic(shown, diagnostic, self.code)
-        show_status(error_console(), self.result)
+            show_diagnostic(console(), diagnostic, self.code)
+        show_status(self.result)
 
 
 def show_streams(result: RunResult) -> None:
@@ -103,18 +108,18 @@ def show_value(value: Any) -> None:
     console().print(coloured, soft_wrap=True)
 
 
-def show_status(shown: Console, result: RunResult) -> None:
-    """Print one dim line: status, time, calls, snapshot."""
-    from rich.text import Text
-
+def show_status(result: RunResult) -> None:
+    """Print one dim line to standard error: status, time, calls, snapshot."""
     parts = [f"{result.metrics.duration_ms} ms"]
     if result.metrics.external_calls_count:
         parts.append(counted(result.metrics.external_calls_count, "call"))
     if result.snapshot_id:
         parts.append(result.snapshot_id)
     colour = {"ok": "green", "waiting_for_approval": "yellow"}.get(result.status, "red")
-    line = Text.assemble((str(result.status), colour), " · ", " · ".join(parts), style="dim")
-    shown.print(line, soft_wrap=True)
+    status, rest = str(result.status), " · " + " · ".join(parts)
+    if "NO_COLOR" not in os.environ:
+        status, rest = click.style(status, fg=colour, dim=True), click.style(rest, dim=True)
+    click.echo(status + rest, err=True)
 
 
 def show_diagnostic(shown: Console, diagnostic: Diagnostic, code: str | None) -> None:

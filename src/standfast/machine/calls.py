@@ -12,7 +12,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -32,19 +31,17 @@ _MAX_DEPTH: Final = 128
 """How deep arguments may nest. Otherwise the size of the stack would decide, differently each time."""
 
 
-@dataclass(slots=True)
-class _Cell:
+class _Cell(msgspec.Struct):
     """The calls that a cell has made, and their results. `paused`: it waits for one of them."""
 
-    made: list[ToolCall] = field(default_factory=list)
-    answers: list[ToolSettled] = field(default_factory=list)
-    pending: list[ToolSettled] = field(default_factory=list)
+    made: list[ToolCall] = msgspec.field(default_factory=list)
+    answers: list[ToolSettled] = msgspec.field(default_factory=list)
+    pending: list[ToolSettled] = msgspec.field(default_factory=list)
     pauses: int = 0
     paused: bool = False
 
 
-@dataclass(slots=True)
-class _Call:
+class _Call(msgspec.Struct):
     """A call, the command that executes it, and how far it is."""
 
     asked: ToolCall
@@ -70,20 +67,26 @@ class CallTable:
         """The calls of code whose execution was given up; it left no record."""
         self._records: list[tuple[int, ExternalCallRecord]] = []
         self._round: dict[int, _Call] = {}
+        self._open: dict[int, _Call] = {}
+        """The calls of the round that have no result: a cell may make thousands of calls."""
 
     def add(self, requested: tuple[RequestedCall, ...]) -> tuple[ToolCall, ...]:
         """Begin a round. Calls whose arguments cannot be read have failed already."""
         for request in requested:
             self._count += 1
             call, result = _read(request, self._count)
-            self._round[self._count] = _Call(call, RunTool(call, ruled=not self.asks_plugins), result=result)
+            entry = _Call(call, RunTool(call, ruled=not self.asks_plugins), result=result)
+            self._round[self._count] = entry
+            if result is None:
+                self._open[self._count] = entry
         return tuple(entry.asked for entry in self._round.values())
 
     def add_cell(self, code: str) -> ToolCall:
         """Begin a round with the cell that is a turn's own input."""
         self._count += 1
         call = ToolCall(call_id=self._count, name=RUN_CODE, arguments={"code": code})
-        self._round[self._count] = _Call(call, RunTool(call, ruled=not self.asks_plugins))
+        entry = _Call(call, RunTool(call, ruled=not self.asks_plugins))
+        self._round[self._count] = self._open[self._count] = entry
         return call
 
     def rule(self, given: CallRuled) -> bool:
@@ -101,6 +104,7 @@ class CallTable:
             return False
         if given.record is not None:
             self._record(given.call_id, given.record)
+        del self._open[given.call_id]
         call.wait = None
         call.result = ToolMessage(
             call_id=given.call_id,
@@ -140,8 +144,8 @@ class CallTable:
     def continued(self) -> list[ContinueCell]:
         """Continue the cells that can, each with one more result."""
         commands: list[ContinueCell] = []
-        for call in self._round.values():
-            if call.result is None and (cell := call.cell) is not None and cell.paused and cell.pending:
+        for call in self._open.values():
+            if (cell := call.cell) is not None and cell.paused and cell.pending:
                 cell.answers.append(cell.pending.pop(0))
                 cell.paused = False
                 commands.append(_continue(call, cell))
@@ -160,7 +164,7 @@ class CallTable:
 
     def wake(self, wait_id: str, outcome: WaitOutcome) -> RunTool | None:
         """Continue the call whose wait has ended with *outcome*."""
-        for call in self._round.values():
+        for call in self._open.values():
             if call.wait is not None and call.wait.wait_id == wait_id:
                 attempt = call.command.attempt + 1
                 call.command = _replace(
@@ -185,23 +189,23 @@ class CallTable:
         """Return the commands for the calls that run."""
         return [
             call.command if call.cell is None else _continue(call, call.cell)
-            for call in self._round.values()
+            for call in self._open.values()
             if call.runs
         ]
 
     def any_running(self) -> bool:
-        return any(call.runs for call in self._round.values())
+        return any(call.runs for call in self._open.values())
 
     def under_way(self) -> list[int]:
         """Return the ids of the calls that run."""
-        return [call_id for call_id, call in self._round.items() if call.runs]
+        return [call_id for call_id, call in self._open.items() if call.runs]
 
     def any_waiting(self) -> bool:
-        return any(call.wait is not None for call in self._round.values())
+        return any(call.wait is not None for call in self._open.values())
 
     def any_cells(self) -> bool:
         """Whether a cell has made calls and has not ended: only an agent with an engine can resume it."""
-        return any(call.cell is not None and call.result is None for call in self._round.values())
+        return any(call.cell is not None for call in self._open.values())
 
     def open(self) -> bool:
         """Whether a round has begun and is not closed."""
@@ -219,25 +223,21 @@ class CallTable:
         """
         return {
             call.asked.name
-            for call in self._round.values()
-            if call.result is None
-            and (
-                isinstance(call.command.granted, Approved)
-                or (call.wait is not None and call.wait.wait_id in approved)
-                or call.command.key in begun
-            )
+            for call in self._open.values()
+            if isinstance(call.command.granted, Approved)
+            or (call.wait is not None and call.wait.wait_id in approved)
+            or call.command.key in begun
         }
 
     def waits(self) -> tuple[Wait, ...]:
-        return tuple(call.wait for call in self._round.values() if call.wait is not None)
+        return tuple(call.wait for call in self._open.values() if call.wait is not None)
 
     def give_up(self, at_ms: int) -> None:
         """Settle each call that has no result as cancelled."""
-        self.given_up += [call.asked for call in self._round.values() if call.runs and call.asked.parent]
-        open_calls = [call for call in self._round.values() if call.result is None]
+        self.given_up += [call.asked for call in self._open.values() if call.runs and call.asked.parent]
         results = [
-            ToolSettled(at_ms=at_ms, call_id=call.asked.call_id, error=_cancelled(call))
-            for call in open_calls
+            ToolSettled(at_ms=at_ms, call_id=call_id, error=_cancelled(call))
+            for call_id, call in self._open.items()
         ]
         for settled in results:
             self.settle(settled)
@@ -250,6 +250,7 @@ class CallTable:
             if call.result is not None and not call.asked.parent
         ]
         self._round.clear()
+        self._open.clear()
         return results
 
     # Records
@@ -281,7 +282,8 @@ class CallTable:
             parent=parent.asked.call_id,
         )
         cell.made.append(asked)
-        call = self._round[self._count] = _Call(asked, RunTool(asked, ruled=not self.asks_plugins))
+        call = _Call(asked, RunTool(asked, ruled=not self.asks_plugins))
+        self._round[self._count] = self._open[self._count] = call
         if made.error is not None:
             self.settle(ToolSettled(at_ms=at_ms, call_id=self._count, error=made.error))
         return call

@@ -16,8 +16,9 @@ Rules
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from standfast.machine.inputs import ModelFailed
 from standfast.model.canonical import digest_bytes
@@ -28,15 +29,13 @@ _LONGEST_MS: Final = 60_000
 _MOST_DOUBLINGS: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(msgspec.Struct, frozen=True):
     """Retry, this long after the failure."""
 
     delay_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(msgspec.Struct, frozen=True):
     """Do not retry. `why` is the limit that forbids it, if it is not the failure itself."""
 
     why: str | None = None

@@ -8,7 +8,7 @@ that the `EffectHost` of each turn.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -26,13 +26,15 @@ from standfast.model.plugin_state import ProtocolTurnOptions, SessionState
 from standfast.model.prompt import PromptContribution
 from standfast.model.session import Payload, SessionPolicy
 from standfast.model.task import TaskKind, TaskRecord, TaskSpec
-from standfast.plugins.contexts import Completer, PluginExtensions, SwitchAgentFrame, TriggerEventCatalog
-from standfast.ports import host as ports
 from standfast.ports.code_engine import CallAnswer, CellCall, CellFunctions, CodeEngine
-from standfast.ports.model_provider import ModelRequest
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import ToolCatalog
 from standfast.tools.threads import DaemonThreads
+
+if TYPE_CHECKING:
+    from standfast.plugins.contexts import Completer, PluginExtensions, SwitchAgentFrame, TriggerEventCatalog
+    from standfast.ports import host as ports
+    from standfast.ports.model_provider import ModelRequest
 
 T = TypeVar("T")
 

@@ -155,7 +155,7 @@ class ModelAccount:
         if (refusal := machine.refuses_call(made, self._spent)) is not None:
             raise errors.ModelError(refusal.message, code=refusal.code, hint=refusal.hint)
         number = self._last_call = made + 1
-        numbered = dataclasses.replace(
+        numbered = msgspec.structs.replace(
             request,
             session_id=turn.session_id,
             turn_id=turn.turn_id,

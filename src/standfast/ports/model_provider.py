@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
@@ -28,8 +27,7 @@ from standfast.model.message import Reasoning as Reasoning
 from standfast.model.message import RequestedCall as RequestedCall
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRequest:
+class ModelRequest(msgspec.Struct, frozen=True):
     """A request to the model. `messages` must not be changed, nor kept after the reply.
 
     `call_number` counts the model calls of the session's active path from 1, over all processes; an attempt
@@ -45,9 +43,9 @@ class ModelRequest:
     turn_id: str = ""
     call_number: int = 1
     idempotency_key: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
     attempt: int = 1
-    read_blob: Callable[[str], Awaitable[bytes | None]] | None = field(default=None, compare=False)
+    read_blob: Callable[[str], Awaitable[bytes | None]] | None = None
 
 
 class TextArrived(msgspec.Struct, frozen=True):

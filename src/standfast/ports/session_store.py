@@ -30,7 +30,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Literal, NotRequired, Protocol, TypedDict, Unpack
 
 import msgspec
@@ -56,8 +55,7 @@ from standfast.model.task import TaskRecord
 from standfast.model.trigger import Occurrence, Trigger
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """The right to write a session until `until_ms`. It is kept in memory only."""
 
     session_id: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
 
 from standfast.errors import ApprovalNotFound, InvalidArgument, SessionNotFound, ValueTooLarge
 from standfast.graph.history import messages_of, nodes_of
@@ -66,8 +67,7 @@ _RESERVED_NAMES: Final = frozenset({
 """What code has under these names must not be hidden by an input."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attachment:
+class Attachment(msgspec.Struct, frozen=True):
     """Bytes with a media type."""
 
     data: bytes

@@ -13,8 +13,9 @@ import asyncio
 import secrets
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
 
 from standfast.durable.driver import Driven, TurnDriver
 from standfast.durable.effects import Kept
@@ -268,8 +269,7 @@ class SandboxServices:
         self.jobs.close()
 
 
-@dataclass(slots=True, kw_only=True)
-class _CodeTurnContext:
+class _CodeTurnContext(msgspec.Struct, kw_only=True):
     """The `TurnContext` of a turn without a model."""
 
     services: SandboxServices

@@ -6,7 +6,6 @@ frozen and kept as they come, so nothing is copied except what a person may edit
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Sized
@@ -328,7 +327,7 @@ class MemorySessionStore:
                 if turn is None:
                     lost.add(lease.session_id)
                     continue
-                turn.lease = dataclasses.replace(lease, until_ms=now_ms + lease_ms)
+                turn.lease = msgspec.structs.replace(lease, until_ms=now_ms + lease_ms)
                 if turn.record.cancel_requested:
                     cancelled.add(turn.record.turn_id)
         return port.Renewed(lost=frozenset(lost), cancelled=frozenset(cancelled))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 import msgspec
@@ -98,7 +97,7 @@ class StateContract(StoreContract):
         begun = await begin(store)
         await store.put_input(an_input("i1", "inject"))
         assert isinstance(await store.commit(begun.lease, commit), CommitRefused)
-        lost = dataclasses.replace(begun.lease, fence=begun.lease.fence + 1)
+        lost = msgspec.structs.replace(begun.lease, fence=begun.lease.fence + 1)
         await refuses(store.commit(lost, commit), LeaseLost)
         assert await state_of(store) is None
         assert await store.blob(blob.digest) is None

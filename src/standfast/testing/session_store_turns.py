@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 
+import msgspec
 import pytest
 
 from standfast import errors
@@ -262,7 +262,7 @@ class LeaseContract(StoreContract):
         await refuses(store.take_over("t1", claimant("w2", NOW + LEASE_MS + 1)), errors.SessionBusy)
         await store.take_over("t1", claimant("w2", NOW + 10_000 + LEASE_MS))
         await store.delete_session("s9")
-        gone = dataclasses.replace(one.lease, session_id="s9")
+        gone = msgspec.structs.replace(one.lease, session_id="s9")
         assert (await store.renew((gone,), NOW, LEASE_MS)).lost == {"s9"}
 
     async def test_a_lease_renewed_for_no_time_is_given_back(self, store: SessionStore) -> None:

@@ -88,7 +88,7 @@ def kept_report(
 ) -> tuple[Json, tuple[AttachmentPart, ...]]:
     """Return the value of a cell's result and its attachments: a long report is cut, and *keep* keeps it."""
     data = encode_json(report)
-    if len(data.decode()) <= inline_chars:
+    if len(data) <= inline_chars or len(data.decode()) <= inline_chars:
         return msgspec.json.decode(data), ()
     return cut_report(report, inline_chars), (keep(data),)
 

@@ -43,6 +43,7 @@ from standfast.model.capability import CallStatus, SettledCall, SideEffect, Tool
 from standfast.model.events import ToolReported
 from standfast.model.frame import FrameSwitch
 from standfast.model.grant import Grant
+from standfast.model.limits import CapabilityLimits
 from standfast.model.message import AssistantMessage, ToolCall
 from standfast.model.outcome import Approved, Denied, Ended, Expired, Wait
 from standfast.ports.session_store import Blob, JournalEntry
@@ -87,6 +88,8 @@ T = TypeVar("T")
 _MAX_TIMEOUT_RETRIES: Final = 2
 """How often `on_timeout="retry"` repeats a call: a tool that hangs must not hold its turn forever."""
 _MAX_WAIT_S: Final = 100 * 366 * 24 * 3600
+_MAX_PLAIN_CHARS: Final = CapabilityLimits().max_request_bytes // 8
+"""The request of a shorter cell is within the limit of its tool, however its characters are escaped."""
 
 
 class StandardHost:
@@ -170,6 +173,8 @@ class StandardHost:
 
     async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
         if command.ruled:
+            if self._is_plain_cell(command):
+                return EffectReady(command, True, None, pure=True)
             return await self._prepare(command, begun)
         await self._resolve(command.call)
         try:
@@ -223,10 +228,6 @@ class StandardHost:
                 return self._ask(tool, command, reason=reason)
             return self._known(command, settle_timed_out(self._placeholder(tool, command)))
         if command.granted is None:
-            given = _arguments(command)
-            code, limit = given.get("code"), tool.capability.limits.max_request_bytes // 8
-            if is_cell and isinstance(code, str) and len(given) == 1 and len(code) < limit:
-                return EffectReady(command, True, None, pure=True)  # code alone needs no validation
             admission = await self._admit(tool, command)
         elif isinstance(command.granted, Approved) or _is_declined(command):
             admission = await self._check_approved(tool, command)
@@ -336,6 +337,15 @@ class StandardHost:
             if own is not None:
                 return own
         return turn.preamble.own.get(call.name) or turn.session.find_tool(call.name)
+
+    def _is_plain_cell(self, command: RunTool) -> bool:
+        """Return whether the call is a reply's only cell, and has nothing but code, which needs no check."""
+        if command.granted is not None or not self._is_cell(command.call):
+            return False
+        given = _arguments(command)
+        code = given.get("code")
+        is_plain = isinstance(code, str) and len(given) == 1 and len(code) < _MAX_PLAIN_CHARS
+        return is_plain and not _is_second_cell(self._turn, command.call)
 
     def _is_cell(self, call: ToolCall) -> bool:
         executor = self._turn.executor

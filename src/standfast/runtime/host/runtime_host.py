@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -107,7 +106,7 @@ class CompletionService(HostService):
                 await self._charge(entry)
         else:
             self._require_open("direct_completion")
-            numbered = dataclasses.replace(
+            numbered = msgspec.structs.replace(
                 request,
                 session_id=self.session_id,
                 turn_id="",

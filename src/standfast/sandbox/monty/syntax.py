@@ -18,8 +18,9 @@ import functools
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from standfast.errors import Code, Span
 from standfast.model.code import Diagnostic
@@ -139,8 +140,7 @@ def _parse(code: str) -> ast.Module | None:
 _parse_short: Final = functools.lru_cache(_MAX_KNOWN)(_parse)
 
 
-@dataclass(slots=True)
-class Names:
+class Names(msgspec.Struct):
     """What code binds, calls and imports.
 
     `at_top` are the names that the module's own statements bind, `anywhere` those that are bound or unbound
@@ -148,10 +148,10 @@ class Names:
     """
 
     tree: ast.Module
-    at_top: set[str] = field(default_factory=set)
-    anywhere: set[str] = field(default_factory=set)
-    called: list[tuple[ast.Call, str]] = field(default_factory=list)
-    modules: set[str] = field(default_factory=set)
+    at_top: set[str] = msgspec.field(default_factory=set)
+    anywhere: set[str] = msgspec.field(default_factory=set)
+    called: list[tuple[ast.Call, str]] = msgspec.field(default_factory=list)
+    modules: set[str] = msgspec.field(default_factory=set)
     imports_all: bool = False
     always_result: bool = False
     maybe_result: bool = False

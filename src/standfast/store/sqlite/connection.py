@@ -38,20 +38,20 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
-from apsw import sqlite_extra
 
 from standfast.errors import InvalidArgument, RecordCorrupt, StoreError, StoreUnavailable
 from standfast.store.sqlite.lock_holders import find_lock_holder
+
+if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
 
 _PRAGMAS: Final = """
 PRAGMA synchronous = FULL;
@@ -257,8 +257,11 @@ def connect_read_only(path: Path, busy_timeout_ms: int) -> SqliteConnection:
     return connection
 
 
-def copy_to_private_directory(path: Path) -> tuple[tempfile.TemporaryDirectory[str], Path]:
+def copy_to_private_directory(path: Path) -> tuple[TemporaryDirectory[str], Path]:
     """Copy the file and its log; returns the directory, which goes with its object, and the copy."""
+    import shutil
+    import tempfile  # few programs read a file that they may not write
+
     home = tempfile.TemporaryDirectory(prefix="standfast-read-")
     copy = Path(home.name) / path.name
     for part in ("", "-wal", "-journal"):
@@ -274,6 +277,8 @@ def _beside(path: Path, part: str) -> Path:
 # Checksums
 
 _CHECKSUM_VFS: Final = "cksmvfs"
+_CHECKSUMS: Final = os.path.join("sqlite_extra_binaries", "cksumvfs")
+"""The extension that has it, in the package apsw. SQLite adds the suffix of the platform."""
 _MAGIC: Final = b"SQLite format 3\0"
 _RESERVED: Final = 8
 _CHECKED: Final = 0x48665043
@@ -494,8 +499,9 @@ def _load() -> None:
         below = apsw.vfs_names()[0]
         try:
             with contextlib.closing(SqliteConnection(":memory:")) as db:
-                sqlite_extra.load(db, "cksumvfs")
-        except (apsw.Error, sqlite_extra.NotAvailable) as error:
+                db.enable_load_extension(True)  # not by `apsw.sqlite_extra`, whose import takes longer
+                db.load_extension(os.path.join(os.path.dirname(apsw.__file__), _CHECKSUMS))
+        except apsw.Error as error:
             raise StoreUnavailable(
                 f"apsw {apsw.apsw_version()} cannot load SQLite's checksum VFS: {error}",
                 hint="install apsw from its wheel on PyPI",

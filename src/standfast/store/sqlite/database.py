@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -38,6 +37,7 @@ from standfast.store.sqlite.schema import Components, has_old_tables, is_behind,
 
 if TYPE_CHECKING:
     import asyncio
+    from tempfile import TemporaryDirectory
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class Database:
         self._closed = False
         self._readers: list[SqliteConnection] = []
         self._group: SqliteWriter | None = None
-        self._private: tempfile.TemporaryDirectory[str] | None = None
+        self._private: TemporaryDirectory[str] | None = None
         self._read_path = self.path
         self._for_writing = connection.can_write(self.path)
         try:
