@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable
 
 import msgspec
@@ -544,3 +545,27 @@ def test_time_in_which_a_cell_computes_counts() -> None:
     turn = in_a_cell(paused(1, 1, "a"), settled(2), limit_ms=10_000)
     assert turn.machine.account.deadline_ms == 10_000
     assert turn.tell(out_of_time()) == ["stop", "commit turn_budget"]
+
+
+def test_the_thousandth_call_of_a_cell_takes_as_many_steps_as_the_second() -> None:
+    """Bug: every call of a cell looked at all calls before it."""
+    turn = in_a_cell()
+
+    def steps_of(number: int) -> int:
+        steps = 0
+
+        def count(frame: object, event: str, given: object) -> None:
+            nonlocal steps
+            steps += event == "call"
+
+        pausing, settling = paused(1, number, "look"), settled(number + 1)
+        sys.setprofile(count)
+        try:
+            turn.machine.feed(pausing)
+            turn.machine.feed(settling)
+        finally:
+            sys.setprofile(None)
+        return steps
+
+    counted = [steps_of(number) for number in range(1, 1_001)]
+    assert counted[-1] == counted[1]
