@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import apsw
+import pytest
 
 from standfast import Agent, RunContext, Runtime, ScriptedModel, Session, tool
 from standfast.model.message import AttachmentPart, UserMessage
@@ -44,6 +49,47 @@ def test_a_turn_does_no_more_work_after_many_turns_than_after_few() -> None:
 
     few, many = asyncio.run(run())
     assert many < few + 100  # there are 600 messages more
+
+
+@pytest.fixture
+def steps() -> Iterator[list[int]]:
+    """The steps of SQLite's virtual machine in each statement that has run."""
+    taken: list[int] = []
+
+    def profile(statement: dict[str, Any]) -> None:
+        taken.append(statement["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"])
+
+    def trace(connection: apsw.Connection) -> None:
+        connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, profile)
+
+    apsw.connection_hooks.append(trace)
+    yield taken
+    apsw.connection_hooks.remove(trace)
+
+
+def test_sqlite_does_no_more_work_for_a_new_session_in_a_large_store_than_in_a_small_one(
+    tmp_path: Path, steps: list[int]
+) -> None:
+    """Bug: opening a session searched every turn of the store for unfinished ones."""
+    agent = Agent(ScriptedModel(["yes"] * 500, strict=False))
+    names = itertools.count()
+
+    async def sessions(runtime: Runtime, number: int) -> int:
+        """Return the steps of one turn, each in a session of its own."""
+        steps.clear()
+        for _ in range(number):
+            await (await runtime.session(f"s{next(names)}", agent=agent)).turn("go")
+        return sum(steps) // number
+
+    async def run() -> tuple[int, int]:
+        async with Runtime(tmp_path) as runtime:
+            await sessions(runtime, 5)
+            small = await sessions(runtime, 5)
+            await sessions(runtime, 300)
+            return small, await sessions(runtime, 5)
+
+    small, large = asyncio.run(run())
+    assert large < small + 200  # there are 300 turns more
 
 
 def test_an_image_that_a_tool_showed_reaches_the_model_in_later_turns_and_processes(tmp_path: Path) -> None:
