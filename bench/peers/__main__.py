@@ -22,6 +22,7 @@ from environments import HOME, environment, interpreter_for
 from measuring import GROUPS
 
 HERE = Path(__file__).parent
+PAGE = HERE.parent.parent / "docs" / "how-it-works" / "performance.md"
 FRAMEWORKS = (
     "floor",
     "standfast",
@@ -69,8 +70,17 @@ def arguments() -> argparse.Namespace:
         "--rounds", type=int, default=3, help="runs of each workload (default: 3; with --quick: 1)"
     )
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, one round")
+    parser.add_argument("--write", action="store_true", help="write the table of the documentation")
     parser.add_argument("--out", type=Path, default=HOME / "results.jsonl", help="file for the JSON lines")
     return parser.parse_args()
+
+
+def write(table: str) -> None:
+    """Replace the table of the page on performance."""
+    begin, end = "<!-- generated: peers -->\n", "\n<!-- end -->"
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+    after = rest.partition(end)[2]
+    PAGE.write_text(before + begin + table + end + after, encoding="utf-8")
 
 
 def main() -> None:
@@ -88,7 +98,10 @@ def main() -> None:
                         lines.append({**line, "round": number})
                         out.write(json.dumps(lines[-1]) + "\n")
                     out.flush()
-    print(markdown(lines, asked.frameworks))
+    table = markdown(lines, asked.frameworks)
+    print(table)
+    if asked.write:
+        write(table)
     print(f"\n{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end; JSON lines in {asked.out}")
     print(*problems(lines), sep="\n")
 

@@ -70,12 +70,8 @@ class Sessions(Runner):
         model = FakeModel(kind, chunks)
         self.agent = Agent(model, name="bench", instructions="be brief", tools=tools, **options)
         self.runtime = Runtime(path)
-        self.entered = False
 
     async def new_session(self, name: str) -> Any:
-        if not self.entered:
-            await self.runtime.__aenter__()
-            self.entered = True
         return await self.runtime.session(name, agent=self.agent)
 
     reopen = new_session
@@ -96,8 +92,7 @@ class Sessions(Runner):
         return (await session.approve(wait)).output
 
     async def close(self) -> None:
-        if self.entered:
-            await self.runtime.__aexit__(None, None, None)
+        await self.runtime.__aexit__(None, None, None)
 
 
 class Standfast(Framework):
@@ -105,8 +100,10 @@ class Standfast(Framework):
     import_statement = "from standfast import Agent, Runtime, tool; Agent; Runtime"
     packages = ("standfast", "pydantic-monty", "msgspec", "apsw")
 
-    def make(self, kind: str, path: str | None, chunks: int) -> Sessions:
-        return Sessions(kind, path, chunks)
+    async def make(self, kind: str, path: str | None, chunks: int) -> Sessions:
+        sessions = Sessions(kind, path, chunks)
+        await sessions.runtime.__aenter__()
+        return sessions
 
 
 if __name__ == "__main__":
