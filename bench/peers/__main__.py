@@ -14,7 +14,9 @@ import json
 import os
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
 from comparison import markdown, problems
@@ -75,6 +77,15 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def conditions(lines: list[dict[str, Any]], asked: argparse.Namespace) -> str:
+    """Return sentences that say under which conditions the table was measured."""
+    rounds = "one round with `--quick`" if asked.quick else f"medians of {asked.rounds} rounds"
+    machine = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end"
+    versions = {line["metric"]: line["value"] for line in lines if line["workload"] == "version"}
+    named = ", ".join(f"{package} {version}" for package, version in versions.items())
+    return f"Measured on {date.today()}: {rounds}, {machine}, Python {python_version()}. {named}".strip()
+
+
 def write(table: str) -> None:
     """Replace the table of the page on performance."""
     begin, end = "<!-- generated: peers -->\n", "\n<!-- end -->"
@@ -98,12 +109,11 @@ def main() -> None:
                         lines.append({**line, "round": number})
                         out.write(json.dumps(lines[-1]) + "\n")
                     out.flush()
-    table = markdown(lines, asked.frameworks)
-    print(table)
+    page = f"{markdown(lines, asked.frameworks)}\n\n{conditions(lines, asked)}"
+    print(page)
     if asked.write:
-        write(table)
-    print(f"\n{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end; JSON lines in {asked.out}")
-    print(*problems(lines), sep="\n")
+        write(page)
+    print(*problems(lines), f"JSON lines in {asked.out}", sep="\n")
 
 
 if __name__ == "__main__":
