@@ -25,9 +25,10 @@ Points = Sequence[tuple[int, float]]
 
 
 def chart(title: str, unit: str, series: Mapping[str, Points]) -> str:
-    """Return an SVG file: amounts of work on a logarithmic axis, costs from zero up."""
+    """Return an SVG file with two logarithmic axes: flat costs are level, linear ones climb at one angle."""
     amounts = sorted({amount for points in series.values() for amount, _ in points})
-    highest = nice_ceiling(max(cost for points in series.values() for _, cost in points))
+    costs = [cost for points in series.values() for _, cost in points]
+    decades = range(math.floor(math.log10(min(costs))), math.ceil(math.log10(max(costs))) + 1)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         'aria-labelledby="t" font-family="system-ui, sans-serif" font-size="14">',
@@ -35,11 +36,11 @@ def chart(title: str, unit: str, series: Mapping[str, Points]) -> str:
         f"  <style>\n{STYLE}\n  </style>",
         f'  <rect class="paper" x="1" y="1" width="{WIDTH - 2}" height="{HEIGHT - 2}" rx="10"/>',
         f'  <text class="soft" x="{LEFT - 8}" y="{TOP - 14}" text-anchor="end">{unit}</text>',
-        *grid(highest),
+        *grid(decades),
         *amount_labels(amounts),
     ]
     for index, (name, points) in enumerate(series.items()):
-        parts += line(name, COLOURS[index], index, [(x(a, amounts), y(c, highest)) for a, c in points])
+        parts += line(name, COLOURS[index], index, [(x(a, amounts), y(c, decades)) for a, c in points])
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -53,22 +54,16 @@ def position(amount: int) -> float:
     return math.log10(amount) if amount else -0.5
 
 
-def y(cost: float, highest: float) -> float:
-    return BOTTOM - cost / highest * (BOTTOM - TOP)
+def y(cost: float, decades: range) -> float:
+    return BOTTOM - (math.log10(cost) - decades[0]) / (len(decades) - 1) * (BOTTOM - TOP)
 
 
-def nice_ceiling(value: float) -> float:
-    """Return the next of 1, 2, 5, 10, 20, … that is at least `value`."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= value)
-
-
-def grid(highest: float) -> list[str]:
+def grid(decades: range) -> list[str]:
     parts = []
-    for step in range(5):
-        cost = highest * step / 4
-        at = y(cost, highest)
-        kind = "grid" if step else "axis"
+    for decade in decades:
+        cost = 10.0**decade
+        at = y(cost, decades)
+        kind = "axis" if decade == decades[0] else "grid"
         parts.append(f'  <line class="{kind}" x1="{LEFT}" y1="{at:.1f}" x2="{RIGHT}" y2="{at:.1f}"/>')
         parts.append(
             f'  <text class="soft" x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{cost:g}</text>'

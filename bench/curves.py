@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 import sys
 import tempfile
 import time
@@ -348,15 +347,10 @@ def write(curve: Curve, measured: list[Series]) -> None:
     charts.mkdir(exist_ok=True)
     drawn = chart(curve.title, "ms", {series.name: series.points for series in measured})
     (charts / f"{curve.name}.svg").write_text(drawn, encoding="utf-8")
-    begin, end = f"<!-- generated: {curve.name} -->\n", "\n<!-- end -->"
-    text = page.read_text(encoding="utf-8")
-    replaced = re.sub(
-        re.escape(begin) + ".*?" + re.escape(end),
-        lambda _: begin + section(curve, measured) + end,
-        text,
-        flags=re.S,
-    )
-    page.write_text(replaced, encoding="utf-8")
+    begin, end = f"<!-- generated: {curve.name} -->\n", "<!-- end -->"
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    after = rest.partition(end)[2]
+    page.write_text(f"{before}{begin}{section(curve, measured)}\n{end}{after}", encoding="utf-8")
 
 
 async def main() -> int:

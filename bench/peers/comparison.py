@@ -13,7 +13,7 @@ ROWS = (
     ("plain turn, turn 100, stored: CPU ms", "growth_sqlite", "cpu_ms_at_100"),
     ("the same: wall ms", "growth_sqlite", "ms_at_100"),
     ("the same, turn 1,000: CPU ms", "growth_sqlite", "cpu_ms_at_1000"),
-    ("1,000 plain turns on disk: MB", "growth_sqlite", "bytes_after_close"),
+    ("1,000 plain turns on disk: MB", "growth_sqlite", "bytes_after_1000_turns"),
     ("one tool, stored: CPU ms", "turn_tool1_sqlite", "cpu_ms_median"),
     ("ten tools in sequence, memory: CPU ms", "turn_tool10_seq", "cpu_ms_median"),
     ("ten tools in sequence, stored: CPU ms", "turn_tool10_seq_sqlite", "cpu_ms_median"),
@@ -32,7 +32,7 @@ ROWS = (
     ("idle session, stored: KB", "idle_sessions_sqlite", "kb_per_session"),
     ("import: CPU ms", "import", "cpu_seconds_median"),
 )
-SCALES = {"bytes_after_close": 1e-6, "cpu_seconds_median": 1e3}
+SCALES = {"bytes_after_1000_turns": 1e-6, "cpu_seconds_median": 1e3}
 """Factors from the unit that is measured to the unit of the row."""
 
 Lines = Iterable[dict[str, Any]]

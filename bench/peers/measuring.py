@@ -8,7 +8,7 @@ Workloads
 `import`: a fresh process that imports the names an agent needs.
 `turn_plain`: one model call. `turn_tool1`: two model calls, one tool call. `turn_tool10_seq`: eleven and ten.
 `turn_tool10_par`: two model calls, ten tool calls in one reply. Each turn is the first of a new session.
-`growth`: 1,000 plain turns of one session. `reopen_1000`: a new process's handle on it, and one turn.
+`growth`: 1,000 plain turns of one session (quick: 100). `reopen_1000`: opening its store again, and one turn.
 `stream_10k`: one reply of 10,000 chunks, each delivered to the caller.
 `concurrent_100x10`: 100 sessions at once, ten plain turns each. `idle_sessions`: memory of one of 1,000
 sessions that have had five turns each. `code_step_1call`: a turn with code that calls a tool once.
@@ -252,7 +252,8 @@ class Measurement:
         await self.attempt("growth_mem", self.growth("growth_mem", None))
         path = self.new_path()
         await self.attempt("growth_sqlite", self.growth("growth_sqlite", path))
-        await self.attempt("reopen_1000_sqlite", self.reopening(path))
+        name = "reopen_100_sqlite" if self.quick else "reopen_1000_sqlite"
+        await self.attempt(name, self.reopening(name, path))
 
     async def growth(self, workload: str, path: str | None) -> None:
         turns = 100 if self.quick else 1000
@@ -269,21 +270,21 @@ class Measurement:
                 break
         await settled(runner.close())
         if path:
-            self.report(workload, "bytes_after_close", stored_bytes(path))
+            self.report(workload, f"bytes_after_{len(watch.cpu)}_turns", stored_bytes(path))
         for mark in MARKS:
             if mark <= len(watch.cpu):
                 first = mark - (4 if mark <= 10 else 20)
                 self.report(workload, f"cpu_ms_at_{mark}", statistics.median(watch.cpu[first:mark]))
                 self.report(workload, f"ms_at_{mark}", statistics.median(watch.wall[first:mark]))
 
-    async def reopening(self, path: str) -> None:
+    async def reopening(self, workload: str, path: str) -> None:
         if not stored_bytes(path):
             raise Unsupported("no stored sessions")
         watch = Stopwatch()
         for number in range(5):
             await watch.time(lambda number=number: self.reopen(path, 2000 + number))
-        self.report("reopen_1000_sqlite", "ms_median", statistics.median(watch.wall))
-        self.report("reopen_1000_sqlite", "cpu_ms_median", statistics.median(watch.cpu))
+        self.report(workload, "ms_median", statistics.median(watch.wall))
+        self.report(workload, "cpu_ms_median", statistics.median(watch.cpu))
 
     async def reopen(self, path: str, number: int) -> None:
         runner = await self.make("plain", path)
