@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from stand_ins import Place, agent_of, asks, results, until
 
-from standfast import Agent, CapabilityLimits, CodeProtocol, Runtime, Session, tool
+from standfast import Agent, BlockingSandbox, CapabilityLimits, CodeProtocol, Runtime, Session, tool
 from standfast.errors import InvalidArgument, JournalNotKept, SessionExists, TurnNotFound
 from standfast.model.journal import EditedCall, JournalEdit, JournalStep
 from standfast.model.outcome import Finished
@@ -404,3 +405,35 @@ def test_a_cell_has_its_variables_before_and_after_it(place: Place) -> None:
                 await session.cell_variables(first, 99)
 
     asyncio.run(main())
+
+
+def test_runs_of_a_sandbox_have_a_journal_and_spans_if_they_are_kept(tmp_path: Path) -> None:
+    """Ours: a session without a model has the waterfall and the steps of its runs, too."""
+
+    @tool(side_effect="none")
+    def order(order_id: str) -> str:
+        """Look an order up."""
+        return f"order {order_id}"
+
+    def run(**options: Any) -> str:
+        with BlockingSandbox(tools=[order], data_dir=tmp_path, **options) as box:
+            assert box.run("order('A1')").result == "order A1"
+        return (asyncio.run(read(turns)))[-1]
+
+    async def turns(session: Session[Any]) -> list[str]:
+        return [one.turn_id for one in await session.turns()]
+
+    async def read(what: Any) -> Any:
+        async with Runtime(tmp_path / "standfast.db") as runtime:
+            return await what(runtime.session_handle("default"))
+
+    kept = run(keep_journals=3600)
+    steps = asyncio.run(read(lambda session: session.journal(kept)))
+    assert kinds(steps) == ["turn_started", "cell_paused", "tool_settled", "tool_settled"]
+    spans = asyncio.run(read(lambda session: session.spans(kept)))
+    assert [one.kind for one in spans if one.span_id] == ["tool_call", "cell", "turn"]
+    made = asyncio.run(read(lambda session: session.call_history(kept)))
+    assert [one.value for one in made[1].inner] == ["order A1"]
+    other = run()
+    with pytest.raises(JournalNotKept):
+        asyncio.run(read(lambda session: session.journal(other)))

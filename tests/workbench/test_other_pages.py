@@ -79,10 +79,19 @@ def test_arguments_that_do_not_fit_come_back_as_a_failed_call(stage: Workbench, 
 
 
 def test_the_plugins_of_a_session_are_listed_with_their_hooks(stage: Workbench, page: Page) -> None:
-    """Ours: what each plugin adds, and the hooks in the order in which they run."""
-    stage.say("plugged", "say hello")
+    """Ours: what each plugin adds, its options, and the hooks in the order in which they run."""
+    stage.run(
+        stage.runtime.session(
+            "plugged", agent=stage.runtime.agents["planner"], options={"late": {"words": 3}}
+        )
+    )
+    stage.say("plugged", "say hello", agent="planner")
     page.goto(f"{stage.url}/sessions/plugged/plugins")
-    expect(page.locator("main")).to_contain_text("standard")
+    plugins = page.get_by_label("Plugins")
+    expect(plugins.locator("tr").filter(has_text="late")).to_contain_text("words = 3")
+    expect(plugins.locator("tr").filter(has_text="plan")).to_contain_text("max_items = 50")
+    hooks = page.get_by_label("Hooks").locator("tr").filter(has_text="prompt_contributor")
+    expect(hooks).to_contain_text("early (+5) → late")
 
 
 def test_usage_is_shown_by_agent_model_and_session(stage: Workbench, page: Page) -> None:

@@ -1,6 +1,7 @@
 """How pages look and read: axe-core finds nothing, nothing overflows; the screenshots of the documentation.
 
-`STANDFAST_TEST_SEED=all STANDFAST_SCREENSHOTS=docs/guides/workbench` writes the screenshots there.
+`STANDFAST_TEST_SEED=all STANDFAST_SCREENSHOTS=docs/guides/workbench` writes the screenshots there, wide ones
+light and narrow ones dark; `STANDFAST_OTHER_SCREENSHOTS` is a folder for the others.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from standfast import Attachment
 pytestmark = pytest.mark.slow
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text()
 SHOTS = os.environ.get("STANDFAST_SCREENSHOTS", "")
+OTHER_SHOTS = os.environ.get("STANDFAST_OTHER_SCREENSHOTS", "")
 LOOP = """\
 total = 0
 for number in ["A1", "A2", "A3"]:
@@ -51,10 +53,15 @@ PAGES = {
     "approvals": "/approvals",
     "approval": "/approvals/{approval}",
     "branches": "/sessions/support-42/branches",
-    "waterfall": "/sessions/support-42/turns/{turn}/waterfall",
+    "waterfall": "/sessions/managed/turns/{managed}/waterfall",
+    "waiting": "/sessions/support-42/turns/{turn}/waterfall",
+    "prompt": "/sessions/support-42/turns/{turn}/prompt",
+    "changes": "/sessions/support-42/turns/{turn}/prompt?changes=true",
     "journal": "/sessions/support-42/turns/{turn}/journal?step=3",
     "compare": "/sessions/support-42/compare?other=support-42-b",
-    "plugins": "/sessions/support-42/plugins",
+    "plugins": "/sessions/planned/plugins",
+    "decided": "/approvals?state=decided",
+    "variables": "/sessions/variables",
     "tools": "/tools",
     "usage": "/usage",
     "operations": "/operations",
@@ -88,6 +95,14 @@ def shown(stage: Workbench) -> Workbench:
     stage.say("support-42-b", "say A better answer.")
     stage.say("support-42", 'call refund {"order_id": "A1", "cents": 1999}')
     stage.say("refund-loop", LOOP, agent="coder")
+    stage.say("variables", 'found = order("A1")\ntotal = found["cents"]', agent="coder")
+    stage.say("variables", 'found = order("A2")\ntotal += found["cents"]\nlast = order("A3")', agent="coder")
+    stage.say("planned", "say hello", agent="planner")
+    stage.say("managed", 'call order {"order_id": "A1"}', agent="manager")
+    for number, state in enumerate(("approve", "deny")):
+        waits = stage.say(f"earlier-{number}", f'call refund {{"order_id": "B{number}", "cents": 700}}').waits
+        decide = getattr(stage.runtime.session_handle(f"earlier-{number}"), state)
+        stage.run(decide(waits[0].wait_id, decided_by="Grace"))
     stage.run(
         stage.runtime.grant(
             "refund",
@@ -110,7 +125,10 @@ def looking(request: pytest.FixtureRequest, shown: Workbench, browser: Browser) 
 
 def address(stage: Workbench, name: str) -> str:
     waiting = stage.run(stage.runtime.approvals(session="support-42", pending=True))
-    return stage.url + PAGES[name].format(approval=waiting[0].approval_id, turn=waiting[0].run_id)
+    (managed,) = stage.run(stage.runtime.session_handle("managed").turns())
+    return stage.url + PAGES[name].format(
+        approval=waiting[0].approval_id, turn=waiting[0].run_id, managed=managed.turn_id
+    )
 
 
 @pytest.mark.sampled(7)
@@ -130,11 +148,15 @@ def test_axe_finds_nothing_and_nothing_overflows(looking: Page, shown: Workbench
     overflow = looking.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert overflow <= 0
     scheme, width = looking_at(looking)
-    if SHOTS and (scheme, width) in (("light", 1440), ("dark", 360)):
+    folder = SHOTS if (scheme, width) in (("light", 1440), ("dark", 360)) else OTHER_SHOTS
+    if folder:
         looking.reload()
         looking.wait_for_timeout(400)
-        Path(SHOTS).mkdir(parents=True, exist_ok=True)
-        looking.screenshot(path=Path(SHOTS) / f"{name}-{width}.png")
+        if name == "variables":
+            looking.get_by_text("Calls and variables").last.click()
+            expect(looking.locator("table.vars")).to_be_visible()
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        looking.screenshot(path=Path(folder) / f"{name}-{width}.png")
 
 
 def looking_at(page: Page) -> tuple[str, int]:

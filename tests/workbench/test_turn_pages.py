@@ -85,7 +85,7 @@ def test_the_prompt_shows_what_the_model_received_and_what_has_changed(stage: Wo
     open_turn(page, stage, "asked-of-model", "prompt")
     expect(page.locator("main")).to_contain_text("Model call 1 of 2")
     expect(page.get_by_label("Tools", exact=True)).to_contain_text("order")
-    expect(page.get_by_label("Instructions", exact=True)).to_contain_text("Said by instructions")
+    expect(page.get_by_label("Instructions", exact=True)).to_contain_text("the agent's instructions")
     expect(page.locator(".cover")).to_contain_text("The cache covered")
     said = page.get_by_label("Messages", exact=True)
     expect(said.locator(".said-part")).to_have_count(3)
@@ -140,3 +140,25 @@ def test_turns_of_a_fork_link_to_the_session_that_took_them(stage: Workbench, pa
     page.goto(f"{stage.url}/sessions/forked-to")
     page.locator("#turns .turn header").last.get_by_role("link", name="journal").click()
     expect(page.locator(".panel h2").first).to_contain_text("turn started")
+
+
+def test_a_turn_that_waits_is_drawn_up_to_now(stage: Workbench, page: Page) -> None:
+    """Bug: a wait was drawn only when it was over."""
+    stage.say("still-waits", 'call refund {"order_id": "A1", "cents": 5}')
+    page.goto(f"{stage.url}/sessions/still-waits")
+    page.locator("#current").get_by_role("link", name="waterfall").click()
+    expect(page.locator(".bar.wait")).to_have_count(1)
+    expect(page.locator(".waterfall")).to_contain_text("still waits")
+
+
+def test_subagents_and_crashes_are_in_the_waterfall(stage: Workbench, page: Page) -> None:
+    """Ours: crashes and takeovers marked, replayed effects ghosted, subagents inline."""
+    stage.say("manages", "say done", agent="manager")
+    open_turn(page, stage, "manages", "waterfall")
+    below = page.locator(".waterfall .what.d2").filter(has_text="clerk")
+    expect(below).to_have_count(1)
+    crashed = stage.say("crashed", 'call refund {"order_id": "A1", "cents": 5}')
+    stage.run(stage.runtime.session_handle("crashed").approve(crashed.waits[0].wait_id))
+    open_turn(page, stage, "crashed", "waterfall")
+    expect(page.locator(".waterfall .bar.replayed")).not_to_have_count(0)
+    expect(page.locator(".waterfall")).to_contain_text("taken over")

@@ -18,9 +18,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "server"))
 
 from server_stage import ServerStage, refund
 
-from standfast import Agent, CapabilityLimits, ToolError, tool
+from standfast import Agent, CapabilityLimits, Plugin, ToolError, hook, tool
 from standfast.model.limits import Usage
 from standfast.model.message import ToolMessage, UserMessage, text_of
+from standfast.plugins.shipped import Plan, Subagents
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, RequestedCall, TextArrived
 from standfast.workbench import PAGES
 
@@ -128,6 +129,47 @@ class CodingModel(WorkbenchModel):
             yield ReplyEnded(text="The code has run.")
 
 
+class ManagerModel(WorkbenchModel):
+    """Gives the user's message to a clerk as its task, waits for the clerk, and says so."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        last = request.messages[-1]
+        if isinstance(last, UserMessage):
+            task = json.dumps({"agent": "clerk", "task": text_of(last.content)})
+            yield ReplyEnded(text="", calls=(RequestedCall(name="spawn_agent", arguments=task),))
+        elif isinstance(last, ToolMessage) and last.name == "spawn_agent":
+            yield ReplyEnded(text="", calls=(RequestedCall(name="wait"),))
+        else:
+            yield ReplyEnded(text="The clerk has answered.")
+
+
+class Early(Plugin):
+    """Says something in every prompt, before others."""
+
+    id = "early"
+    summary = "Greets."
+
+    @hook("prompt_contributor", priority=5)
+    async def greet(self, ctx: Any) -> str:
+        return "Greet the customer."
+
+
+class Late(Plugin):
+    """Says the time of the call in every prompt."""
+
+    id = "late"
+    summary = "Limits the words of an answer."
+
+    def __init__(self, words: int = 20) -> None:
+        self.words = words
+        self._calls = 0
+
+    @hook("prompt_contributor")
+    async def limit(self, ctx: Any) -> str:
+        self._calls += 1
+        return f"This is call {self._calls}. Answer in at most {self.words} words."
+
+
 class Workbench(ServerStage):
     """The server, and what tests do with it besides the browser."""
 
@@ -141,6 +183,8 @@ class Workbench(ServerStage):
                 tools=[order, refund, slow_once],
             ),
             Agent(CodingModel(), name="coder", tools=[order, refund], protocol="code"),
+            Agent(ManagerModel(), name="manager", plugins=[Subagents(agents=["clerk"])]),
+            Agent(self.model, name="planner", tools=[order], plugins=[Early(), Late(), Plan()]),
         ]
         super().__init__(home, agents=agents, pages=PAGES, **options)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from standfast.server.app import ServerApp
     from standfast.server.limits import Limits
     from standfast.server.serving import Listen, StandfastServer
+
+_KEEP_JOURNALS_S: Final = 7 * 86_400
+"""How long the journals of runs are kept; of agents' turns, `Runtime(keep_journals=...)` says it."""
 
 
 @click.command(
@@ -130,7 +133,9 @@ def _application(invocation: Invocation, loaded: App, given: dict[str, Any]) -> 
     return create_app(
         runtime,
         agents=loaded.agents,
-        sandbox=Sandbox(data_dir=data.database) if loaded.takes_store else None,
+        sandbox=Sandbox(data_dir=data.database, keep_journals=_KEEP_JOURNALS_S)
+        if loaded.takes_store
+        else None,
         auth=_jwt(given),
         limits=_limits(given["limits"]),
         allow_hosts=(*given["hosts"], given["host"]),

@@ -25,7 +25,7 @@ TraceKind = Literal[
     "turn", "model_call", "tool_call", "cell", "hook", "wait", "task", "usage", "event"
 ]  # fmt: skip
 
-TraceStatus = Literal["", "ok", "error", "timeout", "denied", "expired", "cancelled"]
+TraceStatus = Literal["", "ok", "error", "timeout", "denied", "expired", "cancelled", "open"]
 
 
 class TraceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -147,13 +147,17 @@ class Plugin:
         """Set attributes from the options of the session, a JSON object."""
         if not isinstance(options, Mapping):
             raise InvalidArgument(f"the options of plugin {self.id!r} are not an object")
-        known = [name for name in vars(self) if name not in _NOT_OPTIONS and not name.startswith("_")]
+        known = self.option_names()
         for name, value in options.items():
             if name not in known:
                 hint = f"it takes {', '.join(known)}" if known else "it takes none"
                 raise InvalidArgument(f"plugin {self.id!r} has no option {name!r}", hint=hint)
             setattr(self, name, value)
         self.check_options()
+
+    def option_names(self) -> list[str]:
+        """Return the names of the attributes that `configure` sets."""
+        return [name for name in vars(self) if name not in _NOT_OPTIONS and not name.startswith("_")]
 
     def check_options(self) -> None:
         """Read the attributes that `configure` has set; raise `InvalidArgument` if one does not fit."""

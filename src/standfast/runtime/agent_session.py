@@ -506,12 +506,13 @@ class Session(Generic[Output, Deps]):
     async def spans(self, turn_id: str, *, contents: bool = False) -> list[TraceRecord]:
         """Return the spans and events of a turn, and of the turns that its subagents took meanwhile.
 
-        They are derived from the turn's journal: `JournalNotKept`. With *contents* they have messages,
-        arguments and results.
+        They are derived from the turn's journal: `JournalNotKept`. What is under way, or waits, has a span up
+        to now with the status `open`. With *contents* they have messages, arguments and results.
         """
         from standfast.runtime.turn_trace import turn_trace  # only readers of traces need it
 
-        return await turn_trace(self._store, self.session_id, turn_id, contents=contents)
+        now_ms = self._directory.now_ms()
+        return await turn_trace(self._store, self.session_id, turn_id, now_ms, contents=contents)
 
     async def rewind(self, to: str | None = None, *, turns: int = 1) -> session.SessionHead:
         """Move back to the node *to*, or by a number of turns."""

@@ -197,6 +197,8 @@ class CodeRuns:
             input_digest=digest_bytes(msgspec.json.encode(started.code)) if key else "",
             idempotency_key=key,
         )
+        if self.services.keeps_journals:
+            await self.services.drop_journals()
         with leases.owner() as owner:
             try:
                 begun = await leases.begin(

@@ -59,6 +59,7 @@ T = TypeVar("T")
 
 _LONGEST_S: Final = 366 * 86_400.0
 _LEASE_MS: Final = 30_000
+_DROP_EVERY_MS: Final = 3_600_000
 
 
 @tool(side_effect="none", limits=CapabilityLimits(timeout_ms=2**32 - 1))
@@ -228,8 +229,13 @@ class SandboxServices:
         self.store = store
         self.config = config
         self.clock = config.clock
-        self.settings = RuntimeSettings(secrets.token_hex(4), approval_ttl_ms=config.approval_ttl_ms)
-        self.keeps_journals = False
+        self.settings = RuntimeSettings(
+            secrets.token_hex(4),
+            approval_ttl_ms=config.approval_ttl_ms,
+            keep_journals_ms=config.keep_journals_ms,
+        )
+        self.keeps_journals = config.keep_journals_ms > 0
+        self._dropped_ms: int | None = None
         self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
         self.threads = InlineThreads()
         self.jobs = DaemonThreads("standfast-sandbox")
@@ -252,6 +258,13 @@ class SandboxServices:
     def engine_for(self, language: Language) -> str:
         """Return the name of the engine of a new session."""
         return self.engine_names.get(language) or USUAL_ENGINE[language]
+
+    async def drop_journals(self) -> None:
+        """Delete the journals that were kept long enough: with the first run, then every hour."""
+        now = self.clock.boot_ms()
+        if self._dropped_ms is None or now - self._dropped_ms >= _DROP_EVERY_MS:
+            self._dropped_ms = now
+            await self.store.drop_journals(self.clock.now_ms() - self.settings.keep_journals_ms)
 
     def code_functions(self) -> SandboxFunctions:
         return self.functions

@@ -53,6 +53,7 @@ class SandboxSettings(TypedDict, total=False):
     limits: SessionLimits | Mapping[str, int] | None
     data_dir: str | os.PathLike[str] | None
     approval_ttl_s: float
+    keep_journals: float
     workers: int | None
     language: str
     engine: str | None
@@ -89,7 +90,8 @@ class SandboxOptions(msgspec.Struct, frozen=True):
     that continues a waiting run. `language` is that of new sessions and the default of runs. `engine` runs
     it: `monty` (the default), `cpython` or `auto` for Python, `quickjs` for TypeScript; sessions keep theirs.
     `packages` are installed packages that code on `cpython` may import. `trace` receives the spans of every
-    run: `JsonlTrace("trace.jsonl")`.
+    run: `JsonlTrace("trace.jsonl")`. For `keep_journals` seconds the journals of ended runs are kept, for the
+    waterfall and the journal in the workbench.
     """
 
     tools: Iterable[AnyTool[None]] = ()
@@ -99,6 +101,7 @@ class SandboxOptions(msgspec.Struct, frozen=True):
     limits: SessionLimits = msgspec.field(default_factory=SessionLimits)
     data_dir: str | os.PathLike[str] | None = None
     approval_ttl_s: float = 24 * 3600
+    keep_journals: float = 0
     workers: int | None = None
     language: Language | str = Language.PYTHON
     engine: str | None = None
@@ -210,6 +213,7 @@ def open_runs(options: SandboxOptions, registry: ToolRegistry) -> CodeRuns:
         snapshot_key=key,
         limits=options.limits,
         approval_ttl_ms=int(options.approval_ttl_s * 1000),
+        keep_journals_ms=int(options.keep_journals * 1000),
         workers=options.workers or max(8, 4 * (os.cpu_count() or 1)),
         engine=options.engine,
         packages=tuple(options.packages),

@@ -24,11 +24,16 @@ MAX_TURNS: Final = 200
 
 
 async def turn_trace(
-    store: SessionStore, session_id: str, turn_id: str, *, contents: bool = False
+    store: SessionStore, session_id: str, turn_id: str, now_ms: int, *, contents: bool = False
 ) -> list[TraceRecord]:
     """Return the records of a turn and of its subagents' turns; `TurnNotFound`, `JournalNotKept`."""
-    head = await store.head(session_id)
-    found = await _records(store, head, session_id, turn_id, contents)
+
+    async def read(head: SessionHead | None, session_id: str, turn_id: str) -> list[TraceRecord]:
+        turn = await find_journal(store, session_id, turn_id)
+        about = TurnAbout(session_id, turn.record.agent, "" if head is None else head.model, RUN_CODE)
+        return journal_spans(turn, about, now_ms=now_ms, contents=contents)
+
+    found = await read(await store.head(session_id), session_id, turn_id)
     pending, turns = [(session_id, found)], 0
     while pending and turns < MAX_TURNS:
         above, own = pending.pop(0)
@@ -38,7 +43,7 @@ async def turn_trace(
                 if not start <= record.created_at <= end or turns >= MAX_TURNS:
                     continue
                 try:
-                    below = await _records(store, child, child.session_id, record.turn_id, contents)
+                    below = await read(child, child.session_id, record.turn_id)
                 except JournalNotKept:
                     continue
                 turns += 1
@@ -50,14 +55,6 @@ async def turn_trace(
                 found += below
                 pending.append((child.session_id, below))
     return found
-
-
-async def _records(
-    store: SessionStore, head: SessionHead | None, session_id: str, turn_id: str, contents: bool
-) -> list[TraceRecord]:
-    turn = await find_journal(store, session_id, turn_id)
-    about = TurnAbout(session_id, turn.record.agent, "" if head is None else head.model, RUN_CODE)
-    return journal_spans(turn, about, contents=contents)
 
 
 def _span_at(records: list[TraceRecord], at_ms: int) -> str:

@@ -244,6 +244,7 @@ class SandboxConfig(msgspec.Struct, frozen=True):
     snapshot_key: bytes
     limits: SessionLimits = msgspec.field(default_factory=SessionLimits)
     approval_ttl_ms: int = 24 * 3600 * 1000
+    keep_journals_ms: int = 0
     workers: int = 8
     engine: str | None = None
     packages: tuple[str, ...] = ()

@@ -62,10 +62,13 @@ class _Journal:
         ]
 
 
-def journal_spans(turn: JournaledTurn, about: TurnAbout, *, contents: bool = False) -> list[TraceRecord]:
+def journal_spans(
+    turn: JournaledTurn, about: TurnAbout, *, now_ms: int, contents: bool = False
+) -> list[TraceRecord]:
     """Return the records of a turn; with *contents*, with messages, arguments and results.
 
-    A turn that has not ended has no span of its own yet, and none for what is under way in it.
+    A turn that has not ended has no span of its own yet. What is under way in it, or waits, has a span up to
+    *now_ms* with the status `open`.
     """
     record = turn.record
     read, machine = _Journal(contents=contents), TurnMachine()
@@ -92,4 +95,7 @@ def journal_spans(turn: JournaledTurn, about: TurnAbout, *, contents: bool = Fal
     if record.summary is not None and not isinstance(record.summary.outcome, Waiting):
         read.ms = record.ended_at or read.ms
         spans.ended(record.summary.outcome, record.summary.usage, machine.account.ledger("turn"))
+    elif record.ended_at is None:
+        read.ms = max(read.ms, now_ms)
+        spans.under_way()
     return read.records()

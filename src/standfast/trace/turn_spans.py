@@ -111,6 +111,16 @@ class TurnSpans:
         code = getattr(error, "code", None)
         self._event("turn_left", {"error": code if isinstance(code, str) else type(error).__name__})
 
+    def under_way(self) -> None:
+        """Record every span that is still open as far as it has come, with the status `open`."""
+        now = self._tracer.clock.now_ms()
+        if self._model_call is not None:
+            self._end_model_call(now, "open", {})
+        for wait_id in list(self._waits):
+            self._end_wait(wait_id, now, "open", {})
+        for call_id in sorted(self._calls, reverse=True):
+            self._end_call(call_id, now, "open", {})
+
     def ended(self, outcome: Ended, usage: Usage, ledger: Sequence[UsageEntry]) -> None:
         """Record the end of the turn and of every span that is still open in it."""
         now = self._tracer.clock.now_ms()

@@ -19,7 +19,7 @@ _TABS: Final = (
 
 
 def tabs(current: str) -> h.Element:
-    return h.nav(".tabs", aria_label="Requests and grants")[
+    return h.nav(".tabs.views", aria_label="Requests and grants")[
         [
             h.a(href=address, aria_current="page" if address == current else None)[title]
             for address, title in _TABS

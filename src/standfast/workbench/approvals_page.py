@@ -101,9 +101,11 @@ def _pages(place: str, skip: int, found: int) -> h.Node:
     if found <= _PAGE:
         return None
     return h.nav(".row.apart", aria_label="Pages")[
-        h.a(".button", href=f"{place}&skip={max(0, skip - _PAGE)}")["Before"] if skip else h.span,
+        h.a(".button", href=f"{place}&skip={max(0, skip - _PAGE)}", rel="prev")["Before"] if skip else h.span,
         h.span(".muted")[f"{skip + 1:,} to {min(found, skip + _PAGE):,} of {found:,}"],
-        h.a(".button", href=f"{place}&skip={skip + _PAGE}")["Next"] if skip + _PAGE < found else h.span,
+        h.a(".button", href=f"{place}&skip={skip + _PAGE}", rel="next")["Next"]
+        if skip + _PAGE < found
+        else h.span,
     ]
 
 

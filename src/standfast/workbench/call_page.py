@@ -8,7 +8,7 @@ from typing import Final
 import htpy as h
 from starlette.responses import Response
 
-from standfast.errors import InvalidArgument, JournalNotKept, TurnNotFound
+from standfast.errors import JournalNotKept, TurnNotFound
 from standfast.model.code import RUN_CODE, CellVariables, Variable
 from standfast.server.calls import Call, Route
 from standfast.server.credentials import Scope
@@ -34,16 +34,17 @@ async def call_details(call: Call) -> Response:
         session_id=session.session_id,
         files=f"/sessions/{session.session_id}/files",
     )
+    head = await call.head()
     made = [history_view(one, asked.get((turn_id, one.call.call_id))) for one in known.inner]
-    try:
-        around: CellVariables | None = await session.cell_variables(turn_id, call_id)
-    except InvalidArgument:
-        around = None
+    around: CellVariables | None = None
+    if head.code is None:  # a session that only runs code journals no states
+        around = await session.cell_variables(turn_id, call_id)
     return respond(
         h.div(".stack")[
             bool(made)
             and h.div(".stack.tight")[[call_html(one, options, f"{turn_id}-inner") for one in made]],
             None if around is None else variables_html(around),
+            not made and around is None and h.p(".muted.small")["This code made no calls."],
         ]
     )
 

@@ -11,6 +11,7 @@ import htpy as h
 
 from standfast.model.approval import Approval
 from standfast.model.call_history import CallAttempt
+from standfast.model.session import SessionHead
 from standfast.workbench.conversation import (
     CallView,
     CellView,
@@ -35,8 +36,6 @@ _STATES: Final = {
     "denied": "denied",
 }
 _MOST_LINES: Final = 400
-TURN_VIEWS: Final = ("waterfall", "prompt", "journal")
-"""The views of one turn, by the last part of their addresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +53,7 @@ class Options:
     forks: bool = False
     whole: bool = False
     turn: str = ""
+    turn_views: tuple[str, ...] = ()
 
     @property
     def links(self) -> bool:
@@ -71,9 +71,12 @@ def turn_html(turn: TurnItems, options: Options) -> h.Element:
         )
     return h.section(".turn", id=f"turn-{turn.turn_id}")[
         h.header[
-            h.a(href=f"#turn-{turn.turn_id}", class_="muted")[when(turn.at_ms, options.now_ms, " ago")],
+            h.a(href=f"#turn-{turn.turn_id}", class_="muted", data_row=True)[
+                when(turn.at_ms, options.now_ms, " ago")
+            ],
             h.span(".end")[
-                [h.a(href=f"{options.turn}/{view}")[view] for view in TURN_VIEWS] if options.turn else None,
+                bool(options.turn)
+                and [h.a(href=f"{options.turn}/{view}")[view] for view in options.turn_views],
                 state == "stopped" and state_badge("stopped", turn.state.replace("_", " ")),
                 turn.usage.total > 0
                 and h.span(title="input and output tokens")[f"{tokens(turn.usage.total)} tokens"],
@@ -83,6 +86,11 @@ def turn_html(turn: TurnItems, options: Options) -> h.Element:
         ],
         [item_html(item, options) for item in turn.items],
     ]
+
+
+def views_of_turn(head: SessionHead) -> tuple[str, ...]:
+    """Return the views of a session's turns, by the last part of their addresses."""
+    return ("waterfall", "journal") if head.code is not None else ("waterfall", "prompt", "journal")
 
 
 def item_html(item: Item, options: Options) -> h.Node:

@@ -67,8 +67,13 @@ def empty(title: str, *lines: h.Node) -> h.Element:
 
 def error_text(error: ErrorObject) -> h.Element:
     return h.div(".failure", dir="auto")[
-        h.code[error.code], " ", error.message, error.hint and h.p(".muted")[error.hint]
+        h.code[error.code], " ", error.message, error.hint and h.p(".muted")[with_code(error.hint)]
     ]
+
+
+def with_code(text: str) -> h.Node:
+    """A text with what stands between backticks as code."""
+    return [h.code[part] if place % 2 else part for place, part in enumerate(text.split("`"))]
 
 
 def value_block(value: Any, *, label: str, whole: bool = False) -> h.Element:

@@ -58,7 +58,7 @@ async def prompt_page(call: Call) -> Response:
         prompt = found[number - 1]
         before = found[number - 2] if number > 1 else await _last_before(call.runtime, turn_id)
         main += [
-            _calls_nav(place, number, len(found), asked.changes),
+            len(found) > 1 and _calls_nav(place, number, len(found), asked.changes),
             _facts(prompt),
             _views(place, number, asked.changes),
             _changes(prompt, before) if asked.changes else _whole(prompt_view(prompt, before), prompt, asked),
@@ -100,7 +100,7 @@ def _calls_nav(place: str, number: int, last: int, changes: bool) -> h.Element:
 
 def _views(place: str, number: int, changes: bool) -> h.Element:
     address = f"{place}?call={number}"
-    return h.nav(".row", aria_label="What to show")[
+    return h.nav(".row.small-buttons", aria_label="What to show")[
         h.a(".button", href=address, aria_current=None if changes else "page")["Whole prompt"],
         h.a(".button", href=f"{address}&changes=true", aria_current="page" if changes else None)["Changes"],
         h.a(".button", href=f"{place}.json?call={number}", download=True)["Save as JSON"],
@@ -133,7 +133,7 @@ def _cache(used: Usage, sent: int) -> h.Element:
     return h.div(".cover")[
         h.svg(viewBox="0 0 100 6", preserveAspectRatio="none", aria_hidden="true")[
             h.rect(class_="track", x="0", y="0", width="100", height="6"),
-            h.rect(class_="bar covered", x="0", y="0", width=f"{share * 100:.1f}", height="6"),
+            h.rect(class_="covered", x="0", y="0", width=f"{share * 100:.1f}", height="6"),
         ],
         h.p(".small")[words + "."],
     ]
@@ -145,7 +145,10 @@ def _whole(view: PromptView, prompt: ModelPrompt, asked: PromptQuery) -> h.Node:
     return [
         h.section(".stack", aria_label="Instructions")[
             h.h2["Instructions"],
-            [_section(one, asked.whole, "Said by ") for one in view.parts]
+            [
+                _section(one, asked.whole, _SPEAKERS.get(one.title, f"plugin {one.title}"))
+                for one in view.parts
+            ]
             or h.p(".muted")["This agent has none."],
         ],
         h.section(".stack", aria_label="Tools")[
@@ -164,7 +167,7 @@ def _whole(view: PromptView, prompt: ModelPrompt, asked: PromptQuery) -> h.Node:
             and h.p[
                 h.a(href=f"?call={asked.call}&whole=true")[f"Show the {count(hidden, 'earlier message')}"]
             ],
-            [_section(one, asked.whole) for one in messages],
+            [_section(one, asked.whole, one.title) for one in messages],
         ],
     ]
 
@@ -176,11 +179,22 @@ def _marks(one: SectionView) -> h.Node:
     ]
 
 
-def _section(one: SectionView, whole: bool, prefix: str = "") -> h.Element:
+_SPEAKERS: Final = {
+    "runtime": "the runtime",
+    "agent": "the agent's prompt layer",
+    "instructions": "the agent's instructions",
+    "host": "the application, for this session",
+    "turn": "this turn",
+    "protocol": "the protocol",
+    "plugins": "plugins",
+}
+
+
+def _section(one: SectionView, whole: bool, title: str) -> h.Element:
     kind = f".said-part.{one.kind}" + (".cached" if one.cached else "")
     return h.article(kind)[
-        h.header[h.span[prefix, h.b(dir="auto")[one.title]], _marks(one)],
-        value_block(one.text, label=f"{prefix}{one.title}", whole=whole),
+        h.header[h.b(dir="auto")[title], _marks(one)],
+        value_block(one.text, label=title, whole=whole),
     ]
 
 

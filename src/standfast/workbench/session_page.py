@@ -27,7 +27,7 @@ from standfast.server.credentials import Scope
 from standfast.server.sessions import cancel_session, create_session, fork_session
 from standfast.server.turns import read_content, start_turn
 from standfast.workbench.approvals_html import request_html
-from standfast.workbench.conversation_html import TURN_VIEWS, Options, item_html, turn_html
+from standfast.workbench.conversation_html import Options, item_html, turn_html, views_of_turn
 from standfast.workbench.forms import FORM, field, read_form
 from standfast.workbench.live_turn import LiveTurn, current_items
 from standfast.workbench.parts import due, empty, error_text, state_badge, when
@@ -87,6 +87,7 @@ def options_for(call: Call, head: SessionHead) -> Options:
         session_id=head.session_id,
         files=f"/sessions/{head.session_id}/files",
         forks=call.credential.allows(Scope.RUN) and head.code is None,
+        turn_views=views_of_turn(head),
     )
 
 
@@ -135,9 +136,7 @@ def session_header(now: SessionNow, now_ms: int, *, links: bool = True) -> h.Ele
 
 def session_tabs(session_id: str, current: str) -> h.Node:
     """The views of one session."""
-    if len(_VIEWS) < 2:
-        return None
-    return h.nav(".tabs", aria_label="Views of this session")[
+    return h.nav(".tabs.views", aria_label="Views of this session")[
         [
             h.a(
                 href=f"/sessions/{session_id}{'/' if name else ''}{name}",
@@ -173,7 +172,7 @@ def current_html(now: SessionNow, live: LiveTurn, options: Options, decides: boo
             h.span(".end")[
                 [
                     h.a(href=f"/sessions/{options.session_id}/turns/{current.turn_id}/{view}")[view]
-                    for view in TURN_VIEWS
+                    for view in options.turn_views
                 ]
             ],
         ],

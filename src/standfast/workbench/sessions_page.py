@@ -251,8 +251,8 @@ def _pages(asked: SessionsQuery, more: bool) -> h.Node:
     before = "/?" + urlencode({**given, "skip": max(0, asked.skip - _PAGE)})
     after = "/?" + urlencode({**given, "skip": asked.skip + _PAGE})
     return h.nav(".row.apart.more", aria_label="Pages")[
-        h.a(".button", href=before)["Before"] if asked.skip else h.span,
-        h.a(".button", href=after)["Next"] if more else h.span,
+        h.a(".button", href=before, rel="prev")["Before"] if asked.skip else h.span,
+        h.a(".button", href=after, rel="next")["Next"] if more else h.span,
     ]
 
 

@@ -16,7 +16,7 @@ from standfast.errors import Code, RequestRefused, StandfastError
 from standfast.server.calls import Call, Route
 from standfast.server.credentials import Scope
 from standfast.workbench.inbox import count_pending
-from standfast.workbench.parts import icon
+from standfast.workbench.parts import icon, with_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +54,9 @@ _KEYS: Final = (
     ("?", "show these keys"),
     ("/", "search or filter"),
     ("j  k", "next, previous line"),
-    ("Enter", "open the line"),
+    ("Enter", "open the line, or close it"),
+    ("n  p", "next, previous page, step or call"),
+    ("v", "next view of this session or turn"),
     ("c", "write a message"),
     ("Ctrl+Enter", "send it"),
     ("a  d", "approve, deny the request in view"),
@@ -104,7 +106,7 @@ def problem_page(error: StandfastError, status: int) -> Response:
             h.section("#problem.problem", role="alert")[
                 h.h1[title],
                 h.p(dir="auto")[error.message],
-                hint and h.p(".muted")[hint],
+                hint and h.p(".muted")[with_code(hint)],
                 status == 401
                 and h.p[
                     "Print a link with ",

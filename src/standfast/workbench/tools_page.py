@@ -19,7 +19,7 @@ from standfast.providers.script import Reply, ScriptedCall
 from standfast.providers.scripted import ScriptedModel
 from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.http_values import CreateSession
-from standfast.runtime.sessions.session_plugins import PluginInfo
+from standfast.runtime.sessions.session_plugins import HookInfo, PluginInfo
 from standfast.server.calls import Call, Route
 from standfast.server.credentials import Scope
 from standfast.server.sessions import create_session
@@ -29,7 +29,7 @@ from standfast.workbench.parts import empty, state_badge
 from standfast.workbench.session_page import session_header, session_tabs
 from standfast.workbench.session_reader import read_now
 from standfast.workbench.shell import page, redirect
-from standfast.workbench.words import count, duration
+from standfast.workbench.words import count, duration, pretty
 
 
 async def tools_page(call: Call) -> Response:
@@ -144,27 +144,39 @@ async def plugins_page(call: Call) -> Response:
     head = await call.head()
     now = await read_now(call.runtime, head.session_id)
     installed: list[PluginInfo] = []
+    hooks: list[HookInfo] = []
     if head.code is None and head.agent in call.server.agents:
-        installed = await (await call.working_session()).plugins.installed()
+        plugins = (await call.working_session()).plugins
+        installed, hooks = await plugins.installed(), await plugins.hooks()
     main = [
         session_header(now, call.runtime.now_ms()),
         session_tabs(head.session_id, "plugins"),
-        [_plugins_table(installed), _hooks_table(installed)]
+        [_plugins_table(installed), _hooks_table(hooks)]
         if installed
         else empty("No plugins to show", "The agent of this session is not known to this server."),
     ]
     return await page(call, title=f"Plugins of {head.session_id}", place="sessions", main=main)
 
 
+_PLUGIN_COLUMNS: Final = ("Plugin", "Version", "Options", "Tools", "Actions", "Slots")
+
+
 def _plugins_table(installed: list[PluginInfo]) -> h.Element:
     return h.div(".scroll", tabindex="0", role="group", aria_label="Plugins")[
-        h.table(".data")[
-            h.thead[h.tr[[h.th[name] for name in ("Plugin", "Version", "Tools", "Actions", "Slots")]]],
+        h.table(".data.many")[
+            h.thead[h.tr[[h.th[name] for name in _PLUGIN_COLUMNS]]],
             h.tbody[
                 [
                     h.tr[
                         h.td[h.strong[one.id], one.summary and h.div(".muted.small")[one.summary]],
                         h.td[one.version],
+                        h.td(dir="auto")[
+                            [
+                                h.div[h.code[f"{name} = {pretty(value)}"]]
+                                for name, value in one.options.items()
+                            ]
+                            or "–"
+                        ],
                         h.td[", ".join(one.tools) or "–"],
                         h.td[", ".join(one.actions) or "–"],
                         h.td[", ".join(one.slots) or "–"],
@@ -176,11 +188,11 @@ def _plugins_table(installed: list[PluginInfo]) -> h.Element:
     ]
 
 
-def _hooks_table(installed: list[PluginInfo]) -> h.Node:
-    order = {kind: [one.id for one in installed if kind in one.hooks] for kind in HOOKS}
-    used = {kind: ids for kind, ids in order.items() if ids}
+def _hooks_table(hooks: list[HookInfo]) -> h.Node:
+    used = {kind: [one for one in hooks if one.kind == kind] for kind in HOOKS}
+    used = {kind: found for kind, found in used.items() if found}
     if not used:
-        return None
+        return h.p(".muted")["These plugins have no hooks."]
     return h.section(".stack")[
         h.h2["Hooks, in order"],
         h.div(".scroll", tabindex="0", role="group", aria_label="Hooks")[
@@ -190,15 +202,19 @@ def _hooks_table(installed: list[PluginInfo]) -> h.Node:
                     [
                         h.tr[
                             h.td[h.code[kind]],
-                            h.td[" → ".join(ids)],
+                            h.td[" → ".join(map(_hook_text, found))],
                             h.td[str(HOOKS[kind].on_failure).replace("_", " ")],
                         ]
-                        for kind, ids in used.items()
+                        for kind, found in used.items()
                     ]
                 ],
             ]
         ],
     ]
+
+
+def _hook_text(hook: HookInfo) -> str:
+    return f"{hook.plugin_id} ({hook.priority:+d})" if hook.priority else hook.plugin_id
 
 
 ROUTES: Final = (

@@ -19,7 +19,7 @@ from standfast.server.credentials import Scope
 from standfast.server.problems import malformed
 from standfast.server.sessions import fork_session
 from standfast.workbench.conversation import items_of
-from standfast.workbench.conversation_html import Options, item_html
+from standfast.workbench.conversation_html import Options, item_html, views_of_turn
 from standfast.workbench.forms import FORM, field, read_form
 from standfast.workbench.parts import empty
 from standfast.workbench.session_page import session_header, session_tabs
@@ -45,7 +45,7 @@ async def waterfall_page(call: Call) -> Response:
     place = f"/sessions/{session.session_id}/turns/{turn_id}/waterfall"
     main = [
         *await turn_top(call, turn_id, "waterfall"),
-        h.nav(".row", aria_label="Filter")[
+        h.nav(".row.small-buttons", aria_label="Filter")[
             h.a(".button", href=place, aria_current=None if asked.failures else "page")["All spans"],
             h.a(".button", href=f"{place}?failures=true", aria_current="page" if asked.failures else None)[
                 "Failures"
@@ -63,16 +63,14 @@ async def turn_top(call: Call, turn_id: str, current: str) -> list[h.Node]:
     head = await call.head()
     now = await read_now(call.runtime, head.session_id)
     path = f"/sessions/{head.session_id}"
-    views = (
+    views = [
         (f"{path}#turn-{turn_id}", "Turn", ""),
-        (f"{path}/turns/{turn_id}/waterfall", "Waterfall", "waterfall"),
-        (f"{path}/turns/{turn_id}/prompt", "Prompt", "prompt"),
-        (f"{path}/turns/{turn_id}/journal", "Journal", "journal"),
-    )
+        *((f"{path}/turns/{turn_id}/{view}", view.capitalize(), view) for view in views_of_turn(head)),
+    ]
     return [
         session_header(now, call.runtime.now_ms()),
-        session_tabs(head.session_id, "turn"),
-        h.nav(".row", aria_label="Views of this turn")[
+        session_tabs(head.session_id, ""),
+        h.nav(".row.views.small-buttons", aria_label="Views of this turn")[
             [
                 h.a(".button", href=address, aria_current="page" if name == current else None)[title]
                 for address, title, name in views
@@ -119,6 +117,7 @@ async def journal_page(call: Call) -> Response:
                 _steps_nav(place, number, len(steps)),
                 _step_html(steps, number, options),
                 call.credential.allows(Scope.RUN)
+                and (await call.head()).code is None
                 and _fork_form(session.session_id, turn_id, steps[number - 1]),
             ],
         ],

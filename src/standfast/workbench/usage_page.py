@@ -88,7 +88,7 @@ async def usage_page(call: Call) -> Response:
     words = {"": "All time", "1d": "Last day", "7d": "Last week", "30d": "Last 30 days"}
     main = [
         h.header(".top")[h.h1["Usage"], h.p(".muted")[count(len(heads), "session")]],
-        h.nav(".tabs", aria_label="Time")[
+        h.nav(".tabs.views", aria_label="Time")[
             [
                 h.a(
                     href=f"/usage?age={age}" if age else "/usage",

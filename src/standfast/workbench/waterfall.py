@@ -70,11 +70,15 @@ def _bar(tree: SpanTree, depth: int, axis: TimeAxis) -> Bar:
         kind=record.kind,
         start=start,
         width=max(0.0, end - start),
-        took=f"{took}…" if tree.is_open else took,
+        took=f"{took}…" if _is_open(tree) else took,
         detail=_detail(tree, body),
         failed=record.status in _BAD,
         replayed=bool(body.get("replays")),
     )
+
+
+def _is_open(tree: SpanTree) -> bool:
+    return tree.is_open or tree.record.status == "open"
 
 
 def _label(record: TraceRecord) -> str:
@@ -90,8 +94,8 @@ def _label(record: TraceRecord) -> str:
 def _detail(tree: SpanTree, body: dict[str, Any]) -> str:
     """Return the status, the attempt, tokens and cost of a span."""
     record, words = tree.record, list[str]()
-    if tree.is_open:
-        words.append("not over")
+    if _is_open(tree):
+        words.append("still waits" if record.kind == "wait" else "not over")
     elif record.kind == "wait":
         words.append(str(body.get("outcome") or record.status))
     elif record.status not in ("", "ok"):

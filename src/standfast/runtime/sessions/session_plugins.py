@@ -22,6 +22,8 @@ from standfast.model.session import Entry, Payload, SessionHead, SessionPolicy
 from standfast.model.task import TaskRecord, TaskSpec
 from standfast.plugins.actions import PluginActionDef
 from standfast.plugins.contexts import SessionConfigChanged
+from standfast.plugins.plugin import Plugin
+from standfast.plugins.plugin_states import StatefulPlugin
 from standfast.plugins.protocol import ProtocolSessionContext
 from standfast.plugins.runtime_services import RuntimeServices
 from standfast.plugins.session import PluginSession
@@ -40,7 +42,11 @@ SpawnTask = Callable[[str, TaskSpec, SessionTask], Awaitable[TaskRecord]]
 
 
 class PluginInfo(msgspec.Struct, frozen=True):
-    """One plugin of a session: its hooks in order, its slots, tools and actions."""
+    """One plugin of a session: its hooks, slots, tools and actions, and its options.
+
+    `options` has the numbers and flags among them, and everything that the session was given. Other texts are
+    left out: they may be secrets.
+    """
 
     id: str
     version: str
@@ -50,6 +56,15 @@ class PluginInfo(msgspec.Struct, frozen=True):
     slots: tuple[str, ...]
     tools: tuple[str, ...]
     actions: tuple[str, ...]
+    options: dict[str, Json] = msgspec.field(default_factory=dict)
+
+
+class HookInfo(msgspec.Struct, frozen=True):
+    """A hook of a plugin. Kinds that are ordered by `priority` run the highest first."""
+
+    kind: str
+    plugin_id: str
+    priority: int
 
 
 class ActionTarget(TypedDict, total=False):
@@ -218,8 +233,18 @@ class SessionPlugins(_SessionChanges):
                     for name, made in contributions.actions.items()
                     if made.definition.plugin_id == plugin.id
                 ),
+                options=_options(plugin, plugins.authority.plugin_options),
             )
             for plugin in plugins.plugins
+        ]
+
+    async def hooks(self) -> list[HookInfo]:
+        """Return the hooks of all plugins, those of one kind in the order in which they run."""
+        contributions = (await self._live.current()).plugins.contributions
+        return [
+            HookInfo(hook.kind, hook.plugin_id, hook.priority)
+            for hooks in contributions.hooks.values()
+            for hook in hooks
         ]
 
     async def actions(self) -> list[PluginActionDef]:
@@ -364,6 +389,14 @@ async def append_nodes(
             error.hint = f"the nodes were added, up to {head.leaf}: do not append them again"
             raise
     return head
+
+
+def _options(plugin: StatefulPlugin, given: PluginOptions) -> dict[str, Json]:
+    own = plugin.option_names() if isinstance(plugin, Plugin) else []
+    found = {name: getattr(plugin, name) for name in own}
+    shown: dict[str, Json] = {name: one for name, one in found.items() if isinstance(one, (bool, int, float))}
+    told = given.plugins.get(plugin.id)
+    return {**shown, **told} if isinstance(told, dict) else shown
 
 
 def as_options(given: PluginOptions | Mapping[str, Json]) -> PluginOptions:

@@ -15,11 +15,20 @@
     k: () => step(-1),
     a: () => inView("[data-approve]")?.focus(),
     d: () => inView("[data-deny]")?.focus(),
+    n: () => find("main a[rel=next]")?.click(),
+    p: () => find("main a[rel=prev]")?.click(),
+    v: nextView,
   };
   let going = false; // after g, the next key names a view
 
+  function nextView() {
+    const views = [...(all("main nav.views").at(-1)?.querySelectorAll("a") ?? [])];
+    const at = views.findIndex((view) => view.ariaCurrent === "page");
+    views[(at + 1) % views.length]?.click();
+  }
+
   function step(by) {
-    const rows = all("[data-row]");
+    const rows = all("main :is([data-row], details.call > summary)").filter((row) => row.checkVisibility());
     const at = rows.findIndex((row) => row.contains(document.activeElement));
     rows[Math.max(0, Math.min(rows.length - 1, at < 0 ? 0 : at + by))]?.focus();
   }
