@@ -80,26 +80,31 @@ async def main() -> None:
             await serving
 
 
-async def timed(client: httpx2.AsyncClient, path: str) -> tuple[float, int]:
-    """Return the median time to the first byte in ms, and the size of a page."""
-    times, size = [], 0
+async def timed(client: httpx2.AsyncClient, path: str) -> str:
+    """Return the median time to the first byte, the CPU time of server and client, and the size of a page."""
+    times, busy, size = [], [], 0
     for _ in range(9):
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         async with client.stream("GET", path) as answer:
             times.append((time.perf_counter() - began) * 1000)
             assert answer.status_code == 200
             size = len(await answer.aread())
-    return statistics.median(times), size
+        busy.append((time.process_time() - used) * 1000)
+    return (
+        f"first byte after {statistics.median(times):.0f} ms ({statistics.median(busy):.0f} ms of CPU), "
+        f"{size / 1000:.0f} kB"
+    )
 
 
 async def long_session(runtime: Runtime, agent: Agent[Any, str], client: httpx2.AsyncClient) -> None:
     session = await runtime.session("long", agent=agent)
     for number in range(TURNS):
-        await session.turn(f"question {number}")
-    ms, size = await timed(client, "/sessions/long")
-    print(f"a session with {TURNS:,} turns: first byte after {ms:.0f} ms, {size / 1000:.0f} kB")
-    ms, size = await timed(client, "/")
-    print(f"the list of sessions: first byte after {ms:.0f} ms, {size / 1000:.0f} kB")
+        last = await session.turn(f"question {number}")
+    print(f"a session with {TURNS:,} turns: {await timed(client, '/sessions/long')}")
+    turn = f"/sessions/long/turns/{last.turn_id}"
+    print(f"the prompt of its last turn: {await timed(client, f'{turn}/prompt')}")
+    print(f"the waterfall of its last turn: {await timed(client, f'{turn}/waterfall')}")
+    print(f"the list of sessions: {await timed(client, '/')}")
 
 
 async def full_inbox(runtime: Runtime, client: httpx2.AsyncClient) -> None:
@@ -127,8 +132,7 @@ async def full_inbox(runtime: Runtime, client: httpx2.AsyncClient) -> None:
     await put(runtime.store)
     await asyncio.sleep(1)  # pages may show what was read half a second ago
     assert "5,000 requests" in (await client.get("/approvals")).text
-    ms, size = await timed(client, "/approvals")
-    print(f"an inbox with {REQUESTS:,} requests: first byte after {ms:.0f} ms, {size / 1000:.0f} kB")
+    print(f"an inbox with {REQUESTS:,} requests: {await timed(client, '/approvals')}")
 
 
 async def viewers(runtime: Runtime, agent: Agent[Any, str], model: Model, client: httpx2.AsyncClient) -> None:

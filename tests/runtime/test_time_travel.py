@@ -418,7 +418,7 @@ def test_runs_of_a_sandbox_have_a_journal_and_spans_if_they_are_kept(tmp_path: P
     def run(**options: Any) -> str:
         with BlockingSandbox(tools=[order], data_dir=tmp_path, **options) as box:
             assert box.run("order('A1')").result == "order A1"
-        return (asyncio.run(read(turns)))[-1]
+        return str(asyncio.run(read(turns))[-1])
 
     async def turns(session: Session[Any]) -> list[str]:
         return [one.turn_id for one in await session.turns()]

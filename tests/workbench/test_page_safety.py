@@ -40,7 +40,15 @@ def attacked(stage: Workbench) -> Workbench:
         stage.run(
             stage.runtime.deny(one.approval_id, reason=str(one.kwargs["order_id"]), decided_by="<b>x</b>")
         )
-    stage.say("code", "\n".join(f"print({payload!r})" for payload in PAYLOADS), agent="coder")
+    lines = [f"print({payload!r})\nv{place} = {payload!r}" for place, payload in enumerate(PAYLOADS)]
+    stage.say("code", "\n".join([*lines, f"order({PAYLOADS[0]!r})"]), agent="coder")
+    for payload in PAYLOADS:
+        until = stage.runtime.now_ms() + 86_400_000
+        stage.run(
+            stage.runtime.grant(
+                "order", given_by=payload, expires_at=until, session="words", rule="True", reason=payload
+            )
+        )
 
     async def queue() -> None:
         session = await stage.runtime.session("asked", agent=stage.runtime.agents["clerk"])
@@ -58,8 +66,8 @@ def watched(attacked: Workbench, browser: Browser) -> Iterator[Page]:
         yield page
 
 
-async def _first_turn(stage: Workbench) -> str:
-    return (await stage.runtime.session_handle("tools").turns())[0].turn_id
+async def _first_turn(stage: Workbench, session_id: str) -> str:
+    return (await stage.runtime.session_handle(session_id).turns())[0].turn_id
 
 
 def quiet(page: Page) -> Any:
@@ -84,6 +92,14 @@ ADDRESSES = [
     "/approvals?q=%22%3E%3Cimg%20src=x%20onerror=xss()%3E",
     "/sessions/tools/turns/{turn}/journal?step=2",
     "/sessions/tools/turns/{turn}/waterfall",
+    "/sessions/tools/turns/{turn}/prompt?call=2",
+    "/sessions/tools/turns/{turn}/prompt?call=2&changes=true",
+    "/sessions/tools/turns/{turn}/calls/1",
+    "/sessions/code/turns/{cell}/calls/1",
+    "/sessions/code/turns/{cell}/prompt?call=2&whole=true",
+    "/sessions/words/plugins",
+    "/grants",
+    "/tools",
     "/operations",
     "/usage",
 ]
@@ -93,8 +109,8 @@ ADDRESSES = [
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_no_text_of_others_runs(attacked: Workbench, watched: Page, address: str) -> None:
     """Ours: 60 payloads in every field that a model, a tool, a file name or a person fills; none executes."""
-    turn = attacked.run(_first_turn(attacked))
-    answer = watched.goto(f"{attacked.url}{address.format(turn=turn)}")
+    turn, cell = (attacked.run(_first_turn(attacked, name)) for name in ("tools", "code"))
+    answer = watched.goto(f"{attacked.url}{address.format(turn=turn, cell=cell)}")
     assert answer.status == 200
     for _ in range(8):
         watched.mouse.wheel(0, -100_000)

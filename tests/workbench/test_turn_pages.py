@@ -162,3 +162,53 @@ def test_subagents_and_crashes_are_in_the_waterfall(stage: Workbench, page: Page
     open_turn(page, stage, "crashed", "waterfall")
     expect(page.locator(".waterfall .bar.replayed")).not_to_have_count(0)
     expect(page.locator(".waterfall")).to_contain_text("taken over")
+
+
+def test_waterfall_journal_and_prompt_follow_a_turn_that_runs(stage: Workbench, page: Page) -> None:
+    """Ours: each view updates live."""
+    stage.model.held.clear()
+    stage.say("followed", "say one")
+    page.goto(f"{stage.url}/sessions/followed")
+    page.get_by_label("Message").fill("hold")
+    page.get_by_role("button", name="Send").click()
+    page.locator("#current").get_by_role("link", name="waterfall").click()
+    expect(page.locator(".waterfall")).to_contain_text("not over")
+    other = page.context.new_page()
+    other.goto(page.url.replace("waterfall", "journal"))
+    expect(other.locator(".steps a")).to_have_count(1)
+    third = page.context.new_page()
+    third.goto(page.url.replace("waterfall", "prompt"))
+    expect(third.locator("#prompt")).to_contain_text("No model call has ended yet")
+    stage.loop.call_soon_threadsafe(stage.model.held.set)
+    expect(page.locator(".waterfall")).not_to_contain_text("not over")
+    expect(other.locator(".steps a")).to_have_count(2)
+    expect(third.locator("#prompt")).to_contain_text("the agent's instructions")
+    other.close()
+    third.close()
+
+
+def test_back_and_forward_return_to_the_same_views(stage: Workbench, page: Page) -> None:
+    """Ours: the browser's own buttons work."""
+    stage.say("browsed", 'call order {"order_id": "A1"}')
+    page.goto(f"{stage.url}/?q=browsed")
+    page.locator("#rows .line .name").click()
+    page.wait_for_url("**/sessions/browsed")
+    page.locator("#turns .turn header").last.get_by_role("link", name="journal").click()
+    page.get_by_role("link", name="Next").click()
+    expect(page.locator("main")).to_contain_text("Input 2 of")
+    for shown in ("Input 1 of", "Conversation", "New session"):
+        page.go_back()
+        expect(page.locator("main")).to_contain_text(shown)
+    for shown in ("Conversation", "Input 1 of", "Input 2 of"):
+        page.go_forward()
+        expect(page.locator("main")).to_contain_text(shown)
+
+
+def test_a_fork_begins_after_a_call(stage: Workbench, page: Page) -> None:
+    """Ours: fork from any message or call."""
+    stage.say("forked-call", 'call order {"order_id": "A1"}')
+    page.goto(f"{stage.url}/sessions/forked-call")
+    page.locator("details.call summary").click()
+    page.get_by_role("button", name="Fork after this call").click()
+    page.wait_for_url(f"{stage.url}/sessions/forked-call-*")
+    expect(page.locator("#session-head")).to_contain_text("3 messages")

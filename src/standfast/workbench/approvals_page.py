@@ -76,6 +76,7 @@ async def approvals_page(call: Call) -> Response:
             "#requests.requests",
             hx_get=f"{place}&skip={asked.skip}",
             hx_trigger="changed from:#live",
+            hx_sync="this:queue last",
             hx_select="#requests",
             hx_swap="outerMorph",
         )[
@@ -144,6 +145,7 @@ async def approval_page(call: Call) -> Response:
             "#one",
             hx_get=f"/approvals/{approval.approval_id}",
             hx_trigger="changed from:#live",
+            hx_sync="this:queue last",
             hx_select="#one",
             hx_swap="outerMorph",
         )[request_html(approval, now_ms, decides=decides, context=False, agent=await _agent(call, approval))],

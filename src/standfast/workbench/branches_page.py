@@ -18,7 +18,7 @@ from standfast.server.credentials import Scope
 from standfast.workbench.branches import GraphRow, family_of, graph_rows
 from standfast.workbench.conversation import turns_of
 from standfast.workbench.conversation_html import turn_html
-from standfast.workbench.parts import empty, state_badge, when
+from standfast.workbench.parts import empty, live_part, state_badge, when
 from standfast.workbench.session_page import options_for, session_header, session_tabs
 from standfast.workbench.session_reader import line_state, read_now
 from standfast.workbench.shell import page
@@ -42,19 +42,29 @@ async def branches_page(call: Call) -> Response:
     main = [
         session_header(now, now_ms),
         session_tabs(head.session_id, "branches"),
-        h.div(".graph", tabindex="0", role="group", aria_label="Graph of branches")[
-            graph_svg(rows, head.session_id, now_ms)
-        ]
-        if rows
-        else empty("No history yet", "Forks and rewinds of this session will be drawn here."),
+        live_part(
+            "graph",
+            f"/sessions/{head.session_id}/branches",
+            h.div(".graph", tabindex="0", role="group", aria_label="Graph of branches")[
+                graph_svg(rows, head.session_id, now_ms)
+            ]
+            if rows
+            else empty("No history yet", "Forks and rewinds of this session will be drawn here."),
+        ),
         h.p(".muted.small")[
             "Filled: the end of a session's history. Dashed: turns that a rewind left behind. ",
             "Fork from any message in the conversation.",
         ],
         bool(others) and _compare_form(head.session_id, others),
-        bool(children) and await _children(call, children, now_ms),
+        live_part(
+            "children",
+            f"/sessions/{head.session_id}/branches",
+            bool(children) and await _children(call, children, now_ms),
+            kind=".stack",
+        ),
     ]
-    return await page(call, title=f"Branches of {head.session_id}", place="sessions", main=main)
+    title = f"Branches of {head.session_id}"
+    return await page(call, title=title, place="sessions", main=main, stream="/live")
 
 
 async def _segments(runtime: Runtime, family: list[SessionHead]) -> dict[str, Segment]:

@@ -66,6 +66,7 @@ class CallView:
     approval: Approval | None = None
     progress: str = ""
     attempts: tuple[CallAttempt, ...] = ()
+    result_node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +185,7 @@ def items_of(
     waits: Sequence[Wait] = (),
 ) -> tuple[Item, ...]:
     """Return the items of one turn. The result of a call is shown with the call."""
-    results = {one.call_id: one for _, one in payloads if isinstance(one, ToolMessage)}
+    results = {one.call_id: (node_id, one) for node_id, one in payloads if isinstance(one, ToolMessage)}
     waiting = {wait.call_id for wait in waits}
     items: list[Item] = []
     shown: set[int] = set()
@@ -254,12 +255,12 @@ def _replied(node_id: str, message: AssistantMessage, calls: tuple[CallView | Ce
 
 def _call(
     call: ToolCall,
-    results: Mapping[int, ToolMessage],
+    results: Mapping[int, tuple[str, ToolMessage]],
     turn_id: str,
     asked: Mapping[tuple[str, int], Approval],
     waiting: set[int],
 ) -> CallView | CellView:
-    result = results.get(call.call_id)
+    node_id, result = results.get(call.call_id, ("", None))
     if is_cell(call):
         return cell_view(call, result)
     view = CallView(
@@ -270,6 +271,7 @@ def _call(
         raw=call.raw,
         state="waiting" if call.call_id in waiting else "running",
         approval=asked.get((turn_id, call.call_id)),
+        result_node=node_id,
     )
     return view if result is None else with_result(view, result)
 

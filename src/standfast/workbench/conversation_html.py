@@ -144,18 +144,21 @@ def _noted(item: Noted) -> h.Element:
 
 
 def _actions(node_id: str, options: Options) -> h.Node:
+    button = _fork_button(node_id, options, "Fork from here")
+    return button and h.div(".tools")[button]
+
+
+def _fork_button(node_id: str, options: Options, words: str) -> h.Element | None:
     if not options.forks or "." not in node_id:
         return None
-    return h.div(".tools")[
-        h.button(
-            ".quiet",
-            type="button",
-            hx_post=f"/sessions/{options.session_id}/fork",
-            hx_vals=json.dumps({"at": node_id}),
-            hx_swap="none",
-            title="Make a new session whose history ends here",
-        )["Fork from here"]
-    ]
+    return h.button(
+        ".quiet.start",
+        type="button",
+        hx_post=f"/sessions/{options.session_id}/fork",
+        hx_vals=json.dumps({"at": node_id}),
+        hx_swap="none",
+        title="Make a new session whose history ends here",
+    )[words]
 
 
 def files_html(files: Sequence[FileView], options: Options) -> h.Node:
@@ -209,6 +212,7 @@ def call_html(call: CallView, options: Options, node_id: str) -> h.Element:
             call.has_value
             and [h.p(".label")["Result"], value_block(call.value, label="Result", whole=options.whole)],
             files_html(call.files, options),
+            _fork_button(call.result_node, options, "Fork after this call"),
             h.div(".history", hx_morph_skip_children=True)
             if lacks_attempts
             else bool(call.attempts) and attempts_html(call.attempts),

@@ -17,7 +17,7 @@ from standfast.server.credentials import Scope
 from standfast.server.problems import malformed
 from standfast.workbench.approvals_html import tabs
 from standfast.workbench.forms import field
-from standfast.workbench.parts import empty, state_badge, when
+from standfast.workbench.parts import empty, live_part, state_badge, when
 from standfast.workbench.shell import page, respond
 from standfast.workbench.words import moment
 
@@ -30,13 +30,17 @@ async def grants_page(call: Call) -> Response:
     main = [
         h.header(".top")[h.h1["Grants"], h.p(".muted")["Calls that people have approved in advance"]],
         tabs("/grants"),
-        h.div("#grants.requests")[[_grant_html(one, now_ms, decides) for one in found[:200]]]
-        if found
-        else empty(
-            "No grants", "A person gives one when deciding a request: Approve such calls in the future."
+        live_part(
+            "grants",
+            "/grants",
+            [_grant_html(one, now_ms, decides) for one in found[:200]]
+            or empty(
+                "No grants", "A person gives one when deciding a request: Approve such calls in the future."
+            ),
+            kind=".requests",
         ),
     ]
-    return await page(call, title="Grants", place="approvals", main=main)
+    return await page(call, title="Grants", place="approvals", main=main, stream="/live")
 
 
 def _grant_html(grant: Grant, now_ms: int, decides: bool) -> h.Element:

@@ -103,8 +103,15 @@ def message(content: h.Node, position: object) -> bytes:
 _CHANGED: Final = b"id: 1\nevent: changed\ndata: 1\n\n"
 
 
+class LiveQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Only what changes in this session."""
+
+    session: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")] | None = None
+
+
 async def live(call: Call) -> EventStream:
-    """Tell lists that they have changed, and send how many requests wait for a decision."""
+    """Tell parts of pages that they have changed, and send how many requests wait for a decision."""
+    asked: LiveQuery = call.query
 
     async def chunks() -> AsyncIterator[bytes]:
         events: Batches[tuple[str, SessionEvent]] = Batches(call.server.feed.follow(call.tenant, None))
@@ -114,13 +121,15 @@ async def live(call: Call) -> EventStream:
             yield message(partial("#pending", pending_badge(len(known))), 1) + _CHANGED
             while True:
                 told = await events.take(_LOOK_S)
-                changed = any(not isinstance(event.event, _BRIEF) for _, event in told)
-                if changed:
+                news = [event for _, event in told if not isinstance(event.event, _BRIEF)]
+                if news:
                     inbox_of(call.runtime).forget()
                 waiting = [one.approval_id for one in await pending(call)]
                 if waiting != known:
                     yield message(partial("#pending", pending_badge(len(waiting))), 1)
-                if changed or waiting != known:
+                if (asked.session is None and waiting != known) or any(
+                    asked.session in (None, event.session_id) or not event.session_id for event in news
+                ):
                     yield _CHANGED
                 known = waiting
                 await asyncio.sleep(_PAUSE_S)
@@ -233,7 +242,7 @@ def _signature(now: SessionNow) -> object:
 
 
 ROUTES: Final = (
-    Route(method="GET", path="/live", scope=Scope.READ, handler=live, streams=True),
+    Route(method="GET", path="/live", scope=Scope.READ, handler=live, query=LiveQuery, streams=True),
     Route(
         method="GET",
         path="/sessions/{session_id}/stream",

@@ -46,6 +46,7 @@ async def operations_page(call: Call) -> Response:
             "#state.stack",
             hx_get="/operations",
             hx_trigger="changed from:#live, every 5s",
+            hx_sync="this:queue last",
             hx_select="#state",
             hx_swap="outerMorph",
         )[

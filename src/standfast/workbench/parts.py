@@ -56,6 +56,18 @@ def due(at_ms: int, now_ms: int) -> h.Element:
     return h.time(datetime=iso(at_ms), title=moment(at_ms), class_="soon" if left < 3_600_000 else "")[text]
 
 
+def live_part(name: str, address: str, *content: h.Node, kind: str = "") -> h.Element:
+    """A part of a page, with the id *name*, that loads itself from *address* when the stream says so."""
+    return h.div(
+        f"#{name}{kind}",
+        hx_get=address,
+        hx_trigger="changed from:#live",
+        hx_sync="this:queue last",
+        hx_select=f"#{name}",
+        hx_swap="outerMorph",
+    )[content]
+
+
 def took(ms: int | None) -> h.Node:
     return None if ms is None else h.span(".took")[duration(ms)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Final
+from urllib.parse import urlencode
 
 import htpy as h
 import msgspec
@@ -15,7 +16,7 @@ from standfast.model.session import node_id, split_node_id
 from standfast.runtime.agent_runtime import Runtime
 from standfast.server.calls import Call, Route
 from standfast.server.credentials import Scope
-from standfast.workbench.parts import diff, empty, error_text, value_block
+from standfast.workbench.parts import diff, empty, error_text, live_part, value_block
 from standfast.workbench.prompts import (
     PromptView,
     SectionView,
@@ -45,25 +46,26 @@ async def prompt_page(call: Call) -> Response:
     session, turn_id = await call.session(), call.path["turn_id"]
     found = await session.prompts(turn_id)
     place = f"/sessions/{session.session_id}/turns/{turn_id}/prompt"
-    main: list[h.Node] = list(await turn_top(call, turn_id, "prompt"))
-    if not found:
-        main.append(
-            empty(
-                "No model call has ended yet",
-                "A call is shown here when the model has replied. Sessions that only run code have none.",
-            )
-        )
-    else:
-        number = min(asked.call, len(found))
+    number = max(1, min(asked.call, len(found)))
+    shown: list[h.Node] = [
+        empty("No model call has ended yet", "A call is shown here when the model has replied.")
+    ]
+    if found:
         prompt = found[number - 1]
         before = found[number - 2] if number > 1 else await _last_before(call.runtime, turn_id)
-        main += [
+        shown = [
             len(found) > 1 and _calls_nav(place, number, len(found), asked.changes),
             _facts(prompt),
             _views(place, number, asked.changes),
             _changes(prompt, before) if asked.changes else _whole(prompt_view(prompt, before), prompt, asked),
         ]
-    return await page(call, title=f"Prompt of {turn_id}", place="sessions", main=main)
+    given = {"call": str(number), "changes": str(asked.changes).lower(), "whole": str(asked.whole).lower()}
+    main = [
+        *await turn_top(call, turn_id, "prompt"),
+        live_part("prompt", f"{place}?{urlencode(given)}", *shown, kind=".stack"),
+    ]
+    stream = f"/live?session={session.session_id}"
+    return await page(call, title=f"Prompt of {turn_id}", place="sessions", main=main, stream=stream)
 
 
 async def _last_before(runtime: Runtime, turn_id: str) -> ModelPrompt | None:

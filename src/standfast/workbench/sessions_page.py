@@ -80,6 +80,7 @@ async def sessions_page(call: Call) -> Response:
             "#rows",
             hx_get=address,
             hx_trigger="changed from:#live",
+            hx_sync="this:queue last",
             hx_select="#rows",
             hx_swap="outerMorph",
         )[

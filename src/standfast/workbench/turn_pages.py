@@ -21,7 +21,7 @@ from standfast.server.sessions import fork_session
 from standfast.workbench.conversation import items_of
 from standfast.workbench.conversation_html import Options, item_html, views_of_turn
 from standfast.workbench.forms import FORM, field, read_form
-from standfast.workbench.parts import empty
+from standfast.workbench.parts import empty, live_part
 from standfast.workbench.session_page import session_header, session_tabs
 from standfast.workbench.session_reader import read_now
 from standfast.workbench.shell import page, redirect
@@ -51,11 +51,16 @@ async def waterfall_page(call: Call) -> Response:
                 "Failures"
             ],
         ],
-        h.div(".panel")[waterfall_html(bars)]
-        if bars
-        else empty("Nothing failed" if asked.failures else "No spans", "There is nothing to draw here."),
+        live_part(
+            "spans",
+            f"{place}?failures=true" if asked.failures else place,
+            h.div(".panel")[waterfall_html(bars)]
+            if bars
+            else empty("Nothing failed" if asked.failures else "No spans", "There is nothing to draw here."),
+        ),
     ]
-    return await page(call, title=f"Waterfall of {turn_id}", place="sessions", main=main)
+    stream = f"/live?session={session.session_id}"
+    return await page(call, title=f"Waterfall of {turn_id}", place="sessions", main=main, stream=stream)
 
 
 async def turn_top(call: Call, turn_id: str, current: str) -> list[h.Node]:
@@ -103,18 +108,22 @@ async def journal_page(call: Call) -> Response:
     main = [
         *await turn_top(call, turn_id, "journal"),
         h.div(".travel")[
-            h.nav(".steps", aria_label="Inputs of the journal")[
-                [
-                    h.a(
-                        href=f"{place}?step={one.number}",
-                        aria_current="step" if one.number == number else None,
-                        data_row=True,
-                    )[h.span[str(one.number)], _title(one)]
-                    for one in steps
-                ]
-            ],
+            live_part(
+                "steps",
+                f"{place}?step={number}",
+                h.nav(".steps", aria_label="Inputs of the journal")[
+                    [
+                        h.a(
+                            href=f"{place}?step={one.number}",
+                            aria_current="step" if one.number == number else None,
+                            data_row=True,
+                        )[h.span[str(one.number)], _title(one)]
+                        for one in steps
+                    ]
+                ],
+            ),
             h.div(".stack")[
-                _steps_nav(place, number, len(steps)),
+                live_part("at", f"{place}?step={number}", _steps_nav(place, number, len(steps))),
                 _step_html(steps, number, options),
                 call.credential.allows(Scope.RUN)
                 and (await call.head()).code is None
@@ -122,7 +131,8 @@ async def journal_page(call: Call) -> Response:
             ],
         ],
     ]
-    return await page(call, title=f"Journal of {turn_id}", place="sessions", main=main)
+    stream = f"/live?session={session.session_id}"
+    return await page(call, title=f"Journal of {turn_id}", place="sessions", main=main, stream=stream)
 
 
 def _title(step: JournalStep) -> str:

@@ -15,7 +15,7 @@ from standfast.model.session import SessionHead
 from standfast.ports.session_store import DayUsage
 from standfast.server.calls import Call, Route
 from standfast.server.credentials import Scope
-from standfast.workbench.parts import empty
+from standfast.workbench.parts import empty, live_part
 from standfast.workbench.shell import page
 from standfast.workbench.words import cost, count, moment, tokens
 
@@ -98,11 +98,12 @@ async def usage_page(call: Call) -> Response:
             ]
         ],
     ]
-    if total.calls:
-        main += [cards(total), *(_table(table, total) for table in tables if table.rows)]
-    else:
-        main.append(empty("No model was called", "Tokens and money appear here after the first turn."))
-    return await page(call, title="Usage", place="usage", main=main)
+    shown: list[h.Node] = [cards(total), *(_table(table, total) for table in tables if table.rows)]
+    if not total.calls:
+        shown = [empty("No model was called", "Tokens and money appear here after the first turn.")]
+    address = f"/usage?age={asked.age}" if asked.age else "/usage"
+    main.append(live_part("figures", address, *shown, kind=".stack"))
+    return await page(call, title="Usage", place="usage", main=main, stream="/live")
 
 
 def cards(total: Usage) -> h.Element:
