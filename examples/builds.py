@@ -7,7 +7,7 @@ program runs, the other is interrupted when it closes; `standfast tasks list --d
 import asyncio
 from functools import partial
 
-from standfast import Agent, RunContext, Runtime, ScriptedModel, TaskSpec, TaskState, tool
+from standfast import Agent, RunContext, Runtime, ScriptedModel, Session, TaskSpec, TaskState, tool
 from standfast.events import TaskChanged
 
 
@@ -30,15 +30,19 @@ def script() -> ScriptedModel:
     return ScriptedModel([{"tool_calls": [call]}, "Both builds have started."])
 
 
+async def first_completed(session: Session[str]) -> None:
+    async for seen in session.observe():
+        if isinstance(seen.event, TaskChanged) and seen.event.record.state is TaskState.COMPLETED:
+            return
+
+
 async def main() -> None:
     async with Runtime("standfast.db") as runtime:
         session = await runtime.session("ops", agent=Agent(script(), tools=[start_builds]))
+        completed = asyncio.create_task(first_completed(session))  # from now on: a build may be quick
         print((await session.turn("Build the docs and everything else.")).output)
-        host = runtime.host("ops")
-        async for seen in session.observe():
-            if isinstance(seen.event, TaskChanged) and seen.event.record.state is TaskState.COMPLETED:
-                break
-        for task in await host.list_background_tasks("ops"):
+        await completed
+        for task in await runtime.host("ops").list_background_tasks("ops"):
             print(f"{task.id}: {task.state}, {task.result}")
 
 

@@ -76,6 +76,12 @@ def sampled(request: pytest.FixtureRequest) -> Callable[[int], slice]:
     return every
 
 
+@pytest.fixture
+def load() -> Callable[[int, int], int]:
+    """Returns the size of a load: *whole* in `make test-all`, *part* in `make test`."""
+    return lambda whole, part: whole if SEED == "all" else part
+
+
 # How long an example takes says nothing on a busy machine; Hypothesis's own profile for CI does the same.
 settings.register_profile(
     "untimed",
@@ -138,9 +144,9 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # rclone looks at its directories every few milliseconds, also when idle
 def s3() -> Iterator[S3Server]:
-    """An S3 server for all tests of this process."""
+    """An S3 server for the tests of a module."""
     with S3Server() as server:
         yield server
 

@@ -12,6 +12,9 @@ from typing import Any
 
 import httpx2
 import pytest
+from click.testing import CliRunner, Result
+
+from standfast.cli.main import main
 
 pytestmark = pytest.mark.slow
 
@@ -35,11 +38,21 @@ def make_runtime():
 """
 
 
-def standfast(*words: str, cwd: Path, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
+def standfast(*words: str, cwd: Path, check: bool = True, **env: str) -> Result:
+    """Run a command in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(cwd)
+        done = CliRunner(env={"STANDFAST_HOME": str(cwd / "home"), **env}).invoke(main, list(words))
+    assert not check or done.exit_code == 0, done.stderr
+    return done
+
+
+def process(*words: str, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own, which imports the app."""
     done = subprocess.run(
         [sys.executable, "-m", "standfast", *words],
         cwd=cwd,
-        env={**os.environ, "STANDFAST_HOME": str(cwd / "home"), **env},
+        env={**os.environ, "STANDFAST_HOME": str(cwd / "home")},
         capture_output=True,
         text=True,
         timeout=60,
@@ -74,7 +87,7 @@ class Served:
         assert self.process.stdout is not None
         self.process.stdout.close()
 
-    def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, check: bool = True) -> Result:
         """Run a command on this server."""
         return standfast(*words, "--server", self.url, cwd=self.cwd, check=check, STANDFAST_TOKEN=self.token)
 
@@ -100,7 +113,7 @@ def test_a_token_is_shown_once_listed_without_it_and_revoked(cwd: Path) -> None:
     assert secret.encode() not in b"".join(file.read_bytes() for file in (cwd / "home").iterdir())
     standfast("tokens", "revoke", made["id"], cwd=cwd)
     assert "revoked" in standfast("tokens", "list", cwd=cwd).stdout
-    assert standfast("tokens", "revoke", "tok0", cwd=cwd, check=False).returncode == 1
+    assert standfast("tokens", "revoke", "tok0", cwd=cwd, check=False).exit_code == 1
     assert "/signin?code=" in standfast("tokens", "link", cwd=cwd).stdout
 
 
@@ -144,7 +157,7 @@ def test_serve_takes_agents_and_functions_that_make_a_runtime(cwd: Path, app: st
 @pytest.mark.parametrize("app", ["shop.py:nothing", "no_such_module:x", "shop.py:pay", "missing.py:agent"])
 def test_serve_says_what_is_wrong_with_app(cwd: Path, app: str) -> None:
     """Ours: an APP that cannot be served is named, with the forms that can."""
-    done = standfast("serve", app, cwd=cwd, check=False)
+    done = process("serve", app, cwd=cwd, check=False)
     assert done.returncode == 1
     assert "NOT_CONFIGURED" in done.stderr
 
@@ -152,7 +165,7 @@ def test_serve_says_what_is_wrong_with_app(cwd: Path, app: str) -> None:
 def test_another_address_needs_encryption_or_the_operators_word(cwd: Path) -> None:
     """Seed: any other address than loopback needs TLS, a trusted proxy, or --insecure."""
     done = standfast("serve", "--host", "0.0.0.0", cwd=cwd, check=False)
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "--insecure" in done.stderr
     with Served(cwd, "--host", "0.0.0.0", "--insecure") as served:
         assert served.banner
@@ -177,7 +190,7 @@ def test_code_tasks_and_triggers_take_a_server(cwd: Path) -> None:
     with Served(cwd) as served:
         served.token = standfast("tokens", "create", "--scope", "admin", cwd=cwd).stdout.strip()
         assert served.run("run", "-e", "6 * 7").stdout.strip() == "42"
-        assert served.run("run", "-e", "1", "--engine", "cpython", check=False).returncode == 2
+        assert served.run("run", "-e", "1", "--engine", "cpython", check=False).exit_code == 2
         assert "UNKNOWN_TOOL" in served.run("validate", "-e", "nope()", "--json", check=False).stdout
         served.run("chat", "--agent", "demo", "--session", "s", "help")
         served.run("triggers", "add", "nightly", "--session", "s", "--every", "1h")
@@ -192,11 +205,11 @@ def test_code_tasks_and_triggers_take_a_server(cwd: Path) -> None:
 
 def test_chat_talks_to_an_agent_of_the_users_own(cwd: Path) -> None:
     """Bug: `chat` could not talk to a user's own agent; now it can, and a decision finds that agent again."""
-    waiting = json.loads(standfast("chat", "shop.py:agent", "pay it", "--json", cwd=cwd, check=False).stdout)
+    waiting = json.loads(process("chat", "shop.py:agent", "pay it", "--json", cwd=cwd, check=False).stdout)
     (asked,) = waiting["approvals"]
-    done = json.loads(standfast("approvals", "approve", asked["approval_id"], "--json", cwd=cwd).stdout)
+    done = json.loads(process("approvals", "approve", asked["approval_id"], "--json", cwd=cwd).stdout)
     assert done["text"] == "It is paid."
-    several = standfast("chat", "shop.py:others", "hi", cwd=cwd, check=False)
+    several = process("chat", "shop.py:others", "hi", cwd=cwd, check=False)
     assert "--agent" in several.stderr
 
 

@@ -7,7 +7,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -227,11 +227,13 @@ async def streaming(
 
 
 @pytest.mark.slow
-def test_streams_finish_after_the_server_was_killed(server: ServerProcess) -> None:
+def test_streams_finish_after_the_server_was_killed(
+    server: ServerProcess, load: Callable[[int, int], int]
+) -> None:
     """Seed: the server is killed with SIGKILL under 50 streams, and all of them finish after the restart."""
 
     async def main() -> None:
-        async with streaming(server, 50, 400) as tasks:
+        async with streaming(server, load(50, 15), 400) as tasks:
             server.stop(signal.SIGKILL)
             assert not any(task.done() for task in tasks)
             server.start()

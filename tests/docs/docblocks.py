@@ -13,20 +13,31 @@ a command that is killed by signal 9 has the status 137 and prints `Killed`, as 
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from standfast.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _FENCE = re.compile(r"^(```+)(\w*) ?([^\n]*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 _ID = re.compile(r"\b(apr|grt|snap|run)_[0-9a-f]+\b")
 _EXIT = re.compile(r"# exit (\d+)$")
+_SHELL = re.compile(r"[|&;<>`$*~\\]|\A\w+=")
+_ALONE = ("tour", "serve", "worker", "mcp", "new", "daemon", "acp")
+"""Commands that start servers or other processes, or make projects; they get a process of their own."""
 _FILE = re.compile(r'title="([\w.-]+)"')
 
 
@@ -126,6 +137,17 @@ class Shell:
     def check(self, command: Command) -> None:
         """Run a command; compare its status and its output with the expected ones."""
         text = _ID.sub(lambda found: self._ids.get(found[0], found[0]), command.text)
+        words = text.split()
+        is_plain = words[0] == "standfast" and words[1] not in _ALONE and not _SHELL.search(text)
+        status, printed = self._run_here(text) if is_plain else self._run(text)
+        if status == -signal.SIGKILL:
+            status, printed = 128 + signal.SIGKILL, printed + "Killed\n"
+        where = f"line {command.line}: {text}\n{printed}"
+        assert status == command.exit_status, f"exit {status}, {where}"
+        if command.output:
+            self._compare(command.output, printed, where)
+
+    def _run(self, text: str) -> tuple[int, str]:
         done = subprocess.run(
             ["bash", "-c", text],
             cwd=self._directory,
@@ -136,13 +158,21 @@ class Shell:
             text=True,
             timeout=120,
         )
-        status, printed = done.returncode, done.stdout
-        if status == -signal.SIGKILL:
-            status, printed = 128 + signal.SIGKILL, printed + "Killed\n"
-        where = f"line {command.line}: {text}\n{printed}"
-        assert status == command.exit_status, f"exit {status}, {where}"
-        if command.output:
-            self._compare(command.output, printed, where)
+        return done.returncode, done.stdout
+
+    def _run_here(self, text: str) -> tuple[int, str]:
+        """Run a command that needs no shell in this process, which has imported Standfast already."""
+        printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+        environment = _environment(self._directory, self._database_url)
+        with (
+            contextlib.chdir(self._directory),
+            mock.patch.dict(os.environ, environment, clear=True),
+            mock.patch.multiple(sys, stdin=io.StringIO(), stdout=printed, stderr=printed),
+            pytest.raises(SystemExit) as ended,
+        ):
+            main(shlex.split(text, comments=True)[1:], prog_name="standfast")
+        printed.seek(0)
+        return int(ended.value.code or 0), printed.read()
 
     def _compare(self, expected: str, actual: str, where: str) -> None:
         pattern, names = self._pattern(expected)

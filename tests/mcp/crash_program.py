@@ -1,9 +1,10 @@
 """Kills a turn with three MCP calls at every point, recovers each time, and prints what was left.
 
-usage: crash_program.py HOME ERA
+usage: crash_program.py HOME ERA FIRST STEP
 
-A child dies at point 1, the next at point 2, and so on until one reaches its end. Each is recovered by
-another child. The MCP server writes the ledger of calls; it outlives the killed process by a moment.
+A child dies at the point FIRST, the next STEP points later, and so on until one reaches its end. Each is
+recovered by another child. The MCP server writes the ledger of calls; it outlives the killed
+process by a moment.
 """
 
 import asyncio
@@ -85,8 +86,8 @@ def in_child(home: Path, era: str, crash_at: int | None) -> dict[str, Any] | Non
 
 
 def main() -> None:
-    home, era = Path(sys.argv[1]), sys.argv[2]
-    for number in range(1, 500):
+    home, era, first, step = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    for number in range(first, 500, step):
         place = home / str(number)
         place.mkdir()
         left = in_child(place, era, number)

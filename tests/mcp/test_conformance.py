@@ -94,6 +94,7 @@ def test_the_suite_requires_as_many_scenarios_as_we_claim(role: str, revision: s
     assert len(scenarios(role, revision)) == REQUIRED[role, revision]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
 def test_our_server_passes_every_required_scenario(tmp_path: Path, revision: str) -> None:
     """Ours: `standfast mcp http` conforms to both revisions."""
@@ -102,6 +103,7 @@ def test_our_server_passes_every_required_scenario(tmp_path: Path, revision: str
     assert misses("server", revision, tmp_path / "results") == {}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
 def test_our_client_passes_every_required_scenario(tmp_path: Path, revision: str) -> None:
     """Ours: `McpServer` conforms to both revisions, signing in included."""

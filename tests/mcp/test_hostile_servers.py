@@ -120,6 +120,7 @@ def test_a_server_that_cannot_be_used_is_an_error_that_names_it(tmp_path: Path, 
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("behaviour", CALLS)
 def test_a_hostile_server_costs_one_failed_call(tmp_path: Path, behaviour: str) -> None:
     """Ours: the table of hostile behaviours; the turn ends, and no process is left."""

@@ -140,6 +140,7 @@ def _asking(server: McpServer, tool: str) -> Agent[None, str]:
     return Agent(ScriptedModel([{"tool_calls": calls}, "done"]), tools=[server])
 
 
+@pytest.mark.sampled(2, each="is_stdio")
 @pytest.mark.parametrize(
     ("protocol", "tool", "spoken"),
     [

@@ -83,6 +83,7 @@ def _text(result: Any) -> str:
     return "".join(one.text for one in result.content)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", REVISIONS)
 def test_code_runs_for_a_client_and_calls_the_users_tools(app: Path, mode: str) -> None:
     """Ours: run_code, validate_code, sessions and snapshots; variables stay in a session."""
@@ -109,6 +110,7 @@ def test_code_runs_for_a_client_and_calls_the_users_tools(app: Path, mode: str) 
     asyncio.run(_with_client(app, mode, work))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", REVISIONS)
 @pytest.mark.parametrize("approve", [True, False])
 def test_an_approval_is_a_question_to_the_clients_person(app: Path, mode: str, approve: bool) -> None:
@@ -162,6 +164,7 @@ def test_a_client_that_cannot_ask_reads_how_to_answer_a_question(app: Path, mode
     assert _text(asyncio.run(_with_client(app, mode, ask))) == "It is booked."
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", REVISIONS)
 def test_a_client_that_cannot_ask_reads_how_to_decide_and_finds_the_turn_again(app: Path, mode: str) -> None:
     """Ours: a turn is found by its key after the client was cut off and a person decided elsewhere."""

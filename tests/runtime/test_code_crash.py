@@ -30,7 +30,7 @@ from standfast.runtime.agent_runtime import open_store
 
 @pytest.fixture
 def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[CodeTheatre]:
-    made = CodeTheatre(tmp_path, range(1, 1_000)[sampled(17)])
+    made = CodeTheatre(tmp_path, range(1, 1_000)[sampled(37)])
     yield made
     made.close()
 

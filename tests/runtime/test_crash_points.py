@@ -26,7 +26,7 @@ from standfast.testing.postgres_server import PostgresServer
 
 @pytest.fixture
 def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[Theatre]:
-    made = Theatre(tmp_path, range(1, 1_000)[sampled(13)])
+    made = Theatre(tmp_path, range(1, 1_000)[sampled(29)])
     yield made
     made.close()
 
@@ -35,7 +35,7 @@ def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[Theatre
 def postgres_theatre(
     tmp_path: Path, sampled: Callable[[int], slice], postgres: PostgresServer
 ) -> Iterator[Theatre]:
-    made = Theatre(tmp_path, range(1, 1_000)[sampled(7)], postgres.new_url)
+    made = Theatre(tmp_path, range(1, 1_000)[sampled(17)], postgres.new_url)
     yield made
     made.close()
 

@@ -16,7 +16,7 @@ from crash_scenarios.plugin_theatre import PluginTheatre, watched
 
 @pytest.fixture
 def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[PluginTheatre]:
-    made = PluginTheatre(tmp_path, range(1, 1_000)[sampled(17)])
+    made = PluginTheatre(tmp_path, range(1, 1_000)[sampled(41)])
     yield made
     made.close()
 

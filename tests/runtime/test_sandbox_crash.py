@@ -63,7 +63,7 @@ def test_a_run_obeys_the_ledger_rules_wherever_it_is_killed(
     tmp_path: Path, sampled: Callable[[int], slice]
 ) -> None:
     """Ours: SPEC §7; a call that is not idempotent is made at most once, and its outcome is never guessed."""
-    for number in range(1, 1_000)[sampled(7)]:
+    for number in range(1, 1_000)[sampled(13)]:
         home = tmp_path / str(number)
         home.mkdir()
         status, printed = _process(home, "run", number)
@@ -80,7 +80,7 @@ def test_a_run_obeys_the_ledger_rules_wherever_it_is_killed(
 @pytest.mark.slow
 def test_a_recovery_obeys_them_wherever_it_is_killed(tmp_path: Path, sampled: Callable[[int], slice]) -> None:
     """Ours: the process that recovers and decides may die as well, at every point."""
-    for number in range(1, 1_000)[sampled(7)]:
+    for number in range(1, 1_000)[sampled(13)]:
         home = tmp_path / str(number)
         home.mkdir()
         _process(home, "run", 12)  # in the middle of the calls

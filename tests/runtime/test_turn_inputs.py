@@ -270,6 +270,38 @@ def test_a_queued_input_whose_turn_cannot_begin_is_reported_and_retried_less_and
     assert "no price is known" in told[0]
 
 
+@pytest.mark.parametrize("keeper_has", ["begun", "ended"])
+def test_a_queued_input_that_the_keeper_finds_first_is_tried_once(memory: Place, keeper_has: str) -> None:
+    """Bug: if the keeper tried it before the caller did, a refused input was tried again without a pause."""
+
+    async def main() -> None:
+        tries = 0
+
+        def knows(model_id: str) -> bool:
+            nonlocal tries
+            tries += 1
+            return False
+
+        async with memory.runtime() as runtime:
+            runtime._open.services.prices.knows = knows  # type: ignore[method-assign]
+            agent = Agent(EchoModel(), limits=UsageLimits(max_cost_usd=1))
+            session = await runtime.session("s", agent=agent)
+            live = runtime.live("s")
+            put = runtime.store.put_input
+
+            async def put_and_try(*args: Any) -> None:
+                await put(*args)
+                live.queue.drain_if_due()
+                await until(lambda: not live.tasks() if keeper_has == "ended" else not live.queue._more)
+
+            runtime.store.put_input = put_and_try  # type: ignore[method-assign, assignment]
+            await session.queue("hi")
+            await until(lambda: not live.tasks())
+            assert tries == 1
+
+    asyncio.run(main())
+
+
 def test_what_was_queued_behind_a_waiting_turn_runs_when_that_has_ended(place: Place) -> None:
     """Bug: it stayed queued for ever.
 

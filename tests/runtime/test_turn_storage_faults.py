@@ -23,7 +23,7 @@ from standfast.store.sqlite.connection import open_checked
 
 @pytest.fixture
 def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[Theatre]:
-    made = Theatre(tmp_path, range(1, 1_000)[sampled(11)])
+    made = Theatre(tmp_path, range(1, 1_000)[sampled(29)])
     yield made
     made.close()
 

@@ -6,7 +6,7 @@ import asyncio
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx2
@@ -53,7 +53,9 @@ def head(method: str, path: str, token: str, *more: str) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-def test_a_thousand_observers_see_every_commit(server: ServerProcess) -> None:
+def test_a_thousand_observers_see_every_commit(
+    server: ServerProcess, load: Callable[[int, int], int]
+) -> None:
     """Seed: the server handles 1,000 observers at once."""
 
     async def observe(token: str, path: str, ready: asyncio.Semaphore) -> bool:
@@ -74,7 +76,7 @@ def test_a_thousand_observers_see_every_commit(server: ServerProcess) -> None:
             for number in range(10):
                 body = {"session_id": f"s{number}", "agent": "clerk"}
                 (await client.post("/v1/sessions", json=body)).raise_for_status()
-            paths = [f"/v1/sessions/s{number % 10}/events" for number in range(1000)]
+            paths = [f"/v1/sessions/s{number % 10}/events" for number in range(load(1000, 300))]
             watching = [asyncio.ensure_future(observe(token, path, ready)) for path in paths]
             for _ in watching:
                 await ready.acquire()
@@ -87,7 +89,9 @@ def test_a_thousand_observers_see_every_commit(server: ServerProcess) -> None:
     asyncio.run(main())
 
 
-def test_misbehaving_clients_take_little_and_others_are_served(server: ServerProcess) -> None:
+def test_misbehaving_clients_take_little_and_others_are_served(
+    server: ServerProcess, load: Callable[[int, int], int]
+) -> None:
     """Seed: slow readers and senders, bombs and 2,000 idle connections leave the server small and serving."""
 
     async def main() -> None:
@@ -97,7 +101,7 @@ def test_misbehaving_clients_take_little_and_others_are_served(server: ServerPro
             body = {"session_id": "loud", "agent": "clerk"}
             (await client.post("/v1/sessions", json=body)).raise_for_status()
             before = memory_mb(server)
-            held = [await connect(server) for _ in range(2000)]
+            held = [await connect(server) for _ in range(load(2000, 500))]
             slow_readers = [await connect(server) for _ in range(50)]
             for _, writer in slow_readers:  # they ask for everything and read nothing
                 writer.transport.pause_reading()  # type: ignore[attr-defined]

@@ -90,11 +90,15 @@ def let_go(children: list[subprocess.Popen[str]]) -> None:
 
 
 def read_lines_then_kill(process: subprocess.Popen[str], count: int) -> list[str]:
-    """Everything a process says, which is killed in the middle of its work once it has said *count* lines."""
+    """Everything a process says, which is killed in the middle of its work once it has said *count* lines.
+
+    `communicate` would lose the lines that `readline` has read ahead.
+    """
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(count)]
     process.kill()
-    rest = process.communicate()[0].splitlines()
+    rest = process.stdout.read().splitlines()
+    process.communicate()
     return [line.strip() for line in (*lines, *rest)]
 
 

@@ -105,7 +105,7 @@ ADDRESSES = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_no_text_of_others_runs(attacked: Workbench, watched: Page, address: str) -> None:
     """Ours: 60 payloads in every field that a model, a tool, a file name or a person fills; none executes."""

@@ -13,7 +13,7 @@ from standfast.model.outcome import Finished
 from standfast.model.session import TurnState
 from standfast.runtime.app import load_app
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.sampled(2)]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "refund_native.py"
 TASK = "Pay back the orders of customer 7 that came late."
 

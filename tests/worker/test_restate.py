@@ -14,7 +14,11 @@ from restate_host import Restate, missing
 
 from standfast import Runtime
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+    pytest.mark.sampled(2),  # one of the two stores
+]
 
 
 def _start(fleet: Fleet, restate: Restate, *words: object, port: int = 9080, **env: object) -> WorkerProcess:

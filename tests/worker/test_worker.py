@@ -22,6 +22,8 @@ from standfast.model.trigger import Schedule
 from standfast.worker.worker import require_same_key
 
 pytestmark = pytest.mark.slow
+one_store = pytest.mark.sampled(2)
+"""`make test` takes one of the two stores, the other on the next day."""
 
 
 def _texts(turns: list[TurnRecord]) -> set[str]:
@@ -29,6 +31,7 @@ def _texts(turns: list[TurnRecord]) -> set[str]:
     return {one.text for one in outcomes if isinstance(one, Finished)}
 
 
+@one_store
 def test_two_workers_run_every_queued_input_once(fleet: Fleet) -> None:
     """Ours: the store's leases alone decide which worker runs a turn."""
     orders = [(f"s{number % 20}", f"charge A{number}") for number in range(60)]
@@ -43,6 +46,7 @@ def test_two_workers_run_every_queued_input_once(fleet: Fleet) -> None:
     assert _texts(fleet.ended()) == {f"charged A{number}" for number in range(60)}
 
 
+@one_store
 def test_a_worker_claims_only_from_its_queues_and_within_its_limits(fleet: Fleet) -> None:
     """Ours: `Agent(queue=...)`, `--queues NAME:N`, `Agent(max_concurrent=N)`."""
     fleet.queue(*((f"d{n}", f"charge D{n}") for n in range(4)), agent=shop_app.shop)
@@ -69,6 +73,7 @@ def test_a_worker_gives_its_agents_the_servers_of_a_file(fleet: Fleet) -> None:
     assert "PATH" in _texts(fleet.ended()).pop()
 
 
+@one_store
 def test_a_worker_that_drains_ends_its_turn_and_claims_nothing_more(fleet: Fleet) -> None:
     """Ours: on SIGTERM, a running turn finishes; a queued one is left to others."""
     fleet.queue(("a", "hang_once A1"), ("a", "charge A2"), agent=shop_app.shop)
@@ -89,6 +94,7 @@ def test_a_worker_that_drains_ends_its_turn_and_claims_nothing_more(fleet: Fleet
     until(lambda: fleet.effects("charged"))
 
 
+@one_store
 def test_a_turn_that_does_not_end_in_the_grace_period_is_continued_at_once(fleet: Fleet) -> None:
     """Ours: a drained worker gives its leases back, so that others need not wait until they expire."""
     fleet.queue(("a", "hang A1"), ("b", "hang_once B1"), agent=shop_app.shop)
@@ -105,6 +111,7 @@ def test_a_turn_that_does_not_end_in_the_grace_period_is_continued_at_once(fleet
     assert _texts(fleet.ended()) == {"hung for A1", "INTERRUPTED"}
 
 
+@one_store
 def test_another_worker_continues_the_turns_of_a_killed_one(fleet: Fleet) -> None:
     """Ours: an idempotent call is repeated, one that is not is reported as interrupted."""
     fleet.queue(("a", "hang A1"), ("b", "hang_once B1"), agent=shop_app.shop)
@@ -121,6 +128,7 @@ def test_another_worker_continues_the_turns_of_a_killed_one(fleet: Fleet) -> Non
     assert _texts(fleet.ended()) == {"hung for A1", "INTERRUPTED"}
 
 
+@one_store
 def test_a_stopped_worker_loses_its_turn_and_can_commit_nothing(fleet: Fleet) -> None:
     """Ours: SIGSTOP for longer than the lease; the zombie is fenced."""
     fleet.queue(("a", "hang A1"), agent=shop_app.shop)
@@ -139,6 +147,7 @@ def test_a_stopped_worker_loses_its_turn_and_can_commit_nothing(fleet: Fleet) ->
     assert _texts(fleet.ended()) == {"hung for A1", "charged A2", "charged B1"}
 
 
+@one_store
 def test_a_worker_resumes_a_turn_when_another_process_decides(fleet: Fleet) -> None:
     """Ours: ended waits are claimed like queued inputs."""
     fleet.queue(("a", "refund A1"), agent=shop_app.shop)
@@ -154,6 +163,7 @@ def test_a_worker_resumes_a_turn_when_another_process_decides(fleet: Fleet) -> N
     assert len(fleet.effects("refund")) == 1
 
 
+@one_store
 def test_a_worker_fires_triggers_and_timers_of_other_processes(fleet: Fleet) -> None:
     """Ours: a schedule needs no process but a worker."""
 
@@ -166,6 +176,7 @@ def test_a_worker_fires_triggers_and_timers_of_other_processes(fleet: Fleet) -> 
     until(lambda: len(fleet.effects("look")) >= 2)
 
 
+@one_store
 def test_a_worker_continues_a_turn_when_its_timer_is_due(fleet: Fleet) -> None:
     """Ours: no process waits for a timer; a worker claims the turn when it is due."""
     fleet.start()
@@ -175,6 +186,7 @@ def test_a_worker_continues_a_turn_when_its_timer_is_due(fleet: Fleet) -> None:
     assert len(fleet.effects("later")) == 1
 
 
+@one_store
 def test_code_that_waits_is_left_to_workers_with_its_engine_build(fleet: Fleet) -> None:
     """Ours: a rolling upgrade strands no turn, and what cannot run on a worker delays no other turn."""
     old = fleet.start(WORKER_BUILD="one")
@@ -197,6 +209,7 @@ async def _approve_all(runtime: Runtime) -> None:
         await runtime.approve(asked.approval_id, decided_by="eve")
 
 
+@one_store
 def test_a_monitor_of_a_killed_worker_is_started_by_another_if_it_may_be(fleet: Fleet) -> None:
     """Ours: a monitor's process belongs to one worker; `restart` says whether another one starts it."""
     first = fleet.start()
@@ -228,6 +241,7 @@ def test_of_two_first_workers_with_different_keys_one_starts(tmp_path: Path) -> 
     assert len(refused) == 1
 
 
+@one_store
 def test_a_worker_with_another_snapshot_key_does_not_start(fleet: Fleet) -> None:
     """Ours: parked code must be readable on every machine."""
     fleet.start(STANDFAST_SNAPSHOT_KEY="k" * 32)

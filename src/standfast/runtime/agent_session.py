@@ -378,7 +378,7 @@ class Session(Generic[Output, Deps]):
         content, blobs = read_prompt(prompt)
         message = UserMessage(content=content)
         input_id = await self._directory.put_input(self.session_id, "queue", message, id, blobs)
-        self._live.queue.drain()
+        self._live.queue.input_arrived()
         return input_id
 
     async def withdraw(self, input_id: str) -> bool:

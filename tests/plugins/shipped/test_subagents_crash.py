@@ -120,7 +120,7 @@ def test_processes_that_die_one_after_the_other(stage: Stage) -> None:
     check(stage, stage.finish())
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("crash_at", range(5, 200, 13))
 def test_a_process_that_dies_anywhere(stage: Stage, crash_at: int) -> None:
     """Seed: before, inside and after each write, model call and effect; here some of these points."""

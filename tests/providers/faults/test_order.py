@@ -56,6 +56,7 @@ async def slips(vendor: Vendor, kind: str) -> set[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @cell("order")
 def test_disorder_ends_in_the_right_reply_or_a_failure_and_the_exceptions_are_known(

@@ -15,13 +15,13 @@ from standfast.model.events import TextStreamed
 from standfast.providers.script import Reply, ScriptedCall
 from standfast.testing.servers import chat_server, openai_server
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.sampled(2)]
 
 MEGABYTE: Final = 1024 * 1024
 PIECE: Final = 64
 CHUNKS: Final = 100_000
 MOST_GROWTH_BYTES: Final = 48 * MEGABYTE
-LONGEST_S: Final = 30.0
+LONGEST_CPU_S: Final = 30.0
 LONG_LINE: Final = ('a "long" \\ line, ' * (MEGABYTE // 17 + 1))[:MEGABYTE]
 LARGE: Final = Reply(
     text="A long one. ",
@@ -48,11 +48,11 @@ def test_a_megabyte_of_arguments_arrives_as_it_was_sent(vendor: Vendor) -> None:
     """Seed: 1 MB of tool arguments."""
 
     async def scene() -> None:
-        began = time.perf_counter()
+        began = time.process_time()
         played = await turn(vendor, [LARGE, DONE])
         assert played.status == "finished"
         assert played.desk.written == [(LONG_LINE, 7)]
-        assert time.perf_counter() - began < LONGEST_S
+        assert time.process_time() - began < LONGEST_CPU_S
 
     play(scene())
 
@@ -90,7 +90,7 @@ def test_a_reply_of_a_hundred_thousand_chunks_is_read_in_bounded_memory(vendor: 
         async with vendor.server([Reply(text=text, chunk_size=1)]) as server, stage.runtime() as runtime:
             model = vendor.open(server)
             going = (await runtime.session("s", agent=stage.agent(model))).turn("Go!")
-            began, count, grown, base = time.perf_counter(), 0, 0, 0
+            began, count, grown, base = time.process_time(), 0, 0, 0
             async for event in going:
                 if isinstance(event, TextStreamed):
                     base = base or resident_bytes()
@@ -99,7 +99,7 @@ def test_a_reply_of_a_hundred_thousand_chunks_is_read_in_bounded_memory(vendor: 
                         grown = max(grown, resident_bytes() - base)
             assert (count, (await going).output) == (CHUNKS, text)
             assert grown < MOST_GROWTH_BYTES
-            assert time.perf_counter() - began < LONGEST_S
+            assert time.process_time() - began < LONGEST_CPU_S
             await model.close()
 
     play(scene())

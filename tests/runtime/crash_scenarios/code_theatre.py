@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,19 +18,8 @@ AGAIN = {"ask": ("charge",), "ask_late": ("charge",), "retry": ("charge",)}
 """What is not idempotent and may be run again all the same, in the scenarios about that."""
 
 
-class CodeServer(ForkServer):
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(SERVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-
 class CodeTheatre(Theatre):
-    def play(self, case: Callable[[ForkServer, Path], Any]) -> Any:
-        if not hasattr(self._here, "server"):
-            self._here.server = CodeServer()
-            self._servers.append(self._here.server)
-        return super().play(case)
+    program = SERVER
 
     def kill_everywhere(self, scenario: str) -> int:
         return self.enumerate(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,19 +13,8 @@ from crash_scenarios.theatre import WAYS, ForkServer, Report, Theatre, Truth, _l
 SERVER = Path(__file__).parent / "plugin_server.py"
 
 
-class PluginServer(ForkServer):
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(SERVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-
 class PluginTheatre(Theatre):
-    def play(self, case: Callable[[ForkServer, Path], Any]) -> Any:
-        if not hasattr(self._here, "server"):
-            self._here.server = PluginServer()
-            self._servers.append(self._here.server)
-        return super().play(case)
+    program = SERVER
 
     def kill_everywhere(self, scenario: str) -> int:
         return self.enumerate(

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,27 +24,37 @@ Report = dict[str, Any]
 
 
 class ForkServer:
-    """A server that runs a process of a scenario and returns its outcome."""
+    """A server that runs a process of a scenario and returns its outcome. It ends when its input ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(SERVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+        self.is_idle = True
 
     def run(self, scenario: str, home: Path, crash_at: int | None = None, **job: Any) -> Report:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
+        self.is_idle = False
         print(json.dumps({"scenario": scenario, "home": str(home), "crash_at": crash_at, **job}), file=stdin)
         stdin.flush()
-        return dict(json.loads(stdout.readline()))
+        report = dict(json.loads(stdout.readline()))
+        self.is_idle = True
+        return report
 
     def close(self) -> None:
         self._process.communicate()
 
 
+_idle: dict[Path, list[ForkServer]] = defaultdict(list)
+"""Servers that other tests of this process have left: starting one costs as much as many cases."""
+
+
 class Theatre:
     """Servers that play many cases at once, each in a store of its own. Sweeps kill at *points*."""
+
+    program = SERVER
 
     def __init__(self, root: Path, points: range, new_url: Callable[[], str] | None = None) -> None:
         self._root = root
@@ -61,7 +71,8 @@ class Theatre:
         if self._new_url is not None:
             (home / "store").write_text(self._new_url())
         if not hasattr(self._here, "server"):
-            self._here.server = ForkServer()
+            idle = _idle[self.program]
+            self._here.server = idle.pop() if idle else ForkServer(self.program)
             self._servers.append(self._here.server)
         return case(self._here.server, home)
 
@@ -105,7 +116,10 @@ class Theatre:
     def close(self) -> None:
         self._threads.shutdown()
         for server in self._servers:
-            server.close()
+            if server.is_idle:
+                _idle[self.program].append(server)
+            else:
+                server.close()
 
 
 def _numbered(

@@ -683,6 +683,7 @@ async def _thousand(stage: Stage) -> dict[str, float]:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 def test_a_thousand_tasks_take_milliseconds_each_and_leave_no_memory_behind(place: Place) -> None:
     """Ours: registering, listing and cancelling stay in milliseconds; memory returns to where it was."""
 

@@ -55,7 +55,7 @@ LEGAL = [
 ENGINES = ("monty", "cpython", "quickjs", "cells")
 
 
-@pytest.mark.sampled(5, each="engine")
+@pytest.mark.sampled(11, each="engine")
 @pytest.mark.parametrize(
     ("engine", "name"),
     [(engine, name) for engine in ENGINES for name, some in LEGAL if engine in some.split()],
@@ -71,7 +71,7 @@ def test_a_legal_value_of_any_shape_does_not_stall_the_event_loop(
         assert ended["encoded_ms"] < MAX_ENCODING_MS
 
 
-@pytest.mark.sampled(4, each="engine")
+@pytest.mark.sampled(8, each="engine")
 @pytest.mark.parametrize(
     ("engine", "name"), [(engine, name) for engine in ("monty", "cpython") for name in TOO_LARGE]
 )

@@ -282,7 +282,7 @@ class SessionDirectory:
         await self.put_input(session_id, "queue", message, input_id)
         live = await self.put_to_work(session_id)
         if live is not None:
-            live.queue.drain()
+            live.queue.input_arrived()
 
     async def put_input(
         self,
@@ -316,7 +316,7 @@ class SessionDirectory:
         for session_id in woken:
             live = await self.put_to_work(session_id)
             if live is not None:
-                live.queue.drain()
+                live.queue.input_arrived()
         return len(woken)
 
     def prepared(self, agent: AnyAgent) -> materialize.PreparedAgent:

@@ -87,6 +87,11 @@ class InputQueue:
             self.draining = asyncio.get_running_loop().create_task(self._drain(), context=detached())
             self.draining.add_done_callback(free)
 
+    def input_arrived(self) -> None:
+        """Start running what is queued, unless it waits for the retry of an input that was refused."""
+        self._more = True
+        self.drain_if_due()
+
     def drain_if_due(self) -> None:
         """Start running what is queued, unless that is under way or the pause before a retry is not over."""
         if self.draining is not None and not self.draining.done():
@@ -97,7 +102,8 @@ class InputQueue:
     async def _drain(self) -> None:
         """Run queued inputs in batches: reading all of them for each turn would be quadratic."""
         inputs = self._services.store.inputs
-        while self._more:
+        before = self._refusal
+        while self._more and self._refusal is before:  # one that was refused now is retried after its pause
             self._more = self.stuck = False
             while queued := [item for item in await inputs(self._session_id) if item.kind == "queue"]:
                 for item in queued:
