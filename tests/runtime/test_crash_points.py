@@ -107,6 +107,8 @@ def test_a_store_that_loses_intents_is_found_out(theatre: Theatre) -> None:
             theatre.play(partial(broken, kills=(number,)))
         except AssertionError as error:
             found["charge was done 2 times" in str(error)] += 1
+        if found[True] == 2:
+            break
     assert found[True] > 0
     assert found[False] == 0
 

@@ -261,4 +261,4 @@ class TestInSqlite(InSqlite.TestCase):  # type: ignore[valid-type, misc]
 class TestInPostgres(InPostgres.TestCase):  # type: ignore[valid-type, misc]
     """Ours: PostgreSQL is held to the same model as SQLite."""
 
-    settings = settings(_SETTINGS, max_examples=10)
+    settings = settings(_SETTINGS, max_examples=settings.default.max_examples // 10)

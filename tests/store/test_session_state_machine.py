@@ -255,4 +255,4 @@ class TestSqliteStateLife(SqliteStateLife.TestCase):  # type: ignore[valid-type,
 class TestPostgresStateLife(PostgresStateLife.TestCase):  # type: ignore[valid-type, misc]
     """Ours: PostgreSQL is held to the same model as SQLite."""
 
-    settings = settings(_SETTINGS, max_examples=15)
+    settings = settings(_SETTINGS, max_examples=settings.default.max_examples // 6)

@@ -476,4 +476,4 @@ class TestSqliteTurnLife(SqliteTurnLife.TestCase):  # type: ignore[valid-type, m
 class TestPostgresTurnLife(PostgresTurnLife.TestCase):  # type: ignore[valid-type, misc]
     """Ours: PostgreSQL is held to the same model as SQLite."""
 
-    settings = settings(_SETTINGS, max_examples=15)
+    settings = settings(_SETTINGS, max_examples=settings.default.max_examples // 6)

@@ -11,10 +11,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 CASES = Path(__file__).parent / "cases"
 Places = set[tuple[str, int]]
 
@@ -28,11 +30,11 @@ def expected() -> Places:
     }
 
 
-def check(*command: str) -> str:
+def check(*command: str, cwd: Path = CASES) -> str:
     """The report of a checker: its exit status is 1 when it found errors, more when it could not run."""
     done = subprocess.run(
         [sys.executable, "-m", *command],
-        cwd=CASES,
+        cwd=cwd,
         env={**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},
         capture_output=True,
         text=True,
@@ -47,19 +49,25 @@ def assert_same(found: Places, report: str) -> None:
     assert not extra, f"reported by mistake: {extra}\n{report}"
 
 
+def write_settings(path: Path) -> None:
+    """Write the settings of `make lint` without those for tests: with the same ones its cache is used."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
+    lines = ["[mypy]", "explicit_package_bases = True", f"mypy_path = {':'.join(settings['mypy_path'])}"]
+    lines += [f"strict = {settings['strict']}", f"python_version = {settings['python_version']}"]
+    for override in settings["overrides"]:
+        if "ignore_missing_imports" in override:
+            for module in override["module"]:
+                lines += [f"[mypy-{module}]", "ignore_missing_imports = True"]
+    path.write_text("\n".join(lines))
+
+
 @pytest.mark.slow
 def test_mypy_reports_every_mistake_and_nothing_else(tmp_path: Path) -> None:
     """Bug: `deps=42`, `tools=[5]` and `result.output.days` of a turn that waits passed the type checker."""
-    report = check(
-        "mypy",
-        "--strict",
-        "--config-file=",
-        f"--cache-dir={tmp_path}",
-        "--no-error-summary",
-        "--no-pretty",
-        ".",
-    )
-    lines = re.findall(r"^(?:\./)?([^:]+):(\d+): error:", report, re.MULTILINE)
+    write_settings(tmp_path / "mypy.ini")
+    options = ["--config-file", str(tmp_path / "mypy.ini"), "--no-error-summary", "--no-pretty"]
+    report = check("mypy", *options, *map(str, CASES.glob("*.py")), cwd=ROOT)
+    lines = re.findall(r"^([^:]+):(\d+): error:", report, re.MULTILINE)
     assert_same({(Path(file).name, int(number)) for file, number in lines}, report)
 
 

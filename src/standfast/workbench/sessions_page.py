@@ -216,7 +216,7 @@ def _filters(asked: SessionsQuery, agents: list[str]) -> h.Element:
         role="search",
         action="/",
         hx_get="/",
-        hx_trigger="input delay:250ms, change, submit",
+        hx_trigger="input delay:250ms, submit",  # with `change`, a list would ask and push its address twice
         hx_target="#rows",
         hx_select="#rows",
         hx_swap="outerMorph",
