@@ -30,6 +30,7 @@ def _kept() -> int:
     return sum(1 for found in gc.get_objects() if isinstance(found, LiveSession))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durable", [False, True])
 def test_sessions_that_are_not_used_any_more_are_let_go(tmp_path: Path, durable: bool) -> None:
     """Bug: every session that was ever opened cost about 2 kB until the runtime was closed."""

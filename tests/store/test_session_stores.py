@@ -43,6 +43,7 @@ class TestPostgres(SessionStoreContract):
         asyncio.run(store.close())
 
 
+@pytest.mark.slow
 class TestSqliteWithObjects(InputContract, StateRetentionContract, PruneContract):
     """The parts of the contract in which blobs are stored, read and deleted."""
 
