@@ -43,7 +43,13 @@ class TestPostgres(SessionStoreContract):
         asyncio.run(store.close())
 
 
-@pytest.mark.slow
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    """An S3 server whose files only it changes."""
+    with S3Server(cache_ms=60_000) as server:
+        yield server
+
+
 class TestSqliteWithObjects(InputContract, StateRetentionContract, PruneContract):
     """The parts of the contract in which blobs are stored, read and deleted."""
 

@@ -26,9 +26,13 @@ _START_S: Final = 30
 
 
 class S3Server:
-    """A server whose buckets are directories in `directory`."""
+    """A server whose buckets are directories in `directory`.
 
-    def __init__(self) -> None:
+    It sees what other programs do there after *cache_ms*; a short time makes it busy with looking.
+    """
+
+    def __init__(self, cache_ms: int = 1) -> None:
+        self._cache_ms = cache_ms
         beside = Path(sys.executable).with_name("rclone")
         program = str(beside) if beside.exists() else shutil.which("rclone")
         if program is None:
@@ -74,7 +78,8 @@ class S3Server:
 
     def start(self) -> None:
         """Start the server and wait until it accepts connections."""
-        options = f"--addr=127.0.0.1:{self.port} --auth-key={_KEY},{_SECRET} --config= --dir-cache-time=1ms"
+        options = f"--addr=127.0.0.1:{self.port} --auth-key={_KEY},{_SECRET} --config="
+        options += f" --dir-cache-time={self._cache_ms}ms"
         self._process = subprocess.Popen(  # noqa: S603
             [self._program, "serve", "s3", str(self.directory), *options.split()],
             stdin=subprocess.DEVNULL,
