@@ -29,12 +29,13 @@ class McpMount:
         )
         self._stop = asyncio.Event()
         self._ready = asyncio.Event()
-        self._running = asyncio.ensure_future(self._run())
 
-    async def _run(self) -> None:
-        async with self._manager.run():
-            self._ready.set()
-            await self._stop.wait()
+        async def run() -> None:
+            async with self._manager.run():
+                self._ready.set()
+                await self._stop.wait()
+
+        self._running = asyncio.ensure_future(run())
 
     async def handle(self, scope: Any, receive: Any, send: Any, caller: McpCaller, owner: str) -> None:
         """Answer a request of *caller*; *owner* names its credential."""

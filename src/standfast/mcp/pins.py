@@ -62,19 +62,16 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             elif new is None:
                 found.append(f"tool {shown} is gone")
             elif old is not None and old.digest() != new.digest():
-                found.append(f"tool {shown} has another {_differences(old, new)}")
+                fields = [one for one in old.__struct_fields__ if getattr(old, one) != getattr(new, one)]
+                words = " and ".join(one.replace("_", " ") for one in fields)
+                if "description" in fields:
+                    words += f": {clean_text(new.description, 200)!r}"
+                    words += f", was {clean_text(old.description, 200)!r}"
+                found.append(f"tool {shown} has another {words}")
         if self.features != now.features:
             found.append(f"it offered {', '.join(self.features)}, offers {', '.join(now.features)}")
         cut = [*found[:_MAX_CHANGES], f"and {len(found) - _MAX_CHANGES} more"]
         return tuple(cut if len(found) > _MAX_CHANGES else found)
-
-
-def _differences(old: AdvertisedTool, new: AdvertisedTool) -> str:
-    fields = [name for name in old.__struct_fields__ if getattr(old, name) != getattr(new, name)]
-    words = " and ".join(name.replace("_", " ") for name in fields)
-    if "description" in fields:
-        words += f": {clean_text(new.description, 200)!r}, was {clean_text(old.description, 200)!r}"
-    return words
 
 
 class PinFile:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import mcp_types as types
@@ -20,7 +21,6 @@ from mcp import MCPError
 
 from standfast.errors import InvalidArgument, ServiceUnavailable, SessionNotFound, StandfastError
 from standfast.mcp.callers import McpCaller, caller_of
-from standfast.model.message import AttachmentPart
 from standfast.model.session import SessionHead
 from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.agent_runtime import Runtime
@@ -117,7 +117,13 @@ class SessionResources:
                 part = next((one for one in exported.attachments if one.digest == digest), None)
                 if part is None:
                     raise InvalidArgument(f"session {session_id!r} has no artefact {digest[:80]!r}")
-                return _file(uri, part, await self._runtime.session_handle(stored).attachment(digest))
+                data = await self._runtime.session_handle(stored).attachment(digest)
+                if part.media_type.startswith("text/"):
+                    with suppress(UnicodeDecodeError):
+                        text = data.decode()
+                        return types.TextResourceContents(uri=uri, mime_type=part.media_type, text=text)
+                blob = base64.b64encode(data).decode()
+                return types.BlobResourceContents(uri=uri, mime_type=part.media_type, blob=blob)
         raise InvalidArgument(f"there is no resource {uri[:200]!r}")
 
 
@@ -168,13 +174,3 @@ def _reader(ctx: Any) -> McpCaller:
 
 def _text(uri: str, text: bytes) -> types.TextResourceContents:
     return types.TextResourceContents(uri=uri, mime_type=_JSON, text=text.decode())
-
-
-def _file(uri: str, part: AttachmentPart, data: bytes) -> Any:
-    if part.media_type.startswith("text/"):
-        try:
-            return types.TextResourceContents(uri=uri, mime_type=part.media_type, text=data.decode())
-        except UnicodeDecodeError:
-            pass
-    blob = base64.b64encode(data).decode()
-    return types.BlobResourceContents(uri=uri, mime_type=part.media_type, blob=blob)

@@ -256,18 +256,19 @@ async def stdio_transport(
     process = await server.start()
     assert process.stdin is not None
     assert process.stdout is not None
-    errors = asyncio.create_task(_read_stderr(process, server))
+    assert process.stderr is not None
+    stderr = process.stderr
+
+    async def read_stderr() -> None:
+        with suppress(ConnectionError):
+            while chunk := await stderr.read(STDERR_BYTES):
+                server.stderr = (server.stderr + chunk)[-STDERR_BYTES:]
+
+    errors = asyncio.create_task(read_stderr())
     try:
         yield IncomingMessages(process.stdout, server.allowance, ended), OutgoingMessages(process.stdin)
     finally:
         await asyncio.shield(asyncio.ensure_future(_end(process, errors)))
-
-
-async def _read_stderr(process: asyncio.subprocess.Process, server: ServerProcess) -> None:
-    assert process.stderr is not None
-    with suppress(ConnectionError):
-        while chunk := await process.stderr.read(STDERR_BYTES):
-            server.stderr = (server.stderr + chunk)[-STDERR_BYTES:]
 
 
 async def _end(process: asyncio.subprocess.Process, errors: asyncio.Task[None]) -> None:

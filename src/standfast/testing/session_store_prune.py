@@ -189,8 +189,12 @@ class PruneContract(StoreContract):
         await store.put_input(_showing("i2", in_input), (in_input,))
         await store.open_session(a_head("s2"))
         await store.put_input(_showing("i3", in_turn, "inject", "s2"), (in_turn,))
+
+        def keep_messages(head: SessionHead, claimed: tuple[QueuedInput, ...]) -> bytes:
+            return msgspec.json.encode([item.message for item in claimed])
+
         begun = await store.begin(
-            msgspec.structs.replace(new_turn("t2", "s2"), make_input=_keep_messages), claimant()
+            msgspec.structs.replace(new_turn("t2", "s2"), make_input=keep_messages), claimant()
         )
         assert isinstance(begun, Begun)
         assert (await store.prune(PruneRequest())).blobs == 1
@@ -218,8 +222,3 @@ class PruneContract(StoreContract):
 def _showing(input_id: str, blob: Blob, kind: str = "queue", session_id: str = "s1") -> QueuedInput:
     item = an_input(input_id, kind, session_id=session_id)
     return msgspec.structs.replace(item, message=showing(blob))
-
-
-def _keep_messages(head: SessionHead, claimed: tuple[QueuedInput, ...]) -> bytes:
-    """The first journal body of a turn: the messages that it claims."""
-    return msgspec.json.encode([item.message for item in claimed])
