@@ -1,24 +1,40 @@
-"""What HTTP adds to a durable turn, beside a bare starlette request. `python bench/server.py [--quick]`
+"""What HTTP adds to a durable turn, beside a bare starlette request and LangGraph's server.
 
-Prints one JSON object a line: workload, metric, value. The server and a bare starlette application each run
-in a process of their own under the same uvicorn. A client in this process drives both over a kept connection,
-and turns in this process alternate with them. Compare ratios: machines are noisy.
+`python bench/server.py [--quick] [--no-peer]` prints one JSON object a line: workload, metric, value. Every
+server runs in a process of its own. A client in this process, of a few lines over a socket, drives them over
+kept connections, and turns in this process alternate with them: the same turns, on a store of the same kind,
+as many at once. The client takes CPU from the servers where there are two cores; its share is printed, and so
+is the CPU time of the server for each turn. Compare ratios: machines are noisy.
+
+This process and the servers run on uvloop. `standfast serve` lets Python look for garbage less often than a
+program does by default, so turns in this process are measured with both settings; `in_process_tuned` has the
+server's.
+
+The peer is `langgraph dev` (in memory, with a job for each client), installed into a virtual environment in
+`build/` first; its graph answers as our model does.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
+import shutil
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+import venv
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+
+import uvloop
 
 from standfast import Agent, Runtime
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
@@ -207,11 +223,13 @@ async def chunks(runtime: Runtime, served: Served, ours: Http, count: int) -> No
     report("streamed chunk", "added_cpu_us", best["over_http"] - best["in_process"])
 
 
-async def many(runtime: Runtime, port: int, token: str, clients: int, turns: int) -> None:
-    """Compare the rates of many sessions at once."""
+async def many(
+    runtime: Runtime, served: Served, token: str, clients: int, turns: int, rounds: int = 3
+) -> None:
+    """Compare the rates of many sessions at once, and the CPU time that a turn takes."""
     agent = make_agent()
     sessions = [await runtime.session(f"m{number}", agent=agent) for number in range(clients)]
-    connections = [await Http(port, token).open() for _ in range(clients)]
+    connections = [await Http(served.port, token).open() for _ in range(clients)]
     for number, one in enumerate(connections):
         await one.send("POST", "/v1/sessions", {"session_id": f"m{number}", "agent": "bench"})
 
@@ -223,19 +241,102 @@ async def many(runtime: Runtime, port: int, token: str, clients: int, turns: int
         for _ in range(turns):
             await connections[number].send("POST", f"/v1/sessions/m{number}/turns", {"input": PROMPT})
 
-    rates: dict[str, list[float]] = {"in_process": [], "over_http": []}
-    for _ in range(3):
-        for name, work in (("in_process", here), ("over_http", over)):
+    usual = gc.get_threshold()
+    best: dict[str, float] = {}
+    for _ in range(rounds):
+        for name, work, threshold in (
+            ("in_process", here, usual),
+            ("in_process_tuned", here, (10_000, 10, 10)),
+            ("over_http", over, usual),
+        ):
+            gc.set_threshold(*threshold)
+            own, theirs = time.process_time(), served.cpu_s()
             took = await timed(asyncio.gather(*(work(number) for number in range(clients))))
-            rates[name].append(clients * turns / (took / 1e6))
-    for name, found in rates.items():
-        report(f"{clients} clients", f"{name}_turns_per_s", max(found))
-    report(f"{clients} clients", "share_of_in_process", max(rates["over_http"]) / max(rates["in_process"]))
+            own, theirs = time.process_time() - own, served.cpu_s() - theirs
+            each = 1e6 / (clients * turns)
+            found = {f"{name}_us": took / (clients * turns), f"{name}_cpu_us": own * each}
+            if name == "over_http":
+                found = {f"{name}_us": took / (clients * turns), "server_cpu_us": theirs * each}
+                found["client_cpu_us"] = own * each
+            for metric, value in found.items():
+                best[metric] = min(value, best.get(metric, value))
+    gc.set_threshold(*usual)
+    workload = f"{clients} clients"
+    for metric, value in best.items():
+        report(workload, metric, value)
+    for name in ("in_process", "in_process_tuned"):
+        report(workload, f"share_of_{name}", best[f"{name}_us"] / best["over_http_us"])
+        report(workload, f"cpu_share_of_{name}", best[f"{name}_cpu_us"] / best["server_cpu_us"])
     for one in connections:
         one.close()
 
 
-async def main(quick: bool) -> None:
+# The peer
+
+
+PEER = Path(__file__).parent / "peers" / "langgraph_server"
+PEER_HOME = Path(__file__).parent.parent / "build" / "server-peer"
+
+
+class LangGraphServed(Served):
+    """`langgraph dev` in a process of its own."""
+
+    def __init__(self, directory: Path, jobs: int) -> None:
+        binaries = PEER_HOME / "bin"
+        if not (PEER_HOME / "installed").exists():
+            venv.create(PEER_HOME, with_pip=True)
+            packages = ["-r", str(PEER / "requirements.txt")]
+            subprocess.run([binaries / "python", "-m", "pip", "install", "--quiet", *packages], check=True)
+            (PEER_HOME / "installed").touch()
+        shutil.copytree(PEER, directory)
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            self.port = one.getsockname()[1]
+        words = ["dev", "--no-browser", "--no-reload", "--host", "127.0.0.1", "--port", str(self.port)]
+        quiet = {"LANGSMITH_TRACING": "false", "LANGGRAPH_CLI_NO_ANALYTICS": "1", "LOG_LEVEL": "warning"}
+        self.process = subprocess.Popen(
+            [binaries / "langgraph", *words, "--n-jobs-per-worker", str(jobs)],
+            cwd=directory,
+            env={**os.environ, **quiet},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        until = time.monotonic() + 120
+        while time.monotonic() < until and self.process.poll() is None:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ok", timeout=5).close()
+                return
+            except OSError:
+                time.sleep(0.2)
+        raise RuntimeError("langgraph dev did not start")
+
+
+async def peer(directory: Path, clients: int, turns: int) -> None:
+    """Run the same turns on LangGraph's server: one client alone, then many at once."""
+    served = await asyncio.to_thread(LangGraphServed, directory / "langgraph", clients)
+    body = {"assistant_id": "bench", "input": {"messages": [{"role": "user", "content": PROMPT}]}}
+    try:
+        connections = [await Http(served.port).open() for _ in range(clients)]
+        threads = [json.loads(await one.send("POST", "/threads", {}))["thread_id"] for one in connections]
+
+        async def over(number: int, count: int) -> None:
+            for _ in range(count):
+                await connections[number].send("POST", f"/threads/{threads[number]}/runs/wait", body)
+
+        await over(0, 2)
+        alone = await timed(over(0, turns)) / turns
+        before = served.cpu_s()
+        took = await timed(asyncio.gather(*(over(number, turns) for number in range(clients))))
+        report("langgraph dev", "plain_turn_us", alone)
+        report("langgraph dev", f"{clients}_clients_us", took / (clients * turns))
+        report("langgraph dev", "server_cpu_us", (served.cpu_s() - before) * 1e6 / (clients * turns))
+        for one in connections:
+            one.close()
+    finally:
+        served.close()
+
+
+async def main(quick: bool, with_peer: bool) -> None:
     with tempfile.TemporaryDirectory() as directory:
         home, here = Path(directory) / "server", Path(directory) / "here"
         home.mkdir()
@@ -247,21 +348,24 @@ async def main(quick: bool) -> None:
                 plain, ours = await Http(bare.port).open(), await Http(served.port, token).open()
                 await plain_turns(runtime, plain, ours, 100 if quick else 500)
                 await chunks(runtime, served, ours, 5_000 if quick else 20_000)
-                await many(runtime, served.port, token, 100, 3 if quick else 10)
+                await many(runtime, served, token, 100, 3 if quick else 10)
                 plain.close()
                 ours.close()
         finally:
             bare.close()
             served.close()
+        if with_peer:
+            await peer(Path(directory), 100, 2 if quick else 10)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--serve")
     parser.add_argument("--home", type=Path)
     given = parser.parse_args()
     if given.serve:
         serve(given.serve, given.home)
     else:
-        asyncio.run(main(given.quick))
+        uvloop.run(main(given.quick, not given.no_peer))
