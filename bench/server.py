@@ -316,12 +316,15 @@ async def peer(directory: Path, clients: int, turns: int) -> None:
     served = await asyncio.to_thread(LangGraphServed, directory / "langgraph", clients)
     body = {"assistant_id": "bench", "input": {"messages": [{"role": "user", "content": PROMPT}]}}
     try:
-        connections = [await Http(served.port).open() for _ in range(clients)]
-        threads = [json.loads(await one.send("POST", "/threads", {}))["thread_id"] for one in connections]
+        first = await Http(served.port).open()
+        threads = [json.loads(await first.send("POST", "/threads", {}))["thread_id"] for _ in range(clients)]
+        first.close()
 
         async def over(number: int, count: int) -> None:
+            one = await Http(served.port).open()  # an idle connection is closed after 5 s
             for _ in range(count):
-                await connections[number].send("POST", f"/threads/{threads[number]}/runs/wait", body)
+                await one.send("POST", f"/threads/{threads[number]}/runs/wait", body)
+            one.close()
 
         await over(0, 2)
         alone = await timed(over(0, turns)) / turns
@@ -330,8 +333,6 @@ async def peer(directory: Path, clients: int, turns: int) -> None:
         report("langgraph dev", "plain_turn_us", alone)
         report("langgraph dev", f"{clients}_clients_us", took / (clients * turns))
         report("langgraph dev", "server_cpu_us", (served.cpu_s() - before) * 1e6 / (clients * turns))
-        for one in connections:
-            one.close()
     finally:
         served.close()
 
@@ -355,7 +356,7 @@ async def main(quick: bool, with_peer: bool) -> None:
             bare.close()
             served.close()
         if with_peer:
-            await peer(Path(directory), 100, 2 if quick else 10)
+            await peer(Path(directory), 100, 2 if quick else 5)
 
 
 if __name__ == "__main__":
