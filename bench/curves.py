@@ -347,7 +347,7 @@ def write(curve: Curve, measured: list[Series]) -> None:
     charts.mkdir(exist_ok=True)
     drawn = chart(curve.title, "ms", {series.name: series.points for series in measured})
     (charts / f"{curve.name}.svg").write_text(drawn, encoding="utf-8")
-    begin, end = f"<!-- generated: {curve.name} -->\n", "<!-- end -->"
+    begin, end = f"<!-- measured: {curve.name} -->\n", "<!-- end -->"
     before, _, rest = page.read_text(encoding="utf-8").partition(begin)
     after = rest.partition(end)[2]
     page.write_text(f"{before}{begin}{section(curve, measured)}\n{end}{after}", encoding="utf-8")

@@ -88,7 +88,7 @@ def conditions(lines: list[dict[str, Any]], asked: argparse.Namespace) -> str:
 
 def write(table: str) -> None:
     """Replace the table of the page on performance."""
-    begin, end = "<!-- generated: peers -->\n", "<!-- end -->"
+    begin, end = "<!-- measured: peers -->\n", "<!-- end -->"
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
     after = rest.partition(end)[2]
     PAGE.write_text(f"{before}{begin}{table}\n{end}{after}", encoding="utf-8")
