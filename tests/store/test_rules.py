@@ -316,7 +316,7 @@ def test_an_unfinished_turn_can_continue(
 )
 def test_a_commit_is_refused(summary: Any, cancel: bool, injected: bool, reason: str | None) -> None:
     """Ours: a turn does not finish past a message or a cancellation; any other end is taken."""
-    refused = rules.refuse_commit(a_commit(summary=summary), record(cancel_requested=cancel), injected)
+    refused = rules.refuse_commit(a_commit(summary=summary), cancel, injected)
     assert (None if refused is None else refused.reason) == reason
 
 

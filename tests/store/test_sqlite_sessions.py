@@ -375,6 +375,84 @@ def _threads_of(store: SqliteSessionStore) -> list[threading.Thread]:
     return [] if thread is None else [thread]
 
 
+@pytest.fixture
+def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the disk of this machine is like at the moment, its commits count as fast."""
+    monkeypatch.setattr("standfast.store.sqlite.database._SLOW_S", 60.0)
+
+
+@pytest.mark.usefixtures("fast_disk")
+def test_a_lone_turn_is_committed_where_it_runs(store: SqliteSessionStore) -> None:
+    """Ours: two changes of thread and two wake-ups cost more than a commit to a fast disk."""
+
+    async def scenario() -> None:
+        await take_turn(store, "t0")
+        rounds: list[int] = []
+        asyncio.get_running_loop().call_soon(rounds.append, 1)
+        await take_turn(store, "t1")
+        assert not rounds
+
+    asyncio.run(scenario())
+    assert not _threads_of(store)
+
+
+@pytest.mark.usefixtures("fast_disk")
+def test_turns_that_run_at_once_share_the_transactions_of_a_round(store: SqliteSessionStore) -> None:
+    """Ours: what the tasks of one round of the loop write is committed at its end, on the loop's thread."""
+    commits: list[int] = []
+
+    async def scenario() -> None:
+        for number in range(20):
+            await store.open_session(a_head(f"s{number}"))
+        store.database._group.connection.set_commit_hook(lambda: commits.append(1) is not None)
+        await asyncio.gather(*(take_turn(store, f"t{n}", f"s{n}") for n in range(20)))
+
+    asyncio.run(scenario())
+    assert len(commits) <= 6
+    assert not _threads_of(store)
+
+
+def test_a_loop_does_not_wait_for_another_process_that_writes(store: SqliteSessionStore, path: Path) -> None:
+    """Ours: the writer thread waits for the lock; the loop's other tasks run meanwhile."""
+
+    async def scenario() -> None:
+        await store.open_session(a_head())
+        other = open_checked(str(path))
+        other.execute("BEGIN IMMEDIATE")
+        begun = asyncio.ensure_future(store.begin(new_turn(), claimant()))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert not begun.done()
+        other.execute("COMMIT")
+        other.close()
+        assert isinstance(await begun, Begun)
+
+    asyncio.run(scenario())
+
+
+def test_a_slow_disk_is_left_to_the_writer_thread(store: SqliteSessionStore) -> None:
+    """Ours: a loop serves other sessions while a commit takes long."""
+    asyncio.run(store.open_session(a_head()))
+    store.database._group._commit_s = 1.0
+    asyncio.run(take_turn(store))
+    assert _threads_of(store)
+
+
+@pytest.mark.usefixtures("fast_disk")
+def test_the_write_ahead_log_does_not_grow_without_bounds(store: SqliteSessionStore, path: Path) -> None:
+    """Bug: after its second copy to the file, the log was copied less and less often."""
+
+    async def scenario() -> None:
+        await store.open_session(a_head())
+        for number in range(900):
+            await take_turn(store, f"t{number}")
+            if number % 50 == 0:
+                await asyncio.sleep(0.02)  # the writer thread copies the log
+
+    asyncio.run(scenario())
+    assert path.with_name(path.name + "-wal").stat().st_size < 8 << 20
+
+
 def test_a_loop_that_is_gone_does_not_stop_the_writer(store: SqliteSessionStore) -> None:
     """Ours: rule 4 of the writer."""
 

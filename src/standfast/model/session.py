@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import re
 from functools import lru_cache
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 
@@ -82,11 +82,19 @@ class HoldsSessionIds(msgspec.Struct, frozen=True):
     def __init_subclass__(cls) -> None:
         hints = cls.__annotations__.items()
         cls.session_id_fields = tuple(name for name, hint in hints if hint.startswith("SessionIdField"))
+        if cls.session_id_fields == ("session_id",):
+            cls.__post_init__ = _check_own_session_id  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
         for name in self.session_id_fields:
             if (value := getattr(self, name)) is not None:
                 check_session_id(value)
+
+
+def _check_own_session_id(self: Any) -> None:
+    """Check the only session id of a struct, which most structs of turns and events have."""
+    if self.session_id is not None:
+        check_session_id(self.session_id)
 
 
 class SessionPolicy(msgspec.Struct, frozen=True, kw_only=True):

@@ -315,7 +315,7 @@ class MemorySessionStore:
     async def commit(self, lease: port.Lease, commit: port.TurnCommit) -> SessionHead | port.CommitRefused:
         with self._lock:
             row, turn = self._held(lease, commit.turn_id)
-            refused = rules.refuse_commit(commit, turn.record, bool(row.injected()))
+            refused = rules.refuse_commit(commit, turn.record.cancel_requested, bool(row.injected()))
             return refused or self._commit(row, turn, commit)
 
     async def renew(self, leases: tuple[port.Lease, ...], now_ms: int, lease_ms: int) -> port.Renewed:

@@ -287,11 +287,11 @@ def can_continue(record: TurnRecord, *, free: bool, wait_over: bool) -> bool:
     return record.cancel_requested or wait_over
 
 
-def refuse_commit(commit: port.TurnCommit, record: TurnRecord, injected: bool) -> port.CommitRefused | None:
+def refuse_commit(commit: port.TurnCommit, cancelled: bool, injected: bool) -> port.CommitRefused | None:
     """Return why a turn may not finish now. Any other end is never refused."""
     if not isinstance(commit.summary.outcome, Finished):
         return None
-    if record.cancel_requested:
+    if cancelled:
         return port.CommitRefused(reason="cancelled")
     return port.CommitRefused(reason="injected") if injected else None
 

@@ -22,7 +22,7 @@ Rules
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -244,9 +244,11 @@ class Transaction:
         self.writes += not sql.lstrip().startswith(("SELECT", "WITH"))
         return self._send(to_postgres(sql), values)
 
-    def insert_new(self, sql: str, values: Sequence[Any], refusal: Exception) -> None:
+    def insert_new(
+        self, sql: str, values: Sequence[Any], refusal: Callable[..., Exception], *about: Any
+    ) -> None:
         self.writes += 1
-        self._send(to_postgres(sql), values, refusal)
+        self._send(to_postgres(sql), values, refusal(*about))
 
     def lock_sessions(self, session_ids: Iterable[str]) -> None:
         if wanted := set(session_ids) - self._locked:

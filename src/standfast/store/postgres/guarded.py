@@ -120,7 +120,9 @@ class Recording:
             raise NotKnown
         return _KnownRow(self.known[1])
 
-    def insert_new(self, sql: str, values: Sequence[Any], refusal: Exception) -> None:
+    def insert_new(
+        self, sql: str, values: Sequence[Any], refusal: Callable[..., Exception], *about: Any
+    ) -> None:
         self.statements.append((to_postgres(sql), values))
 
     def lock_sessions(self, session_ids: Iterable[str]) -> None:
@@ -216,7 +218,7 @@ class GuardedSave:
         return lifecycle.save(db, self._lease, self._save)
 
     def reads(self) -> lifecycle.Reads:
-        return lifecycle.lease_reads(self._save.turn_id)
+        return lifecycle.commit_reads(self._save.turn_id)
 
     def learn(self, found: list[Row]) -> KnownSession | None:
         return _leased(found[0], self._lease)
@@ -227,7 +229,10 @@ class GuardedSave:
     def plan(self, known: KnownSession, now_ms: int | None) -> Plan | None:
         turn, db = known.turn, Recording(now_ms)
         assert turn is not None
-        self.result = lifecycle.save_held(db, _held(known, turn), self._save)
+        place = lifecycle.SavePlace(
+            known.session.key, turn.last_entry, turn.turn.record.cancel_requested, injected=False
+        )
+        self.result = lifecycle.save_at(db, place, self._save)
         made = self.result.checkpoint
         entries = self._save.entries if made is None else (*self._save.entries, made)
         if not entries or turn.last_entry % ENTRIES_PER_WRITE + len(entries) >= ENTRIES_PER_WRITE:
@@ -259,7 +264,7 @@ class GuardedCommit:
         return lifecycle.commit(db, self._lease, self._commit, self._entries)
 
     def reads(self) -> lifecycle.Reads:
-        return lifecycle.lease_reads(self._commit.turn_id)
+        return lifecycle.commit_reads(self._commit.turn_id)
 
     def learn(self, found: list[Row]) -> KnownSession | None:
         return _leased(found[0], self._lease)
@@ -270,10 +275,9 @@ class GuardedCommit:
     def plan(self, known: KnownSession, now_ms: int | None) -> Plan | None:
         turn, db = known.turn, Recording(now_ms)
         assert turn is not None
-        held = _held(known, turn)
-        if rules.refuse_commit(self._commit, held.turn.record, injected=False) is not None:
+        if rules.refuse_commit(self._commit, turn.turn.record.cancel_requested, injected=False) is not None:
             return None
-        after = lifecycle.commit_held(db, held, self._commit, self._entries)
+        after = lifecycle.commit_held(db, _held(known, turn), self._commit, self._entries)
         self.result, self._ended = after.head, _written_turn(db)
 
         def settle(answer: tuple[int, ...]) -> None:
@@ -339,8 +343,10 @@ class GuardedBegin:
 
 
 def _leased(row: Row, lease: port.Lease) -> KnownSession | None:
-    held = lifecycle.held_of(row, lease)
-    if held is None or held.injected or held.waits:
+    if not lifecycle.is_leased(row, lease):
+        return None
+    held = lifecycle.held_of(row)
+    if held.injected or held.waits:
         return None
     turn = KnownTurn(held.turn, held.last_entry, held.next_segment, journaled=held.journaled)
     return KnownSession(held.session, turn)
@@ -359,7 +365,14 @@ def _is_held(known: KnownSession, lease: port.Lease, turn_id: str) -> bool:
 def _held(known: KnownSession, turn: KnownTurn) -> lifecycle.Held:
     saved = None if turn.saved is None else tuple(turn.saved.values())
     return lifecycle.Held(
-        known.session, turn.turn, False, turn.journaled, False, turn.last_entry, turn.next_segment, saved
+        session=known.session,
+        turn=turn.turn,
+        injected=False,
+        next_segment=turn.next_segment,
+        journaled=turn.journaled,
+        waits=False,
+        last_entry=turn.last_entry,
+        saved=saved,
     )
 
 

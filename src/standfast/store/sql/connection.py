@@ -16,7 +16,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 Row = tuple[Any, ...]
@@ -41,8 +41,10 @@ class Connection(Protocol):
 
     def execute(self, sql: str, values: Sequence[Any] = (), /) -> Cursor: ...
 
-    def insert_new(self, sql: str, values: Sequence[Any], refusal: Exception) -> None:
-        """Insert a row; raise *refusal*, here or at the transaction's end, if its key is taken."""
+    def insert_new(
+        self, sql: str, values: Sequence[Any], refusal: Callable[..., Exception], *about: Any
+    ) -> None:
+        """Insert a row; raise *refusal* of *about*, here or at the transaction's end, if its key is taken."""
 
     def lock_sessions(self, session_ids: Iterable[str]) -> None:
         """Keep others from changing these sessions, as far as they exist, until the transaction ends."""

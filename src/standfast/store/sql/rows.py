@@ -145,13 +145,20 @@ class StoredSession(msgspec.Struct, frozen=True):
         return self.head.session_id
 
 
-def session_of(row: Row) -> StoredSession:
+def check_session(row: Row) -> None:
+    """Raise `RecordCorrupt` unless a row with the columns of `SESSIONS` is as it was written."""
+    *columns, digest, body = row
+    if seal("session", *columns, body) != digest:
+        raise RecordCorrupt(f"session {row[1]}")
+
+
+def session_of(row: Row, *, checked: bool = False) -> StoredSession:
     """Return the session of a row with the columns of `SESSIONS`."""
-    key, session_id, family, leaf_key, fence, owner, until_ms, digest, body = row
-    what = f"session {session_id}"
-    if seal("session", key, session_id, family, leaf_key, fence, owner, until_ms, body) != digest:
-        raise RecordCorrupt(what)
-    return StoredSession(key, family, leaf_key, fence, owner, until_ms, decoded(_heads, body, what), body)
+    if not checked:
+        check_session(row)
+    key, session_id, family, leaf_key, fence, owner, until_ms, _, body = row
+    head = decoded(_heads, body, f"session {session_id}")
+    return StoredSession(key, family, leaf_key, fence, owner, until_ms, head, body)
 
 
 def find_session(db: Connection, session_id: str) -> StoredSession | None:
@@ -372,13 +379,19 @@ class StoredTurn(msgspec.Struct, frozen=True):
     echoes: bool = False
 
 
-def turn_of(row: Row, session_id: str) -> StoredTurn:
-    """Return the turn of a row as stored: an echoed answer is empty."""
+def check_turn(row: Row, session_id: str) -> None:
+    """Raise `RecordCorrupt` unless a turn's row is as it was written."""
     *columns, digest, summary, given = row
-    turn_id, session, state, created_at, ended_at, cancel, echoes, agent, input_digest, key = columns
-    what = f"turn {turn_id}"
     if seal("turn", session_id, *columns, summary, given) != digest:
-        raise RecordCorrupt(what)
+        raise RecordCorrupt(f"turn {row[0]}")
+
+
+def turn_of(row: Row, session_id: str, *, checked: bool = False) -> StoredTurn:
+    """Return the turn of a row as stored: an echoed answer is empty."""
+    if not checked:
+        check_turn(row, session_id)
+    *columns, _, summary, given = row
+    turn_id, session, state, created_at, ended_at, cancel, echoes, agent, input_digest, key = columns
     record = TurnRecord(
         turn_id=turn_id,
         session_id=session_id,
@@ -389,7 +402,7 @@ def turn_of(row: Row, session_id: str) -> StoredTurn:
         idempotency_key=key,
         input_digest=input_digest,
         cancel_requested=bool(cancel),
-        summary=None if summary is None else decoded(_summaries, summary, what),
+        summary=None if summary is None else decoded(_summaries, summary, f"turn {turn_id}"),
     )
     return StoredTurn(record, session, given, bool(echoes))
 
@@ -399,7 +412,7 @@ def _turn_row(turn: StoredTurn) -> Row:
     columns = (
         record.turn_id,
         turn.session,
-        record.state.value,
+        str(record.state),
         record.created_at,
         record.ended_at,
         int(record.cancel_requested),
@@ -420,7 +433,7 @@ def turn_digest(turn: StoredTurn) -> bytes:
 
 
 def insert_turn(db: Connection, turn: StoredTurn) -> None:
-    db.insert_new(_INSERT_TURN, _turn_row(turn), IdempotencyConflict(turn.record.turn_id))
+    db.insert_new(_INSERT_TURN, _turn_row(turn), IdempotencyConflict, turn.record.turn_id)
 
 
 def update_turn(db: Connection, turn: StoredTurn) -> None:
@@ -573,7 +586,7 @@ def append_journal(
         if entry.kind == "state":
             db.execute(_REPLACE_ENTRY, row)
         else:
-            db.insert_new(_ADD_ENTRY, row, rules.already_journaled(turn_id, entry.key))
+            db.insert_new(_ADD_ENTRY, row, rules.already_journaled, turn_id, entry.key)
     for seq, blob in enumerate(blobs, last + len(entries) + 1):
         row = _entry_row(seq, turn_id, blob.digest, _BLOB, blob.digest.encode())
         db.execute(f"{_ADD_ENTRY} ON CONFLICT DO NOTHING", row)

@@ -118,23 +118,34 @@ class SqlSessionStore:
         self._folder: str | None = None
         self._running: set[str] = set()
         """The sessions whose turns were begun here and have not ended or parked."""
+        self._wrote = ""
+        """The session that has written alone in this round of the loop."""
 
     async def close(self) -> None:
         await self._threads.run(self.database.close)
         self._threads.close()
 
     async def _write(
-        self, job: Callable[[Connection], T], scope: Scope | None = None, haste: Haste = ""
+        self, job: Callable[[Connection], T], scope: Scope | None = None, *, brief_of: str | None = None
     ) -> T:
-        if isinstance(asyncio.get_running_loop(), BlockingLoop):
+        """Run *job* as a write; *brief_of* is the session of a brief one, "" if it is not known."""
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, BlockingLoop):
             return self.database.write(job, scope)  # the caller's thread has nothing else to do
+        haste: Haste = "" if brief_of is None else self._haste(loop, brief_of)
         return await self.database.write_soon(job, scope, haste)
 
-    def _haste(self, session_id: str, brief: bool = True) -> Haste:
-        """Return the haste of a write of this session."""
-        if not brief:
-            return ""
-        return "brief" if len(self._running) > (session_id in self._running) else "alone"
+    def _haste(self, loop: asyncio.AbstractEventLoop, session_id: str) -> Haste:
+        """Return "alone" if no other turn runs, or has written in this round of *loop*; else "brief"."""
+        if len(self._running) > (session_id in self._running) or self._wrote not in ("", session_id):
+            return "brief"
+        if not self._wrote and session_id:
+            self._wrote = session_id
+            loop.call_soon(self._end_round)
+        return "alone"
+
+    def _end_round(self) -> None:
+        self._wrote = ""
 
     async def _read(self, query: Callable[[Connection], T], brief: bool = False) -> T:
         at_once = brief and self.database.can_read_at_once()
@@ -244,8 +255,8 @@ class SqlSessionStore:
         found = await self.head(head.session_id)
         if found is not None:
             return found
-        haste = self._haste(head.session_id)
-        return await self._write(lambda db: rows.open_session(db, head), Scope(head.session_id), haste)
+        name = head.session_id
+        return await self._write(lambda db: rows.open_session(db, head), Scope(name), brief_of=name)
 
     async def delete_session(self, session_id: str) -> bool:
         return await self._write(lambda db: prune.delete_session(db, session_id, self._owner_is_dead))
@@ -272,8 +283,11 @@ class SqlSessionStore:
         job: Callable[[Connection], port.Begun | port.Repeated] = lambda db: lifecycle.begin(  # noqa: E731
             db, turn, claimant, self._owner_is_dead
         )
-        haste = self._haste(turn.session_id, not turn.blobs)
-        begun = await self._write(job, Scope(turn.session_id, lifecycle.begin_reads(turn)), haste)
+        begun = await self._write(
+            job,
+            Scope(turn.session_id, lifecycle.begin_reads(turn)),
+            brief_of=None if turn.blobs else turn.session_id,
+        )
         if isinstance(begun, port.Begun):
             self._running.add(turn.session_id)
         return begun
@@ -287,23 +301,23 @@ class SqlSessionStore:
         job: Callable[[Connection], port.Takeover] = lambda db: lifecycle.take_over(  # noqa: E731
             db, turn_id, claimant, self._owner_is_dead
         )
-        taken = await self._write(job, None, self._haste(""))
+        taken = await self._write(job, brief_of="")
         self._running.add(taken.lease.session_id)
         return taken
 
     async def save(self, lease: port.Lease, save: port.Save) -> port.Saved:
         if save.blobs:
             save = _replace(save, blobs=await self._placed(save.blobs))
-        scope = Scope(lease.session_id, lifecycle.lease_reads(save.turn_id))
-        haste = self._haste(lease.session_id, _is_brief(save))
-        return await self._write(lambda db: lifecycle.save(db, lease, save), scope, haste)
+        scope = Scope(lease.session_id, lifecycle.save_reads(save.turn_id))
+        brief_of = lease.session_id if _is_brief(save) else None
+        return await self._write(lambda db: lifecycle.save(db, lease, save), scope, brief_of=brief_of)
 
     async def park(self, lease: port.Lease, save: port.Save, summary: TurnSummary) -> None:
         if save.blobs:
             save = _replace(save, blobs=await self._placed(save.blobs))
-        scope = Scope(lease.session_id, lifecycle.lease_reads(save.turn_id))
-        haste = self._haste(lease.session_id, _is_brief(save))
-        await self._write(lambda db: lifecycle.park(db, lease, save, summary), scope, haste)
+        scope = Scope(lease.session_id, lifecycle.save_reads(save.turn_id))
+        brief_of = lease.session_id if _is_brief(save) else None
+        await self._write(lambda db: lifecycle.park(db, lease, save, summary), scope, brief_of=brief_of)
         self._running.discard(lease.session_id)
 
     async def commit(self, lease: port.Lease, commit: port.TurnCommit) -> SessionHead | port.CommitRefused:
@@ -313,8 +327,8 @@ class SqlSessionStore:
         alone = all(item.session_id == lease.session_id for item in commit.enqueue)
         done = await self._write(
             lambda db: lifecycle.commit(db, lease, commit, entries),
-            Scope(lease.session_id, lifecycle.lease_reads(commit.turn_id)) if alone else None,
-            self._haste(lease.session_id, not commit.blobs and len(entries) < _BRIEF_BYTES),
+            Scope(lease.session_id, lifecycle.commit_reads(commit.turn_id)) if alone else None,
+            brief_of=None if commit.blobs or len(entries) > _BRIEF_BYTES else lease.session_id,
         )
         if isinstance(done, SessionHead):
             self._running.discard(lease.session_id)
@@ -350,8 +364,7 @@ class SqlSessionStore:
     ) -> Approval:
         return await self._write(
             lambda db: waits.decide(db, approval_id, decision, now_ms=now_ms, edited_digest=edited_digest),
-            None,
-            self._haste(""),
+            brief_of="",
         )
 
     async def put_input(self, item: port.QueuedInput, blobs: tuple[port.Blob, ...] = ()) -> None:

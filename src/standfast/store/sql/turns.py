@@ -42,17 +42,20 @@ FROM sessions
 
 _REPEATED: Final = f"{rows.TURNS} WHERE sessions.id = ? AND turns.idempotency_key = ?"
 
-_LEASED: Final = f"""
+_HELD: Final = """
 SELECT s.key, s.id, s.family, s.leaf_key, s.fence, s.owner, s.until_ms, s.digest, s.head,
     t.turn_id, t.session, t.state, t.created_at, t.ended_at, t.cancel, t.echoes, t.agent, t.input_digest,
     t.idempotency_key, t.digest, t.summary, t.input,
-    EXISTS (SELECT 1 FROM inputs WHERE session = s.key AND kind = 'inject'),
+    EXISTS (SELECT 1 FROM inputs WHERE session = s.key AND kind = 'inject')
+"""
+_OF_TURN: Final = "FROM turns t JOIN sessions s ON s.key = t.session WHERE t.turn_id = ?"
+_TO_SAVE: Final = f"{_HELD}, {rows.LAST_ENTRY} {_OF_TURN}"
+_TO_COMMIT: Final = f"""{_HELD}, {rows.NEXT_SEGMENT},
     EXISTS (SELECT 1 FROM journal WHERE turn_id = t.turn_id),
     EXISTS (SELECT 1 FROM waits WHERE turn_id = t.turn_id)
         OR EXISTS (SELECT 1 FROM approvals WHERE run_id = t.turn_id AND state = 'pending'),
-    {rows.LAST_ENTRY}, {rows.NEXT_SEGMENT}
-FROM turns t JOIN sessions s ON s.key = t.session WHERE t.turn_id = ?
-"""  # noqa: S608 (a constant)
+    {rows.LAST_ENTRY}
+{_OF_TURN}"""  # noqa: S608 (a constant)
 
 
 _OF_RUNNING: Final = f"""
@@ -69,20 +72,28 @@ WHERE turns.state <> 'ended' AND turns.state = 'running' GROUP BY owner
 _CANCELLED: Final = "SELECT turn_id FROM turns WHERE state <> 'ended' AND state = 'waiting' AND cancel <> 0"
 
 
+class SavePlace(msgspec.Struct, frozen=True):
+    """Where a save of a running turn goes: a new entry of the journal comes after `last_entry`."""
+
+    session_key: int
+    last_entry: int
+    cancelled: bool
+    injected: bool
+
+
 class Held(msgspec.Struct, frozen=True):
     """A running turn whose lease was checked, and what there is beside it.
 
-    A new entry of the journal comes after `last_entry`; `next_segment` is the key of the next segment.
-    `saved` is the journal, if it is known.
+    `next_segment` is the key of the next segment. `saved` is the journal, if it is known.
     """
 
     session: StoredSession
     turn: StoredTurn
     injected: bool
+    next_segment: int
     journaled: bool
     waits: bool
     last_entry: int
-    next_segment: int
     saved: tuple[port.JournalEntry, ...] | None = None
 
 
@@ -99,8 +110,12 @@ def begin_reads(new: port.NewTurn) -> Reads:
     return reads
 
 
-def lease_reads(turn_id: str) -> Reads:
-    return ((_LEASED, (turn_id,)),)
+def save_reads(turn_id: str) -> Reads:
+    return ((_TO_SAVE, (turn_id,)),)
+
+
+def commit_reads(turn_id: str) -> Reads:
+    return ((_TO_COMMIT, (turn_id,)),)
 
 
 def begin(
@@ -159,23 +174,25 @@ def take_over(db: Connection, turn_id: str, claimant: port.Claimant, is_dead: ru
 
 
 def save(db: Connection, lease: port.Lease, save: port.Save) -> port.Saved:
-    return save_held(db, _held(db, lease, save.turn_id), save)
+    return save_at(db, _place(_leased_row(db, lease, save.turn_id, _TO_SAVE)), save)
 
 
 def park(db: Connection, lease: port.Lease, save: port.Save, summary: TurnSummary) -> None:
-    held = _held(db, lease, save.turn_id)
-    save_held(db, held, save)
+    row = _leased_row(db, lease, save.turn_id, _TO_SAVE)
+    save_at(db, _place(row), save)
     waits.stand(db, save.turn_id, summary.outcome)
-    rows.update_turn(db, _replace(held.turn, record=rules.parked(held.turn.record, summary)))
-    rows.write_lease(db, held.session, None, 0, held.session.fence)
+    session, turn = _decoded(row)
+    rows.update_turn(db, _replace(turn, record=rules.parked(turn.record, summary)))
+    rows.write_lease(db, session, None, 0, session.fence)
 
 
 def commit(
     db: Connection, lease: port.Lease, commit: port.TurnCommit, entries: bytes
 ) -> SessionHead | port.CommitRefused:
     """End a turn. *entries* are the commit's, encoded."""
-    held = _held(db, lease, commit.turn_id)
-    if (refused := rules.refuse_commit(commit, held.turn.record, held.injected)) is not None:
+    held = held_of(_leased_row(db, lease, commit.turn_id, _TO_COMMIT))
+    cancelled = held.turn.record.cancel_requested
+    if (refused := rules.refuse_commit(commit, cancelled, held.injected)) is not None:
         return refused
     return commit_held(db, held, commit, entries).head
 
@@ -292,37 +309,55 @@ def _matches(session: StoredSession, lease: port.Lease) -> bool:
     return session.fence == lease.fence and session.owner == lease.owner
 
 
-def held_of(row: Row | None, lease: port.Lease) -> Held | None:
-    """Return the turn and its session that the statement of `lease_reads` found; None without the lease."""
-    if row is not None and row[1] == lease.session_id:
-        session = rows.session_of(row[:9])
-        turn = rows.turn_of(row[9:22], session.id)
-        if _matches(session, lease) and turn.record.state == TurnState.RUNNING:
-            return Held(session, turn, bool(row[22]), bool(row[23]), bool(row[24]), row[25], row[26])
-    return None
+def is_leased(row: Row | None, lease: port.Lease) -> bool:
+    """Return whether a row that `save_reads` or `commit_reads` found is of a turn that runs under *lease*.
+
+    The digests of the session and the turn are checked, so that they can be decoded without.
+    """
+    if row is None or row[1] != lease.session_id:
+        return False
+    rows.check_session(row[:9])
+    rows.check_turn(row[9:22], row[1])
+    return (row[4], row[5], row[11]) == (lease.fence, lease.owner, TurnState.RUNNING)
 
 
-def _held(db: Connection, lease: port.Lease, turn_id: str) -> Held:
-    """Return the turn and its session; `LeaseLost`, or `TurnNotFound` if the lease is for another turn."""
+def held_of(row: Row) -> Held:
+    """Return the turn and its session of a row that `commit_reads` found and `is_leased` checked."""
+    session, turn = _decoded(row)
+    return Held(session, turn, bool(row[22]), row[23], bool(row[24]), bool(row[25]), row[26])
+
+
+def _decoded(row: Row) -> tuple[StoredSession, StoredTurn]:
+    return rows.session_of(row[:9], checked=True), rows.turn_of(row[9:22], row[1], checked=True)
+
+
+def _place(row: Row) -> SavePlace:
+    """Return the place for a save in a row that `save_reads` found."""
+    return SavePlace(row[0], row[23], bool(row[14]), bool(row[22]))
+
+
+def _leased_row(db: Connection, lease: port.Lease, turn_id: str, sql: str) -> Row:
+    """Return the row of a turn; `LeaseLost`, or `TurnNotFound` if the lease is for another turn."""
     db.lock_sessions((lease.session_id,))
-    held = held_of(db.execute(_LEASED, (turn_id,)).fetchone(), lease)
-    if held is not None:
-        return held
+    row = db.execute(sql, (turn_id,)).fetchone()
+    if row is not None and is_leased(row, lease):
+        return row
     found = rows.find_session(db, lease.session_id)
     if found is not None and _matches(found, lease):
         raise TurnNotFound(turn_id)
     raise LeaseLost(lease.session_id)
 
 
-def save_held(db: Connection, held: Held, save: port.Save) -> port.Saved:
+def save_at(db: Connection, place: SavePlace, save: port.Save) -> port.Saved:
     entries = save.entries
     checkpoint = None
     if save.make_checkpoint is not None:
-        claimed = inputs.claim_injected(db, held.session.key) if held.injected else ()
+        claimed = inputs.claim_injected(db, place.session_key) if place.injected else ()
         checkpoint = save.make_checkpoint(claimed)
         entries = (*entries, checkpoint)
-    rows.append_journal(db, save.turn_id, entries, save.blobs, held.last_entry)
-    inputs.put_blobs(db, save.blobs)
+    rows.append_journal(db, save.turn_id, entries, save.blobs, place.last_entry)
+    if save.blobs:
+        inputs.put_blobs(db, save.blobs)
     if save.waits or save.approvals:
         waits.save(db, save)
-    return port.Saved(cancel_requested=held.turn.record.cancel_requested, checkpoint=checkpoint)
+    return port.Saved(cancel_requested=place.cancelled, checkpoint=checkpoint)

@@ -212,7 +212,7 @@ def insert_approval(db: Connection, approval: Approval) -> None:
         "INSERT INTO approvals (approval_id, session_id, run_id, state, digest, body) "
         "VALUES (?, ?, ?, ?, ?, ?)"
     )
-    db.insert_new(sql, _approval_row(approval), rules.already_requested(approval.approval_id))
+    db.insert_new(sql, _approval_row(approval), rules.already_requested, approval.approval_id)
 
 
 def update_approval(db: Connection, approval: Approval) -> None:

@@ -60,15 +60,23 @@ PRAGMA journal_size_limit = 16777216;
 """
 
 
+_TAKEN: Final = (apsw.SQLITE_CONSTRAINT_UNIQUE, apsw.SQLITE_CONSTRAINT_PRIMARYKEY)
+
+
 class SqliteConnection(apsw.Connection):
     """A connection to a file. It has the only write transaction, so there is nothing to lock."""
 
     patience: Patience
 
-    def insert_new(self, sql: str, values: Sequence[Any], refusal: Exception) -> None:
-        self.execute(f"{sql} ON CONFLICT DO NOTHING", values)
-        if not self.changes():
-            raise refusal
+    def insert_new(
+        self, sql: str, values: Sequence[Any], refusal: Callable[..., Exception], *about: Any
+    ) -> None:
+        try:
+            self.execute(sql, values)
+        except apsw.ConstraintError as error:
+            if getattr(error, "extendedresult", 0) not in _TAKEN:
+                raise
+            raise refusal(*about) from None
 
     def lock_sessions(self, session_ids: Iterable[str]) -> None: ...
 

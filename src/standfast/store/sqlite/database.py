@@ -133,14 +133,14 @@ class Database:
         """Run *job* in a transaction, whether or not the caller keeps waiting; return once it is on disk."""
         import asyncio  # blocking callers do not pay for it
 
-        self.require_open()
+        group = self._require_writable()
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        future: asyncio.Future[T] = asyncio.Future(loop=loop)
         queued = Job(job, future)
-        if haste == "alone" and self._require_writable().write_at_once(queued):
+        if haste == "alone" and group.write_at_once(queued):
             return future
         with self._gate:
-            group = self._require_writable()
+            self.require_open()
             group.jobs.put(queued)
             if haste:
                 group.write_soon(loop)
@@ -336,6 +336,8 @@ class SqliteWriter(GroupWriter):
         return True
 
     def _note_log(self, db: object, name: str, pages: int) -> int:
+        if pages < self._log_pages:  # it has begun anew
+            self._checkpoint_at = _CHECKPOINT_PAGES
         self._log_pages = pages
         return apsw.SQLITE_OK
 
@@ -347,8 +349,6 @@ class SqliteWriter(GroupWriter):
             ):  # the next attempt may succeed, and a commit tells what fails
                 self.connection.wal_checkpoint()
             self._checkpoint_at = self._log_pages + _CHECKPOINT_PAGES
-        elif self._log_pages < _CHECKPOINT_PAGES:
-            self._checkpoint_at = _CHECKPOINT_PAGES
 
     def transact(self, jobs: list[Job[Any]]) -> None:
         try:
