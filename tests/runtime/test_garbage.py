@@ -19,6 +19,36 @@ with BlockingSandbox() as box:
     print(gc.collect())
 """
 
+_TEN_TURNS = """
+import asyncio, gc
+from standfast import Agent, Runtime, tool
+from standfast.providers.scripted import ScriptedModel
+
+@tool(side_effect="external_system")
+async def act(x: int) -> str:
+    return "done"
+
+async def main():
+    replies = [{"tool_calls": [{"name": "act", "arguments": {"x": 1}}]}, {"text": "yes"}] * 13
+    async with Runtime() as runtime:
+        session = await runtime.session("s", agent=Agent(ScriptedModel(replies), name="a", tools=[act]))
+        for _ in range(3):
+            await session.turn("go")
+        gc.collect()
+        gc.disable()
+        for _ in range(10):
+            await session.turn("go")
+        print(gc.collect())
+
+asyncio.run(main())
+"""
+
+
+def test_a_turn_leaves_no_reference_cycles() -> None:
+    """Bug: all of a turn, 50 objects, was left to the collector, which took a third of many turns at once."""
+    done = subprocess.run([sys.executable, "-c", _TEN_TURNS], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 100
+
 
 def test_a_run_leaves_no_reference_cycles() -> None:
     """Ours: the collector took a fifth of a warm run to free the turns before it."""

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any, overload
 
@@ -53,6 +54,9 @@ from standfast.tools.context import Attachments, Triggers
 from standfast.tools.dispatch import Dispatcher
 from standfast.tools.loop_threads import at_home
 
+Occur = Callable[[str, str, Json], Awaitable[int]]
+"""Reports an occurrence: its source, its key and its payload; returns how many turns it starts."""
+
 MakeRequest = Callable[[str, list[Message]], ModelRequest]
 """Makes the request of a model call from a prompt and the messages."""
 
@@ -75,8 +79,7 @@ class TurnContext:
     show: Callable[[Event], None]
     create_session: Callable[[SessionRequest, str], Awaitable[None]]
     """Creates a session that a plugin requests, under a key that a second attempt would choose again."""
-    occur: Callable[[str, str, Json], Awaitable[int]]
-    """Reports an occurrence: its source, its key and its payload; returns how many turns it starts."""
+    occur: Occur
     shows_attachments: bool = True
     """Whether results in `history` may have attachments."""
     output: protocol.OutputContract | None = None
@@ -112,11 +115,20 @@ class TurnContext:
 
 
 class ModelAccount:
-    """The model calls that plugins, tools and code make in a turn, and what they cost."""
+    """The model calls that plugins, tools and code make in a turn, and what they cost.
+
+    It has no reference to the turn's context, which has one to it: without cycles a turn is freed at once.
+    """
 
     def __init__(self, turn: TurnContext) -> None:
-        self._turn = turn
-        self._cost = turn.services.cost_of(turn.model.model_id)
+        self._machine = turn.machine
+        self._model_id = turn.model.model_id
+        self._plugin_model = turn.plugin_model
+        self._settings = turn.settings
+        self._session_id = turn.session_id
+        self._earlier_calls = turn.head.model_calls
+        self._read_blob = turn.services.store.blob
+        self._cost = turn.services.cost_of(self._model_id)
         self._home = asyncio.get_running_loop()
         self._spent: list[UsageEntry] = []
         self._calls = 0
@@ -136,7 +148,7 @@ class ModelAccount:
             messages=list(messages),
             instructions=instructions,
             output_schema=output_schema,
-            settings=self._turn.settings,
+            settings=self._settings,
         )
         reply, _ = await at_home(self._home, self.ask, request, source or "plugin")
         return reply.text
@@ -149,7 +161,7 @@ class ModelAccount:
         Raises `ModelError` if the turn's limits allow no further call. Once the turn `is_over`, the caller
         must write the entry itself.
         """
-        turn, machine, model = self._turn, self._turn.machine, model or self._turn.plugin_model
+        machine, model = self._machine, model or self._plugin_model
         # Several calls may run at once, and the machine knows only those that are charged already.
         made = max(self._last_call, machine.account.model_calls)
         if (refusal := machine.refuses_call(made, self._spent)) is not None:
@@ -157,11 +169,11 @@ class ModelAccount:
         number = self._last_call = made + 1
         numbered = msgspec.structs.replace(
             request,
-            session_id=turn.session_id,
-            turn_id=turn.turn_id,
-            call_number=turn.head.model_calls + number,
-            idempotency_key=f"{turn.turn_id}.plugin.{number}",
-            read_blob=request.read_blob or turn.services.store.blob,
+            session_id=self._session_id,
+            turn_id=machine.turn_id,
+            call_number=self._earlier_calls + number,
+            idempotency_key=f"{machine.turn_id}.plugin.{number}",
+            read_blob=request.read_blob or self._read_blob,
         )
         try:
             reply, entry = await charged_reply(model, numbered, source, self._cost)
@@ -173,7 +185,7 @@ class ModelAccount:
 
     def priced(self, reply: ReplyEnded) -> Usage:
         """Return the usage of a reply of the turn's own model, with its cost if that is known."""
-        return priced(self._cost, self._turn.model.model_id, reply)
+        return priced(self._cost, self._model_id, reply)
 
     def charge(self, ruling: Ruling) -> Ruling:
         """Add the calls that are not charged yet to *ruling*."""
@@ -276,24 +288,28 @@ class HeldResults:
 
 
 class TurnHooks:
-    """The hooks of one turn, the attachments and the plugin states that it journals. Used on its loop."""
+    """The hooks of one turn, the attachments and the plugin states that it journals. Used on its loop.
+
+    Like `ModelAccount`, it has no reference to the turn's context.
+    """
 
     def __init__(self, turn: TurnContext) -> None:
-        self._turn = turn
+        self._services = turn.services
+        self._session = turn.session
+        self._history = turn.history
+        self._account = turn.account
+        self._deps = turn.deps
+        self._layers, self._preamble = turn.layers, turn.preamble.prompt
+        self._render = turn.render
+        self._create_session = turn.create_session
+        self._occur = turn.occur
         self._plugins = plugins = turn.session.plugins
-        self._machine = machine = turn.machine
+        self._machine = turn.machine
         self._home = asyncio.get_running_loop()
         self._blobs: list[Blob] = []
         self._keepers: dict[int, _AttachmentKeeper] = {}
         plugins.unwritten.clear()  # hooks of an earlier turn are not waited for
         self._held = held = HeldResults(plugins.unwritten)
-        self._common: dict[str, Any] = {
-            "session_id": plugins.session_id,
-            "turn_id": machine.turn_id,
-            "extensions": plugins.extensions,
-            "extension": machine.extension,
-            "deps": turn.deps,
-        }
         hooks, slots = plugins.contributions.hooks, plugins.contributions.slots
         self.judges = bool(hooks["after_tool_call"] or "tool_result_projector" in slots)
         """Whether plugins see results."""
@@ -303,6 +319,17 @@ class TurnHooks:
         self.tool_host = plugins.hosts.tool
         self.complete, self.charged = turn.account.complete, turn.account.charged
         self.deliver, self.settles, self.drop_held = held.deliver, held.settles, held.drop
+
+    @cached_property
+    def _common(self) -> dict[str, Any]:
+        """What the contexts of all hooks have."""
+        return {
+            "session_id": self._plugins.session_id,
+            "turn_id": self._machine.turn_id,
+            "extensions": self._plugins.extensions,
+            "extension": self._machine.extension,
+            "deps": self._deps,
+        }
 
     def attachments_of(self, call_id: int) -> Attachments:
         """Return the `Attachments` of a call's tool; `with_attachments` adds them to its result."""
@@ -318,7 +345,7 @@ class TurnHooks:
 
     def triggers_of(self, key: str) -> Triggers:
         """Return the `Triggers` of a call with the idempotency *key*."""
-        return _CallTriggers(self._turn, self._home, key)
+        return _CallTriggers(self._session, self._occur, self._home, key)
 
     async def run_hooks(self, command: RunHooks) -> HooksRan:
         plugins, machine, hosts = self._plugins, self._machine, self._plugins.hosts
@@ -327,7 +354,7 @@ class TurnHooks:
             match command.stage:
                 case "before_turn":
                     said = [one for one in machine.messages if isinstance(one, UserMessage)]
-                    earlier = EarlierMessages(self._turn.history)
+                    earlier = EarlierMessages(self._history)
                     wanted = await plugins.before_turn(
                         contexts.TurnHookContext(**common, input=said[-1], messages=earlier, host=hosts.turn)
                     )
@@ -362,14 +389,14 @@ class TurnHooks:
             at_ms=self._now(),
             stage=command.stage,
             number=command.number,
-            ruling=self._turn.account.charge(ruling),
+            ruling=self._account.charge(ruling),
         )
 
     async def _carry_out(self, key: str, composed: Composed) -> Ruling:
         """Create the sessions and write the traces that plugins asked for; return the ruling."""
         for number, one in enumerate(composed.sessions, 1):
             try:
-                await self._turn.create_session(one.value, f"{self._machine.turn_id}.{key}.{number}")
+                await self._create_session(one.value, f"{self._machine.turn_id}.{key}.{number}")
             except (errors.CallerError, errors.OperatorError) as error:
                 raise errors.PluginFailed(
                     one.plugin_id, "CreateSession", error.message, hint=error.hint
@@ -390,8 +417,8 @@ class TurnHooks:
         return errors.ErrorObject(code=errors.TurnCode.PLUGIN_ERROR, message=error.message, hint=error.hint)
 
     def _trace(self, plugin_id: str, name: str, body: Json) -> None:
-        turn = self._turn
-        turn.services.record(turn.session_id, turn.turn_id, plugin_id, name, body)
+        session_id, turn_id = self._plugins.session_id, self._machine.turn_id
+        self._services.record(session_id, turn_id, plugin_id, name, body)
 
     async def prepare_call(self, command: PrepareCall, make_request: MakeRequest) -> CallPrepared:
         """Let plugins prepare the prompt and the messages of the next model call."""
@@ -401,15 +428,15 @@ class TurnHooks:
             prepared = CallPrepared(
                 at_ms=0, number=command.number, ruling=Ruling(failure=self._failure(error))
             )
-        ruling = self._turn.account.charge(prepared.ruling)
+        ruling = self._account.charge(prepared.ruling)
         return msgspec.structs.replace(prepared, at_ms=self._now(), ruling=ruling)
 
     async def _prepared(self, at: Current, command: PrepareCall, make_request: MakeRequest) -> CallPrepared:
-        plugins, machine, turn = self._plugins, self._machine, self._turn
+        plugins, machine = self._plugins, self._machine
         hooks, hosts = plugins.contributions.hooks, plugins.hosts
         compaction = await self._compact(at, command) if hooks["compactor"] else None
         opened = compaction or machine.compaction
-        base = (turn.history if opened is None else list(opened.seed)) + machine.messages
+        base = (self._history if opened is None else list(opened.seed)) + machine.messages
         shown, prompt = base, None
         said: list[PromptContribution] = []
         by: dict[int, str] = {}
@@ -426,10 +453,10 @@ class TurnHooks:
             iteration = machine.account.model_calls + 1
             context = contexts.PromptHookContext(**self._common, iteration=iteration, host=hosts.prompt)
             said = await plugins.collect_prompt_contributions(context, at, by)
-            prompt = turn.render(said)
+            prompt = self._render(said)
         switch = None
         if answers_for_model(plugins.protocol_session):
-            request = make_request(turn.render(()) if prompt is None else prompt, shown)
+            request = make_request(self._render(()) if prompt is None else prompt, shown)
             switch = await self._switch(at, command, shown, request)
         changed = prompt is not None and prompt != machine.prompt
         return CallPrepared(
@@ -444,14 +471,12 @@ class TurnHooks:
 
     def _prompt_by(self, added: list[tuple[str, PromptContribution]]) -> tuple[tuple[str, int], ...]:
         """Return who says each part of the prompt with what plugins *added*, and the length of each part."""
-        turn, own = self._turn, self._machine.prompt_layer
-        layers = turn.layers if own is None else (*turn.layers, ("turn", own))
-        return tuple(
-            (part.by, len(part.content)) for part in named_parts(layers, turn.preamble.prompt, added)
-        )
+        own = self._machine.prompt_layer
+        layers = self._layers if own is None else (*self._layers, ("turn", own))
+        return tuple((part.by, len(part.content)) for part in named_parts(layers, self._preamble, added))
 
     async def _compact(self, at: Current, command: PrepareCall) -> FrameSwitch | None:
-        plugins, machine, history = self._plugins, self._machine, self._turn.history
+        plugins, machine, history = self._plugins, self._machine, self._history
         if machine.compaction is not None or not history:
             return None
         context = contexts.CompactionContext(
@@ -474,14 +499,14 @@ class TurnHooks:
     ) -> FrameSwitch | None:
         """Ask the protocol whether the turn switches frames instead of calling the model."""
         plugins, machine, session, hosts = (
-            self._plugins, self._machine, self._turn.session, self._plugins.hosts,
+            self._plugins, self._machine, self._session, self._plugins.hosts,
         )  # fmt: skip
         state = protocol.SessionReadView(
             session_id=plugins.session_id,
             turn_id=machine.turn_id,
             frame_id=session.options.frame,
             policy=session.policy,
-            history=EarlierMessages(self._turn.history),
+            history=EarlierMessages(self._history),
             turn_messages=tuple(machine.messages),
             usage=machine.account.usage,
             model_calls=machine.account.model_calls,
@@ -492,7 +517,7 @@ class TurnHooks:
             messages=shown,
             prompt_tokens=self._prompt_tokens(),
             complete=self.complete,
-            deps=self._turn.deps,
+            deps=self._deps,
             state=state,
             latest_prompt_usage=self._latest_usage(),
             invocation=f"{machine.turn_id}.{command.key}",
@@ -511,7 +536,7 @@ class TurnHooks:
         return usage.input + usage.cache_read + usage.cache_write
 
     def _latest_usage(self) -> Usage | None:
-        for message in chain(reversed(self._machine.messages), reversed(self._turn.history)):
+        for message in chain(reversed(self._machine.messages), reversed(self._history)):
             if isinstance(message, AssistantMessage):
                 return message.usage
         return None
@@ -553,7 +578,7 @@ class TurnHooks:
                 raise
             except errors.StandfastError as error:
                 ruling = CallRuling(failure=self._failure(error))
-            ruling = self._turn.account.charge(ruling)
+            ruling = self._account.charge(ruling)
         await self.settles(stage)
         assert isinstance(ruling, CallRuling)
         return CallRuled(at_ms=self._now(), call_id=call.call_id, ruling=ruling)
@@ -636,7 +661,7 @@ class TurnHooks:
             await self._plugins.take_states()
 
     def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
-        context = self._turn.session
+        context = self._session
         changed = self._plugins.changed(self._held.take(given))
         tools, execution = context.changed_tools(), context.execution.changed()
         if not changed and tools is None and execution is None:
@@ -657,7 +682,7 @@ class TurnHooks:
         return blobs
 
     async def kept(self, *, tolerant: bool) -> Kept:
-        return await self._turn.session.kept(tolerant)
+        return await self._session.kept(tolerant)
 
     async def finalizing(self, outcome: Ended) -> None:
         plugins = self._plugins
@@ -673,10 +698,10 @@ class TurnHooks:
         return digest
 
     async def read_blob(self, digest: str) -> bytes | None:
-        return await at_home(self._home, self._turn.services.store.blob, digest)
+        return await at_home(self._home, self._services.store.blob, digest)
 
     def _now(self) -> int:
-        return self._turn.services.clock.now_ms()
+        return self._services.clock.now_ms()
 
 
 class _AttachmentKeeper:
@@ -701,20 +726,23 @@ class _AttachmentKeeper:
 class _CallTriggers:
     """The `Triggers` of one call."""
 
-    __slots__ = ("_home", "_key", "_turn")
+    __slots__ = ("_home", "_key", "_occur", "_session")
 
-    def __init__(self, turn: TurnContext, home: asyncio.AbstractEventLoop, key: str) -> None:
-        self._turn = turn
+    def __init__(
+        self, session: SessionContext, occur: Occur, home: asyncio.AbstractEventLoop, key: str
+    ) -> None:
+        self._session = session
+        self._occur = occur
         self._home = home
         self._key = key
 
     @property
     def sources(self) -> dict[str, str]:
-        events = self._turn.session.plugins.triggers.events
+        events = self._session.plugins.triggers.events
         return {name: event.description for name, event in events.items()}
 
     async def occur(self, source: str, payload: Json = None, *, key: str | None = None) -> int:
-        return await at_home(self._home, self._turn.occur, source, self._key if key is None else key, payload)
+        return await at_home(self._home, self._occur, source, self._key if key is None else key, payload)
 
 
 def priced(cost_of: Cost, model_id: str, reply: ReplyEnded) -> Usage:

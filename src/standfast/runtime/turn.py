@@ -151,13 +151,15 @@ class LiveFeed:
 
     def __init__(self, clock: Callable[[], float] = monotonic, last_seq: int = 0) -> None:
         self._clock = clock
-        self._ring: deque[tuple[int, float, Event]] = deque(maxlen=MAX_EVENTS)
+        # The time of each event, and the event, by turns: a tuple for each would be half of an idle session.
+        self._ring: deque[Any] = deque(maxlen=2 * MAX_EVENTS)
         self._bells: list[EventSignal] = []
         self.last_seq = last_seq
 
     def publish(self, event: Event) -> None:
         self.last_seq += 1
-        self._ring.append((self.last_seq, self._clock(), event))
+        self._ring.append(self._clock())
+        self._ring.append(event)
         for bell in self._bells:
             bell.receive(event)
 
@@ -168,15 +170,16 @@ class LiveFeed:
         if seq > self.last_seq + 1:
             self._ring.clear()
         self.last_seq = seq
-        self._ring.append((seq, self._clock(), event))
+        self._ring.append(self._clock())
+        self._ring.append(event)
 
     def first(self) -> Event | None:
         """Return the oldest event that is kept."""
-        return self._ring[0][2] if self._ring else None
+        return self._ring[1] if self._ring else None
 
     def last(self) -> Event | None:
         """Return the newest event that is kept."""
-        return self._ring[-1][2] if self._ring else None
+        return self._ring[-1] if self._ring else None
 
     def has(self, bell: EventSignal) -> bool:
         return bell in self._bells
@@ -197,22 +200,18 @@ class LiveFeed:
 
     def since(self, seq: int) -> list[tuple[int, Event]]:
         """Return the events after *seq*, oldest first; raise `Missed` if some of them are gone."""
-        self._forget_old()
-        first = self._ring[0][0] if self._ring else self.last_seq + 1
-        if not first - 1 <= seq <= self.last_seq:
+        if not self.oldest() <= seq <= self.last_seq:
             raise Missed
-        new = list(islice(reversed(self._ring), self.last_seq - seq))  # numbers have no gaps
-        return [(number, event) for number, _, event in reversed(new)]
+        new = list(islice(reversed(self._ring), 0, 2 * (self.last_seq - seq), 2))
+        return list(enumerate(reversed(new), seq + 1))
 
     def oldest(self) -> int:
-        """Return the position before the oldest event that is kept."""
-        self._forget_old()
-        return self._ring[0][0] - 1 if self._ring else self.last_seq
-
-    def _forget_old(self) -> None:
+        """Forget old events; return the position before the oldest that is kept. Numbers have no gaps."""
         horizon = self._clock() - MAX_AGE_S
-        while self._ring and self._ring[0][1] < horizon:
+        while self._ring and self._ring[0] < horizon:
             self._ring.popleft()
+            self._ring.popleft()
+        return self.last_seq - len(self._ring) // 2
 
 
 _OVER: list[asyncio.Future[None]] = []
@@ -241,7 +240,7 @@ class Turn(Generic[Output]):
     """
 
     __slots__ = (
-        "_begin_waiter", "_cancel", "_run", "_subscriptions", "_task", "_waiters",
+        "_begin_waiter", "_cancel", "_error", "_outcome", "_run", "_subscriptions", "_task", "_waiters",
         "began", "request", "session_id", "turn_id", "withdrawn",
     )  # fmt: skip
 
@@ -260,16 +259,17 @@ class Turn(Generic[Output]):
         self.withdrawn = False
         self._run = run
         self._cancel = cancel
-        self._task: asyncio.Task[TurnResult[Any]] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._outcome: TurnResult[Any] | None = None
+        self._error: Exception | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._begin_waiter: asyncio.Future[None] | None = None
         self._subscriptions: list[Subscription] = []
 
-    def start(self) -> asyncio.Task[TurnResult[Any]]:
-        """Begin now, without waiting for anything; return the task that runs it."""
+    def start(self) -> asyncio.Task[None]:
+        """Begin now, without waiting for anything; return the task that runs it. `settled` has the result."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._main())
-            self._task.add_done_callback(_retrieve_exception)
         return self._task
 
     async def begun(self) -> None:
@@ -294,14 +294,14 @@ class Turn(Generic[Output]):
 
     async def settled(self) -> TurnResult[Output]:
         """Return the result of any kind: `await turn` without the `TurnStopped`."""
-        task = self.start()
-        if not task.done():
+        self.start()
+        if not self.done:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
-        if task.cancelled():
-            raise RuntimeClosed(self.turn_id)
-        return await task  # it has ended, or ends without waiting for anything
+        if self._outcome is None:
+            raise self._error or RuntimeClosed(self.turn_id)
+        return self._outcome
 
     async def cancel(self) -> bool:
         """End the turn; return False if it had ended before."""
@@ -351,10 +351,12 @@ class Turn(Generic[Output]):
             self._subscriptions.remove(subscription)
         await self.settled()  # raises the error that broke the turn
 
-    async def _main(self) -> TurnResult[Any]:
+    async def _main(self) -> None:
         """Run, and wake the waiters from within: a callback of the task would run one loop cycle later."""
         try:
-            return await self._run(self)
+            self._outcome = await self._run(self)
+        except Exception as error:
+            self._error = error
         finally:
             waiters, self._waiters = self._waiters, _OVER
             for waiter in waiters:
@@ -366,12 +368,6 @@ class Turn(Generic[Output]):
 
     def __repr__(self) -> str:
         return f"<Turn {self.turn_id} of {self.session_id}>"
-
-
-def _retrieve_exception(task: asyncio.Task[Any]) -> None:
-    """Keep asyncio from logging the exception of a turn that is not awaited."""
-    if not task.cancelled():
-        task.exception()
 
 
 def new_turn_id() -> str:

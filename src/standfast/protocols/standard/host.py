@@ -488,6 +488,7 @@ class Execution:
         if self._over:
             return
         self._over = True
+        self._running = None  # it refers to this object
         if self._timer is not None:
             self._timer.cancel()
         for given in inputs:

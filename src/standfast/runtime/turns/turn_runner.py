@@ -127,7 +127,8 @@ class TurnRunner:
                         work = self._first(turn, turn.request, begun, started[-1], held.value)
                         return await self._conclude(turn, await self._under(begun.lease, work))
             finally:
-                await self._release(held)
+                if held is not NO_DEPS:
+                    await self._release(held)
             record = begun.record
             if record.state is TurnState.RUNNING:  # a turn under the same idempotency key
                 return await self._take_up(turn, Backoff(math.inf))
@@ -262,7 +263,8 @@ class TurnRunner:
         context = await self._live.context(prepared=self._prepared)
         if request.extension is not None:
             await context.plugins.ask_protocol("validate_turn_extension", request.extension)
-        await self._require_price(request.limits or context.policy.limits, context)
+        if (limits := request.limits or context.policy.limits).max_cost_usd is not None:
+            await self._require_price(limits, context)
         if not isinstance(self._agent.instructions, str):
             ctx: RunContext[Any] = RunContext(
                 deps=deps,
@@ -426,7 +428,8 @@ class TurnRunner:
         context: SessionContext,
         replayed: Replayed | None = None,
     ) -> TurnDriver:
-        history = await self._live.frame.messages_at(begun.head)
+        directory, agent, live = self._directory, self._agent, self._live  # not `self`, which has the turn
+        history = await live.frame.messages_at(begun.head)
         model = self._model(context)
         show: Callable[[Event], None] = functools.partial(self._live.show, turn)
         beside = model
@@ -456,9 +459,7 @@ class TurnRunner:
             plugin_model=beside,
             dispatcher=self._prepared.dispatcher,
             show=show,
-            create_session=lambda request, key: self._directory.create_session(
-                request, key, self._agent, self._live
-            ),
+            create_session=lambda request, key: directory.create_session(request, key, agent, live),
             occur=self._directory.occur,
             output=self._agent.output_type,
             deps=deps,
