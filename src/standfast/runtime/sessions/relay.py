@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Final, NamedTuple
 
@@ -152,13 +153,23 @@ class EventRelay:
     def open(self, feeds: Callable[[str], LiveFeed | None]) -> None:
         """Listen; *feeds* returns the feed of a session that has one here."""
         self._feeds = feeds
-        loop = asyncio.get_running_loop()
+        loop, heard = asyncio.get_running_loop(), deque[tuple[str, str]]()
+
+        def take_in() -> None:
+            try:
+                while heard:
+                    self._hear(*heard.popleft())
+            finally:
+                if heard:  # after an error the others are taken in all the same
+                    loop.call_soon(take_in)
 
         def hear(text: str) -> None:
             kind, _, body = text.partition(" ")
             if kind in ("", _WATCH, _LIVE):
-                with contextlib.suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(self._hear, kind, body)
+                heard.append((kind, body))
+                if len(heard) == 1:  # or the loop is going to take it in with those before
+                    with contextlib.suppress(RuntimeError):  # the loop is closed
+                        loop.call_soon_threadsafe(take_in)
 
         self._stop_listening = self._store.listen(hear)
 
