@@ -159,10 +159,10 @@ class Started(Generic[T]):
         self._error: BaseException | None = None
         loop = get_running_loop()
         outer = current_task(loop)
-        assert outer is not None
         rest = _Rest(loop) if spares is None else spares.take(loop)
         context = copy_context()
-        _leave_task(loop, outer)
+        if outer is not None:
+            _leave_task(loop, outer)
         _enter_task(loop, rest.task)
         try:
             pending = context.run(work.send, None)
@@ -177,7 +177,8 @@ class Started(Generic[T]):
             rest.take_over(work, context, pending)
         finally:
             _leave_task(loop, rest.task)
-            _enter_task(loop, outer)
+            if outer is not None:
+                _enter_task(loop, outer)
             if self.task is None:
                 rest.let_go() if spares is None else spares.put_back(rest)
 
@@ -307,18 +308,19 @@ class BlockingLoop(asyncio.AbstractEventLoop):
         asyncio._set_running_loop(self)
         self._running = True
         try:
-            task = asyncio.Task(work, loop=self)
-            try:
-                while not task.done():
-                    self._step()
-            except BaseException:  # Ctrl-C: end the work, then let the caller have the exception
-                task.cancel()
-                while not task.done():
-                    self._step()
-                raise
+            started = Started(work, self.spares)  # most work is over after its first step
+            if (task := started.task) is not None:
+                try:
+                    while not task.done():
+                        self._step()
+                except BaseException:  # Ctrl-C: end the work, then let the caller have the exception
+                    task.cancel()
+                    while not task.done():
+                        self._step()
+                    raise
             while self._ready:  # tasks that the work has cancelled end now
                 self._step()
-            return task.result()
+            return started.result()
         finally:
             self._running = False
             asyncio._set_running_loop(outer)

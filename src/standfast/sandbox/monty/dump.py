@@ -57,12 +57,14 @@ _UNHASHED: Final = (
 )
 """Nodes that hash nothing, as the engine writes them. What follows an array of numbers is no number."""
 _DICT: Final = rb"|\xa1dDict" + _ARRAY_HEAD + rb"(?:\x82" + _NUMBER_ITEM + rb"{2})*+"
-_RUNS: Final = tuple(
-    (re.compile(rb"(?:" + nodes + rb"){1,1024}+", re.S), re.compile(nodes, re.S))
-    for nodes in (_UNHASHED + _DICT, _UNHASHED)
-)
-"""Many nodes at once, and one of them: before the first node that must not be a key, and after it."""
 MAX_SUSPENSIONS: Final = 2**31
+
+
+@functools.cache
+def _runs(*, hashed: bool) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
+    """Return patterns of many nodes at once, and of one: if *hashed*, before one that must not be a key."""
+    nodes = _UNHASHED + _DICT if hashed else _UNHASHED
+    return re.compile(rb"(?:" + nodes + rb"){1,1024}+", re.S), re.compile(nodes, re.S)
 
 
 def _careful(edit: Callable[P, T]) -> Callable[P, T]:
@@ -160,7 +162,7 @@ def check_arguments(dump: bytes, max_bytes: int = MAX_VALUE_BYTES) -> str | None
             raise ValueTooLarge(f"the limit is {max_bytes} bytes as JSON")
         if index == count:
             return None
-        many, one = _RUNS[bool(unusual)]
+        many, one = _runs(hashed=not unusual)
         if run := many.match(dump, at):
             index += len(one.findall(dump, at, run.end()))
             in_runs += run.end() - at

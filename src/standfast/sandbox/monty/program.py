@@ -37,13 +37,12 @@ ResultMode = Literal["always", "maybe", "never"]
 VALUE_NAME: Final = "__standfast_value"
 MARK_NAME: Final = "__standfast_bound"
 MARK: Final = f"{MARK_NAME}.append(1)"
-_BINDS: Final = re.compile(
+_BINDS: Final = (
     r"^[ \t]{0,99}(?:async[ \t]{1,9})?(?:def|class)[ \t]{1,9}(\w+)"
     r"|^[ \t]{0,99}(\w[\w, \t]{0,200}?)[ \t]{0,9}(?::[^=\n]{0,200})?(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)"
     r"|\bfor[ \t]{1,9}(\w[\w, \t]{0,200}?)[ \t]{1,9}in\b"
     r"|^[ \t]{0,99}(?:from[ \t]{1,9}[\w.]{1,200}[ \t]{1,9})?import[ \t]{1,9}(\w[\w, \t]{0,200})"
-    r"|\bas[ \t]{1,9}(\w+)",
-    re.M,
+    r"|\bas[ \t]{1,9}(\w+)"
 )
 """Every repetition is bounded: this runs in the host, on hostile code."""
 _RESULT: Final = re.compile(r"^result[ \t]{0,9}(:[^=\n]{1,200})?=[^=]", re.M)
@@ -176,7 +175,7 @@ def _unread_program(code: str) -> Program:
     named = None
     if not always and last and not last[0].isspace() and not before.endswith("\\") and _is_balanced(last):
         named = f"{before}{newline}{_OPEN}{last}\n{_CLOSE}"
-    bound = (re.findall(r"\w+", match[match.lastindex or 0]) for match in _BINDS.finditer(code))
+    bound = (re.findall(r"\w+", match[match.lastindex or 0]) for match in re.finditer(_BINDS, code, re.M))
     return Program(
         code=code,
         fed=f"{code}\nresult" if always else named or code,
