@@ -197,6 +197,15 @@ def test_names_that_start_with_an_underscore_are_known_too(
     assert check("_given", inputs={"_given": 1}).status == "ok"
 
 
+def test_a_star_import_of_an_earlier_run_is_no_mistake_of_the_code(
+    box: BlockingSandbox, check: Check, sid: str
+) -> None:
+    """Bug: the names of a session are part of the checked text, and `*` was one of them."""
+    assert box.run("x = 1\nfrom math import *", session=sid).status == "runtime_error"
+    assert check("x + 1").diagnostics == []
+    assert [item.code for item in check("x + 1\nprize()").diagnostics] == ["UNKNOWN_TOOL"]
+
+
 def test_names_stay_known_across_runs(box: BlockingSandbox, check: Check, sid: str) -> None:
     """Ours: and inputs of earlier runs are not."""
     box.run("def helper(n):\n    return n\ntotal = 5", session=sid)

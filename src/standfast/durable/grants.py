@@ -21,8 +21,6 @@ _SCOPE: Final = "grants"
 _KEPT_MS: Final = 90 * 86_400_000
 """How long a grant that has ended is kept."""
 
-_decoder: Final = msgspec.json.Decoder(Grant)
-
 
 async def list_grants(store: SessionStore) -> list[Grant]:
     """Return all grants, oldest first, those that have ended included."""
@@ -69,6 +67,6 @@ async def _put(store: SessionStore, grant: Grant, now_ms: int) -> None:
 
 def _decode(grant_id: str, body: bytes) -> Grant:
     try:
-        return _decoder.decode(body)
+        return msgspec.json.decode(body, type=Grant)
     except msgspec.DecodeError as error:
         raise RecordCorrupt(f"grant {grant_id} ({error})") from None

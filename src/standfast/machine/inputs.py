@@ -6,6 +6,7 @@ The machine learns nothing in any other way.
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 import msgspec
@@ -271,5 +272,12 @@ Input = (
 encode_input = encode_json
 """Encode an input for the journal."""
 
-decode_input = msgspec.json.Decoder(Input).decode
-"""Decode the input of a journal entry; `msgspec.DecodeError` if it is none."""
+
+def decode_input(body: bytes) -> Input:
+    """Decode the input of a journal entry; `msgspec.DecodeError` if it is none."""
+    return _decoder().decode(body)
+
+
+@functools.cache
+def _decoder() -> msgspec.json.Decoder[Input]:
+    return msgspec.json.Decoder(Input)  # slow to make, and most turns decode nothing

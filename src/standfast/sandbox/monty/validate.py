@@ -173,7 +173,8 @@ class Validator:
 
     def _type_check(self, worker: MontyWorker, code: str, names: list[str]) -> list[Diagnostic] | None:
         """Return the type errors, which may be none that count; None if the engine accepts the code."""
-        bound = "".join(f"{name}=" for name in names if name not in self._functions)
+        # `from m import *` is listed as a name
+        bound = "".join(f"{name}=" for name in names if name.isidentifier() and name not in self._functions)
         try:
             self._feed(worker, f"{_GATE}();{bound}{_VALUE}()" if bound else f"{_GATE}()", code)
         except engine.MontyTypingError as error:
