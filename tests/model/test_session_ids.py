@@ -17,9 +17,10 @@ IDS: Final = ("session_id", "parent_session_id", "forked_from")
 """How the fields are called that hold a session id."""
 GOOD: Final = "agent-123_ok"
 IN_MEMORY: Final = {
-    "PluginActionContext", "ProtocolSessionContext", "SessionBuild", "SessionConfigChanged",
-    "SessionLine", "SessionReadView", "SessionRestored", "SessionRow", "SessionSetup", "SubagentContext",
-    "TurnAbout", "TurnFinalized", "TurnPersisted", "Under", "Work",
+    "DepsContext", "FinishedTurn", "FrameSwitchedTurn", "Lease", "ModelRequest", "PluginActionContext",
+    "ProtocolSessionContext", "SessionBuild", "SessionConfigChanged", "SessionLine", "SessionReadView",
+    "SessionRestored", "SessionRow", "SessionSetup", "StoppedTurn", "SubagentContext", "TurnAbout",
+    "TurnFinalized", "TurnPersisted", "Under", "WaitingTurn", "Work", "_TurnFacts",
 }  # fmt: skip
 """Values that are made of checked ones in the same process, and are never decoded."""
 BAD: Final = ("bad/slash", "a\n", "x" * 65, "é", "../x", "a\0")

@@ -154,5 +154,6 @@ def rows(path: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
 
 
 def blob_sizes(path: Path) -> list[int]:
-    """The sizes of the stored blobs, ascending."""
-    return sorted(size for (size,) in rows(path, "SELECT length(data) FROM blobs"))
+    """The sizes of the stored blobs, ascending, without the records of prompts."""
+    blobs = [data for (data,) in rows(path, "SELECT data FROM blobs")]
+    return sorted(len(data) for data in blobs if not data.startswith(b'{"layers":'))
