@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
-WORKERS := $(shell expr $$(nproc) + 1)
+WORKERS := $(shell expr $$(nproc) + 2)
 PYTEST := -n $(WORKERS) --dist worksteal --durations 10
 
 # The tests start thousands of processes; without bytecode each of them would compile the package again.

@@ -6,9 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standfast.errors import Code, ErrorObject
-from standfast.graph.history import answered, messages_of
+from standfast.graph.history import answered, has_attachments, messages_of
 from standfast.model.frame import FrameSwitch
-from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from standfast.model.message import (
+    AssistantMessage,
+    AttachmentPart,
+    Message,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 from standfast.model.outcome import Stopped, StopReason
 from standfast.model.session import Entry, FrameOpened, Payload, PluginNode, Segment, TurnEnded
 
@@ -137,3 +144,11 @@ def test_whatever_the_history_was_every_call_has_one_result_right_after_it(messa
             asked = [call.call_id for call in message.tool_calls]
     assert asked == []
     assert answered(found) == found
+
+
+def test_attachments_of_results_are_found_and_those_of_users_do_not_count() -> None:
+    """Ours: only results show attachments in a message of their own."""
+    image = AttachmentPart(digest="d", media_type="image/png", size=3, shown=True)
+    said: list[Message] = [UserMessage(content=(image,)), reply(1), result(1)]
+    assert not has_attachments(said)
+    assert has_attachments([*said, ToolMessage(call_id=2, name="paint", value="done", attachments=(image,))])

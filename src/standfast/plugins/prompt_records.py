@@ -33,6 +33,14 @@ class PromptSource(msgspec.Struct, frozen=True):
     reading: Reading
 
 
+def recorded_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return *settings* as they may be written down: values of headers can be keys, so they are left out."""
+    headers = settings.get("extra_headers")
+    if not isinstance(headers, dict) or not headers:
+        return settings
+    return {**settings, "extra_headers": dict.fromkeys(headers, "[redacted]")}
+
+
 class _Kept(msgspec.Struct):
     source: PromptSource
     digest: str

@@ -27,7 +27,7 @@ from standfast.model.message import (
 )
 from standfast.model.prompt_record import Reading
 from standfast.plugins.contexts import StreamKind
-from standfast.plugins.prompt_records import PromptSource
+from standfast.plugins.prompt_records import PromptSource, recorded_settings
 from standfast.plugins.turn_hooks import TurnContext, apply_view, reply_broken_off
 from standfast.ports import model_provider
 
@@ -198,7 +198,7 @@ class ModelCall:
             turn.preamble.prompt,
             request.tools,
             request.output_schema,
-            request.settings,
+            recorded_settings(request.settings),
             self.reading,
         )
         records = turn.session.plugins.host.prompt_records
