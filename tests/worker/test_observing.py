@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import shop_app
 from fleet import Fleet, until
 
-from standfast import Runtime
+from standfast import Agent, Runtime
 from standfast.events import Gap, NodeCommitted, TextStreamed, TurnCommitted
 from standfast.model.session import TurnState
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
+from standfast.runtime.sessions import relay
 from standfast.runtime.sessions.observation import Observed
 from standfast.testing.postgres_server import PostgresServer
 
@@ -67,3 +69,55 @@ def test_an_observer_that_comes_late_gets_the_text_from_the_beginning_of_the_tur
     until(lambda: any(turn.state is TurnState.RUNNING for turn in fleet.turns()))
     seen = asyncio.run(_observe(fleet.store, None, 10**6))
     assert _text(seen) == [f"w{number} " for number in range(4 * PIECES)]
+
+
+class _Patient:
+    """A model that ends its reply only once its first piece has been seen."""
+
+    model_id = "test:patient"
+
+    def __init__(self) -> None:
+        self.seen = asyncio.Event()
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        yield TextArrived(text="one")
+        await self.seen.wait()
+        yield ReplyEnded(text="one")
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def test_a_process_that_starts_after_an_observer_streams_to_it_at_once(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: it heard of the observer only when that repeated that it watches, up to five seconds later."""
+    monkeypatch.setattr(relay, "_EVERY_S", 3_600)
+
+    async def scene() -> None:
+        url, model, asked = postgres.new_url(), _Patient(), asyncio.Event()
+        agent = Agent(model, name="patient")
+        loop = asyncio.get_running_loop()
+
+        def hear(text: str) -> None:
+            if text.startswith("watch "):
+                loop.call_soon_threadsafe(asked.set)
+
+        async def observe(runtime: Runtime) -> None:
+            async for one in runtime.session_handle("a").observe():
+                if isinstance(one.event, TextStreamed):
+                    model.seen.set()
+                elif isinstance(one.event, TurnCommitted):
+                    return
+
+        async with Runtime(url, keeper=False) as watcher, asyncio.timeout(60):
+            await watcher.session("a", agent=agent)
+            stop = watcher.store.listen(hear)
+            watching = asyncio.ensure_future(observe(watcher))
+            await asked.wait()
+            async with Runtime(url, agents=[agent], keeper=False) as runner:
+                await (await runner.session("a", agent=agent)).turn("go")
+                await watching
+            stop()
+
+    asyncio.run(scene())

@@ -6,6 +6,8 @@ A process that observes a session announces that it watches it, and repeats that
 session then announces the events that its feed keeps and those that follow, several at a time; nothing is
 announced of sessions that no other process watches. The observing process keeps them in a `LiveFeed` of its
 own, under the numbers and the epoch of the process they come from, so a cursor means the same everywhere.
+A process that begins to listen announces that, and those that watch sessions say so again: it may be about to
+run them.
 
 Rules
 -----
@@ -29,6 +31,7 @@ from standfast.model.session import HoldsSessionIds, SessionIdField
 from standfast.ports.session_store import SessionStore
 from standfast.runtime.turn import EventSignal, LiveFeed, Missed
 
+_LISTENING: Final = "listening"
 _WATCH: Final = "watch"
 _LIVE: Final = "live"
 _EVERY_S: Final = 5.0
@@ -165,7 +168,7 @@ class EventRelay:
 
         def hear(text: str) -> None:
             kind, _, body = text.partition(" ")
-            if kind in ("", _WATCH, _LIVE):
+            if kind in ("", _LISTENING, _WATCH, _LIVE):
                 heard.append((kind, body))
                 if len(heard) == 1:  # or the loop is going to take it in with those before
                     with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -227,10 +230,16 @@ class EventRelay:
     def _hear(self, kind: str, body: str) -> None:
         if not kind:  # announcements are heard from now on, for the first time or again
             self._is_connected = True
+            self.announce(_LISTENING, self.epoch)
             for session_id in self._watched:
                 self._ask(session_id)
             return
         with contextlib.suppress(msgspec.DecodeError):  # of another release
+            if kind == _LISTENING:
+                if msgspec.json.decode(body, type=str) != self.epoch:
+                    for session_id in self._watched:
+                        self._ask(session_id, whole=False)
+                return
             if kind == _LIVE:
                 batch = _batch.decode(body)
                 if batch.epoch != self.epoch and batch.session_id in self._watched:
