@@ -91,7 +91,7 @@ class _Patient:
 def test_a_process_that_starts_after_an_observer_streams_to_it_at_once(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bug: it heard of the observer only when that repeated that it watches, up to five seconds later."""
+    """Bug: it learned about the observer only from the next announcement, up to five seconds later."""
     monkeypatch.setattr(relay, "_EVERY_S", 3_600)
 
     async def scene() -> None:
