@@ -184,6 +184,8 @@ class Load:
         status, answer = await asyncio.to_thread(
             self._restate.call, session_id, handler, request, key=order, send=True, node=node
         )
+        if status == 404 and "not found, make sure to register" in str(answer):
+            return False  # a node that has just started knows no services yet; repeat under the same key
         if 400 <= status < 500:
             self.refused.append(f"{order} was refused: {status} {answer}")
         return status < 500
