@@ -5,13 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 WORKERS := $(shell expr $$(nproc) + 2)
-PYTEST := -n $(WORKERS) --dist worksteal --durations 10
+PYTEST := --workers $(WORKERS) --durations 10
 
 # The tests start thousands of processes; without bytecode each of them would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run serve test test-all test-fast faults lint conformance docs bench bench-peers dist
+.PHONY: help setup run serve test tests test-all test-fast times faults lint check conformance docs bench bench-peers dist
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,23 +25,32 @@ run: setup ## see it work: a tour of the sandbox
 serve: setup ## serve the demo agents over HTTP, on http://127.0.0.1:8000
 	@$(BIN)/standfast serve
 
-test: lint ## lint, then every test, with a sample of the crash points and of the large tables
+# Lint runs while pytest collects the tests, which takes one core. mypy is a test here.
+test: setup ## lint, and every test, with a sample of the crash points and of the large tables
+	@$(MAKE) --no-print-directory -j2 check tests
+
+test-all: export STANDFAST_TEST_SEED := all
+test-all: test ## lint, and every test with every crash point and every case; takes an hour
+
+tests: setup
 	@$(BIN)/python -m pytest $(PYTEST)
 
-test-all: lint ## lint, then every test with every crash point and every case; takes an hour
-	@STANDFAST_TEST_SEED=all $(BIN)/python -m pytest $(PYTEST)
-
-test-fast: setup ## the tests that take less than a second
+test-fast: setup ## the tests that need less than 50 ms and no server
 	@$(BIN)/python -m pytest $(PYTEST) -m "not slow"
+
+times: setup ## run the tests and list those that `make test-fast` leaves out, in tests/running/times.txt
+	@$(BIN)/python -m pytest $(PYTEST) --write-times
 
 faults: setup ## kill, stop and cut off workers for SECONDS, with ENGINE=postgres or restate and a SEED, and report
 	@$(BIN)/python tests/worker/faults.py --engine $(or $(ENGINE),postgres) --seconds $(or $(SECONDS),600) \
 		$(if $(SEED),--seed $(SEED))
 
-lint: setup ## ruff, mypy, the layer rules and words
+lint: check ## ruff, mypy, the layer rules and words
+	@$(BIN)/mypy
+
+check: setup ## lint without mypy: takes seconds
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python scripts/check_words.py
 

@@ -20,11 +20,20 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+sys.path.insert(0, str(Path(__file__).parent / "running"))
+
+import interpreters
+import times
+from forked_workers import Parent
+from interpreters import Interpreter
+
 from standfast.testing.clock import FakeClock
 from standfast.testing.postgres_server import PostgresServer
 from standfast.testing.s3_server import S3Server
 
 _numbers = itertools.count()
+_times = times.read()
+_SERVERS = {"postgres", "s3"}
 
 SEED = os.environ.setdefault("STANDFAST_TEST_SEED", str(date.today().toordinal()))
 """A number selects the sample that a run takes of large tables and of crash points; `all` takes everything.
@@ -54,6 +63,41 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if dropped:
         config.hook.pytest_deselected(items=[item for item in items if item in dropped])
         items[:] = [item for item in items if item not in dropped]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--workers", type=int, default=0, help="run the tests in this many forked processes")
+    parser.addoption(
+        "--patience", type=float, default=600, help="with --workers: stop a test that takes as many seconds"
+    )
+    parser.addoption("--write-times", action="store_true", help="with --workers: list the slow tests anew")
+
+
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Run the tests in workers; without `--workers`, pytest runs them in this process."""
+    option = session.config.option
+    if not option.workers or option.collectonly or option.usepdb or session.testsfailed:
+        return None
+    parent = Parent(session, [times.of(item, _times) for item in session.items], option.patience)
+    interpreters.start()  # one for all workers
+    try:
+        parent.run(option.workers)
+    finally:
+        interpreters.close()
+    if option.write_times:
+        times.write(parent.seconds)
+    return True
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark a test as slow if it is listed as such, or needs a server of PostgreSQL or S3."""
+    needs = set(getattr(item, "fixturenames", ()))
+    if (
+        spec := getattr(item, "callspec", None)
+    ) is not None:  # a fixture may ask for what its parameter names
+        needs.update(value for value in spec.params.values() if isinstance(value, str))
+    if times.of(item, _times) > 0 or not needs.isdisjoint(_SERVERS):
+        item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:
@@ -103,10 +147,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for whatever a scrip
 
 
 class Child:
-    """A Python process of its own group, so that it can be killed with everything it started."""
+    """A Python process of its own group, so that it can be killed with everything it started.
 
-    def __init__(self, script: str, *args: str, env: dict[str, str] | None = None) -> None:
-        self.process = subprocess.Popen(
+    It is forked from one that has imported Standfast, unless it must be a *fresh* child of this process.
+    """
+
+    def __init__(
+        self, script: str, *args: str, env: dict[str, str] | None = None, fresh: bool = False
+    ) -> None:
+        kind = subprocess.Popen if fresh else Interpreter
+        self.process = kind(
             [sys.executable, "-c", textwrap.dedent(script), *args],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -167,6 +217,13 @@ def _no_settings_of_the_developer() -> Iterator[None]:
     os.environ.update({name: value for name, value in saved.items() if value is not None})
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _interpreters() -> Iterator[None]:
+    """End the process that others were forked from."""
+    yield
+    interpreters.close()
+
+
 @pytest.fixture
 def sid() -> str:
     """A session id that no other test uses."""
@@ -183,8 +240,8 @@ def child() -> Iterator[Callable[..., Child]]:
     """Starts Python processes and sees to it that none is left."""
     started: list[Child] = []
 
-    def start(script: str, *args: object, env: dict[str, str] | None = None) -> Child:
-        started.append(Child(script, *map(str, args), env=env))
+    def start(script: str, *args: object, env: dict[str, str] | None = None, fresh: bool = False) -> Child:
+        started.append(Child(script, *map(str, args), env=env, fresh=fresh))
         return started[-1]
 
     yield start

@@ -19,7 +19,7 @@ def test_every_branch_of_machine_and_graph_is_taken(tmp_path: Path) -> None:
     environment.pop("PYTEST_ADDOPTS", None)
     coverage = [sys.executable, "-m", "coverage"]
     measured = ["--branch", "--source=standfast.machine,standfast.graph"]
-    tests = ["-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "tests/machine", "tests/graph"]
+    tests = ["-m", "pytest", "-p", "no:cacheprovider", "tests/machine", "tests/graph"]
     tests += ["-m", "not slow and not hypothesis"]
     run = subprocess.run(
         [*coverage, "run", *measured, *tests], cwd=ROOT, env=environment, capture_output=True, text=True

@@ -29,6 +29,9 @@ def test_samples_rotate_and_all_is_everything(tmp_path: Path) -> None:
     """Ours: a case that no seed selects would never run in CI, and `make test-all` must leave none out."""
     (tmp_path / "test_table.py").write_text(TABLE)
     shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
+    shutil.copytree(
+        Path(__file__).with_name("running"), tmp_path / "running", ignore=shutil.ignore_patterns("test_*")
+    )
     first, second, everything = (_ran(tmp_path, seed) for seed in ("6", "7", "all"))
     cases = {f"{engine}-{case}" for engine in ("monty", "quickjs") for case in range(5)}
     assert {case for case in everything if "-" in case} == cases

@@ -66,7 +66,8 @@ def cell(values: dict[tuple[str, str], dict[str, list[Any]]], key: tuple[str, st
     if metric not in metrics:
         return ""
     failed = max(metrics.get("failed_sessions", [0]))
-    text = short(statistics.median(metrics[metric]) * SCALES.get(metric, 1))
+    # Memory that was given back meanwhile can make a small amount negative.
+    text = short(max(0, statistics.median(metrics[metric])) * SCALES.get(metric, 1))
     return f"{text} ({failed} failed)" if failed else text
 
 

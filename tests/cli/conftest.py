@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from interpreters import Interpreter
 
 from standfast.cli.main import main
 
@@ -77,7 +78,7 @@ def start() -> Callable[..., subprocess.Popen[str]]:
     """Start a command in a process of its own, in another directory."""
 
     def begin(*words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        return Interpreter(
             command_line(*words),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

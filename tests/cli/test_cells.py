@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,19 @@ from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from standfast import Agent, CodeMode, Runtime
 from standfast.cli.chat_screen import ChatScreen
-from standfast.cli.transcript import calls_made, code_lines, is_cell, outcome, remarks, report_of
+from standfast.cli.transcript import (
+    calls_made,
+    code_lines,
+    is_cell,
+    outcome,
+    remarks,
+    report_of,
+    show_conversation,
+)
 from standfast.errors import ErrorObject, Span
 from standfast.model.code import CallMade, CellReport
 from standfast.model.events import (
@@ -24,8 +34,9 @@ from standfast.model.events import (
     TurnCommitted,
 )
 from standfast.model.limits import Usage
-from standfast.model.message import ToolCall
+from standfast.model.message import ToolCall, ToolMessage
 from standfast.model.outcome import Finished, Stopped, StopReason
+from standfast.model.session import Node
 from standfast.providers.scripted import ScriptedModel
 
 
@@ -199,6 +210,17 @@ def test_long_code_and_many_calls_are_counted() -> None:
     assert (len(lines), lines[-1]) == (61, "  │ … and 40 more lines")
     report = CellReport(index=0, calls=tuple(CallMade(call_id=n, name="f") for n in range(30)))
     assert calls_made(report)[-1] == "… and 10 more calls"
+
+
+def test_text_beside_a_result_is_below_its_call() -> None:
+    """Ours: people see what the model reads."""
+    said = CallMade(call_id=1, name="f", texts=("it is late",))
+    assert calls_made(CellReport(index=0, calls=(said,))) == ["f() → ok", "  it is late"]
+    screen = io.StringIO()
+    result = ToolMessage(call_id=1, name="order", value={"cents": 5}, texts=("it is late",))
+    node = Node("t.1", None, "f", "t", 0, result)
+    show_conversation(Console(file=screen), [node], None, ids=False)
+    assert screen.getvalue() == 'tool: order → {"cents": 5}\n  it is late\n'
 
 
 def test_what_is_no_cell_is_shown_as_any_call() -> None:

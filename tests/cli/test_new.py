@@ -93,6 +93,7 @@ def test_the_name_of_an_installed_plugin_is_taken(standfast: Any, here: Path) ->
     assert "from the package standfast" in ran.document["error"]["message"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["word-count", "plugin", "none", "x"])
 def test_its_tests_pass_as_they_are(standfast: Any, here: Path, name: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import interpreters
 import pytest
 from click.testing import CliRunner, Result
 
@@ -49,7 +50,7 @@ def standfast(*words: str, cwd: Path, check: bool = True, **env: str) -> Result:
 
 def process(*words: str, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own, which imports the app."""
-    done = subprocess.run(
+    done = interpreters.run(
         [sys.executable, "-m", "standfast", *words],
         cwd=cwd,
         env={**os.environ, "STANDFAST_HOME": str(cwd / "home")},
@@ -67,7 +68,7 @@ class Served:
 
     def __init__(self, cwd: Path, *words: str) -> None:
         self.cwd = cwd
-        self.process = subprocess.Popen(
+        self.process = interpreters.Interpreter(
             [sys.executable, "-m", "standfast", "serve", *words, "--port", "0"],
             cwd=cwd,
             env={**os.environ, "STANDFAST_HOME": str(cwd / "home")},
@@ -114,7 +115,20 @@ def test_a_token_is_shown_once_listed_without_it_and_revoked(cwd: Path) -> None:
     standfast("tokens", "revoke", made["id"], cwd=cwd)
     assert "revoked" in standfast("tokens", "list", cwd=cwd).stdout
     assert standfast("tokens", "revoke", "tok0", cwd=cwd, check=False).exit_code == 1
-    assert "/signin?code=" in standfast("tokens", "link", cwd=cwd).stdout
+
+
+def test_a_sign_in_link_leads_to_the_server_of_the_store(cwd: Path) -> None:
+    """Bug: the link named port 8000, whichever port the server listened on."""
+    unknown = standfast("tokens", "link", cwd=cwd)
+    assert unknown.stdout.startswith("http://127.0.0.1:8000/signin?code=")
+    assert "pass --url" in unknown.stderr
+    with Served(cwd) as served:
+        known = standfast("tokens", "link", cwd=cwd)
+        assert known.stdout.startswith(f"{served.url}/signin?code=")
+        assert known.stderr == ""
+        assert httpx2.get(known.stdout.strip()).status_code == 200
+    named = standfast("tokens", "link", "--url", "https://shop.example.com/", "--json", cwd=cwd)
+    assert json.loads(named.stdout)["url"].startswith("https://shop.example.com/signin?code=")
 
 
 def test_serve_without_app_serves_the_demo_and_commands_work_on_it(cwd: Path) -> None:

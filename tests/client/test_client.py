@@ -185,15 +185,17 @@ async def stream_turns(url: str, token: str, name: str, turns: int, count: int) 
 
 
 @pytest.mark.slow
-def test_cut_connections_lose_and_repeat_nothing(stage: ServerStage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cut_connections_lose_and_repeat_nothing(
+    stage: ServerStage, monkeypatch: pytest.MonkeyPatch, load: Callable[[int, int], int]
+) -> None:
     """Seed: 500 connections are cut in 200 streaming turns; every client sees every commit exactly once."""
     monkeypatch.setattr(connection, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(connection, "LONGEST_PAUSE_S", 0.2)
 
     async def main() -> int:
-        async with CuttingProxy(stage.port, cuts=500) as proxy:
+        async with CuttingProxy(stage.port, cuts=load(500, 200)) as proxy:
             url, token = f"http://127.0.0.1:{proxy.port}", stage.token("admin")
-            work = [stream_turns(url, token, f"cut{n}", 10, 20) for n in range(20)]
+            work = [stream_turns(url, token, f"cut{n}", load(10, 4), 20) for n in range(20)]
             await asyncio.wait_for(asyncio.gather(*work), 240)
             return proxy.left
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
+import interpreters
 import pytest
 
 from standfast.cli.main import main
@@ -114,7 +115,7 @@ def run_script(page: Path, directory: Path, database_url: str) -> None:
         block.write_to(directory)
     path = directory / f"{page.stem.replace('-', '_')}_snippets.py"
     path.write_text(script(page), encoding="utf-8")
-    done = subprocess.run(
+    done = interpreters.run(
         [sys.executable, "-W", "error", str(path)],
         cwd=directory,
         env=_environment(directory, database_url),

@@ -263,6 +263,8 @@ class Host:
         for given in (*self.cells.get(call_id, ()), *[()] * (heard + 1))[heard]:
             asyncio.get_running_loop().call_soon(self.deliver, given)
 
+    parks_at_once = False
+
     async def parking(self) -> None:
         await self._under_way("parking")
 

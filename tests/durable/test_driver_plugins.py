@@ -413,6 +413,20 @@ def test_calls_that_plugins_settled_or_made_wait_are_not_executed(bench: Benches
     on(bench, test)
 
 
+def test_a_call_that_waits_is_written_by_the_park_alone_if_nothing_comes_before_that(bench: Benches) -> None:
+    """Ours: a pause for an approval takes no transaction more than it needs."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await one.begin(replied("", "a"))
+        host.parks_at_once = True
+        wait = Wait(wait_id="tmr_1", kind="timer", call_id=1, due_at=one.clock.now_ms() + 1000)
+        host.prepared[1] = EffectWaits(wait)
+        assert isinstance(await driver.drive(commands), Parked)
+        assert one.log.lines[-2:] == ["parking", "park model.1 wait.tmr_1"]
+
+    on(bench, test)
+
+
 def test_another_process_asks_plugins_only_about_what_they_have_not_ruled_on(bench: Benches) -> None:
     """Seed: recovery never runs a hook twice whose outcome is journaled."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from pathlib import Path
 
+import interpreters
 import pytest
 
 from standfast import Runtime
@@ -17,7 +17,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "builds.py"
 @pytest.mark.slow
 def test_one_build_ends_and_the_other_is_interrupted_when_the_program_closes(tmp_path: Path) -> None:
     """Ours: a task is never left running."""
-    done = subprocess.run(
+    done = interpreters.run(
         [sys.executable, "-W", "error", str(EXAMPLE)],
         cwd=tmp_path,
         capture_output=True,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import interpreters
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -26,7 +26,7 @@ class Told:
 
 def _run(name: str, directory: Path) -> Told:
     ledger = directory / "ledger.txt"
-    done = subprocess.run(
+    done = interpreters.run(
         [sys.executable, "-W", "error", str(EXAMPLES / name)],
         cwd=directory,
         env={**os.environ, "SHOP_LEDGER": str(ledger)},

@@ -123,6 +123,10 @@ def call(request: dict[str, Any]) -> None:
                 write("x" * 65536)
         case "call: huge result":
             answer(request, text("x" * 3_000_000))
+        case "call: huge text beside a value":
+            answer(request, {**text("x" * 3_000_000), "structuredContent": "7"})
+        case "call: failure with a huge text":
+            answer(request, {**text("x" * 3_000_000), "isError": True})
         case "call: another id":
             send(
                 {"id": request["id"] + 1000 if isinstance(request["id"], int) else "x", "result": text("no")}

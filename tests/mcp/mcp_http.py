@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import interpreters
+
 TOKEN = "a-token-for-tests-only"
 
 
@@ -22,7 +24,7 @@ def mcp_http_server(home: Path, *options: str, port: int = 0) -> Iterator[str]:
             found.bind(("127.0.0.1", 0))
             port = found.getsockname()[1]
     command = [sys.executable, "-m", "standfast", "mcp", "http", *options]
-    process = subprocess.Popen(
+    process = interpreters.Interpreter(
         [*command, "--listen", f"127.0.0.1:{port}", "--data-dir", str(home)],
         env={**os.environ, "STANDFAST_MCP_TOKEN": TOKEN},
         stderr=subprocess.DEVNULL,

@@ -28,6 +28,7 @@ TOOLS = [
     {"name": "ask", "inputSchema": OBJECT},
     {"name": "ask_twice", "inputSchema": OBJECT},
     {"name": "picture", "inputSchema": OBJECT},
+    {"name": "rich", "inputSchema": OBJECT},
     {"name": "fail", "inputSchema": OBJECT},
     {"name": "env", "inputSchema": OBJECT},
     {"name": "slow", "inputSchema": OBJECT},
@@ -149,6 +150,14 @@ def call(request: dict[str, Any]) -> None:
             link = {"type": "resource_link", "uri": "file:///a", "name": "a"}
             embedded = {"type": "resource", "resource": {"uri": "file:///b", "text": "of b"}}
             answer(request, {"content": [image, sound, link, embedded]})
+        case "rich":  # structured content, a text that repeats it, and pieces that do not
+            order = {"order": "A1", "cents": 500}
+            repeated, note = text(json.dumps(order, indent=2)), text("swordfish " * arguments.get("x", 1))
+            link = {"type": "resource_link", "uri": "file:///a", "name": "a"}
+            embedded = {"type": "resource", "resource": {"uri": "file:///b", "text": "of b"}}
+            image = {"type": "image", "data": PNG, "mimeType": "image/png"}
+            content = [*repeated["content"], *note["content"], link, embedded, image]
+            answer(request, {"content": content, "structuredContent": order})
         case "fail":
             answer(request, {**text("no such order"), "isError": True})
         case "env":

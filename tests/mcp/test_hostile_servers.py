@@ -10,12 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from standfast import Agent, McpServer, McpTool, Runtime
 from standfast.errors import McpServerFailed
 from standfast.model.message import ToolMessage
 from standfast.providers.scripted import ScriptedModel
+from standfast.tools.context import MAX_TEXT_CHARS
 
 HOSTILE = Path(__file__).parent / "hostile_server.py"
 
@@ -65,6 +67,8 @@ CALLS = {
     "call: floods with noise": "MCP_SERVER_FAILED",
     "call: endless line": "MCP_SERVER_FAILED",
     "call: huge result": "RESPONSE_TOO_LARGE",
+    "call: huge text beside a value": "7",
+    "call: failure with a huge text": "TOOL_ERROR",
     "call: another id": "TIMEOUT_TOOL",
     "call: an id of null": "TIMEOUT_TOOL",
     "call: result and error": "TOOL_ERROR",
@@ -101,7 +105,7 @@ def _server(tmp_path: Path, behaviour: str) -> McpServer:
         data_dir=tmp_path,
         connect_s=2.0 if "hangs" in behaviour else 30.0,
         idle_s=30.0,
-        tools={"echo": McpTool(timeout_ms=30_000 if "flood" in behaviour else 1500)},
+        tools={"echo": McpTool(timeout_ms=1500 if CALLS.get(behaviour) == "TIMEOUT_TOOL" else 30_000)},
     )
 
 
@@ -140,6 +144,7 @@ def test_a_hostile_server_costs_one_failed_call(tmp_path: Path, behaviour: str) 
     assert turn.output == "done"
     [result] = [one for one in turn.messages if isinstance(one, ToolMessage)]
     assert (result.value if result.error is None else result.error.code) == CALLS[behaviour]
+    assert len(msgspec.json.encode(result)) < 3 * MAX_TEXT_CHARS
     names = [one["name"] for one in catalog]
     assert len(names) == len(set(names))
     assert all(name.startswith("mcp__hostile__") and len(name) <= 64 and name.isascii() for name in names)

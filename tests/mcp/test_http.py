@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import interpreters
 import pytest
 
 from standfast import Agent, McpServer, McpTool, Runtime
@@ -74,7 +75,7 @@ def free_port() -> int:
 def port() -> Iterator[int]:
     """The port of a server of the SDK."""
     number = free_port()
-    process = subprocess.Popen([sys.executable, "-c", SERVER, str(number)], stderr=subprocess.DEVNULL)
+    process = interpreters.Interpreter([sys.executable, "-c", SERVER, str(number)], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -140,7 +141,7 @@ def _asking(server: McpServer, tool: str) -> Agent[None, str]:
     return Agent(ScriptedModel([{"tool_calls": calls}, "done"]), tools=[server])
 
 
-@pytest.mark.sampled(2, each="is_stdio")
+@pytest.mark.sampled(4, each="is_stdio")
 @pytest.mark.parametrize(
     ("protocol", "tool", "spoken"),
     [

@@ -13,6 +13,7 @@ import pytest
 PROGRAM = Path(__file__).parent / "crash_program.py"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("era", ["", "2026"])
 def test_a_turn_with_mcp_calls_survives_a_kill_at_every_point(

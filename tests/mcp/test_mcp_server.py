@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import interpreters
 import pytest
 
 from standfast import (
@@ -577,7 +578,7 @@ def test_each_worker_process_starts_a_server_of_its_own(tmp_path: Path) -> None:
     """Ours: two processes over one store, each with a server that ends with it."""
     command = [sys.executable, "-I", "-S", str(Path(__file__).parent / "raw_server.py")]
     workers = [
-        subprocess.Popen(
+        interpreters.Interpreter(
             [sys.executable, "-c", WORKER, name, str(tmp_path), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

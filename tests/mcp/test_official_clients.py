@@ -76,7 +76,7 @@ async def with_typescript(plan: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.sampled(2, each="language")
+@pytest.mark.sampled(4, each="language")
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 @pytest.mark.parametrize("language", ["python", "typescript"])

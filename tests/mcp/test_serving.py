@@ -6,12 +6,12 @@ import asyncio
 import json
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import interpreters
 import mcp_types as types
 import pytest
 from mcp import Client, StdioServerParameters
@@ -140,7 +140,7 @@ def test_an_approval_is_a_question_to_the_clients_person(app: Path, mode: str, a
 def _decide(command: str, app: Path, **replaced: str) -> None:
     """Run the command of a result, in the home of another store."""
     words = [replaced.get(word, word) for word in shlex.split(command)]
-    subprocess.run(
+    interpreters.run(
         [sys.executable, "-m", "standfast", *words[words.index("approvals") :]],
         env={**os.environ, "STANDFAST_HOME": str(app.parent / "elsewhere")},
         cwd=app.parent,
@@ -149,6 +149,7 @@ def _decide(command: str, app: Path, **replaced: str) -> None:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", REVISIONS)
 def test_a_client_that_cannot_ask_reads_how_to_answer_a_question(app: Path, mode: str) -> None:
     """Bug: the command left out the store and, for a question, where its answer goes and what fits it."""

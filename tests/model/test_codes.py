@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,6 +100,7 @@ def test_every_exception_of_the_package_is_in_the_module_of_errors() -> None:
                 assert path.parent.name == "errors", f"{path} has {made[0]}"
 
 
+@pytest.mark.slow  # the first case parses the package
 @pytest.mark.parametrize("code", [*Code, *TurnCode])
 def test_every_code_is_reported_somewhere(code: Code | TurnCode) -> None:
     """Ours: a code that nothing reports is noise. Code names it, or makes an error of a class that has it."""
@@ -106,11 +108,11 @@ def test_every_code_is_reported_somewhere(code: Code | TurnCode) -> None:
     assert {code.name, *kinds} & _reported()
 
 
+@pytest.mark.slow  # the first case parses the package
 @pytest.mark.parametrize("code", [*Code, *TurnCode])
 def test_every_code_is_spelled_in_one_place(code: Code | TurnCode) -> None:
     """Ours: a code that is spelled twice can drift."""
-    spelled = [f"{path.name}: {text}" for path, text in _texts() if re.search(rf"\b{code}\b", text)]
-    assert spelled == [f"codes.py: {code}"]
+    assert _texts()[code] == [f"codes.py: {code}"]
 
 
 def _tree(kind: type[StandfastError] = StandfastError) -> Iterator[type[StandfastError]]:
@@ -141,22 +143,29 @@ def _reported() -> set[str]:
             for part in ast.walk(node)
         }
         for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("Code"):
+            if isinstance(node, ast.Attribute) and _last_name(node.value).endswith("Code"):
                 found |= {node.attr} - ({node.attr} if id(node) in compared else set())
             elif isinstance(node, ast.Call):
-                found.add(ast.unparse(node.func).rpartition(".")[2])
+                found.add(_last_name(node.func))
     return found
 
 
+def _last_name(node: ast.expr) -> str:
+    """Return the name that an expression ends with: `c` for `c`, `b.c` and `a[0].c`."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
+
+
 @functools.cache
-def _texts() -> list[tuple[Path, str]]:
-    """Return every text of the package except docstrings."""
-    found: list[tuple[Path, str]] = []
+def _texts() -> dict[str, list[str]]:
+    """Return the texts of the package, docstrings excepted, by the words in them."""
+    found: dict[str, list[str]] = defaultdict(list)
     for path, tree in _parsed().items():
         documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        found += [
-            (path, node.value)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented
-        ]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
+                for word in set(re.findall(r"\w+", node.value)):
+                    found[word].append(f"{path.name}: {node.value}")
     return found

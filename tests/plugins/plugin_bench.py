@@ -195,6 +195,9 @@ class NoAttachments:
     def keep(self, data: bytes, *, media_type: str, name: str | None = None, shown: bool = False) -> Any:
         raise AssertionError("nothing is kept here")
 
+    def add_text(self, text: str) -> None:
+        raise AssertionError("nothing is kept here")
+
     async def read(self, digest: str) -> bytes | None:
         return None
 

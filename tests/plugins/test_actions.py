@@ -24,7 +24,7 @@ from standfast.errors import (
     UnknownSession,
 )
 from standfast.model.task import TaskRecord, TaskState
-from standfast.plugins.actions import PluginActionContext, PluginActionDef, action
+from standfast.plugins.actions import ActionMark, PluginActionContext, PluginActionDef, action, make_action
 from standfast.plugins.hook import hook
 from standfast.plugins.plugin import Plugin
 from standfast.plugins.registrar import PluginRegistrar
@@ -460,3 +460,22 @@ def test_a_command_is_refused_while_a_turn_waits(memory: Place) -> None:
             assert (await session.plugins.invoke("board.status"))["items"] == []
 
     asyncio.run(main())
+
+
+def test_the_contract_of_an_action_is_made_once_for_all_sessions() -> None:
+    """Ours: every session registers its plugins anew, and their actions are the same."""
+
+    class Adder(Plugin):
+        id = "adder"
+
+        @action
+        async def add(self, ctx: PluginActionContext, args: Wanted) -> str:
+            """Add a text."""
+            return args.text
+
+    first, second = (
+        make_action("adder", Adder().add, ActionMark(None, "query", "optional")) for _ in range(2)
+    )
+    assert first.definition is second.definition
+    assert first.handler != second.handler
+    assert (first.takes, first.gives) == (Wanted, str)

@@ -57,6 +57,7 @@ from standfast.providers.http.deadlines import Deadlines
 from standfast.providers.http.endpoint import Secret
 from standfast.providers.vendors import VENDORS, status_of
 from standfast.testing.servers.http_server import Fault, ModelServer, ServedReply
+from standfast.testing.stored_bytes import stored_bytes
 
 pytestmark = pytest.mark.slow
 
@@ -108,12 +109,6 @@ def all_of(objects: list[object]) -> str:
         inside = getattr(one, "__dict__", {})
         said += [repr(inside), pprint.pformat(inside), json.dumps(inside, default=str, skipkeys=True)]
     return "\n".join(said)
-
-
-def files_in(folder: Path) -> Iterator[tuple[str, bytes]]:
-    for file in sorted(folder.rglob("*")):
-        if file.is_file():
-            yield file.name, file.read_bytes()
 
 
 async def _at_once(seconds: float) -> None:
@@ -235,14 +230,14 @@ def test_nothing_that_a_turn_leaves_behind_has_the_key(
                 for session_id in ("finished", "failed-twice", "refused", "cut-off"):
                     await turn(agent, runtime, session_id)
                 written.append(all_of([runtime, agent, model, inner, *traces.records]))
-                open_files = list(files_in(tmp_path))
+                open_files = stored_bytes(tmp_path)
             await model.close()
         assert len(server.requests) == len(script)
         written.extend([repr(open_files), caplog.text])
 
     run(play)
-    everything = "\n".join(written).encode() + b"".join(data for _, data in files_in(tmp_path))
-    assert {name for name, _ in files_in(tmp_path)} >= {"standfast.db", "calls.jsonl"}
+    everything = "\n".join(written).encode() + stored_bytes(tmp_path)
+    assert {file.name for file in tmp_path.rglob("*")} >= {"standfast.db", "calls.jsonl"}
     assert everything.count(MARKER.encode()) > 10, "the search looks where things are written"
     assert everything.count(b"no such key: [key]") > 10
     assert not found_in(everything, planting.key)
@@ -336,7 +331,7 @@ def test_headers_of_ones_own_are_sent_and_not_written_down(tmp_path: Path) -> No
             async with Runtime(tmp_path / "standfast.db") as runtime:
                 session = await runtime.session("s", agent=agent)
                 assert own not in repr([await session.turn("Hi"), agent, session, runtime, model])
-                assert own.encode() not in b"".join(data for _, data in files_in(tmp_path))
+                assert own.encode() not in stored_bytes(tmp_path)
             await model.close()
         assert server.requests[0].headers["x-own"] == own
 
@@ -434,6 +429,6 @@ def test_no_command_shows_the_key(
     said = "\n".join(written)
     assert said.count("no such key: [key]") >= 3
     assert "Hello." in said
-    stored = b"".join(data for _, data in files_in(tmp_path))
+    stored = stored_bytes(tmp_path)
     assert MARKER.encode() in stored
     assert not found_in(said.encode() + stored + caplog.text.encode(), planting.key)

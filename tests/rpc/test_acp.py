@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import interpreters
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -182,6 +183,7 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again(tmp_path: Path) ->
         assert editor.text() == "the tool said {'city': 'Oslo'} by ann"
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_an_editor_without_forms_shows_the_command_that_answers(tmp_path: Path) -> None:
     """Ours: the turn waits for the answer from the command line; the next prompt shows how it continued."""
@@ -284,7 +286,7 @@ def test_acpx_shows_a_question_that_the_command_line_answers(tmp_path: Path) -> 
     shown = done.stdout + done.stderr
     [command] = re.findall(r"`[^`]*?(approvals approve [^`]*)`", shown) or [shown]
     given = shlex.split(command.replace("{...}", '{"city": "Oslo"}'))
-    answered = subprocess.run(
+    answered = interpreters.run(
         [sys.executable, "-m", "standfast", *given], env=env, capture_output=True, text=True, timeout=60
     )
     assert "the tool said {'city': 'Oslo'}" in answered.stdout, answered.stdout + answered.stderr

@@ -8,12 +8,12 @@ import json
 import os
 import signal
 import stat
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import interpreters
 import pytest
 
 from standfast import Sandbox, tool
@@ -209,7 +209,7 @@ def test_over_stdio_every_request_is_answered_before_it_ends(tmp_path: Path) -> 
         {"jsonrpc": "2.0", "id": n, "method": "session.run", "params": {"code": "noisy()"}} for n in (1, 2)
     ]
     words = ["daemon", "--listen", "stdio", "--tools", str(tools), "--store", str(tmp_path / "data")]
-    done = subprocess.run(
+    done = interpreters.run(
         [sys.executable, "-m", "standfast", *words],
         input="".join(json.dumps(one) + "\n" for one in asked),
         capture_output=True,
@@ -241,7 +241,7 @@ def test_sigterm_ends_the_daemon_in_order(tmp_path: Path) -> None:
         return answer
 
     for number, status in ((signal.SIGKILL, -9), (signal.SIGTERM, 0)):
-        process = subprocess.Popen([sys.executable, "-m", "standfast", *words], env=dict(os.environ))
+        process = interpreters.Interpreter([sys.executable, "-m", "standfast", *words], env=dict(os.environ))
         assert asyncio.run(ask())["result"] == 2
         process.send_signal(number)
         assert process.wait(30) == status

@@ -73,7 +73,7 @@ def test_an_app_is_also_found_as_a_module_of_the_working_directory(
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("shop", "shop cannot be imported"),
+        ("no_shop", "no_shop cannot be imported"),
         (":agent", "does not name an app"),
         ("no_such_module_here:agent", "cannot be imported: ModuleNotFoundError"),
         ("no/such/file.py:agent", "there is no file"),

@@ -439,6 +439,7 @@ def test_a_plugin_that_blocks_while_it_says_what_it_remembers_stalls_no_other_se
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_turn_whose_plugin_never_says_what_it_remembers_ends_at_its_limit(
     memory: Place, snapshots: Any
 ) -> None:

@@ -192,6 +192,7 @@ def test_live_events_are_kept_for_a_while_and_no_longer(place: Place) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_cursor_of_another_process_leads_over_a_gap_to_the_nodes(place: Place) -> None:
     """Seed: live places are of one process; committed nodes are for ever."""
 

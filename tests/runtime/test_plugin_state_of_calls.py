@@ -151,6 +151,7 @@ finish("end")
 ```"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waits", [0.0, 0.2])
 def test_it_is_so_for_calls_of_code_whose_hooks_before_and_after_overlap(waits: float) -> None:
     """Bug: a ruling on one call was written with a change by the after-hook of another."""

@@ -106,6 +106,7 @@ def test_every_call_has_a_key_of_its_own(memory: Place) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_the_key_of_a_call_is_the_same_after_a_restart(place: Place) -> None:
     """Seed: hand it to the system you call."""
     keys: list[str] = []
@@ -134,6 +135,7 @@ def test_the_key_of_a_call_is_the_same_after_a_restart(place: Place) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_an_effect_that_is_not_idempotent_is_not_run_again(place: Place) -> None:
     """Seed: found without an outcome after a crash it settles as INTERRUPTED, which the model reads."""
     ran: list[str] = []
@@ -158,6 +160,7 @@ def test_an_effect_that_is_not_idempotent_is_not_run_again(place: Place) -> None
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_registered_contract_that_says_nothing_of_repeating_is_not_run_again(place: Place) -> None:
     """Bug: a contract made with `Capability` was idempotent whatever its side effect, and paid twice."""
     ran: list[str] = []
@@ -188,6 +191,7 @@ def test_a_registered_contract_that_says_nothing_of_repeating_is_not_run_again(p
     asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("approve", "outcome", "runs"), [(True, "charged", 2), (False, "INTERRUPTED", 1)])
 def test_a_tool_may_have_a_person_asked_whether_to_run_again(
     place: Place, approve: bool, outcome: str, runs: int

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import interpreters
 import pytest
 
 from standfast.testing.crash_points import CRASH_AT
@@ -30,7 +30,7 @@ VARIABLES = [
 
 def _process(home: Path, what: str, crash_at: int = 0) -> tuple[int, str]:
     environment = {**os.environ, CRASH_AT: str(crash_at)} if crash_at else {**os.environ}
-    ran = subprocess.run(
+    ran = interpreters.run(
         [sys.executable, str(PROGRAM), str(home), what],
         capture_output=True,
         text=True,

@@ -514,6 +514,7 @@ def test_a_tool_is_resolved_when_it_is_needed_and_once(memory: Place) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("availability", [ToolAvailability.SHOWCASED, ToolAvailability.CALLABLE])
 def test_ten_thousand_tools_cost_a_second_turn_nothing(memory: Place, availability: ToolAvailability) -> None:

@@ -407,6 +407,83 @@ def test_a_cell_has_its_variables_before_and_after_it(place: Place) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("keep", [None, 3600], ids=["without journals", "with journals"])
+def test_a_run_of_a_sandbox_has_its_variables_before_and_after_it(tmp_path: Path, keep: int | None) -> None:
+    """Ours: a run without a model, also one that failed or changed nothing, and with no journal kept."""
+    options: dict[str, Any] = {} if keep is None else {"keep_journals": keep}
+    with BlockingSandbox(data_dir=tmp_path, **options) as box:
+        for code in ("a = 1", "b = a + 1\na = 5", "a", "c = 7\n1 / 0", "while True: pass"):
+            box.run(code, session="s", limits={"cpu_ms": 200})
+
+    async def main() -> None:
+        async with Runtime(tmp_path / "standfast.db") as runtime:
+            session = runtime.session_handle("s")
+            seen = []
+            for turn in await session.turns():
+                around = await session.cell_variables(turn.turn_id, 1)
+                assert around.before is not None
+                assert around.after is not None
+                seen.append([{one.name: one.text for one in side} for side in (around.before, around.after)])
+            two = {"a": "5", "b": "2"}
+            three = {**two, "c": "7"}
+            assert seen == [[{}, {"a": "1"}], [{"a": "1"}, two], [two, two], [two, three], [three, three]]
+
+    asyncio.run(main())
+
+
+def test_a_waiting_run_of_a_sandbox_has_its_variables_before_it(tmp_path: Path) -> None:
+    """Ours: the variables after a run that waits are not known yet."""
+
+    @tool(approval="manual")
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    with BlockingSandbox(tools=[pay], data_dir=tmp_path) as box:
+        box.run("a = 1", session="s")
+        assert box.run("b = pay()", session="s").status == "waiting_for_approval"
+
+    async def main() -> None:
+        async with Runtime(tmp_path / "standfast.db") as runtime:
+            session = runtime.session_handle("s")
+            turn = (await session.turns())[-1]
+            around = await session.cell_variables(turn.turn_id, 1)
+            assert [one.name for one in around.before or ()] == ["a"]
+            assert around.after is None
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("keep", [0, 3600], ids=["without journals", "with journals"])
+def test_cells_of_a_waiting_turn_have_the_variables_that_are_kept(place: Place, keep: int) -> None:
+    """Bug: without journals of ended turns, the variables of an unfinished turn raised `InternalError`."""
+
+    @tool(approval="manual")
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    cells = [CODE.format(code) for code in ("z = 0", "a = z + 1", "b = a + 1", "c = pay()")]
+    coder = agent_of(cells[0], "end", *cells[1:], name="coder", tools=[pay], protocol=CodeProtocol())
+
+    async def main() -> None:
+        async with place.runtime(keep_journals=keep) as runtime:
+            session, _ = await ended_turn(runtime, coder)
+            waiting = (await session.turn("more")).turn_id
+            seen = []
+            for call_id, known in (await session.call_history(waiting)).items():
+                if known.call.name != "run_code":
+                    continue
+                around = await session.cell_variables(waiting, call_id)
+                sides = (around.before, around.after)
+                seen.append([None if side is None else {one.name for one in side} for side in sides])
+            z, a, b = {"z"}, {"z", "a"}, {"z", "a", "b"}
+            kept = [[z, a], [a, b], [b, None]] if keep else [[z, None], [None, None], [None, None]]
+            assert seen == kept
+
+    asyncio.run(main())
+
+
 def test_runs_of_a_sandbox_have_a_journal_and_spans_if_they_are_kept(tmp_path: Path) -> None:
     """Ours: a session without a model has the waterfall and the steps of its runs, too."""
 

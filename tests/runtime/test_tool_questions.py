@@ -10,8 +10,12 @@ from stand_ins import Place, go_on
 
 from standfast import Agent, AskPerson, RunContext, Runtime, Sandbox, tool
 from standfast.errors import InvalidArgument
+from standfast.model.directive import ShortCircuitTool
 from standfast.model.events import ToolReported
 from standfast.model.message import AttachmentPart, ToolMessage
+from standfast.plugins.contexts import ToolResultHookContext
+from standfast.plugins.hook import hook
+from standfast.plugins.plugin import Plugin
 from standfast.providers.scripted import ScriptedModel
 from standfast.runtime.result import WaitingTurn
 
@@ -154,6 +158,44 @@ def test_a_tool_reports_its_progress_and_shows_an_image() -> None:
     assert (event.kind, event.body) == ("progress", {"done": 1})
     shown = [part for part in requests[-1].messages[-1].content if isinstance(part, AttachmentPart)]
     assert [part.media_type for part in shown] == ["image/png"]
+
+
+def test_a_tool_says_more_to_the_model_than_its_value() -> None:
+    """Ours: texts beside a value are read after it; a failure, or a plugin's own result, has none of them."""
+    seen: list[Any] = []
+
+    class Watching(ScriptedModel):
+        def stream(self, request: Any) -> Any:
+            seen.append([one.shown for one in request.messages if isinstance(one, ToolMessage)])
+            return super().stream(request)
+
+    @tool
+    def look(ctx: RunContext[None], how: str) -> dict[str, int]:
+        ctx.attachments.add_text("the door is open \ud800")
+        if how == "badly":
+            raise ValueError("too dark")
+        return {"doors": 1}
+
+    class Judge(Plugin):
+        id = "judge"
+
+        @hook
+        async def after_tool_call(self, ctx: ToolResultHookContext) -> ShortCircuitTool | None:
+            if ctx.arguments["how"] == "again":
+                return ShortCircuitTool(value="replaced")
+            if ctx.arguments["how"] == "closely":
+                ctx.attachments.add_text("and the window")
+            return None
+
+    def turn(*plugins: Plugin) -> list[str | None]:
+        asked = [{"name": "look", "arguments": {"how": how}} for how in ("once", "badly", "again", "closely")]
+        model = Watching([{"tool_calls": asked}, "done"])
+        assert Agent(model, tools=[look], plugins=plugins).run_sync("go").output == "done"
+        return list(seen[-1])
+
+    text = '{"doors":1}\n\nthe door is open ?'
+    assert turn() == [text, None, text, text]
+    assert turn(Judge()) == [text, None, None, f"{text}\nand the window"]
 
 
 def test_a_question_stops_a_run_of_the_sandbox_until_it_is_answered() -> None:

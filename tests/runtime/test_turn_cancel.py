@@ -45,6 +45,7 @@ def test_a_turn_cancelled_while_the_model_streams_retracts_what_was_shown(place:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_turn_cancelled_while_an_async_tool_runs_ends_the_tool(place: Place) -> None:
     """Seed: it ends tools within their grace; every call has a result, CANCELLED if need be."""
 

@@ -39,9 +39,9 @@ class Writers:
         self.gate = home / "ledger.hang"
         self.ledger.touch()
 
-    def start(self, name: str, count: int = 1, **env: object) -> Any:
+    def start(self, name: str, count: int = 1, *, fresh: bool = False, **env: object) -> Any:
         told = {key: str(value) for key, value in env.items()}
-        writer = self._child(WRITERS, self.database, self.ledger, name, count, env=told)
+        writer = self._child(WRITERS, self.database, self.ledger, name, count, env=told, fresh=fresh)
         assert writer.line() == "ready"
         return writer
 
@@ -142,7 +142,7 @@ def test_a_dead_owner_is_succeeded_at_once(writers: Writers) -> None:
 def test_a_dead_owner_that_is_not_reaped_is_succeeded_at_once(writers: Writers) -> None:
     """Ours: SPEC §7; in a container whose first process reaps nothing, the dead stay in the process table."""
     writers.gate.touch()
-    owner = writers.start("owner")
+    owner = writers.start("owner", fresh=True)
     _go(owner)
     _until(lambda: len(writers.lines()) == 1)
     os.kill(owner.process.pid, signal.SIGKILL)
@@ -317,6 +317,7 @@ def resident():
         return int(file.read().split()[1]) * 4096
 
 async def main():
+    count = int(sys.argv[2])
     agent = Agent(ScriptedModel(["one", "two"], strict=False))
     async with Runtime(sys.argv[1]) as runtime:
         async def one(number):
@@ -324,13 +325,13 @@ async def main():
             return (await session.turn("hello")).output, session
         first = [await one(number) for number in range(-64, 0)]
         before = resident()
-        opened = [await one(number) for number in range(1000)]
+        opened = [await one(number) for number in range(count)]
         grown = resident() - before
         again = await asyncio.gather(*(session.turn("again") for _, session in opened))
         print(json.dumps({
             "first": sorted({output for output, _ in opened}),
             "again": sorted({result.output for result in again}),
-            "bytes_each": grown / 1000,
+            "bytes_each": grown / count,
         }))
 
 asyncio.run(main())
@@ -338,9 +339,11 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-def test_a_thousand_idle_sessions_take_little_room_and_still_work(child: Start, tmp_path: Path) -> None:
+def test_a_thousand_idle_sessions_take_little_room_and_still_work(
+    child: Start, tmp_path: Path, load: Callable[[int, int], int]
+) -> None:
     """Ours: `bench/turns.py` measures the memory; this test only excludes absurd values."""
-    said = json.loads(child(IDLE, tmp_path / "standfast.db").output(timeout=60))
+    said = json.loads(child(IDLE, tmp_path / "standfast.db", load(1000, 400)).output(timeout=60))
     assert (said["first"], said["again"]) == (["one"], ["two"])
     print(f"{said['bytes_each']:.0f} bytes for each idle session")
     assert said["bytes_each"] < 20_000

@@ -228,7 +228,7 @@ def _flip(path: Path, table: str, column: str, where: str) -> None:
 
 @pytest.mark.slow
 def test_no_flipped_byte_of_the_file_changes_what_is_read(
-    full_of_records: tuple[Path, Facts], tmp_path: Path
+    full_of_records: tuple[Path, Facts], tmp_path: Path, sampled: Callable[[int], slice]
 ) -> None:
     """Ours: whatever the place, also where SQLite keeps its own books: the same answer, or an error."""
     original, _ = full_of_records
@@ -241,7 +241,7 @@ def test_no_flipped_byte_of_the_file_changes_what_is_read(
 
     expected = asyncio.run(read(original))
     refused = 0
-    for number, offset in enumerate(range(0, len(whole), 331)):
+    for number, offset in enumerate(range(0, len(whole), 331)[sampled(4)]):
         path = tmp_path / f"{number}.db"
         path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 0x10]) + whole[offset + 1 :])
         try:

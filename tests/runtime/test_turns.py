@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from stand_ins import (
     until,
 )
 
-from standfast import Agent, TurnStopped, UsageLimits, tool
+from standfast import Agent, Runtime, TurnStopped, UsageLimits, tool
 from standfast.errors import (
     IdempotencyConflict,
     InvalidArgument,
@@ -194,6 +195,32 @@ def test_a_runtime_closed_during_a_turn_says_so_and_the_next_one_resumes_it(plac
     asyncio.run(main())
 
 
+def test_a_turn_that_recovery_ended_before_it_is_resumed_is_not_begun_again(place: Place) -> None:
+    """Bug: `await session.resume() or session.turn(...)` began a second turn if recovery had been faster."""
+
+    async def main() -> None:
+        model = HeldModel("again", "next")
+        async with place.runtime() as first:
+            session = await first.session("s", agent=Agent(model))
+            turn = session.turn("hi")
+            waiter = asyncio.ensure_future(turn.settled())
+            await model.started.wait()
+            await first.close()
+            with pytest.raises(RuntimeClosed):
+                await waiter
+        async with place.runtime() as second:
+            session = await second.session("s", agent=Agent(model))
+            await session.follow(turn.turn_id).settled()
+            result = await (await session.resume() or session.turn("hi"))
+            assert (result.turn_id, result.output) == (turn.turn_id, "again")
+            assert await session.resume() is None
+            session = await second.session("s", agent=Agent(model))
+            assert (await session.turn("more")).output == "next"
+            assert await session.resume() is None
+
+    asyncio.run(main())
+
+
 def test_an_interrupted_turn_comes_before_a_new_one(place: Place) -> None:
     """Ours: a turn that was left unfinished comes first, whichever process left it."""
 
@@ -290,6 +317,38 @@ def test_a_runtime_is_opened_once(memory: Place) -> None:
         async with memory.runtime() as runtime:
             with pytest.raises(InvalidArgument, match="open already"):
                 await runtime.__aenter__()
+
+    asyncio.run(main())
+
+
+def test_tasks_that_enter_a_runtime_while_it_opens_wait_for_that(tmp_path: Path) -> None:
+    """Bug: all tasks but the first were refused, although the runtime was not open yet."""
+
+    async def main() -> None:
+        runtime = Runtime(tmp_path / "standfast.db")
+        entered = await asyncio.gather(*(runtime.__aenter__() for _ in range(5)))
+        assert entered == [runtime] * 5
+        assert await runtime.sessions() == []
+        with pytest.raises(InvalidArgument, match="open already"):
+            await runtime.__aenter__()
+        await runtime.close()
+
+    asyncio.run(main())
+
+
+def test_an_opening_that_is_cancelled_leaves_the_runtime_closed(tmp_path: Path) -> None:
+    """Ours: the next task that waits for it opens it."""
+
+    async def main() -> None:
+        runtime = Runtime(tmp_path / "standfast.db")
+        first, second = (asyncio.create_task(runtime.__aenter__()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert await second is runtime
+        assert await runtime.sessions() == []
+        await runtime.close()
 
     asyncio.run(main())
 

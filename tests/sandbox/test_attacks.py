@@ -114,7 +114,7 @@ ATTACKS: list[tuple[str, str, set[str]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "code", "expected"), ATTACKS, ids=[row[0] for row in ATTACKS])
 def test_an_attack_on_resources_ends_in_time_and_leaves_the_session_usable(

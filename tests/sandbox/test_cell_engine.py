@@ -112,7 +112,7 @@ def test_an_engine_is_what_the_port_asks_for(engine: MontyCells) -> None:
 def test_a_plain_call_pauses_the_cell_and_its_answer_ends_it(cell: Open) -> None:
     """Seed: calls inside code go through the same handling as any other call."""
     run = cell("y = add(1, b=2)\ny + 1")
-    assert run.start() == CellPause((CellCall(number=1, name="add", args=[1], kwargs={"b": 2}),))
+    assert run.start() == CellPause((CellCall(number=1, name="add", args=[1], kwargs={"b": 2}, line=1),))
     end = ended(run.answer(1, value(3)))
     assert (end.result, end.error, end.calls_made) == (4, None, 1)
 
@@ -246,9 +246,9 @@ def test_a_function_that_there_is_not_is_an_unknown_tool(cell: Open) -> None:
 def test_sleeping_is_a_call(cell: Open) -> None:
     """Seed: a sleep is a durable timer, not a blocked process."""
     run = cell("import asyncio, time\ntime.sleep(2)\nawait asyncio.sleep(0.5)\n'slept'")
-    assert run.start() == CellPause((CellCall(number=1, name="sleep", kwargs={"seconds": 2.0}),))
+    assert run.start() == CellPause((CellCall(number=1, name="sleep", kwargs={"seconds": 2.0}, line=2),))
     assert run.answer(1, CallAnswer()) == CellPause(
-        (CellCall(number=2, name="sleep", kwargs={"seconds": 0.5}),)
+        (CellCall(number=2, name="sleep", kwargs={"seconds": 0.5}, line=3),)
     )
     assert ended(run.answer(2, CallAnswer())).result == "slept"
 
@@ -279,7 +279,7 @@ def test_a_call_answered_on_the_spot_has_no_number(cell: Open) -> None:
     now = lambda call: value(call.args[0] * 10) if call.name == "now_or_never" else None  # noqa: E731
     code = "xs = [now_or_never(n) for n in range(5)]\nadd(sum(xs))"
     run = cell(code, answer_now=now, limits={"max_external_calls": 1})
-    assert run.start() == CellPause((CellCall(number=1, name="add", args=[100]),))
+    assert run.start() == CellPause((CellCall(number=1, name="add", args=[100], line=2),))
     assert ended(run.answer(1, value(1))).calls_made == 1
 
 

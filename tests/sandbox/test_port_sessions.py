@@ -703,7 +703,7 @@ def test_a_session_that_another_build_has_stored_is_refused_until_it_is_reset(
         upgraded.setattr(cpython_state, "VERSION", "another")
         upgraded.setattr(quickjs_state, "build_id", lambda: bytes(16))
         for state in (monty_state, quickjs_state):
-            state.decode_state.cached.cache_clear()  # another process has decoded nothing yet
+            state.decode_state.known.clear()  # another process has decoded nothing yet
         with BlockingSandbox(**stored.options) as other:
             refused = other.run(stored.texts.read, session="s")
             assert refused.error is not None

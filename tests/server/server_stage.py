@@ -17,6 +17,10 @@ from typing import Any, TypeVar
 
 import httpx2
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "running"))
+
+import interpreters
+
 from standfast import Agent, AskPerson, CompleteLater, JsonlTrace, RunContext, Runtime, Sandbox, tool
 from standfast.model.message import ToolMessage, UserMessage, text_of
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, RequestedCall, TextArrived
@@ -231,7 +235,7 @@ class ServerProcess:
             "20",
             *self._options,
         ]
-        self.process = subprocess.Popen(
+        self.process = interpreters.Interpreter(
             [sys.executable, "-m", "standfast", *words],
             stdout=subprocess.PIPE,
             text=True,
@@ -242,7 +246,7 @@ class ServerProcess:
 
     def token(self) -> str:
         words = ["tokens", "create", "--scope", "admin", "--data-dir", str(self.home)]
-        made = subprocess.run(
+        made = interpreters.run(
             [sys.executable, "-m", "standfast", *words], capture_output=True, text=True, check=True
         )
         return made.stdout.strip()

@@ -314,6 +314,23 @@ def test_code_runs_is_checked_and_is_snapshotted(client: httpx2.Client) -> None:
     assert wrong["error"]["code"] == "SYNTAX_ERROR"
 
 
+@pytest.mark.slow
+def test_a_session_of_code_is_forked_at_a_node(client: httpx2.Client) -> None:
+    """Bug: only the end of a session without a model could be forked, unlike in `Runtime.fork`."""
+    for code in ("y = 1", "y = 2"):
+        client.post("/v1/runs", json={"code": code, "session_id": "runs"}).raise_for_status()
+    first = client.get("/v1/sessions/runs/turns").json()[0]["turn_id"]
+    for body, value in (({"session_id": "runs-1", "at": f"{first}.1"}, 1), ({"session_id": "runs-2"}, 2)):
+        head = client.post("/v1/sessions/runs/fork", json=body).json()
+        assert head["forked_from"] == "runs"
+        ran = client.post("/v1/runs", json={"code": "y", "session_id": body["session_id"]}).json()
+        assert ran["result"] == value
+    again = client.post("/v1/sessions/runs/fork", json={"session_id": "runs-1"})
+    assert (again.status_code, again.json()["code"]) == (409, "SESSION_EXISTS")
+    within = client.post("/v1/sessions/runs/fork", json={"session_id": "no", "at": first, "input": 1})
+    assert (within.status_code, within.json()["code"]) == (422, "INVALID_ARGUMENT")
+
+
 def test_tasks_monitors_and_triggers_are_managed(client: httpx2.Client, session: str) -> None:
     """Seed: the API covers tasks, monitors and triggers."""
     name = session.rpartition("/")[2]

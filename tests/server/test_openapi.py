@@ -85,7 +85,7 @@ OPERATIONS = [
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=" ".join)
 def test_schemathesis_finds_no_violation(operation: tuple[str, str], stage: ServerStage) -> None:
     """Seed: `schemathesis` finds no violation of the OpenAPI document.

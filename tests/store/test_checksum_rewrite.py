@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import interpreters
 import pytest
 from page_damage import COMPONENTS, flipped, open_database, pages_of, rows_of
 
@@ -278,7 +279,7 @@ def _dies(path: Path, number: int) -> bool:
         "from standfast.store.sqlite.maintenance import rewrite_checksums\n"
         "disk = MortalDisk(int(sys.argv[2])); rewrite_checksums(Path(sys.argv[1])); assert disk"
     )
-    ran = subprocess.run([sys.executable, "-c", script, str(path), str(number)], cwd=Path(__file__).parent)
+    ran = interpreters.run([sys.executable, "-c", script, str(path), str(number)], cwd=Path(__file__).parent)
     assert ran.returncode in (0, -signal.SIGKILL)
     return ran.returncode != 0
 

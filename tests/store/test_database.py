@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
+import interpreters
 import pytest
 
 from standfast.errors import InvalidArgument, RecordCorrupt, StoreError, StoreUnavailable
@@ -56,7 +57,7 @@ def child(script: str, *arguments: object) -> subprocess.Popen[str]:
     """Another process that runs *script* after the prelude."""
     source = _PRELUDE + textwrap.dedent(script)
     command = [sys.executable, "-c", source, *map(str, arguments)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return interpreters.Interpreter(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def outputs(script: str, count: int, *arguments: object) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 from standfast.errors import SessionBusy
 from standfast.ports.session_store import Begun
 from standfast.store.memory_sessions import MemorySessionStore
+from standfast.testing.session_store_journals import keep_turn
 from standfast.testing.session_values import (
     a_commit,
     a_head,
@@ -80,3 +81,17 @@ def test_a_session_that_waits_is_small() -> None:
     finally:
         tracemalloc.stop()
     assert used / count < 2_000
+
+
+def test_the_journals_of_the_turns_that_ended_last_are_kept() -> None:
+    """Ours: a journal repeats its turn's nodes, and a program that runs for long must not fill its memory."""
+
+    async def main() -> None:
+        store = MemorySessionStore()
+        await store.open_session(a_head("s1"))
+        for number in range(1_002):
+            await keep_turn(store, f"t{number}")
+        kept = [await store.turn_journal(f"t{number}") is not None for number in range(1_002)]
+        assert kept == [False] * 2 + [True] * 1_000
+
+    asyncio.run(main())

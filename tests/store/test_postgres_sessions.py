@@ -31,9 +31,10 @@ from standfast.model.session import TurnState
 from standfast.ports.session_store import WORK, JournalEntry, Work
 from standfast.store.postgres import connection
 from standfast.store.postgres.connection import Transaction, connect
-from standfast.store.postgres.database import PostgresDatabase, _Attempts
+from standfast.store.postgres.database import PostgresDatabase
 from standfast.store.postgres.installation import examine, snapshot_key
 from standfast.store.postgres.sessions import PostgresSessionStore
+from standfast.store.postgres.writer import Attempts
 from standfast.testing.postgres_server import PostgresServer
 from standfast.testing.session_values import (
     NOW,
@@ -440,7 +441,7 @@ def test_a_commit_that_died_with_the_server_is_not_taken_for_another_one() -> No
             assert other.execute(f"SELECT pg_xact_status('{number}')").fetchone() == ("committed",)
         database._group.disconnect()
         with pytest.raises(StoreUnavailable, match="outcome is unknown"):
-            database._group._was_committed(lost, _Attempts(30))
+            database._group._was_committed(lost, Attempts(30))
         database.close()
         raw.close()
 
@@ -450,7 +451,7 @@ def test_a_server_that_stays_away_is_a_typed_error(postgres: PostgresServer, pro
 
     async def run() -> None:
         url = postgres.new_url().replace(str(postgres.port), str(proxy.port))
-        async with opened(url, retry_s=0.2) as store:
+        async with opened(url, retry_s=2) as store:  # a busy machine may take a second to connect
             await store.open_session(a_head())
             proxy.close()
             query(
@@ -734,3 +735,36 @@ def test_a_turn_that_its_owner_left_is_offered(postgres: PostgresServer) -> None
 def test_programs_of_postgresql_are_found(postgres: PostgresServer) -> None:
     """Ours: tests start the server themselves."""
     assert Path(postgres.directory / "data" / "PG_VERSION").exists()
+
+
+def test_a_lost_connection_leaves_nothing_in_the_log(
+    postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bug: psycopg printed "error ignored terminating Pipeline" for every connection that was lost."""
+
+    def end_connections() -> None:
+        with psycopg.connect(postgres.url, autocommit=True) as other:
+            other.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = 'standfast' AND pid <> pg_backend_pid()"
+            )
+
+    async def work(store: PostgresSessionStore) -> None:
+        await store.open_session(a_head())
+        for number in range(3):
+            end_connections()
+            await store.put_input(an_input(f"i{number}"))
+            end_connections()
+            assert len(await store.inputs("s1")) == number + 1
+            end_connections()
+            assert (
+                await store._read(lambda db: (db.execute("SELECT 1").get, db.execute("SELECT 2").get))
+            ) == (1, 2)
+            lease = (await begin(store, f"t{number}")).lease
+            end_connections()
+            await store.save(lease, a_save(f"t{number}", an_entry("k")))
+            end_connections()
+            await store.commit(lease, a_commit(f"t{number}"))
+
+    on_a_store(postgres, work)
+    assert [record.getMessage() for record in caplog.records if record.name == "psycopg"] == []

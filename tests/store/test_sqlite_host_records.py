@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
+import interpreters
 import pytest
 
 from standfast.errors import RecordCorrupt
@@ -75,7 +76,7 @@ def start(script: str, path: Path) -> subprocess.Popen[str]:
     """Another process that runs *script* on the file; it says `ready` when it waits for a line."""
     source = _PRELUDE + textwrap.dedent(script)
     command = [sys.executable, "-c", source, str(path)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return interpreters.Interpreter(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def let_go(children: list[subprocess.Popen[str]]) -> None:

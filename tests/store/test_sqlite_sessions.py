@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import subprocess
 import sys
 import textwrap
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import interpreters
 import pytest
 
 from standfast.errors import LeaseLost, RecordCorrupt, SchemaTooNew, SessionNotFound, StoreUnavailable
@@ -86,7 +88,7 @@ def start(script: str, *arguments: object) -> subprocess.Popen[str]:
     """Another process that runs *script* after the prelude."""
     source = _PRELUDE + textwrap.dedent(script)
     command = [sys.executable, "-c", source, *map(str, arguments)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return interpreters.Interpreter(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def outputs(script: str, count: int, *arguments: object) -> list[str]:
@@ -613,7 +615,8 @@ def test_a_full_disk_is_an_error_and_writes_nothing(store: SqliteSessionStore) -
         large = a_save("t1", *(an_entry(f"k{n}", b"x" * 5_000) for n in range(10)))
         with pytest.raises(StoreUnavailable, match="full"):
             await store.save(begun.lease, large)
-        commit = a_commit("t1", entries=(said("x" * 50_000), replied()))
+        text = secrets.token_hex(50_000)  # it cannot be packed into the page that is there
+        commit = a_commit("t1", entries=(said(text), replied()))
         with pytest.raises(StoreUnavailable, match="full"):
             await store.commit(begun.lease, commit)
         head, record = await store.head("s1"), await store.turn("t1")

@@ -8,6 +8,7 @@ from typing import Any
 from standfast.model.capability import SettledCall
 from standfast.tools.dispatch import Arrived, Dispatcher
 from standfast.tools.registered_tool import Admission, Admitted
+from standfast.tools.settlement import settle_outcome
 
 
 def admit(dispatcher: Dispatcher, name: str, args: object, kwargs: object, *, call_id: int = 0) -> Admission:
@@ -28,4 +29,4 @@ def perform(dispatcher: Dispatcher, call: Admitted) -> SettledCall:
                 return settled
             continue
         if isinstance(message, Arrived):
-            return dispatcher.settle(message)
+            return settle_outcome(call, running.started, message.value, message.error)

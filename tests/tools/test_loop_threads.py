@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -50,6 +52,108 @@ def test_a_loop_is_used_again_only_if_nothing_has_waited_on_it() -> None:
             await threads.run(work)
             await until(kept[-1].is_closed)
         assert left[0].cancelled()
+        threads.close(wait_s=5)
+
+    asyncio.run(main())
+
+
+def test_the_first_step_is_one_of_a_running_task() -> None:
+    """Ours: `asyncio.timeout` and task groups remember the task that they were entered in."""
+
+    async def main() -> None:
+        threads = LoopThreads()
+
+        async def work() -> bool:
+            task, loop = asyncio.current_task(), asyncio.get_running_loop()
+            assert loop.is_running()
+            async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+                group.create_task(asyncio.sleep(0))
+            return asyncio.current_task() is task and asyncio.get_running_loop() is loop
+
+        async def overdue() -> None:
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(60)
+
+        assert await threads.run(work)
+        with pytest.raises(TimeoutError):
+            await threads.run(overdue)
+        threads.close(wait_s=5)
+
+    asyncio.run(main())
+
+
+def test_what_a_coroutine_left_on_its_loop_reaches_no_later_one() -> None:
+    """Ours: a loop is used again only if nothing is left on it."""
+    heard: list[str] = []
+
+    async def main() -> None:
+        threads, kept = LoopThreads(), []
+
+        def note(word: str) -> Callable[[], None]:
+            return lambda: heard.append(word)
+
+        async def leaves_a_callback() -> None:
+            kept.append(asyncio.get_running_loop())
+            kept[-1].call_soon(note("callback"))
+
+        async def leaves_a_timer() -> None:
+            kept.append(asyncio.get_running_loop())
+            kept[-1].call_later(0.02, note("timer"))
+
+        async def stops() -> str:
+            kept.append(asyncio.get_running_loop())
+            kept[-1].stop()
+            return "stopped"
+
+        async def closes() -> None:
+            asyncio.get_running_loop().close()
+
+        async def leaves_a_generator() -> None:
+            async def numbers() -> AsyncIterator[int]:
+                try:
+                    yield 1
+                finally:
+                    heard.append("generator")
+
+            kept.append(asyncio.get_running_loop())
+            async for _ in numbers():
+                break
+
+        async def waits() -> int:
+            await asyncio.sleep(0.05)
+            return 1
+
+        for work in (leaves_a_callback, leaves_a_timer, stops, leaves_a_generator):
+            assert await threads.run(work) in (None, "stopped")
+            await until(kept[-1].is_closed)
+            assert await threads.run(waits) == 1
+        with pytest.raises(RuntimeError, match="running"):
+            await threads.run(closes)
+        assert heard == ["callback", "generator"]
+        threads.close(wait_s=5)
+
+    asyncio.run(main())
+
+
+def test_an_idle_thread_keeps_nothing_of_its_last_coroutine() -> None:
+    """Ours: the context of a call refers to its whole turn."""
+
+    class Held:
+        """Something that a coroutine uses."""
+
+    async def main() -> None:
+        threads, held = LoopThreads(), Held()
+        seen = weakref.ref(held)
+
+        def work_with(one: Held) -> Callable[[], Any]:
+            async def work() -> bool:
+                return one is not None
+
+            return work
+
+        assert await threads.run(work_with(held))
+        del held
+        await until(lambda: gc.collect() >= 0 and seen() is None)
         threads.close(wait_s=5)
 
     asyncio.run(main())

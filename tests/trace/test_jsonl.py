@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import interpreters
 import pytest
 from trace_stand_ins import agent_of
 
@@ -63,7 +64,7 @@ def test_everything_is_in_the_file_when_the_turn_is_over(tmp_path: Path) -> None
 
 def _wrote(path: Path, max_bytes: int) -> list[TraceRecord]:
     writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(path), name, str(max_bytes)])
+        interpreters.Interpreter([sys.executable, "-c", WRITER, str(path), name, str(max_bytes)])
         for name in ("one", "two", "three")
     ]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]

@@ -35,6 +35,28 @@ def test_a_request_appears_by_itself_and_the_title_counts_it(stage: Workbench, p
     expect(page.locator("#turns")).to_contain_text("refunded A1 1")
 
 
+def test_the_inbox_shows_a_request_that_was_just_made(stage: Workbench, page: Page) -> None:
+    """Bug: the page showed requests as of half a second ago, so keys pressed on it at once found none."""
+    for number in range(3):
+        assert page.request.get(f"{stage.url}/approvals").ok
+        one = ask(stage, f"just-made-{number}", 1)
+        assert f"request-{one}" in page.request.get(f"{stage.url}/approvals").text()
+        stage.run(stage.runtime.deny(one))
+
+
+def test_the_title_counts_while_the_page_is_in_the_background(stage: Workbench, page: Page) -> None:
+    """Bug: htmx closes the streams of hidden pages, so the count stood still where only the title is seen."""
+    page.goto(f"{stage.url}/approvals")
+    expect(page).to_have_title("Approvals · Standfast")
+    page.evaluate(
+        "Object.defineProperty(document, 'hidden', {get: () => true});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    waits = stage.say("unseen", 'call refund {"order_id": "A1", "cents": 5}').waits
+    expect(page).to_have_title("(1) Approvals · Standfast")
+    stage.run(stage.runtime.deny(waits[0].wait_id))
+
+
 def test_the_call_and_what_led_to_it_are_shown_exactly(stage: Workbench, page: Page) -> None:
     """Ours: a person decides about the exact call, and can see the turn that asks."""
     one = ask(stage, "inbox-2", 1999)
@@ -71,12 +93,17 @@ def test_edited_arguments_show_a_diff_and_are_what_runs(stage: Workbench, page: 
 
 
 def test_edited_arguments_that_do_not_fit_are_refused(stage: Workbench, page: Page) -> None:
-    """Ours: the tool's contract holds for edited arguments, too; the request stays open."""
+    """Ours: the tool's contract holds for edited arguments, too; the request stays open.
+
+    Bug: the message was gone as soon as the diff of the arguments came.
+    """
     one = ask(stage, "inbox-4")
     page.goto(f"{stage.url}/approvals/{one}")
     page.get_by_text("Edit the arguments").click()
     page.get_by_label("As JSON").fill('{"order_id": "A1", "cents": "many"}')
     page.get_by_role("button", name="Approve").click()
+    expect(page.locator("#toasts")).to_contain_text("do not fit")
+    expect(page.locator(".diff ins")).to_contain_text("many")
     expect(page.locator("#toasts")).to_contain_text("do not fit")
     expect(page.get_by_role("button", name="Approve")).to_be_visible()
     stage.run(stage.runtime.deny(one))

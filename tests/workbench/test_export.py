@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import interpreters
 import pytest
 from playwright.sync_api import Browser, expect
 from workbench_stage import PIXEL, Workbench
@@ -45,7 +46,7 @@ def test_the_command_writes_the_file(tmp_path: Path) -> None:
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "standfast", *words, "--data-dir", str(tmp_path)]
-        return subprocess.run(command, capture_output=True, text=True)
+        return interpreters.run(command, capture_output=True, text=True)
 
     assert run("chat", "--session", "s", "order A1").returncode == 0
     made = run("trace", "export", "s", "--html", "--out", str(tmp_path / "s.html"), "--json")

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import Page, expect
-from workbench_stage import Workbench
+from workbench_stage import Workbench, WorkbenchModel
+
+from standfast import Agent, tool
+from standfast.model.capability import ToolManifest
+from standfast.tools.tool_table import StaticTools
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +31,7 @@ def test_a_fork_from_a_message_is_drawn_and_compared(stage: Workbench, page: Pag
     page.get_by_role("button", name="Send", exact=True).click()
     expect(page.locator("#turns .turn")).to_have_count(3)
     page.get_by_role("link", name="Branches").click()
-    graph = page.locator(".graph svg")
+    graph = page.locator(".graph")
     expect(graph.locator("circle")).to_have_count(4)
     expect(graph.locator("circle.head")).to_have_count(2)
     expect(graph).to_contain_text("this session")
@@ -92,6 +99,69 @@ def test_the_plugins_of_a_session_are_listed_with_their_hooks(stage: Workbench, 
     expect(plugins.locator("tr").filter(has_text="plan")).to_contain_text("max_items = 50")
     hooks = page.get_by_label("Hooks").locator("tr").filter(has_text="prompt_contributor")
     expect(hooks).to_contain_text("early (+5) → late")
+
+
+def test_a_tool_that_is_added_appears_and_what_was_written_stays(stage: Workbench, page: Page) -> None:
+    """Ours: the catalog is live; it does not take away what a person types or has opened."""
+    page.goto(f"{stage.url}/tools")
+    known = page.locator("#agent-clerk details").filter(has_text="Look an order up")
+    known.locator("summary").click()
+    known.get_by_label("Try it with these arguments").fill('{"order_id": "typed"}')
+
+    @tool
+    def added() -> str:
+        """Come later."""
+        return "here"
+
+    registry = stage.app.state.agents["clerk"].registry
+    stage.loop.call_soon_threadsafe(lambda: registry.upsert("later", StaticTools([added.registered])))
+    expect(page.locator("#agent-clerk")).to_contain_text("Come later.")
+    expect(known.get_by_label("Try it with these arguments")).to_have_value('{"order_id": "typed"}')
+    stage.loop.call_soon_threadsafe(lambda: registry.remove("later"))
+    expect(page.locator("#agent-clerk")).not_to_contain_text("Come later.")
+    expect(known.get_by_label("Try it with these arguments")).to_have_value('{"order_id": "typed"}')
+
+
+class Remote(StaticTools):
+    """A source whose tools can change, or that cannot be reached."""
+
+    source = "remote"
+    revision = 1
+    is_down = False
+
+    def manifests(self) -> Sequence[ToolManifest]:
+        if self.is_down:
+            raise ConnectionError("no route to the server")
+        return super().manifests()
+
+    async def close(self) -> None:
+        pass
+
+
+def test_tools_of_a_connected_source_are_listed_and_a_broken_one_is_named(tmp_path: Path) -> None:
+    """Ours: an MCP server's tools are in the catalog before a turn uses them; one that is down says why."""
+    from server_stage import refund
+
+    remote = Remote([refund.registered])
+    agent = Agent(WorkbenchModel(), name="far", tools=[remote])
+    with (
+        Workbench(tmp_path, agents=[agent]) as stage,
+        stage.client() as client,
+    ):
+        assert "Refund an order" in client.get("/tools").text
+        remote.is_down, remote.revision = True, 2
+        shown = client.get("/tools")
+        assert shown.status_code == 200
+        assert "no route to the server" in shown.text
+
+
+def test_the_page_of_plugins_follows_its_session(stage: Workbench, page: Page) -> None:
+    """Ours: every view is live."""
+    stage.say("followed", "say hello", agent="planner")
+    page.goto(f"{stage.url}/sessions/followed/plugins")
+    expect(page.locator("#session-head")).to_contain_text("2 messages")
+    stage.say("followed", "say more", agent="planner")
+    expect(page.locator("#session-head")).to_contain_text("4 messages")
 
 
 def test_usage_is_shown_by_agent_model_and_session(stage: Workbench, page: Page) -> None:

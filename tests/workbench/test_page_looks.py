@@ -30,6 +30,16 @@ for number in ["A1", "A2", "A3"]:
     refund(number, found["cents"])
 print("refunded", total)
 total"""
+REPORT = """\
+def check(number):
+    found = order(number)
+    return found["cents"] if found["days_late"] > 3 else 0
+
+for number in range(20):
+    total += check(f"A{number}")
+late.append(order("B1")["id"])
+print("checked", total)
+total"""
 RTL = "say مرحبا! هذا **نص** من اليمين إلى اليسار مع `code` وسط الجملة."
 LONG = "say " + "Donaudampfschifffahrtsgesellschaftskapitän" * 6
 ANSWER = """say Order **A1** came six days late. I can
@@ -62,11 +72,13 @@ PAGES = {
     "plugins": "/sessions/planned/plugins",
     "decided": "/approvals?state=decided",
     "variables": "/sessions/variables",
+    "runs": "/sessions/nightly-report",
     "tools": "/tools",
     "usage": "/usage",
     "operations": "/operations",
     "grants": "/grants",
     "words": "/sessions/words",
+    "words-run": "/sessions/words-run",
     "empty": "/?q=nothing-has-this-name",
     "problem": "/sessions/nowhere",
 }
@@ -76,8 +88,10 @@ SIZES = [("light", 1440, 900), ("dark", 360, 780), ("dark", 1440, 900), ("light"
 @pytest.fixture(scope="module")
 def shown(stage: Workbench) -> Workbench:
     """A server with sessions of every kind."""
-    stage.say("words", RTL)
     stage.say("words", LONG)
+    stage.say("words", f'call order {{"order_id": "{"a long one, " * 20}"}}')
+    stage.say("words", RTL)
+    stage.run_code("words-run", f"order({'Donaudampfschifffahrt' * 8!r})")
     stage.say(
         "words",
         [
@@ -97,6 +111,8 @@ def shown(stage: Workbench) -> Workbench:
     stage.say("refund-loop", LOOP, agent="coder")
     stage.say("variables", 'found = order("A1")\ntotal = found["cents"]', agent="coder")
     stage.say("variables", 'found = order("A2")\ntotal += found["cents"]\nlast = order("A3")', agent="coder")
+    stage.run_code("nightly-report", "total = 0\nlate = []")
+    stage.run_code("nightly-report", REPORT)
     stage.say("planned", "say hello", agent="planner")
     stage.say("managed", 'call order {"order_id": "A1"}', agent="manager")
     for number, state in enumerate(("approve", "deny")):
@@ -131,7 +147,7 @@ def address(stage: Workbench, name: str) -> str:
     )
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_nothing_and_nothing_overflows(looking: Page, shown: Workbench, name: str) -> None:
     """Ours: axe-core reports no violations, light and dark, narrow and wide; no page scrolls sideways."""
@@ -152,7 +168,7 @@ def test_axe_finds_nothing_and_nothing_overflows(looking: Page, shown: Workbench
     if folder:
         looking.reload()
         looking.wait_for_timeout(400)
-        if name == "variables":
+        if name in ("variables", "runs"):
             looking.get_by_text("Calls and variables").last.click()
             expect(looking.locator("table.vars")).to_be_visible()
         Path(folder).mkdir(parents=True, exist_ok=True)

@@ -42,6 +42,8 @@ def attacked(stage: Workbench) -> Workbench:
         )
     lines = [f"print({payload!r})\nv{place} = {payload!r}" for place, payload in enumerate(PAYLOADS)]
     stage.say("code", "\n".join([*lines, f"order({PAYLOADS[0]!r})"]), agent="coder")
+    made = [f"order({payload!r})" for payload in PAYLOADS[:30]]
+    stage.run_code("runs", "\n".join([*lines, *made, f"raise ValueError({PAYLOADS[0]!r})"]))
     for payload in PAYLOADS:
         until = stage.runtime.now_ms() + 86_400_000
         stage.run(
@@ -97,6 +99,10 @@ ADDRESSES = [
     "/sessions/tools/turns/{turn}/calls/1",
     "/sessions/code/turns/{cell}/calls/1",
     "/sessions/code/turns/{cell}/prompt?call=2&whole=true",
+    "/sessions/runs",
+    "/sessions/runs/turns/{run}/calls/1",
+    "/sessions/runs/turns/{run}/waterfall",
+    "/sessions/words/compare?other=tools",
     "/sessions/words/plugins",
     "/grants",
     "/tools",
@@ -105,12 +111,12 @@ ADDRESSES = [
 ]
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_no_text_of_others_runs(attacked: Workbench, watched: Page, address: str) -> None:
     """Ours: 60 payloads in every field that a model, a tool, a file name or a person fills; none executes."""
-    turn, cell = (attacked.run(_first_turn(attacked, name)) for name in ("tools", "code"))
-    answer = watched.goto(f"{attacked.url}{address.format(turn=turn, cell=cell)}")
+    turn, cell, run = (attacked.run(_first_turn(attacked, name)) for name in ("tools", "code", "runs"))
+    answer = watched.goto(f"{attacked.url}{address.format(turn=turn, cell=cell, run=run)}")
     assert answer.status == 200
     for _ in range(8):
         watched.mouse.wheel(0, -100_000)
@@ -143,12 +149,16 @@ def test_what_streams_is_text_as_well(attacked: Workbench, watched: Page) -> Non
 
 
 def test_pages_ask_no_other_server(stage: Workbench, browser: Browser) -> None:
-    """Ours: the network log has requests to our own server only."""
+    """Ours: the network log of every view has requests to our own server only."""
     stage.say("net", "say ![x](https://example.org/x.png) [y](https://example.org)")
+    turn = f"/sessions/net/turns/{stage.run(_first_turn(stage, 'net'))}"
+    views = [f"/sessions/net{view}" for view in ("", "/branches", "/plugins", "/compare?other=net")]
+    views += [f"{turn}/{view}" for view in ("waterfall", "prompt", "journal")]
+    views += ["/", "/approvals", "/grants", "/tools", "/usage", "/operations", "/nowhere", "/signin"]
     asked: list[str] = []
     with stage.person(browser) as page:
         page.on("request", lambda request: asked.append(request.url))
-        for address in ("/", "/sessions/net", "/sessions/net/branches", "/approvals", "/nowhere"):
+        for address in views:
             page.goto(f"{stage.url}{address}")
             page.wait_for_timeout(100)
     assert asked
@@ -164,7 +174,7 @@ def test_scripts_are_small_and_the_policy_has_no_unsafe_word(stage: Workbench, p
     assert "unsafe" not in policy
     assert "default-src 'none'" in policy
     scripts = page.locator("script").evaluate_all("all => all.map(one => one.src)")
-    assert len(scripts) == 3
+    assert len(scripts) == 1
     assert all(scripts)
     sizes = [len(gzip.compress(page.request.get(url).body())) for url in scripts]
     assert sum(sizes) <= 40_000

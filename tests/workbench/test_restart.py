@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
+import interpreters
 import pytest
 from playwright.sync_api import Browser, expect
 
@@ -24,7 +24,7 @@ def test_a_page_continues_after_its_server_was_killed_in_the_middle_of_a_stream(
     server = ServerProcess(tmp_path)
     server.start()
     words = ["tokens", "link", "--scope", "admin", "--url", server.url, "--data-dir", str(tmp_path)]
-    link = subprocess.run(
+    link = interpreters.run(
         [sys.executable, "-m", "standfast", *words], capture_output=True, text=True, check=True
     )
     page = browser.new_page()

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from workbench_stage import PIXEL, Workbench
 
 from standfast import Attachment
@@ -196,8 +196,30 @@ def test_a_failed_action_says_why_and_keeps_what_was_written(stage: Workbench, p
     stage.say("blank", "say hello")
     page.goto(f"{stage.url}/sessions/blank")
     send(page, "   ")
-    expect(page.locator("#toasts")).to_contain_text("the input is blank")
+    expect(page.locator("#toasts")).to_contain_text("The input is blank")
     assert page.get_by_role("textbox", name="Message").input_value() == "   "
+    page.locator("#toasts").get_by_role("button", name="Close").click()
+    expect(page.locator("#toasts")).to_be_empty()
+
+
+def test_what_is_written_while_a_message_is_sent_stays(stage: Workbench, page: Page) -> None:
+    """Bug: the answer to a message emptied the field, also of the next message."""
+    stage.say("quick", "say hello")
+    page.goto(f"{stage.url}/sessions/quick")
+
+    def slow(route: Route) -> None:
+        answer = route.fetch()
+        page.get_by_role("textbox", name="Message").fill("the next one")
+        route.fulfill(response=answer)
+
+    page.route("**/say", slow)
+    send(page, "say one")
+    expect(page.locator("#turns .turn")).to_have_count(2)
+    page.wait_for_timeout(200)
+    expect(page.get_by_role("textbox", name="Message")).to_have_value("the next one")
+    page.unroute("**/say")
+    send(page, "say two")
+    expect(page.get_by_role("textbox", name="Message")).to_have_value("")
 
 
 def test_earlier_turns_load_when_the_reader_scrolls_to_them(stage: Workbench, page: Page) -> None:

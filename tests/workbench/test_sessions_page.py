@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import time
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from workbench_stage import Workbench
 
 pytestmark = pytest.mark.slow
@@ -92,5 +94,19 @@ def test_long_lists_come_in_pages(stage: Workbench, page: Page) -> None:
     expect(page.locator(".sessions .line")).to_have_count(40)
     page.get_by_role("link", name="Next").click()
     expect(page.locator(".sessions .line")).to_have_count(5)
-    page.get_by_role("link", name="Before").click()
+    page.get_by_role("link", name="Previous").click()
     expect(page.locator(".sessions .line")).to_have_count(40)
+
+
+def test_a_page_is_live_however_slowly_its_scripts_arrive(stage: Workbench, page: Page) -> None:
+    """Bug: htmx began before its extension for streams had arrived, and the page never changed."""
+    requests = itertools.count()
+
+    def delay(route: Route) -> None:
+        time.sleep(0.4 * next(requests))
+        route.continue_()
+
+    page.route("**/static/*.js*", delay)
+    page.goto(stage.url)
+    stage.say("came-later", "say hello")
+    expect(page.locator("#rows")).to_contain_text("came-later")

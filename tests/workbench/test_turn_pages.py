@@ -24,7 +24,7 @@ def test_the_waterfall_draws_the_spans_of_a_turn(stage: Workbench, page: Page) -
     spans = page.locator(".waterfall .span")
     expect(spans.filter(has_text="order()")).to_have_count(1)
     expect(page.locator(".waterfall")).to_contain_text("1.2k → 80 tokens")
-    expect(page.locator(".waterfall .bar.bad")).to_have_count(1)
+    expect(page.locator(".span .bar.bad")).to_have_count(1)
     before = spans.count()
     page.get_by_role("link", name="Failures").click()
     expect(spans.filter(has_text="order()")).to_have_count(1)
@@ -36,7 +36,7 @@ def test_a_wait_is_hatched_and_a_takeover_marked(stage: Workbench, page: Page) -
     waits = stage.say("waited", 'call refund {"order_id": "A1", "cents": 5}').waits
     stage.run(stage.runtime.session_handle("waited").approve(waits[0].wait_id))
     open_turn(page, stage, "waited", "waterfall")
-    expect(page.locator(".bar.wait")).to_have_count(1)
+    expect(page.locator(".span .bar.wait")).to_have_count(1)
 
 
 def test_the_journal_is_stepped_through(stage: Workbench, page: Page) -> None:
@@ -126,7 +126,7 @@ def test_a_cell_shows_its_calls_and_its_variables_before_and_after(stage: Workbe
         ["last–{'id': 'C3', 'cents': 1999, 'days_late': 6} dict"]
     )
     expect(rows.nth(0)).to_contain_text("1 int2 int")
-    expect(rows.locator("xpath=self::*[contains(@class, 'changed')]")).to_have_count(3)
+    expect(rows.locator("code.changed")).to_have_count(3)
     made = cell.locator("details.call")
     expect(made).to_have_count(2)
     made.first.locator("summary").click()
@@ -147,7 +147,7 @@ def test_a_turn_that_waits_is_drawn_up_to_now(stage: Workbench, page: Page) -> N
     stage.say("still-waits", 'call refund {"order_id": "A1", "cents": 5}')
     page.goto(f"{stage.url}/sessions/still-waits")
     page.locator("#current").get_by_role("link", name="waterfall").click()
-    expect(page.locator(".bar.wait")).to_have_count(1)
+    expect(page.locator(".span .bar.wait")).to_have_count(1)
     expect(page.locator(".waterfall")).to_contain_text("still waits")
 
 
@@ -160,7 +160,7 @@ def test_subagents_and_crashes_are_in_the_waterfall(stage: Workbench, page: Page
     crashed = stage.say("crashed", 'call refund {"order_id": "A1", "cents": 5}')
     stage.run(stage.runtime.session_handle("crashed").approve(crashed.waits[0].wait_id))
     open_turn(page, stage, "crashed", "waterfall")
-    expect(page.locator(".waterfall .bar.replayed")).not_to_have_count(0)
+    expect(page.locator(".span .bar.replayed")).not_to_have_count(0)
     expect(page.locator(".waterfall")).to_contain_text("taken over")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from standfast.model.call_history import CallHistory
 from standfast.model.events import (
     ModelCallStarted,
     ReplyReceived,
@@ -17,7 +18,16 @@ from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMes
 from standfast.model.outcome import Finished
 from standfast.model.session import Entry, Segment, SessionHead
 from standfast.workbench.branches import family_of, graph_rows
-from standfast.workbench.conversation import CallView, Replied, Said, items_of, place_calls
+from standfast.workbench.conversation import (
+    CallView,
+    CellView,
+    Replied,
+    Said,
+    cell_view,
+    items_of,
+    place_calls,
+)
+from standfast.workbench.conversation_html import Options, call_html
 from standfast.workbench.live_turn import LiveTurn
 from standfast.workbench.markdown import render_markdown
 from standfast.workbench.words import ago, cost, duration, one_line, tokens
@@ -29,7 +39,7 @@ def test_the_result_of_a_call_is_shown_with_the_call() -> None:
     said: list[tuple[str, Message]] = [
         ("t.0", UserMessage(content="look")),
         ("t.1", AssistantMessage(text="", tool_calls=(call,))),
-        ("t.2", ToolMessage(call_id=1, name="order", value={"cents": 5})),
+        ("t.2", ToolMessage(call_id=1, name="order", value={"cents": 5}, texts=("it is <late>",))),
     ]
     user, reply = items_of(said, "t", {})
     assert isinstance(user, Said)
@@ -37,6 +47,7 @@ def test_the_result_of_a_call_is_shown_with_the_call() -> None:
     (view,) = reply.calls
     assert isinstance(view, CallView)
     assert (view.state, view.value) == ("ok", {"cents": 5})
+    assert "it is &lt;late&gt;" in str(call_html(view, Options(session_id="s", now_ms=0), "t.1"))
 
 
 def test_a_call_is_placed_at_the_only_line_that_calls_its_name() -> None:
@@ -47,9 +58,58 @@ def test_a_call_is_placed_at_the_only_line_that_calls_its_name() -> None:
         CallView(call_id=2, name="refund", brief=""),
         CallView(call_id=3, name="gone", brief=""),
     ]
-    placed, loose = place_calls(code, made)
+    placed, loose, unsure = place_calls(code, made)
     assert {line: [one.name for one in calls] for line, calls in placed.items()} == {1: ["order"]}
-    assert [one.name for one in loose] == ["refund", "gone"]
+    assert [one.name for one in unsure] == ["refund", "gone"]
+    assert loose == ()
+
+
+def test_a_call_is_placed_at_the_line_that_the_engine_told() -> None:
+    """Ours: no structure is needed for it; a call of other code has no line; others are found as before."""
+    code = "if x:\n    f(x)\nelse:\n    f(y)\ng(1)"
+    lines = {1: 4, 2: 2, 3: 0, 4: None}
+    made = [CallView(call_id=one, name="f" if one < 4 else "g", brief="", line=lines[one]) for one in lines]
+    placed, loose, unsure = place_calls(code, made)
+    assert {line: [one.call_id for one in calls] for line, calls in placed.items()} == {
+        4: [1],
+        2: [2],
+        5: [4],
+    }
+    assert [one.call_id for one in loose] == [3]
+    assert unsure == ()
+
+
+def test_lines_are_counted_as_they_are_shown() -> None:
+    """Bug: code that begins with empty lines had its marks that many lines too low."""
+    call = ToolCall(call_id=1, name="run_code", arguments={"code": "\n\nf(1)\n1/0"})
+    report = {
+        "index": 1,
+        "calls": [{"call_id": 2, "name": "f", "line": 3}],
+        "error": {"code": "RUNTIME_ERROR", "message": "x", "span": {"line": 4, "column": 1}},
+    }
+    cell = cell_view(call, ToolMessage(call_id=1, name="run_code", value=report))
+    assert cell.lines == ("f(1)", "1/0")
+    assert list(cell.placed) == [1]
+    assert cell.bad_line == 2
+
+
+def test_each_cell_of_a_turn_has_its_own_calls_with_their_results() -> None:
+    """Ours: the journal has the results, the report what the tool told the model besides."""
+    cells = [ToolCall(call_id=one, name="run_code", arguments={"code": "f()"}) for one in (1, 3, 4)]
+    reports = [
+        {"index": 0, "calls": [{"call_id": 2, "name": "f", "line": 1, "texts": ["beside"]}]},
+        {"index": 1},
+        {"index": 2, "calls": [{"call_id": 5, "name": "f", "line": 1}]},
+    ]
+    said: list[tuple[str, Message]] = [("t.0", AssistantMessage(text="", tool_calls=tuple(cells)))]
+    for place, (cell, report) in enumerate(zip(cells, reports, strict=True), 1):
+        said.append((f"t.{place}", ToolMessage(call_id=cell.call_id, name="run_code", value=report)))
+    inner = ToolCall(call_id=2, name="f", parent=1, line=1)
+    (reply,) = items_of(said, "t", {}, made=[CallHistory(call=inner, value=7, settled=True)])
+    assert isinstance(reply, Replied)
+    views = [view for view in reply.calls if isinstance(view, CellView)]
+    shown = [[(one.value, one.texts) for one in view.placed.get(1, ())] for view in views]
+    assert shown == [[(7, ("beside",))], [], [(None, ())]]
 
 
 def test_a_live_turn_folds_its_events() -> None:

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "server"))
 
 from server_stage import ServerStage, refund
 
-from standfast import Agent, CapabilityLimits, Plugin, ToolError, hook, tool
+from standfast import Agent, CapabilityLimits, Plugin, RunResult, Sandbox, ToolError, hook, tool
 from standfast.model.limits import Usage
 from standfast.model.message import ToolMessage, UserMessage, text_of
 from standfast.plugins.shipped import Plan, Subagents
@@ -53,6 +53,12 @@ def order(order_id: str) -> dict[str, Any]:
     if order_id == "none":
         raise ToolError("ORDER_NOT_FOUND", f"there is no order {order_id}")
     return {"id": order_id, "cents": 1999, "days_late": 6}
+
+
+@tool(side_effect="none")
+def archive(order_ids: list[str], reason: str = "") -> int:
+    """Move every order that was delivered, paid and not complained about for a year into the archive."""
+    return len(order_ids)
 
 
 _TRIED: set[str] = set()
@@ -184,8 +190,9 @@ class Workbench(ServerStage):
             ),
             Agent(CodingModel(), name="coder", tools=[order, refund], protocol="code"),
             Agent(ManagerModel(), name="manager", plugins=[Subagents(agents=["clerk"])]),
-            Agent(self.model, name="planner", tools=[order], plugins=[Early(), Late(), Plan()]),
+            Agent(self.model, name="planner", tools=[order, archive], plugins=[Early(), Late(), Plan()]),
         ]
+        options.setdefault("sandbox", Sandbox(data_dir=home, tools=[order, refund], keep_journals=604_800))
         super().__init__(home, agents=agents, pages=PAGES, **options)
 
     def __enter__(self) -> Workbench:
@@ -200,6 +207,12 @@ class Workbench(ServerStage):
             return await session.turn(text)
 
         return self.run(work())
+
+    def run_code(self, session_id: str, code: str) -> RunResult:
+        """Run code in a session without a model, until it ends or waits."""
+        sandbox = self.app.state.sandbox
+        assert sandbox is not None
+        return self.run(sandbox.run(code, session=session_id))
 
     def link(self, *scopes: str, name: str = "Ada", tenant: str = "") -> str:
         tokens = self.app.state.tokens

@@ -18,6 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "running"))
+
+from interpreters import Interpreter
+
 from standfast import Runtime
 from standfast.model.session import TurnRecord, TurnState
 from standfast.runtime.agent_definition import AgentDefinition
@@ -44,8 +48,8 @@ class WorkerProcess:
     def __init__(self, words: list[str], env: dict[str, str], log: Path, inside: tuple[str, ...]) -> None:
         self._log = log
         with log.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [*WITH_PARENT, *inside, sys.executable, "-m", "standfast", "worker", *words],
+            self.process = Interpreter(
+                [*inside, sys.executable, "-m", "standfast", "worker", *words],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,

@@ -167,6 +167,7 @@ def test_timers_and_completions_resume_turns_through_restate(fleet: Fleet, resta
     delivery = {"token": ordered.order, "value": "part B1"}
     assert [restate.call("b", "complete", delivery)[0] for _ in range(2)] == [200, 200]
     until(lambda: len(fleet.ended()) == 2)
+    assert restate.call("b", "complete", delivery)[0] == 200, "repeated after the end of its turn"
     texts = {restate.call(one, "show")[1]["outcome"]["text"] for one in "ab"}
     assert texts == {"shipped A1", "part B1"}
     assert len(fleet.effects("later")) == 1

@@ -25,9 +25,6 @@ _COMMANDS = (
     "doctor", "migrate", "store", "usage",
 )  # fmt: skip
 
-_NEW_OBJECTS = 20_000
-"""When the collector looks for cycles. By default it looks some 150 times while a command's modules load."""
-
 
 class CommandLine(click.Group):
     """Loads a command's module when the command is named."""
@@ -51,11 +48,12 @@ class CommandLine(click.Group):
     ) -> Any:
         """Run a command and exit with its status."""
         given = list(sys.argv[1:] if args is None else args)
-        gc.set_threshold(_NEW_OBJECTS)
         try:
             status = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
         except Exception as error:
             status = report_failure(error, as_json="--json" in given)
+        if args is None:  # the process ends now, and would look through every object three times
+            gc.freeze()
         sys.exit(status if isinstance(status, int) else 0)
 
 

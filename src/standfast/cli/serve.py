@@ -185,9 +185,11 @@ def _announce(
     import asyncio
 
     async def show(bound: tuple[str, int]) -> None:
-        code = await application.state.tokens.make_code(name="operator", scopes=("admin",))
+        tokens = application.state.tokens
+        code = await tokens.make_code(name="operator", scopes=("admin",))
         host = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         url = f"{listen.scheme}://{host}:{bound[1]}"
+        await tokens.put_address(url)
         agents = ", ".join(application.state.agents) or "none"
         lines = [
             f"Standfast serves {agents} at {url}",

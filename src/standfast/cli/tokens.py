@@ -116,20 +116,36 @@ def revoke(invocation: Invocation, *, token_id: str) -> CommandOutput:
 
 
 @command.command("link")
-@click.option("--url", default=DEFAULT_URL, show_default=True, metavar="URL", help="The server's address.")
+@click.option(
+    "--url",
+    metavar="URL",
+    help=f"The server's address.  [default: that of the last `standfast serve`, else {DEFAULT_URL}]",
+)
 @_token_options
 @answers
 def link(
-    invocation: Invocation, *, url: str, name: str, tenant: str, scopes: tuple[str, ...]
+    invocation: Invocation, *, url: str | None, name: str, tenant: str, scopes: tuple[str, ...]
 ) -> CommandOutput:
     """Print a link that signs a browser in, once, within a minute."""
     from standfast.server.credentials import Tokens
 
-    async def work(runtime: Runtime) -> str:
-        return await Tokens(runtime.store).make_code(name=name, tenant=tenant, scopes=scopes or SCOPES[:3])
+    async def work(runtime: Runtime) -> tuple[str, str | None]:
+        tokens = Tokens(runtime.store)
+        code = await tokens.make_code(name=name, tenant=tenant, scopes=scopes or SCOPES[:3])
+        return code, url or await tokens.address()
 
-    address = f"{url.rstrip('/')}/signin?code={invocation.with_runtime(work)}"
-    return CommandOutput.line(address, {"url": address, "expires_in_s": 60})
+    code, known = invocation.with_runtime(work)
+    address = f"{(known or DEFAULT_URL).rstrip('/')}/signin?code={code}"
+    shown = CommandOutput.line(address, {"url": address, "expires_in_s": 60})
+
+    def show() -> None:
+        shown.show()
+        if known is None:
+            click.echo(
+                f"hint: this store names no server; pass --url if yours is not at {DEFAULT_URL}", err=True
+            )
+
+    return shown._replace(show=show)
 
 
 def _document(record: TokenRecord) -> dict[str, Any]:

@@ -77,10 +77,11 @@ def _paragraph(payload: Payload) -> tuple[str, str]:
                 lines += code_lines(call) if is_cell(call) else [f"  {short_call(call)}"]
             return "model", "\n".join(lines)
         case ToolMessage(value=value) if (report := report_of(value)) is not None:
-            beside = (*remarks(report), *calls_made(report))
-            return f"cell {report.index}", "\n".join((outcome(report), *(f"  {line}" for line in beside)))
-        case ToolMessage(name=name, error=None, value=value):
-            return "tool", f"{name} → {short_json(value)}"
+            lines = [outcome(report), *(f"  {line}" for line in (*remarks(report), *calls_made(report)))]
+            return f"cell {report.index}", "\n".join(lines)
+        case ToolMessage(name=name, error=None, value=value, texts=texts):
+            beside = (f"  {shortened(text)}" for text in texts)
+            return "tool", "\n".join((f"{name} → {short_json(value)}", *beside))
         case ToolMessage(name=name, error=error):
             return "tool", f"{name} ✗ {error.code}: {error.message}" if error else name
         case TurnEnded(outcome=ended):
@@ -155,7 +156,7 @@ def calls_made(report: CellReport) -> list[str]:
     lines = []
     for call in report.calls[:_MOST_CALLS]:
         end = f"→ {call.status.replace('_', ' ')}" if call.error is None else f"✗ {error_text(call.error)}"
-        lines.append(f"{call.name}({call.arguments}) {end}")
+        lines += [f"{call.name}({call.arguments}) {end}", *(f"  {shortened(one)}" for one in call.texts)]
     more = len(report.calls) - _MOST_CALLS
     return lines if more < 1 else [*lines, f"… and {more} more calls"]
 

@@ -72,8 +72,11 @@ class BlockingClient:
     def __init__(
         self, url: str, *, token: str | None = None, retry_s: float = 60.0, timeout_s: float = 60.0
     ) -> None:
+        async def made() -> Client:  # on the loop that it is used on
+            return Client(url, token=token, retry_s=retry_s, timeout_s=timeout_s)
+
         self._loop = _Loop()
-        self._client = self._loop.run(_made(url, token, retry_s, timeout_s))
+        self._client = self._loop.run(made())
 
     def __enter__(self) -> Self:
         return self
@@ -212,11 +215,6 @@ class BlockingClient:
     def usage(self, *, agent: str | None = None, since_ms: int = 0) -> UsageReport:
         """Return what sessions used and what it cost."""
         return self._loop.run(self._client.usage(agent=agent, since_ms=since_ms))
-
-
-async def _made(url: str, token: str | None, retry_s: float, timeout_s: float) -> Client:
-    """Make the client on the loop that it is used on."""
-    return Client(url, token=token, retry_s=retry_s, timeout_s=timeout_s)
 
 
 class BlockingRemoteSession:

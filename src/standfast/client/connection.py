@@ -74,7 +74,11 @@ class Connection:
         if body is not None:
             content = msgspec.json.encode(body)
             sent["content-type"] = "application/json"
-        chosen = {key: _text(value) for key, value in (query or {}).items() if value is not None}
+        chosen = {
+            key: str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in (query or {}).items()
+            if value is not None
+        }
         timeout: Any = httpx2.Timeout(None, connect=10.0) if patient else httpx2.USE_CLIENT_DEFAULT
         pauses = self._pauses(repeatable or method == "GET")
         while True:
@@ -204,10 +208,6 @@ def _decoded(response: httpx2.Response, kind: type[T]) -> T:
         return msgspec.json.decode(response.content, type=kind)
     except msgspec.DecodeError as error:
         raise ServerUnreachable(f"the server's answer cannot be read: {error}") from error
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _words(error: Exception) -> str:

@@ -127,9 +127,10 @@ class TurnDriver:
             )
         try:
             while True:
-                given, self._interrupt = self._interrupt, None
-                self.journal.require_lease()
-                if given is not None:
+                if self.journal.lost:
+                    self.journal.require_lease()
+                if self._interrupt is not None:
+                    given, self._interrupt = self._interrupt, None
                     commands = self.feed(given) or commands
                 result = await self._execute(commands)
                 if isinstance(result, (Committed, Parked)):
@@ -161,10 +162,8 @@ class TurnDriver:
         if isinstance(given, inputs.ToolSettled) and self.machine.calls.lacks_result(given.call_id):
             self._host.settled(given)
         # What plugins remember stands beside what made them remember it: other hooks may still be running.
-        self.journal.note_states(self._host.changed_states(given))
-        return self._feed_machine(given)
-
-    def _feed_machine(self, given: inputs.Input) -> list[Command]:
+        if states := self._host.changed_states(given):
+            self.journal.note_states(states)
         following = self.machine.feed(given)
         self._observer.fed(given, following)
         return following
@@ -188,13 +187,11 @@ class TurnDriver:
         asyncio.get_running_loop().call_soon(
             lambda: self._asking and self._task is not None and self._task.cancel()
         )
-        self._ring()
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
 
     def _deliver(self, given: inputs.Input | EffectWaits) -> None:
         self._inbox.append(given)
-        self._ring()
-
-    def _ring(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
@@ -203,18 +200,26 @@ class TurnDriver:
     async def _execute(self, commands: list[Command]) -> list[Command] | Driven:
         if not commands:
             return await self._await_effects()
-        commands = _still_wanted(commands)
+        if len(commands) > 1:
+            commands = _still_wanted(commands)
         first = commands[0]
         match first:
             case CallModel():
                 if self.journal.urgent:
                     await self.journal.save()
-                else:
+                elif self.journal.unsaved:
                     self.journal.flush_soon()
-                return await self._feed_outcome(first, self._call_model(first))
+                call = self._call_later(first) if first.delay_ms else self._host.call_model(first)
+                return await self._feed_outcome(first, call)
             case RunTool() | ContinueCell():
-                self._continue([one for one in commands if isinstance(one, ContinueCell)])
-                return await self._run_tools([one for one in commands if isinstance(one, RunTool)])
+                tools = []
+                for one in commands:
+                    if isinstance(one, RunTool):
+                        tools.append(one)
+                    elif isinstance(one, ContinueCell) and one.call.call_id in self.machine.calls.under_way():
+                        self._pure.add(one.call.call_id)
+                        self._host.continue_cell(one, self._deliver)
+                return await self._run_tools(tools) if tools else []
             case RunHooks():
                 return await self._run_hooks(first)
             case PrepareCall():
@@ -248,9 +253,9 @@ class TurnDriver:
         outcome = await self._interruptibly(work)
         return [command] if outcome is None else self.feed(outcome)
 
-    async def _call_model(self, command: CallModel) -> inputs.Input:
+    async def _call_later(self, command: CallModel) -> inputs.Input:
         # The delay began with the failure, maybe in another process.
-        since_failure_ms = self._now() - self.machine.failed_at_ms if command.delay_ms else 0
+        since_failure_ms = self._now() - self.machine.failed_at_ms
         left_ms = min(command.delay_ms, command.delay_ms - since_failure_ms)
         if left_ms > 0:
             await self._sleep(left_ms / 1000)
@@ -272,24 +277,14 @@ class TurnDriver:
         finally:
             self._asking = False
 
-    def _continue(self, commands: list[ContinueCell]) -> None:
-        """Continue cells that have not ended meanwhile."""
-        under_way = self.machine.calls.under_way() if commands else ()
-        for one in commands:
-            if one.call.call_id in under_way:
-                self._pure.add(one.call.call_id)
-                self._host.continue_cell(one, self._deliver)
-
     async def _run_tools(self, commands: list[RunTool]) -> list[Command]:
-        if not commands:
-            return []
         prepared = await self._interruptibly(self._prepare_all(commands))
         if prepared is None:
             return [*commands]
         ready: list[EffectReady] = []
         # What plugins remember after these calls' hooks contains what they remember of results that came in.
         following = self._feed_arrived()
-        if any(isinstance(one, StopEffects) for one in following):
+        if following and any(isinstance(one, StopEffects) for one in following):
             return following
         for one in prepared:
             if one.ruled is not None and (ending := self.feed(one.ruled)):
@@ -306,10 +301,14 @@ class TurnDriver:
                     if one.granted is not None:  # the wait is over, so the turn does not park
                         opened = self.feed(inputs.WaitEnded(at_ms=now, wait_id=wait_id, outcome=one.granted))
                     following += opened
+        # A wait is written by the park itself, unless the host needs time before that.
+        parks = self._host.parks_at_once and any(isinstance(one, Park) for one in following)
+        must_save = not ready and not parks
         for one in ready:
+            must_save = must_save or not one.pure
             if not one.idempotent:
                 self.journal.intend(one.command.key)
-        if not ready or not all(one.pure for one in ready):
+        if must_save:
             await self.journal.save()
         for one in ready if self._interrupt is None else ():
             if one.pure:
@@ -323,14 +322,18 @@ class TurnDriver:
         prepare, intents = self._host.prepare, self.journal.intents
         if len(commands) > 1 and not commands[0].ruled:
             return await asyncio.gather(*(prepare(one, begun=one.key in intents) for one in commands))
-        return [await prepare(one, begun=one.key in intents) for one in commands]
+        prepared = []
+        for one in commands:
+            prepared.append(await prepare(one, begun=one.key in intents))
+        return prepared
 
     async def _await_effects(self) -> list[Command]:
-        under_way = self.machine.calls.under_way()
+        journal = self.journal
+        under_way = self.machine.calls.under_way() if self._pure else ()
         if under_way and self._pure.issuperset(under_way):
-            self.journal.flush_soon()
-        else:
-            await self.journal.save()
+            journal.flush_soon()
+        elif journal.unsaved or journal.flushes:
+            await journal.save()
         while not self._inbox and self._interrupt is None:
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
@@ -359,6 +362,8 @@ class TurnDriver:
         self._retreats += 1
         retreat_key = f"{key}.retreat.{self.journal.lease.fence}.{self._retreats}"
 
+        made: list[inputs.CheckpointPassed] = []
+
         def make(claimed: tuple[QueuedInput, ...]) -> JournalEntry:
             if not claimed and finishes:
                 return JournalEntry(key=retreat_key, kind="intent")
@@ -366,6 +371,7 @@ class TurnDriver:
                 msgspec.structs.replace(item.message, input_id=item.input_id) for item in claimed
             )
             passed = inputs.CheckpointPassed(at_ms=now, kind=command.kind, messages=messages, output=output)
+            made.append(passed)
             return JournalEntry(key=key, kind="input", body=inputs.encode_input(passed))
 
         entry = await self.journal.save(make)
@@ -373,7 +379,10 @@ class TurnDriver:
         if entry.key == retreat_key:
             return [command]
         self.journal.keys.add(key)
-        return self._feed_machine(inputs.decode_input(entry.body))
+        passed = made[-1]  # a store that repeats a write makes it again
+        following = self.machine.feed(passed)
+        self._observer.fed(passed, following)
+        return following
 
     async def _complete(self, command: Checkpoint) -> list[Command] | Driven:
         """Finish the turn, unless the answer does not fit or something came in."""
@@ -421,7 +430,7 @@ class TurnDriver:
             blobs=(*blobs, *kept.blobs),
             journal=journal.entries() if journal.keeps else None,
         )
-        written = await journal.write(lambda: self._services.store.commit(journal.lease, commit))
+        written = await journal.write(self._services.store.commit, journal.lease, commit)
         if isinstance(written, CommitRefused):
             journal.return_blobs(blobs)
             return written
@@ -458,14 +467,12 @@ class TurnDriver:
             summary = msgspec.structs.replace(summary, engine=self._engine())
         journal.note_states(self._host.changed_states(None))  # what the host has changed since
         save = journal.take()
-        await journal.write(lambda: self._services.store.park(journal.lease, save, summary))
+        await journal.write(self._services.store.park, journal.lease, save, summary)
         return Parked(summary)
 
 
 def _still_wanted(commands: list[Command]) -> list[Command]:
     """Return the commands that still count: if the turn ends or is past its calls, none from before that."""
-    if len(commands) == 1:
-        return commands
     for at, command in enumerate(commands):
         if isinstance(command, StopEffects):
             return commands[at:]

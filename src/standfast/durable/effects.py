@@ -99,6 +99,10 @@ class EffectHost(Protocol):
     def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
         """Continue a cell, or run it again up to there. Its outcome is delivered as with `start`."""
 
+    @property
+    def parks_at_once(self) -> bool:
+        """Whether `parking` has nothing to do."""
+
     async def parking(self) -> inputs.ToolSettled | None:
         """Suspend the turn's cell before the turn waits; if it returns a result, the turn does not wait."""
 

@@ -30,7 +30,7 @@ import itertools
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Final, Protocol, TypeVar, assert_never
+from typing import Final, ParamSpec, Protocol, TypeVar, assert_never
 
 import msgspec
 
@@ -45,7 +45,10 @@ from standfast.model.ruling import NOTHING_SAID
 from standfast.ports import session_store as port
 from standfast.ports.clock import Clock
 
+P = ParamSpec("P")
 T = TypeVar("T")
+MakeCheckpoint = Callable[[tuple[port.QueuedInput, ...]], port.JournalEntry]
+"""Makes the entry of a checkpoint of the injected messages that are claimed with it."""
 log: Final = logging.getLogger("standfast")
 
 _FIRST_RETRY_S: Final = 0.05
@@ -233,12 +236,13 @@ class TurnJournal:
 
     def entries(self) -> tuple[port.JournalEntry, ...]:
         """Return everything unsaved, encoded."""
-        return tuple(
-            noted
-            if isinstance(noted, port.JournalEntry)
-            else port.JournalEntry(key=noted[0], kind="input", body=inputs.encode_input(noted[1]))
-            for noted in self.unsaved
-        )
+        entries = []
+        for noted in self.unsaved:
+            if not isinstance(noted, port.JournalEntry):
+                key, given = noted
+                noted = port.JournalEntry(key=key, kind="input", body=inputs.encode_input(given))
+            entries.append(noted)
+        return tuple(entries)
 
     def note_states(self, states: tuple[port.JournalEntry, ...]) -> None:
         """Note the states of plugins, each after the one that it replaces if journals are kept."""
@@ -251,7 +255,7 @@ class TurnJournal:
                 self._states[state.key] = state.body
             self.unsaved.append(state)
 
-    def take(self) -> port.Save:
+    def take(self, make_checkpoint: MakeCheckpoint | None = None) -> port.Save:
         """Return everything unsaved, to be written now."""
         save = port.Save(
             turn_id=self.turn_id,
@@ -259,6 +263,7 @@ class TurnJournal:
             approvals=tuple(self._approvals),
             waits=tuple(self._waits),
             blobs=self.take_blobs(),
+            make_checkpoint=make_checkpoint,
         )
         self.unsaved, self._approvals, self._waits = [], [], []
         self.urgent = False
@@ -279,20 +284,16 @@ class TurnJournal:
 
     # Writing
 
-    async def save(
-        self, make_checkpoint: Callable[[tuple[port.QueuedInput, ...]], port.JournalEntry] | None = None
-    ) -> port.JournalEntry | None:
+    async def save(self, make_checkpoint: MakeCheckpoint | None = None) -> port.JournalEntry | None:
         """Write everything unsaved; return the entry that *make_checkpoint* made."""
-        self.require_lease()
-        if self.flushes:
+        if self.lost:
+            self.require_lease()
+        if self._flushing is not None or self._flush_timer is not None:
             await self.end_flushing()
         if not self.unsaved and make_checkpoint is None:
             self.urgent = False
             return None
-        save = self.take()
-        if make_checkpoint is not None:
-            save = msgspec.structs.replace(save, make_checkpoint=make_checkpoint)
-        return await self._save(save)
+        return await self._save(self.take(make_checkpoint))
 
     def flush_soon(self) -> None:
         """Have everything unsaved written in a moment, unless it is written before."""
@@ -329,17 +330,17 @@ class TurnJournal:
                 self._flush_timer = None
 
     async def _save(self, save: port.Save) -> port.JournalEntry | None:
-        saved = await self.write(lambda: self._services.store.save(self.lease, save))
+        saved = await self.write(self._services.store.save, self.lease, save)
         if saved.cancel_requested and "cancel_requested" not in self.keys and self.on_cancel is not None:
             self.on_cancel()
         return saved.checkpoint
 
-    async def write(self, write: Callable[[], Awaitable[T]]) -> T:
+    async def write(self, write: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what *write* returns; while the store is unavailable and the lease holds, call it again."""
         pause_s = _FIRST_RETRY_S
         while True:
             try:
-                return await write()
+                return await write(*args, **kwargs)
             except errors.StoreUnavailable as error:
                 left_s = (self.held_until_ms - self._services.clock.boot_ms()) / 1000
                 if not error.retryable or left_s <= 0:
@@ -388,14 +389,14 @@ class _OwnerName:
 
     __slots__ = ("_name",)
 
-    def __init__(self, epoch: str) -> None:
-        self._name = new_owner(epoch)
+    def __init__(self, name: str) -> None:
+        self._name = name
 
     def __enter__(self) -> str:
         return self._name
 
     def __exit__(self, *raised: object) -> None:
-        retire(self._name)
+        _owners.discard(self._name)
 
 
 class Backoff:
@@ -452,7 +453,7 @@ class LeaseKeeper:
 
     def owner(self) -> _OwnerName:
         """Give the name of a lease's owner, valid while a turn runs here."""
-        return _OwnerName(self._epoch)
+        return _OwnerName(new_owner(self._epoch))
 
     def claimant(self, owner: str) -> port.Claimant:
         """Return the claim that *owner* makes now."""
@@ -500,7 +501,8 @@ class LeaseKeeper:
         journal = holder.journal
         journal.held_until_ms = journal.lease.until_ms - self.offset_ms
         self._holders[journal.turn_id] = holder
-        self.start_renewing()
+        if self._task is None:
+            self.start_renewing()
 
     def start_renewing(self) -> None:
         """Start the task that renews leases, if it does not run."""
@@ -535,9 +537,8 @@ class LeaseKeeper:
     async def look(self) -> None:
         """Cancel the turns whose cancellation another process has requested."""
         with contextlib.suppress(errors.StoreError):
-            for holder in list(self._holders.values()):
-                record = await self._store.turn(holder.journal.turn_id)
-                if record is not None and record.cancel_requested:
+            for turn_id in await self._store.cancelled(tuple(self._holders)) if self._holders else ():
+                if (holder := self._holders.get(turn_id)) is not None:
                     holder.request_cancel()
 
     async def renew_all(self) -> None:

@@ -305,8 +305,8 @@ class SessionGraph:
 
 
 def has_attachments(messages: Iterable[Message]) -> bool:
-    """Return whether a result among *messages* has attachments."""
-    return any(message.attachments for message in messages if isinstance(message, ToolMessage))
+    """Return whether a result among *messages* has attachments, or texts beside its value."""
+    return bool([one for one in messages if isinstance(one, ToolMessage) and (one.attachments or one.texts)])
 
 
 def messages_of(segments: Sequence[Segment]) -> list[Message]:

@@ -72,12 +72,13 @@ class TurnAccount:
         return None if limit_ms is None else self.watch.deadline(limit_ms)
 
     def add_reply(self, given: ModelReplied) -> None:
-        usage = msgspec.structs.replace(given.usage, calls=1)
-        self.usage = usage if self.usage is NO_USAGE else self.usage + usage
+        usage, before = msgspec.structs.replace(given.usage, calls=1), self.usage
+        self.usage = usage if before is NO_USAGE else before + usage
         if not usage.priced:
             self._unpriced = self._unpriced or given.model or "the model"
         known = self._by_model.get(given.model)
-        self._by_model[given.model] = usage if known is None else known + usage
+        total = self.usage if known is before else usage if known is None else known + usage
+        self._by_model[given.model] = total
 
     def charge(self, ruling: Ruling) -> None:
         """Count the model calls that plugins made."""
@@ -89,17 +90,15 @@ class TurnAccount:
 
     def ledger(self, source: str) -> tuple[UsageEntry, ...]:
         """Return the turn's usage, a line for each model, and for the calls of plugins."""
-        own = tuple(
-            UsageEntry(source=source, model=model, usage=usage) for model, usage in self._by_model.items()
-        )
-        return add_to_ledger(own, self._plugin_usage) if self._plugin_usage else own
+        own = [UsageEntry(source=source, model=model, usage=usage) for model, usage in self._by_model.items()]
+        return add_to_ledger(tuple(own), self._plugin_usage) if self._plugin_usage else tuple(own)
 
     def no_more_calls(self, made: int, uncharged: Sequence[UsageEntry] = ()) -> ErrorObject | None:
         """Return why no model may be called after *made* calls and *uncharged* usage."""
         limits = self.limits
         if limits.max_calls is not None and made >= limits.max_calls:
             return _spent(f"the turn made {made} model calls, the limit is {limits.max_calls}")
-        if (most := limits.max_cost_nano_usd) is None:
+        if limits.max_cost_usd is None or (most := limits.max_cost_nano_usd) is None:
             return None
         if unpriced := self._unpriced or _unpriced_among(uncharged):
             return ErrorObject(

@@ -60,6 +60,8 @@ class CallTable:
     """The calls of the current round, with ids of the whole turn. `asks_plugins`: they rule on each first."""
 
     asks_plugins = False
+    has_attachments = False
+    """Whether a result of the turn has attachments."""
     _count = 0
 
     def __init__(self) -> None:
@@ -67,7 +69,7 @@ class CallTable:
         """The calls of code whose execution was given up; it left no record."""
         self._records: list[tuple[int, ExternalCallRecord]] = []
         self._round: dict[int, _Call] = {}
-        self._open: dict[int, _Call] = {}
+        self.unsettled: dict[int, _Call] = {}
         """The calls of the round that have no result: a cell may make thousands of calls."""
 
     def add(self, requested: tuple[RequestedCall, ...]) -> tuple[ToolCall, ...]:
@@ -78,15 +80,15 @@ class CallTable:
             entry = _Call(call, RunTool(call, ruled=not self.asks_plugins), result=result)
             self._round[self._count] = entry
             if result is None:
-                self._open[self._count] = entry
-        return tuple(entry.asked for entry in self._round.values())
+                self.unsettled[self._count] = entry
+        return tuple([entry.asked for entry in self._round.values()])
 
     def add_cell(self, code: str) -> ToolCall:
         """Begin a round with the cell that is a turn's own input."""
         self._count += 1
         call = ToolCall(call_id=self._count, name=RUN_CODE, arguments={"code": code})
         entry = _Call(call, RunTool(call, ruled=not self.asks_plugins))
-        self._round[self._count] = self._open[self._count] = entry
+        self._round[self._count] = self.unsettled[self._count] = entry
         return call
 
     def rule(self, given: CallRuled) -> bool:
@@ -102,10 +104,14 @@ class CallTable:
         call = self._round.get(given.call_id)
         if call is None or call.result is not None:
             return False
-        if given.record is not None:
-            self._record(given.call_id, given.record)
-        del self._open[given.call_id]
-        call.wait = None
+        if (record := given.record) is not None:
+            if record.traceback and sum(bool(one.traceback) for _, one in self._records) >= MAX_TRACEBACKS:
+                record = record.without_traceback()
+            self._records.append((given.call_id, record))
+        if given.attachments or given.texts:
+            self.has_attachments = True
+        del self.unsettled[given.call_id]
+        call.wait, command = None, call.command
         call.result = ToolMessage(
             call_id=given.call_id,
             name=call.asked.name,
@@ -113,8 +119,9 @@ class CallTable:
             error=given.error,
             record=given.record,
             provider_id=call.asked.provider_id,
-            edited_arguments=_executed_with(call),
+            edited_arguments=command.arguments if command.granted is None else _executed_with(call),
             attachments=given.attachments,
+            texts=given.texts,
             shown=given.shown,
         )
         parent = self._round.get(call.asked.parent)
@@ -144,7 +151,7 @@ class CallTable:
     def continued(self) -> list[ContinueCell]:
         """Continue the cells that can, each with one more result."""
         commands: list[ContinueCell] = []
-        for call in self._open.values():
+        for call in self.unsettled.values():
             if (cell := call.cell) is not None and cell.paused and cell.pending:
                 cell.answers.append(cell.pending.pop(0))
                 cell.paused = False
@@ -164,7 +171,7 @@ class CallTable:
 
     def wake(self, wait_id: str, outcome: WaitOutcome) -> RunTool | None:
         """Continue the call whose wait has ended with *outcome*."""
-        for call in self._open.values():
+        for call in self.unsettled.values():
             if call.wait is not None and call.wait.wait_id == wait_id:
                 attempt = call.command.attempt + 1
                 call.command = _replace(
@@ -189,23 +196,23 @@ class CallTable:
         """Return the commands for the calls that run."""
         return [
             call.command if call.cell is None else _continue(call, call.cell)
-            for call in self._open.values()
+            for call in self.unsettled.values()
             if call.runs
         ]
 
     def any_running(self) -> bool:
-        return any(call.runs for call in self._open.values())
+        return any(call.runs for call in self.unsettled.values())
 
     def under_way(self) -> list[int]:
         """Return the ids of the calls that run."""
-        return [call_id for call_id, call in self._open.items() if call.runs]
+        return [call_id for call_id, call in self.unsettled.items() if call.runs]
 
     def any_waiting(self) -> bool:
-        return any(call.wait is not None for call in self._open.values())
+        return any(call.wait is not None for call in self.unsettled.values())
 
     def any_cells(self) -> bool:
         """Whether a cell has made calls and has not ended: only an agent with an engine can resume it."""
-        return any(call.cell is not None for call in self._open.values())
+        return any(call.cell is not None for call in self.unsettled.values())
 
     def open(self) -> bool:
         """Whether a round has begun and is not closed."""
@@ -223,21 +230,21 @@ class CallTable:
         """
         return {
             call.asked.name
-            for call in self._open.values()
+            for call in self.unsettled.values()
             if isinstance(call.command.granted, Approved)
             or (call.wait is not None and call.wait.wait_id in approved)
             or call.command.key in begun
         }
 
     def waits(self) -> tuple[Wait, ...]:
-        return tuple(call.wait for call in self._open.values() if call.wait is not None)
+        return tuple(call.wait for call in self.unsettled.values() if call.wait is not None)
 
     def give_up(self, at_ms: int) -> None:
         """Settle each call that has no result as cancelled."""
-        self.given_up += [call.asked for call in self._open.values() if call.runs and call.asked.parent]
+        self.given_up += [call.asked for call in self.unsettled.values() if call.runs and call.asked.parent]
         results = [
             ToolSettled(at_ms=at_ms, call_id=call_id, error=_cancelled(call))
-            for call_id, call in self._open.items()
+            for call_id, call in self.unsettled.items()
         ]
         for settled in results:
             self.settle(settled)
@@ -245,12 +252,12 @@ class CallTable:
     def close(self) -> list[tuple[ToolCall, ToolMessage]]:
         """End the round; return every call with its result, in the order of the calls."""
         results = [
-            (call.asked, self._whole(call, call.result))
+            (call.asked, call.result if call.cell is None else self._whole(call, call.result))
             for call in self._round.values()
             if call.result is not None and not call.asked.parent
         ]
         self._round.clear()
-        self._open.clear()
+        self.unsettled.clear()
         return results
 
     # Records
@@ -264,12 +271,6 @@ class CallTable:
         """Return the last record of each call that has one."""
         return dict(self._records)
 
-    def _record(self, call_id: int, record: ExternalCallRecord) -> None:
-        """Keep a record, without its traceback if the turn has many already."""
-        if record.traceback and sum(bool(one.traceback) for _, one in self._records) >= MAX_TRACEBACKS:
-            record = record.without_traceback()
-        self._records.append((call_id, record))
-
     # Cells
 
     def _add_nested(self, parent: _Call, cell: _Cell, made: CellCalled, at_ms: int) -> _Call:
@@ -280,10 +281,11 @@ class CallTable:
             arguments=made.arguments,
             args=made.args,
             parent=parent.asked.call_id,
+            line=made.line,
         )
         cell.made.append(asked)
         call = _Call(asked, RunTool(asked, ruled=not self.asks_plugins))
-        self._round[self._count] = self._open[self._count] = call
+        self._round[self._count] = self.unsettled[self._count] = call
         if made.error is not None:
             self.settle(ToolSettled(at_ms=at_ms, call_id=self._count, error=made.error))
         return call
@@ -342,7 +344,8 @@ def _read(request: RequestedCall, call_id: int) -> tuple[ToolCall, ToolMessage |
         arguments = msgspec.json.decode(request.arguments or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         arguments = None
-    if isinstance(arguments, dict) and _is_flat_enough(arguments):
+    # Each level takes two characters.
+    if isinstance(arguments, dict) and (len(request.arguments) < _MAX_DEPTH or _is_flat_enough(arguments)):
         return ToolCall(call_id=call_id, name=name, arguments=arguments, provider_id=provider_id), None
     error = ErrorObject(
         code=Code.INVALID_ARGUMENT,

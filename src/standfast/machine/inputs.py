@@ -151,6 +151,7 @@ class ToolSettled(_Input, frozen=True, kw_only=True, tag="tool_settled"):
     exception: GuestException | None = None
     record: ExternalCallRecord | None = None
     attachments: tuple[AttachmentPart, ...] = ()
+    texts: tuple[str, ...] = ()
     shown: str | None = None
     ruling: Ruling = NOTHING_SAID
     ends_turn: bool = False
@@ -169,12 +170,13 @@ class CallTimedOut(_Input, frozen=True, kw_only=True, tag="call_timed_out"):
 
 
 class CellCalled(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A call that a cell makes. One with an `error` cannot be executed."""
+    """A call that a cell makes. One with an `error` cannot be executed; `line` is as in `ToolCall`."""
 
     name: str
     arguments: dict[str, Json] = msgspec.field(default_factory=dict)
     args: tuple[Json, ...] = ()
     error: ErrorObject | None = None
+    line: int | None = None
 
 
 class CellPaused(_Input, frozen=True, kw_only=True, tag="cell_paused"):

@@ -274,7 +274,8 @@ class TurnMachine:
                 assert_never(given)
 
     def _start(self, given: inputs.TurnStarted) -> list[Command]:
-        self._require(given, self.phase is Phase.NEW)
+        if self.phase is not Phase.NEW:
+            raise self._unexpected(given)
         self.turn_id = given.turn_id
         self.nonce = given.nonce
         self.extension = given.extension
@@ -316,7 +317,8 @@ class TurnMachine:
                 expected = given.stage == "after_turn" and 0 < number == given.number
             case _:
                 expected = False
-        self._require(given, expected)
+        if not expected:
+            raise self._unexpected(given)
         if given.stage == "after_turn":
             self.account.charge(given.ruling)
             self._closing = given.ruling
@@ -334,7 +336,8 @@ class TurnMachine:
         return self._ask()
 
     def _call_prepared(self, given: inputs.CallPrepared) -> list[Command]:
-        self._require(given, self.phase is Phase.PREPARING)
+        if self.phase is not Phase.PREPARING:
+            raise self._unexpected(given)
         self._take(given.ruling)
         if given.compaction is not None and self.compaction is None:
             self.compaction = given.compaction
@@ -358,7 +361,8 @@ class TurnMachine:
         return [] if abort is None else self._abort(StopReason.PLUGIN_ABORT, abort)
 
     def _replied(self, given: inputs.ModelReplied) -> list[Command]:
-        self._require(given, self.phase is Phase.ASKING)
+        if self.phase is not Phase.ASKING:
+            raise self._unexpected(given)
         self.account.add_reply(given)
         self.replied_at_ms = given.at_ms
         calls = self.calls.add(given.calls)
@@ -380,10 +384,11 @@ class TurnMachine:
             self._answer = given.text
             return self._pass("before_completion")
         self.phase = Phase.ACTING
-        return self.outstanding() or self._after_change()
+        return [*self.calls.running()] or self._after_change()
 
     def _failed(self, given: inputs.ModelFailed) -> list[Command]:
-        self._require(given, self.phase is Phase.ASKING)
+        if self.phase is not Phase.ASKING:
+            raise self._unexpected(given)
         account, error = self.account, given.error
         account.usage += Usage(calls=1)
         self.failed_at_ms = given.at_ms
@@ -413,9 +418,10 @@ class TurnMachine:
     def _settled(self, given: inputs.ToolSettled) -> list[Command]:
         if not self.calls.settle(given):
             return []
-        self._take(given.ruling)
-        if given.ruling.abort is not None:
-            return self._abort(StopReason.PLUGIN_ABORT, given.ruling.abort)
+        if given.ruling is not NOTHING_SAID:
+            self._take(given.ruling)
+            if given.ruling.abort is not None:
+                return self._abort(StopReason.PLUGIN_ABORT, given.ruling.abort)
         if given.ends_turn and given.error is not None:
             return self._abort(StopReason.TOOL_ERROR, given.error)
         if given.gives_up_calls and (self.calls.any_running() or self.calls.any_waiting()):
@@ -424,12 +430,14 @@ class TurnMachine:
         return self._after_change()
 
     def _passed(self, given: inputs.CheckpointPassed) -> list[Command]:
-        self._require(given, self.phase is Phase.PASSING)
-        expected = given.kind == self._checkpoint and self._asked_plugins
-        self._require(given, expected, f"at checkpoint {self._checkpoint}")
+        if self.phase is not Phase.PASSING:
+            raise self._unexpected(given)
+        if given.kind != self._checkpoint or not self._asked_plugins:
+            raise self._unexpected(given, f"at checkpoint {self._checkpoint}")
         self._closing = None if given.messages else self._closing
         said, self._said = self._said, []
-        self._add(*said, *given.messages)
+        if said or given.messages:
+            self._add(*said, *given.messages)
         if self.code is not None:
             return self._end(self.answer())
         if given.kind == "after_work" or said or given.messages:
@@ -469,7 +477,7 @@ class TurnMachine:
         self._attempt = 1
         self._delay_ms = self._waited_ms = 0
         self.account.model_calls += 1
-        return self.outstanding()
+        return [CallModel(self.account.model_calls, 1)]
 
     def _out_of_calls(self, after: ErrorObject | None = None) -> list[Command] | None:
         """End the turn if no model may be called any more; *after* is the failure of the last call."""
@@ -483,14 +491,14 @@ class TurnMachine:
     def _after_change(self) -> list[Command]:
         """Continue after a call was settled or began to wait, if none runs any more."""
         watch = self.account.watch
-        if continued := self.calls.continued():
-            watch.start(watch.now_ms)
-            self.phase = Phase.ACTING
-            return [*continued]
-        if self.calls.any_running():
-            return []
-        if self.calls.any_waiting():
-            self.phase = Phase.PARKED
+        if self.calls.unsettled:
+            if continued := self.calls.continued():
+                watch.start(watch.now_ms)
+                self.phase = Phase.ACTING
+                return [*continued]
+            if self.calls.any_running():
+                return []
+            self.phase = Phase.PARKED  # each call that is left waits, or is code at calls that wait
             watch.stop()
             return self.outstanding()
         watch.start(watch.now_ms)
@@ -520,7 +528,7 @@ class TurnMachine:
     def _close_round(self) -> None:
         """Add the results to the history, in the order of the calls."""
         results = self.calls.close()
-        self._add(*(result for _, result in results))
+        self._add(*[result for _, result in results])
         self.account.progress.round_over(results)
 
     def _pass(self, kind: inputs.CheckpointKind) -> list[Command]:
@@ -581,13 +589,12 @@ class TurnMachine:
             if isinstance(payload, (UserMessage, AssistantMessage, ToolMessage)):
                 self.messages.append(payload)
 
-    def _require(self, given: inputs.Input, expected: bool, where: str = "") -> None:
-        """Raise `InternalError` unless *given* is expected now: the journal is another machine's."""
-        if not expected:
-            raise InternalError(
-                f"turn {self.turn_id or '?'} got {type(given).__name__} while {where or self.phase.value}",
-                hint="the journal does not belong to this version of the machine",
-            )
+    def _unexpected(self, given: inputs.Input, where: str = "") -> InternalError:
+        """Return the error for an input that cannot come now: the journal is another machine's."""
+        return InternalError(
+            f"turn {self.turn_id or '?'} got {type(given).__name__} while {where or self.phase.value}",
+            hint="the journal does not belong to this version of the machine",
+        )
 
 
 def _with_hint(error: ErrorObject, more: str) -> ErrorObject:

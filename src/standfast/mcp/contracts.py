@@ -127,14 +127,6 @@ def tool_names(server: str, names: Iterable[str]) -> dict[str, str]:
     return made
 
 
-def included(names: Iterable[str], include: Iterable[str] | None) -> list[str]:
-    """Return those of *names* that match one of the patterns *include*, or all of them without patterns."""
-    patterns = None if include is None else tuple(include)
-    return [
-        name for name in names if patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns)
-    ]
-
-
 def clean_text(text: str, limit: int) -> str:
     """Return *text* without invisible and control characters, cut to *limit* characters."""
     text = text[: 4 * limit]
@@ -173,32 +165,56 @@ def described(server: str, tool: AdvertisedTool) -> str:
     return f"[described by the MCP server {server}] {words}" if words else f"[of the MCP server {server}]"
 
 
-def side_effect_of(tool: AdvertisedTool, declared: McpTool, *, trust_annotations: bool) -> SideEffect:
-    """Return what a tool may touch: as declared, else everything, unless its annotations are trusted."""
-    if declared.side_effect is not None:
-        return SideEffect(declared.side_effect)
-    reads = trust_annotations and tool.annotations.get("readOnlyHint") is True
-    return SideEffect.READ if reads else SideEffect.EXTERNAL_SYSTEM
+@dataclass(frozen=True, slots=True)
+class Declarations:
+    """What the user declares about a server's tools: `tools` by name or pattern, `common` for the others.
 
+    `include` are the names or patterns of those to offer, None for all. Without `trust_annotations` the
+    server's own words about a tool only add caution.
+    """
 
-def capability_of(
-    server: str, name: str, tool: AdvertisedTool, declared: McpTool, *, trust_annotations: bool
-) -> Capability:
-    """Return the contract of an advertised tool under what the user has declared."""
-    hints: Mapping[str, Any] = tool.annotations
-    idempotent, approval = declared.idempotent, declared.approval
-    if idempotent is None and declared.side_effect is None:
-        repeatable = hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
-        idempotent = trust_annotations and repeatable
-    if approval is None:
-        approval = "manual" if hints.get("destructiveHint") is True else "none"
-    return Capability(
-        name=name,
-        description=described(server, tool),
-        input_schema=clean_schema(tool.input_schema),
-        output_schema=clean_schema(tool.output_schema or {}),
-        side_effect=side_effect_of(tool, declared, trust_annotations=trust_annotations),
-        limits=CapabilityLimits(timeout_ms=declared.timeout_ms),
-        approval_policy=approval,
-        idempotent=idempotent,
-    )
+    server: str
+    common: McpTool
+    tools: Mapping[str, McpTool]
+    include: tuple[str, ...] | None = None
+    trust_annotations: bool = False
+
+    def of(self, own: str) -> McpTool:
+        """Return what is declared about a tool: by its name, by the first pattern that fits, or for all."""
+        if not self.tools:
+            return self.common
+        matching = (one for pattern, one in self.tools.items() if fnmatchcase(own, pattern))
+        return self.tools.get(own) or next(matching, self.common)
+
+    def included(self, names: Iterable[str]) -> list[str]:
+        """Return those of *names* that are offered."""
+        patterns = self.include
+        return [name for name in names if patterns is None or any(fnmatchcase(name, one) for one in patterns)]
+
+    def side_effect(self, tool: AdvertisedTool) -> SideEffect:
+        """Return what a tool may touch: as declared, else everything, unless its annotations are trusted."""
+        if (declared := self.of(tool.name).side_effect) is not None:
+            return SideEffect(declared)
+        reads = self.trust_annotations and tool.annotations.get("readOnlyHint") is True
+        return SideEffect.READ if reads else SideEffect.EXTERNAL_SYSTEM
+
+    def capability(self, name: str, tool: AdvertisedTool) -> Capability:
+        """Return the contract of an advertised tool under its *name* here."""
+        hints: Mapping[str, Any] = tool.annotations
+        declared = self.of(tool.name)
+        idempotent, approval = declared.idempotent, declared.approval
+        if idempotent is None and declared.side_effect is None:
+            repeatable = hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
+            idempotent = self.trust_annotations and repeatable
+        if approval is None:
+            approval = "manual" if hints.get("destructiveHint") is True else "none"
+        return Capability(
+            name=name,
+            description=described(self.server, tool),
+            input_schema=clean_schema(tool.input_schema),
+            output_schema=clean_schema(tool.output_schema or {}),
+            side_effect=self.side_effect(tool),
+            limits=CapabilityLimits(timeout_ms=declared.timeout_ms),
+            approval_policy=approval,
+            idempotent=idempotent,
+        )

@@ -43,11 +43,11 @@ def joined(server: Server[Any], own: object) -> Server[Any]:
             if method in _LISTS:
                 handler = _listed(handler, theirs.handler, _LISTS[method])
             elif method == "resources/read":
-                handler = _by_address(handler, theirs.handler)
+                handler = _routed(handler, theirs.handler)
             elif method in _NAMED:
                 names = server.get_request_handler(_NAMED[method])
                 assert names is not None
-                handler = _by_name(handler, theirs.handler, names.handler, _LISTS[_NAMED[method]])
+                handler = _routed(handler, theirs.handler, names.handler, _LISTS[_NAMED[method]])
         target.add_request_handler(method, entry.params_type, handler)
     target.extensions.update(server.extensions)
     return target
@@ -73,16 +73,14 @@ def _identity(one: Any) -> str:
     return str(getattr(one, "uri", None) or getattr(one, "uri_template", None) or one.name)
 
 
-def _by_name(ours: Handler, theirs: Handler, listing: Handler, field: str) -> Handler:
-    async def call(ctx: Any, params: Any) -> Any:
-        names = {one.name for one in getattr(await listing(ctx, None), field)}
-        return await (ours if params.name in names else theirs)(ctx, params)
+def _routed(ours: Handler, theirs: Handler, listing: Handler | None = None, field: str = "") -> Handler:
+    """Return a handler that asks the server that has the entry of a list, or the address, of a request."""
 
-    return call
+    async def routed(ctx: Any, params: Any) -> Any:
+        if listing is None:
+            is_ours = str(params.uri).startswith("standfast:")
+        else:
+            is_ours = params.name in {one.name for one in getattr(await listing(ctx, None), field)}
+        return await (ours if is_ours else theirs)(ctx, params)
 
-
-def _by_address(ours: Handler, theirs: Handler) -> Handler:
-    async def read(ctx: Any, params: Any) -> Any:
-        return await (ours if str(params.uri).startswith("standfast:") else theirs)(ctx, params)
-
-    return read
+    return routed

@@ -21,7 +21,6 @@ import os
 import shlex
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -40,13 +39,11 @@ from standfast.errors import (
 from standfast.mcp.connection import HANDSHAKE, STATELESS, Endpoint, McpConnection
 from standfast.mcp.contracts import (
     AdvertisedTool,
+    Declarations,
     McpTool,
-    capability_of,
     check_server_name,
     clean_text,
     described,
-    included,
-    side_effect_of,
     tool_names,
 )
 from standfast.mcp.credentials import SIGN_IN_S, CredentialFile, McpSignIn
@@ -158,7 +155,6 @@ class McpServer:
         )
         has_credentials = auth is not None or "authorization" in {key.lower() for key in headers or {}}
         self._sign_in = None if has_credentials or not is_url else sign_in or McpSignIn()
-        self._include = None if include is None else tuple(include)
         if isinstance(include, str):
             raise InvalidArgument(f"include of MCP server {name!r} is a text", hint='use include=["read_*"]')
         common = McpTool(
@@ -166,9 +162,13 @@ class McpServer:
             availability=availability,
             timeout_ms=int(timeout_s * 1000),
         )
-        self._declared = {own: one.over(common) for own, one in (tools or {}).items()}
-        self._common = common
-        self._trust_annotations = trust_annotations
+        self._declared = Declarations(
+            server=name,
+            common=common,
+            tools={own: one.over(common) for own, one in (tools or {}).items()},
+            include=None if include is None else tuple(include),
+            trust_annotations=trust_annotations,
+        )
         self._pin_tools = pin_tools
         self._shown = frozenset((*IMAGE_TYPES, *(one.lower() for one in media)))
         self._idle_s = idle_s
@@ -196,14 +196,8 @@ class McpServer:
                 self._first_use()
             else:
                 self._adopt(stored)
-        trust = self._trust_annotations
         listed = [
-            self._manifest(
-                one.name,
-                name,
-                described(self.name, one),
-                side_effect_of(one, self._declaration(one.name), trust_annotations=trust),
-            )
+            self._manifest(one.name, name, described(self.name, one), self._declared.side_effect(one))
             for name, one in self._tools.items()
         ]
         for own, (contract, _) in self._resource_tools().items():
@@ -215,9 +209,7 @@ class McpServer:
     def resolve(self, name: str) -> RegisteredTool | None:
         """Return a tool of the server under its name here."""
         if (tool := self._tools.get(name)) is not None:
-            declared, trust = self._declaration(tool.name), self._trust_annotations
-            contract = capability_of(self.name, name, tool, declared, trust_annotations=trust)
-            return self._registered(contract, partial(self._execute, tool))
+            return self._registered(self._declared.capability(name, tool), partial(self._execute, tool))
         for contract, work in self._resource_tools().values():
             if contract.name == name:
                 return self._registered(contract, partial(self._execute_own, work))
@@ -246,16 +238,8 @@ class McpServer:
             name=name,
             description=description,
             side_effect=side_effect,
-            availability=ToolAvailability(self._declaration(own).availability or "showcased"),
+            availability=ToolAvailability(self._declared.of(own).availability or "showcased"),
         )
-
-    def _declaration(self, own: str) -> McpTool:
-        """Return what is declared about a tool: by its name, by the first pattern that fits, or for all."""
-        if not self._declared:
-            return self._common
-        found = self._declared.get(own)
-        matching = (one for pattern, one in self._declared.items() if fnmatchcase(own, pattern))
-        return found or next(matching, self._common)
 
     # Trust
 
@@ -266,7 +250,7 @@ class McpServer:
         """Offer the tools of a pin from now on."""
         left_out = frozenset(pin.examined().left_out or ())
         usable = {one.name: one for one in pin.tools if one.name not in left_out}
-        names = tool_names(self.name, included(usable, self._include))
+        names = tool_names(self.name, self._declared.included(usable))
         self._tools = {name: usable[own] for name, own in names.items()}
         self._pin = pin
         self._revision += 1
@@ -517,8 +501,8 @@ class McpServer:
         }
         uri = {"uri": {"type": "string", "description": "the address of the resource"}}
         made: dict[str, tuple[Capability, Any]] = {}
-        for own in included(about, self._include):
-            name, declared = f"mcp__{self.name}__{own}", self._declaration(own)
+        for own in self._declared.included(about):
+            name, declared = f"mcp__{self.name}__{own}", self._declared.of(own)
             if name in self._tools:
                 continue
             fields = uri if own == "read_resource" else {}
@@ -617,6 +601,9 @@ class _Kept:
 
     def keep(self, data: bytes, *, media_type: str, name: str | None = None, shown: bool = False) -> Any:
         self._kept.append(Attachment(data, media_type, name))
+
+    def add_text(self, text: str) -> None:
+        raise AssertionError("a prompt has no value that a text could be beside")
 
     async def read(self, digest: str) -> bytes | None:
         return None

@@ -1,25 +1,36 @@
 """Results of MCP calls as values of Standfast.
 
-A result with structured content is that content; any other is its text. Media becomes attachments of the
-call's result: the model sees images and what else is `shown`, and reads of the rest what it is and how large.
-Rule: text of a server is a tool's result and nothing more.
+A result with structured content is that content, and the model reads its other content beside it; any other
+result is its text. Media becomes attachments of the call's result: the model sees images and what else is
+`shown`, and reads of the rest what it is and how large.
+
+Rules
+-----
+1. Text of a server is a tool's result and nothing more.
+2. Text that only repeats the structured content, as MCP wants it, is dropped.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from standfast.errors import Code, McpServerFailed, ServiceUnavailable, ToolError
-from standfast.model.canonical import Json
-from standfast.tools.context import RunContext
+from standfast.model.canonical import Json, encode_sorted, nested_deeper_than
+from standfast.tools.context import RunContext, cut_texts
 
 if TYPE_CHECKING:
     import mcp_types as types
 
 MAX_MEDIA_BYTES: Final = 16 << 20
+_MAX_DEPTH: Final = 128
+"""A call whose structured content is nested deeper fails."""
 IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 """The images that every provider's models take."""
 
@@ -28,11 +39,46 @@ def result_value(
     server: str, result: types.CallToolResult, context: RunContext[Any], shown: Collection[str] = IMAGE_TYPES
 ) -> Json:
     """Return the value of a result; raise `ToolError` with the server's text if the call failed."""
-    text = "\n".join(content_text(server, block, context, shown) for block in result.content)
-    if result.is_error:
-        raise ToolError(Code.TOOL_ERROR, text or f"the MCP server {server} reports a failure without a text")
+    texts = [content_text(server, block, context, shown) for block in result.content]
     structured: Json = result.structured_content
-    return text if structured is None else structured
+    if result.is_error:
+        said = texts if any(texts) or structured is None else [_key(structured).decode()]
+        text = "\n".join(cut_texts(said))
+        raise ToolError(Code.TOOL_ERROR, text or f"the MCP server {server} reports a failure without a text")
+    if structured is None:
+        return "\n".join(texts)
+    if not nested_deeper_than(structured, _MAX_DEPTH):
+        with suppress(ServiceUnavailable):  # no model reads the result of a call without a turn
+            for text in _not_repeated(texts, structured):
+                context.attachments.add_text(text)
+    return structured
+
+
+def _not_repeated(texts: Iterable[str], structured: Json) -> Iterator[str]:
+    """Yield the texts that are not the structure, a field of it or an item of such a field.
+
+    Python's SDK calls a value that is no object the field `result`, and writes each item of a list as a text.
+    """
+    known: set[bytes] | None = None
+    for text in texts:
+        read: Json = text
+        with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
+            read = msgspec.json.decode(text)
+        if not text.strip() or read == structured:
+            continue
+        if known is None:
+            fields = list(structured.values()) if isinstance(structured, dict) else []
+            items = (item for field in fields if isinstance(field, list) for item in field)
+            known = {_key(one) for one in chain(fields, items)}
+        if _key(read) not in known and _key(text) not in known:
+            yield text
+
+
+def _key(value: Json) -> bytes:
+    """Return the JSON by which a piece of a result is compared; of a value that has none, nothing."""
+    with suppress(UnicodeError, RecursionError, TypeError, OverflowError):
+        return encode_sorted(value)
+    return b""
 
 
 def content_text(

@@ -266,17 +266,16 @@ def encode_json(value: object, order: Literal["deterministic", "sorted"] | None 
     `msgspec` holds the GIL while it encodes, 50 ms for 16 MiB of quotes; between two pieces other threads
     run. Call `check_bounds` first.
     """
-    if _holds_long_text(value):
+    try:
+        is_short = len(_measure(value)) <= _MUCH_BYTES
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        is_short = False  # too large an integer, or an error that encoding as JSON raises too
+    if not is_short and _holds_long_text(value):
         value = _with_long_texts_encoded(value)
     return msgspec.json.encode(value, order=order)
 
 
 def _holds_long_text(value: Any) -> bool:
-    try:
-        if len(_measure(value)) <= _MUCH_BYTES:
-            return False
-    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
-        pass  # too large an integer, or an error that encoding as JSON raises too
     pending = [value]
     while pending:
         item = pending.pop()

@@ -93,13 +93,18 @@ class CodeInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CallMade(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call that a cell made, in short: its arguments are cut text, its result is not here."""
+    """A call that a cell made, in short: its arguments are cut text, its result is not here.
+
+    `texts` are what its tool told the model beside the value that the code got; `line` is as in `ToolCall`.
+    """
 
     call_id: int
     name: str
     arguments: str = ""
     status: CallStatus = CallStatus.OK
     error: ErrorObject | None = None
+    texts: tuple[str, ...] = ()
+    line: int | None = None
 
 
 class CellReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

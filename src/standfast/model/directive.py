@@ -48,10 +48,14 @@ class ReplaceToolArgs(msgspec.Struct, frozen=True, kw_only=True, tag="replace_to
 
 
 class ShortCircuitTool(msgspec.Struct, frozen=True, kw_only=True, tag="short_circuit_tool"):
-    """The result of a call, instead of executing it or of its own; `ask_person` makes one that waits."""
+    """The result of a call, instead of executing it or of its own; `ask_person` makes one that waits.
+
+    In place of a call's own result, the model reads `texts` beside the value; those of the call are dropped.
+    """
 
     value: Json = None
     error: ErrorObject | None = None
+    texts: tuple[str, ...] = ()
 
 
 def deny_call(reason: str, *, hint: str | None = None) -> ShortCircuitTool:

@@ -36,9 +36,14 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_stack_depth: Positive16 = 256
 
     def __post_init__(self) -> None:
-        require_unsigned(self, "memory_mb", "cpu_ms", "wall_ms", "max_stack_depth")
+        values = msgspec.structs.astuple(self)  # most are decoded, by every run
+        if set(map(type, values)) != _INTEGERS or min(values) < 1 or max(values) >= 2**32:
+            require_unsigned(self, "memory_mb", "cpu_ms", "wall_ms", "max_stack_depth")
         if self.max_stack_depth >= 2**16:
             raise InvalidArgument(f"max_stack_depth must be at most {2**16 - 1}")
+
+
+_INTEGERS: Final = {int}
 
 
 class CapabilityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

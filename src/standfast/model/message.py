@@ -50,6 +50,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
     """A call that the model asked for. `call_id` counts within the turn; `provider_id` is the model's own.
 
     A call that code makes has the call that runs the code for its `parent`, and may have `args` by position.
+    `line` is the line of that code that made it, from 1; 0 if other code did, such as a function of an
+    earlier cell; None if the engine could not tell.
     """
 
     call_id: int
@@ -59,6 +61,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
     provider_id: str = ""
     args: tuple[Json, ...] = ()
     parent: int = 0
+    line: int | None = None
 
 
 class RequestedCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -109,8 +112,9 @@ class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool
     """The result of one call: `value`, or `error` if it failed.
 
     `edited_arguments` are those it ran with, if a person or a plugin changed them. `attachments` are stored
-    with the result, such as a whole long output; the model sees only those that are `shown`. `shown`, if set,
-    is the text that the model reads instead of the result.
+    with the result, such as a whole long output; the model sees only those that are `shown`. `texts` are what
+    the model reads after the value, and code does not get. `shown`, if set, is the text that the model reads
+    instead of the value.
     """
 
     call_id: int
@@ -122,6 +126,7 @@ class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool
     edited_arguments: dict[str, Json] | None = None
     attachments: tuple[AttachmentPart, ...] = ()
     shown: str | None = None
+    texts: tuple[str, ...] = ()
 
 
 Message = UserMessage | AssistantMessage | ToolMessage

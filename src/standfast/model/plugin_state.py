@@ -51,6 +51,15 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 encode_state = msgspec.json.Encoder().encode
-decode_state = msgspec.json.Decoder(SessionState).decode
 encode_entry = encode_state
-decode_entry = msgspec.json.Decoder(PluginSnapshotEntry).decode
+
+
+# No `Decoder`: making one takes longer than all decoding in most processes.
+
+
+def decode_state(data: bytes) -> SessionState:
+    return msgspec.json.decode(data, type=SessionState)
+
+
+def decode_entry(data: bytes) -> PluginSnapshotEntry:
+    return msgspec.json.decode(data, type=PluginSnapshotEntry)

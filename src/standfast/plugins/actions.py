@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar, get_type_hints, overload
@@ -53,9 +54,9 @@ class RegisteredAction(msgspec.Struct, frozen=True):
     """An action with its handler and the types that it takes and gives."""
 
     definition: PluginActionDef
-    handler: Callable[..., Any]
     takes: Any
     gives: Any
+    handler: Callable[..., Any]
 
     def session_for(self, given: str | None, current: str | None) -> str | None:
         """Return the session that the action works on; raise if it must or must not have one."""
@@ -121,7 +122,17 @@ def action_mark(function: object) -> ActionMark | None:
 
 
 def make_action(plugin_id: str, method: Any, mark: ActionMark) -> RegisteredAction:
-    """Return the action of a bound method."""
+    """Return the action of a bound method. Its contract is made once for all sessions."""
+    is_bound = inspect.ismethod(method)
+    function = method.__func__ if is_bound else method
+    return RegisteredAction(*_contract(plugin_id, function, is_bound, mark), handler=method)
+
+
+@functools.lru_cache(maxsize=256)
+def _contract(
+    plugin_id: str, method: Any, is_bound: bool, mark: ActionMark
+) -> tuple[PluginActionDef, Any, Any]:
+    """Return the definition of an action, and the types that it takes and gives."""
     try:
         hints = get_type_hints(method)
     except Exception as error:
@@ -129,7 +140,7 @@ def make_action(plugin_id: str, method: Any, mark: ActionMark) -> RegisteredActi
             f"the annotations of {method.__name__}() of plugin {plugin_id!r} cannot be read: {error}",
             hint="its types must be importable where the plugin is defined",
         ) from None
-    parameters = list(inspect.signature(method).parameters)
+    parameters = list(inspect.signature(method).parameters)[1 if is_bound else 0 :]
     if not 1 <= len(parameters) <= 2:
         raise InvalidPlugin(
             f"action {method.__name__}() of plugin {plugin_id!r} takes {len(parameters)} parameters",
@@ -146,7 +157,7 @@ def make_action(plugin_id: str, method: Any, mark: ActionMark) -> RegisteredActi
         input_schema=_schema_of(takes),
         output_schema=_schema_of(gives),
     )
-    return RegisteredAction(definition, method, takes, gives)
+    return definition, takes, gives
 
 
 def _schema_of(kind: Any) -> dict[str, Any]:

@@ -167,6 +167,7 @@ class ToolResultHookContext(HookContext, frozen=True, kw_only=True):
 
     `parent` is the call that runs that code. With `is_cell` the call itself is code that has ended, and
     `value` is a `CellReport` as JSON; an answer of the code is taken from the report's `result` afterwards.
+    `texts` are what the model reads beside the value: a `ShortCircuitTool` drops them unless it has them too.
     """
 
     call_id: int
@@ -175,6 +176,7 @@ class ToolResultHookContext(HookContext, frozen=True, kw_only=True):
     attachments: Attachments
     value: Json = None
     error: ErrorObject | None = None
+    texts: tuple[str, ...] = ()
     record: ExternalCallRecord | None = None
     parent: int = 0
     is_cell: bool = False
@@ -182,12 +184,13 @@ class ToolResultHookContext(HookContext, frozen=True, kw_only=True):
 
 
 class ToolResultProjectionContext(HookContext, frozen=True, kw_only=True):
-    """A result is about to become the text that the model reads."""
+    """A result is about to become the text that the model reads instead of the value and its `texts`."""
 
     call_id: int
     tool_name: str
     value: Json = None
     error: ErrorObject | None = None
+    texts: tuple[str, ...] = ()
 
 
 class AssistantStreamHookContext(HookContext, frozen=True, kw_only=True):

@@ -194,4 +194,6 @@ class ResultReview(msgspec.Struct):
             if result.error is not None and self.context.error is None:
                 self.failed_by = one.plugin_id
             self.replaced = True
-            self.context = msgspec.structs.replace(self.context, value=result.value, error=result.error)
+            self.context = msgspec.structs.replace(
+                self.context, value=result.value, error=result.error, texts=result.texts
+            )

@@ -23,6 +23,7 @@ import hashlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from operator import attrgetter
 from typing import Final, Protocol
 
 import msgspec
@@ -36,7 +37,7 @@ from standfast.model.plugin_state import (
     SessionState,
     encode_state,
 )
-from standfast.plugins.protocol import CellExecutor
+from standfast.plugins.protocol import KeepsVariables
 from standfast.plugins.running import BuildStep, NoAnswer, PluginPlace, at_once, described, within
 from standfast.plugins.snapshot import NO_ARTIFACTS, SnapshotReader, SnapshotWriter
 from standfast.ports.session_store import Blob, StateRecord
@@ -49,6 +50,9 @@ Report = Callable[[str, str, str], None]
 
 StoredEntry = tuple[PluginSnapshotEntry, tuple[Blob, ...]]
 """A state to write, and the blobs of it that are not stored yet."""
+
+
+revision_of: Final[Callable[[StatefulPlugin], int]] = attrgetter("revision")
 
 
 class StatefulPlugin(Protocol):
@@ -211,6 +215,8 @@ class PluginStates:
         """The hooks around calls whose outcome is not journaled yet."""
         self.step = step
         self._places = places
+        self._away = tuple(one for one in self.plugins if places[one.id].away is not None)
+        """The plugins whose hooks run on a thread of their own."""
         self._report = report
         self._timeout_s = timeout_s
         self._written: dict[str, TakenState] = {}
@@ -270,7 +276,7 @@ class PluginStates:
         if stage is not None:
             self.unwritten.discard(stage)
         states = {} if stage is None else stage.states
-        revisions = [plugin.revision for plugin in self.plugins]
+        revisions = list(map(revision_of, self.plugins))
         if not states and revisions == self._noted:
             return {}
         found = {}
@@ -323,13 +329,14 @@ class PluginStates:
         return any(one is not None and one.is_of(plugin) for one in (kept, latest))
 
     @property
+    def has_plugins_away(self) -> bool:
+        """Whether there are plugins whose hooks run on a thread of their own."""
+        return bool(self._away)
+
+    @property
     def has_unknown_states(self) -> bool:
         """Whether a plugin has changed on a thread of its own since its state was taken there."""
-        places = self._places
-        return any(
-            places[one.id].away is not None and one.revision and not self._memory(one).is_seen
-            for one in self.plugins
-        )
+        return any(one.revision and not self._memory(one).is_seen for one in self._away)
 
     async def take_states(self) -> None:
         """Take the unknown states of plugins whose hooks run on a thread of their own, on that thread."""
@@ -373,7 +380,7 @@ class PluginStates:
 
     def snapshot_revision_fingerprint(self) -> int:
         """Return a number that changes whenever a plugin, its version or its revision does."""
-        revisions = [plugin.revision for plugin in self.plugins]
+        revisions = list(map(revision_of, self.plugins))
         if revisions != self._fingerprinted:
             hasher = hashlib.sha256()
             for plugin in self.plugins:
@@ -445,7 +452,7 @@ _PACKED_BYTES: Final = 64 << 10
 class ExecutionMemory:
     """The state of a session's code executor, if it has one."""
 
-    def __init__(self, executor: CellExecutor | None, owner: str) -> None:
+    def __init__(self, executor: KeepsVariables | None, owner: str) -> None:
         self._executor = executor
         self._owner = owner
         self.entry: PluginSnapshotEntry | None = None

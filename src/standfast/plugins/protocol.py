@@ -236,7 +236,22 @@ class CodeFunctions(CellFunctions, Protocol):
         """Return a function that only code has, or the tool that runs the code itself."""
 
 
-class CellExecutor(Protocol):
+class KeepsVariables(Protocol):
+    """Keeps the variables of a session's code."""
+
+    def execution_state_dirty(self) -> bool:
+        """Return whether the state has changed since `snapshot_execution_state`."""
+
+    def snapshot_execution_state(self) -> bytes: ...
+
+    def referenced_blobs(self) -> Mapping[str, str]:
+        """Return the digests that the state refers to, by name; they are kept as long as the state is."""
+
+    def restore_execution_state(self, data: bytes) -> None:
+        """Restore the state; empty bytes if there is none."""
+
+
+class CellExecutor(KeepsVariables, Protocol):
     """Runs the cells of a session and keeps their variables."""
 
     @property
@@ -261,17 +276,6 @@ class CellExecutor(Protocol):
 
     def turn_over(self, messages: Sequence[Message]) -> None:
         """The turn commits, with no running cell; code can still read the inputs of these *messages*."""
-
-    def execution_state_dirty(self) -> bool:
-        """Return whether the state has changed since `snapshot_execution_state`."""
-
-    def snapshot_execution_state(self) -> bytes: ...
-
-    def referenced_blobs(self) -> Mapping[str, str]:
-        """Return the digests that the state refers to, by name; they are kept as long as the state is."""
-
-    def restore_execution_state(self, data: bytes) -> None:
-        """Restore the state; empty bytes if there is none."""
 
 
 class CodeExecutorPlugin(CellExecutor, Protocol):

@@ -34,7 +34,7 @@ from standfast.model.plugin_state import (
 from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot, layered, rendered
 from standfast.model.session import SessionPolicy
 from standfast.plugins.contexts import ToolCatalogContext
-from standfast.plugins.plugin_states import ExecutionMemory, state_record
+from standfast.plugins.plugin_states import ExecutionMemory, revision_of, state_record
 from standfast.plugins.prompt_records import NamedLayers
 from standfast.plugins.protocol import (
     CodeFunctions,
@@ -104,6 +104,8 @@ class SessionContext:
         self.options = ProtocolRuntimeContext(getattr(plugins.protocol_session, "turn_options_version", 1))
         self._layers = tuple(layers)
         self._catalogs: OrderedDict[CatalogKey, CatalogArtifact] = OrderedDict()
+        self._latest: tuple[tuple[object, ...], CatalogArtifact] | None = None
+        """The catalog that was last asked for, with all that its key is made of."""
         self._words: tuple[SessionPolicy | None, Overlay, tuple[PromptContribution, ...]]
         self._words = (None, NO_OVERLAY, ())
         self._named: tuple[SessionPolicy | None, Overlay, NamedLayers] = (None, NO_OVERLAY, ())
@@ -127,7 +129,7 @@ class SessionContext:
         self.tool_registry = await self._composed(overlay)
         self.overlay = overlay
         self.overlay_revision += 1
-        self._catalogs.clear()
+        self._forget_catalogs()
         return True
 
     def set_catalog_overlay(self, overlay: ToolCatalogContribution) -> bool:
@@ -136,14 +138,14 @@ class SessionContext:
             return False
         self.plugins.tool_catalog_overlay = overlay
         self.overlay_revision += 1
-        self._catalogs.clear()
+        self._forget_catalogs()
         return True
 
     async def refresh_tool_catalog(self) -> None:
         """Take over what has changed in the session's own tools since the overlay was laid over them."""
         if self.overlay is not NO_OVERLAY:
             self.tool_registry = await self._composed(self.overlay)
-        self._catalogs.clear()
+        self._forget_catalogs()
 
     async def _composed(self, overlay: Overlay) -> ToolRegistry:
         base, providers = overlay.include_base_tools, overlay.providers
@@ -156,9 +158,13 @@ class SessionContext:
             return work()
         return await self.plugins.host.aside(work, self.plugins.step, asks_sources=True)
 
+    def _forget_catalogs(self) -> None:
+        self._catalogs.clear()
+        self._latest = None
+
     def invalidate_runtime_caches(self) -> None:
         """Drop the cached catalogs and prompts."""
-        self._catalogs.clear()
+        self._forget_catalogs()
         self._prompts.clear()
 
     def catalog_key(self) -> CatalogKey:
@@ -169,11 +175,19 @@ class SessionContext:
             self.plugins.snapshot_revision_fingerprint(),
         )
 
+    @property
+    def is_static(self) -> bool:
+        """Whether neither a plugin nor a source of tools has to be asked for the catalog or a tool."""
+        registry = self.tool_registry
+        return not self._asks_plugins and registry is self.plugins.tool_registry and registry.is_static
+
     async def prepare(self, name: str | None = None) -> None:
         """Build the catalog and resolve the tool *name*, away from the runtime's loop if that may block.
 
         Raises what plugins and sources of tools raise. `artifact` and `find_tool` then call neither.
         """
+        if self.is_static:
+            return
         plugins = self.plugins
         if plugins.tool_registry.outdated():
             await plugins.host.aside(plugins.tool_registry.refresh, plugins.step, asks_sources=True)
@@ -194,12 +208,17 @@ class SessionContext:
 
     def artifact(self) -> CatalogArtifact:
         """Return the current catalog and its preamble."""
+        registry, latest = self.tool_registry, self._latest
+        at = (registry, registry.generation, self.overlay_revision, *map(revision_of, self.plugins.plugins))
+        if latest is not None and latest[0] == at:
+            return latest[1]
         found = self._catalogs.get(self.catalog_key())
         if found is None:
             found = self._shared() or self._build()
             self._catalogs[self.catalog_key()] = found
             while len(self._catalogs) > MAX_CATALOGS:
                 self._catalogs.popitem(last=False)
+        self._latest = (at, found)
         return found
 
     def _shared(self) -> CatalogArtifact | None:
@@ -252,8 +271,8 @@ class SessionContext:
 
     def find_tool(self, name: str) -> RegisteredTool:
         """Return a tool that the model may call; raise `UnknownTool` if it may not."""
-        catalog = self.artifact().catalog
-        tool = self.tool_registry.require(name)  # raises a better message if there is no such tool at all
+        catalog, registry = self.artifact().catalog, self.tool_registry
+        tool = registry.get(name) or registry.require(name)  # which says why there is no such tool
         if catalog.may_call(name):
             return tool
         hint = "find it first: search_tools(query) makes what it finds callable"
@@ -321,7 +340,7 @@ class SessionContext:
         self._stored.journaled = settings
         return self.plugins.tool_registry.export_state()
 
-    async def kept(self, tolerant: bool) -> Kept:
+    async def kept(self, *, tolerant: bool) -> Kept:
         """Return the state of plugins, tools and options if the store does not have it yet."""
         if self.is_stored():
             return Kept()

@@ -21,13 +21,12 @@ from typing import Any, overload
 import msgspec
 
 from standfast import errors
-from standfast.durable.effects import Kept
 from standfast.graph.history import answered
 from standfast.machine.commands import PrepareCall, RunHooks
 from standfast.machine.inputs import CallPrepared, CallRuled, HooksRan, Input, Keep, ToolSettled, View
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.canonical import Json, digest_bytes, encode_sorted
-from standfast.model.capability import CallStatus, ExternalCallRecord, SideEffect
+from standfast.model.capability import CallStatus, Capability, ExternalCallRecord, SideEffect
 from standfast.model.directive import SessionRequest
 from standfast.model.events import Event
 from standfast.model.frame import FrameSwitch
@@ -50,7 +49,7 @@ from standfast.plugins.session import answers_for_model
 from standfast.plugins.session_context import SessionContext
 from standfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded, open_stream
 from standfast.ports.session_store import Blob, JournalEntry
-from standfast.tools.context import Attachments, Triggers
+from standfast.tools.context import Attachments, Triggers, cut_texts
 from standfast.tools.dispatch import Dispatcher
 from standfast.tools.loop_threads import at_home
 
@@ -58,7 +57,7 @@ Occur = Callable[[str, str, Json], Awaitable[int]]
 """Reports an occurrence: its source, its key and its payload; returns how many turns it starts."""
 
 MakeRequest = Callable[[str, list[Message]], ModelRequest]
-"""Makes the request of a model call from a prompt and the messages."""
+"""Makes the request of a model call from a prompt and the messages, a list that it may keep."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -98,6 +97,10 @@ class TurnContext:
     projector: protocol.AssistantProseProjectorPlugin | None = dataclasses.field(init=False)
     account: ModelAccount = dataclasses.field(init=False)
     hooks: TurnHooks = dataclasses.field(init=False)
+    recorded: tuple[tuple[Capability, ...], dict[str, Any], str] = dataclasses.field(
+        init=False, default=((), {}, "")
+    )
+    """The tools and settings of the last model call, and the digest of their `PromptRecord`."""
 
     def __post_init__(self) -> None:
         session = self.session
@@ -222,12 +225,12 @@ class HeldResults:
 
     def __init__(self, unwritten: set[CallStage]) -> None:
         self._unwritten = unwritten
-        self._stages: dict[str, CallStage] = {}
+        self.stages: dict[str, CallStage] = {}
 
     @contextlib.contextmanager
     def stage(self, key: str) -> Iterator[CallStage]:
         """Run the hooks around a call whose outcome is the input *key*."""
-        stage = self._stages[key] = CallStage()
+        stage = self.stages[key] = CallStage()
         self._unwritten.add(stage)
         outer = STAGE.set(stage)
         try:
@@ -241,7 +244,7 @@ class HeldResults:
 
     def deliver(self, call_id: int, deliver: Callable[[], None]) -> None:
         """Call *deliver*, which passes on the result of a call, as soon as plugin states allow."""
-        stage = self._stages.get(f"tool.{call_id}")
+        stage = self.stages.get(f"tool.{call_id}")
         if stage is None:
             deliver()
             return
@@ -250,7 +253,7 @@ class HeldResults:
 
     async def settles(self, call: int | CallStage) -> None:
         """Wait until the result of a call, or the outcome of a stage, may be passed on by the caller."""
-        stage = self._stages.get(f"tool.{call}") if isinstance(call, int) else call
+        stage = self.stages.get(f"tool.{call}") if isinstance(call, int) else call
         if stage is None:
             return
         released = asyncio.get_running_loop().create_future()
@@ -261,7 +264,7 @@ class HeldResults:
 
     def _release(self) -> None:
         """Deliver the outcomes of all stages that depend only on each other and on stages before them."""
-        held = [stage for stage in self._stages.values() if stage.deliver is not None]
+        held = [stage for stage in self.stages.values() if stage.deliver is not None]
         ready = set(held)
         while blocked := {one for one in ready if any(not (x.is_over or x in ready) for x in one.within)}:
             ready -= blocked
@@ -275,16 +278,14 @@ class HeldResults:
 
     def drop(self) -> None:
         """Deliver none of the held results: the calls are given up."""
-        for stage in self._stages.values():
+        for stage in self.stages.values():
             stage.deliver = None
 
     def take(self, given: Input | None) -> CallStage | None:
         """Remove and return the stage whose outcome is *given*."""
-        if not self._stages:
-            return None
         if isinstance(given, ToolSettled):
-            return self._stages.pop(f"tool.{given.call_id}", None)
-        return self._stages.pop(f"ruled.{given.call_id}", None) if isinstance(given, CallRuled) else None
+            return self.stages.pop(f"tool.{given.call_id}", None)
+        return self.stages.pop(f"ruled.{given.call_id}", None) if isinstance(given, CallRuled) else None
 
 
 class TurnHooks:
@@ -313,11 +314,15 @@ class TurnHooks:
         hooks, slots = plugins.contributions.hooks, plugins.contributions.slots
         self.judges = bool(hooks["after_tool_call"] or "tool_result_projector" in slots)
         """Whether plugins see results."""
+        self.has_plugins_away = plugins.has_plugins_away
         self.shows_streams = bool(hooks["assistant_stream"])
         """Whether plugins see each piece of a reply."""
+        self.sees_replies = bool(hooks["assistant_response"])
+        """Whether plugins see whole replies."""
         self.spares = plugins.runner.spares
         self.tool_host = plugins.hosts.tool
         self.complete, self.charged = turn.account.complete, turn.account.charged
+        self.kept = turn.session.kept
         self.deliver, self.settles, self.drop_held = held.deliver, held.settles, held.drop
 
     @cached_property
@@ -337,11 +342,15 @@ class TurnHooks:
         return keeper
 
     def with_attachments(self, settled: ToolSettled) -> ToolSettled:
-        """Add the attachments that the tool of a call has kept to its result."""
+        """Add the attachments and texts of a call's tool to its result; a failure has no texts."""
         keeper = self._keepers.pop(settled.call_id, None)
-        if keeper is None or not keeper.kept:
+        if keeper is None or not (keeper.kept or keeper.texts):
             return settled
-        return msgspec.structs.replace(settled, attachments=(*settled.attachments, *keeper.kept))
+        return msgspec.structs.replace(
+            settled,
+            attachments=(*settled.attachments, *keeper.kept),
+            texts=() if settled.error is not None else cut_texts(keeper.texts),
+        )
 
     def triggers_of(self, key: str) -> Triggers:
         """Return the `Triggers` of a call with the idempotency *key*."""
@@ -456,7 +465,7 @@ class TurnHooks:
             prompt = self._render(said)
         switch = None
         if answers_for_model(plugins.protocol_session):
-            request = make_request(self._render(()) if prompt is None else prompt, shown)
+            request = make_request(self._render(()) if prompt is None else prompt, shown.copy())
             switch = await self._switch(at, command, shown, request)
         changed = prompt is not None and prompt != machine.prompt
         return CallPrepared(
@@ -552,8 +561,6 @@ class TurnHooks:
 
     async def reply(self, reply: ReplyEnded) -> ReplyEnded:
         """Let plugins change the whole reply."""
-        if not self._plugins.contributions.hooks["assistant_response"]:
-            return reply
         context = contexts.AssistantResponseHookContext(**self._common, response=reply)
         made = await self._plugins.transform_assistant_response(context)
         return made[-1].value.response
@@ -603,6 +610,7 @@ class TurnHooks:
             value=settled.value,
             error=settled.error,
             record=settled.record,
+            texts=settled.texts,
             parent=parent,
             is_cell=is_cell,
             host=self.tool_host,
@@ -623,6 +631,7 @@ class TurnHooks:
                     error=error,
                     exception=None,
                     record=_changed_record(settled.record, None, error),
+                    texts=(),
                     shown=None,
                 )
 
@@ -634,9 +643,15 @@ class TurnHooks:
         composed.conflicts += review.conflicts
         ruling = await self._carry_out(f"result.{settled.call_id}", composed)
         value, error = review.context.value, review.context.error
+        texts = cut_texts((*review.context.texts, *keeper.texts))
         shown = await self._plugins.project_tool_result(
             contexts.ToolResultProjectionContext(
-                **self._common, call_id=settled.call_id, tool_name=context.tool_name, value=value, error=error
+                **self._common,
+                call_id=settled.call_id,
+                tool_name=context.tool_name,
+                value=value,
+                error=error,
+                texts=texts,
             )
         )
         replaced = review.replaced
@@ -647,6 +662,7 @@ class TurnHooks:
             exception=None if replaced else settled.exception,
             record=_changed_record(settled.record, value, error) if replaced else settled.record,
             attachments=(*settled.attachments, *keeper.kept),
+            texts=() if error is not None or shown is not None else texts,
             shown=shown,
             ruling=ruling,
         )
@@ -661,9 +677,10 @@ class TurnHooks:
             await self._plugins.take_states()
 
     def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
-        context = self._session
-        changed = self._plugins.changed(self._held.take(given))
-        tools, execution = context.changed_tools(), context.execution.changed()
+        context, held = self._session, self._held
+        changed = self._plugins.changed(held.take(given) if held.stages else None)
+        tools = context.changed_tools()
+        execution = None if self._plugins.code_executor is None else context.execution.changed()
         if not changed and tools is None and execution is None:
             return ()
         states = []
@@ -680,9 +697,6 @@ class TurnHooks:
     def take_blobs(self) -> tuple[Blob, ...]:
         blobs, self._blobs = tuple(self._blobs), []
         return blobs
-
-    async def kept(self, *, tolerant: bool) -> Kept:
-        return await self._session.kept(tolerant)
 
     async def finalizing(self, outcome: Ended) -> None:
         plugins = self._plugins
@@ -707,11 +721,12 @@ class TurnHooks:
 class _AttachmentKeeper:
     """The `Attachments` of one result."""
 
-    __slots__ = ("_hooks", "kept", "read")
+    __slots__ = ("_hooks", "kept", "read", "texts")
 
     def __init__(self, hooks: TurnHooks) -> None:
         self._hooks = hooks
         self.kept: list[AttachmentPart] = []
+        self.texts: list[str] = []
         self.read = hooks.read_blob
 
     def keep(
@@ -721,6 +736,11 @@ class _AttachmentKeeper:
         part = AttachmentPart(digest=digest, media_type=media_type, size=len(data), name=name, shown=shown)
         self.kept.append(part)
         return part
+
+    def add_text(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise errors.InvalidArgument(f"the text beside a value is a {type(text).__name__}, not a str")
+        self.texts.append(text.encode(errors="replace").decode())
 
 
 class _CallTriggers:

@@ -63,6 +63,7 @@ class EngineCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `answer` is the engine's own answer, for a call that must not reach the host. `digest` identifies the
     call when a replayed cell makes it again. `argument_bytes` and `argument_values` count towards the limit
     of what the calls of one pause may hold; an engine that checks the arguments itself leaves them at 0.
+    `line` is as in `CellCall`.
     """
 
     id: int
@@ -75,6 +76,7 @@ class EngineCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     digest: bytes = b""
     argument_bytes: int = 0
     argument_values: int = 0
+    line: int | None = None
 
 
 class StepBlocked(msgspec.Struct, frozen=True):

@@ -53,7 +53,8 @@ class CellCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that the code made. `number` counts the calls of the cell from 1.
 
     `problem` says why the call cannot be carried out: an argument has no JSON form, or the arguments are too
-    large.
+    large. `line` is the line of the cell's code that made the call, from 1; 0 if other code did, such as a
+    function of an earlier cell; None if the engine cannot tell.
     """
 
     number: int
@@ -61,6 +62,7 @@ class CellCall(msgspec.Struct, frozen=True, kw_only=True):
     args: list[Json] = msgspec.field(default_factory=list)
     kwargs: dict[str, Json] = msgspec.field(default_factory=dict)
     problem: ErrorObject | None = None
+    line: int | None = None
 
 
 class CallAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -150,6 +150,13 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     blobs: tuple[str, ...] = ()
 
 
+class TurnStates(msgspec.Struct, frozen=True):
+    """The names of the states that a session had before and after a turn; None where it had none."""
+
+    before: str | None
+    after: str | None
+
+
 class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
     """A turn to begin. `make_input` makes its first journal body of the injected messages it claims.
 
@@ -261,6 +268,13 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
     session_id: str
     turn_id: str | None
+
+
+class SessionOutline(msgspec.Struct, frozen=True, kw_only=True):
+    """How many turns a session has, and the one of them that has not ended."""
+
+    turns: int = 0
+    open_turn: TurnRecord | None = None
 
 
 class TurnCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -452,6 +466,9 @@ class SessionStore(Protocol):
     async def state(self, state_id: str) -> bytes | None:
         """Return the body of the state that a head names; None if it was pruned."""
 
+    async def turn_states(self, turn_id: str) -> TurnStates | None:
+        """Return the states before and after an ended turn; None if it left no nodes, or they were pruned."""
+
     async def put_snapshot(self, snapshot_id: str, session_id: str, data: bytes, now_ms: int) -> None:
         """Store a snapshot of a session under *snapshot_id*. It outlives the session."""
 
@@ -487,6 +504,9 @@ class SessionStore(Protocol):
     async def open_turn(self, session_id: str) -> TurnRecord | None:
         """Return the session's unfinished turn, if there is one."""
 
+    async def outlines(self, session_ids: tuple[str, ...]) -> dict[str, SessionOutline]:
+        """Return what a list shows of these sessions; those without a turn are left out."""
+
     async def open_turn_journal(self, session_id: str) -> JournaledTurn | None:
         """Return the session's unfinished turn with all that it has saved; takes no lease."""
 
@@ -513,6 +533,9 @@ class SessionStore(Protocol):
 
     async def cancel(self, turn_id: str) -> bool:
         """Ask for the turn's end. False if it has ended already: the cancellation came too late."""
+
+    async def cancelled(self, turn_ids: tuple[str, ...]) -> frozenset[str]:
+        """Return the turns among these that a caller has cancelled."""
 
     # Input for a session
 

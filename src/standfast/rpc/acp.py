@@ -95,6 +95,21 @@ class _Prompt(_Camel, frozen=True, kw_only=True):
     prompt: list[dict[str, Any]]
 
 
+_PARAMETERS: Final[dict[str, Any]] = {
+    "initialize": _Initialize,
+    "authenticate": _Camel,
+    "session/new": _OfDirectory,
+    "session/load": _OfEditorSession,
+    "session/resume": _OfEditorSession,
+    "session/fork": _OfEditorSession,
+    "session/list": _OfDirectory,
+    "session/close": _OfEditorSession,
+    "session/delete": _OfEditorSession,
+    "session/cancel": _OfEditorSession,
+    "session/prompt": _Prompt,
+}
+
+
 def _command(*words: str) -> str:
     return shlex.join(("standfast", *words))
 
@@ -127,25 +142,36 @@ class AcpAgent:
         await self._peer.serve()
 
     async def _handle(self, method: str, params: Any) -> Any:
-        known: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-            "initialize": (_Initialize, self._initialize),
-            "authenticate": (_Camel, self._authenticate),
-            "session/new": (_OfDirectory, self._new),
-            "session/load": (_OfEditorSession, self._load),
-            "session/resume": (_OfEditorSession, self._resume),
-            "session/fork": (_OfEditorSession, self._fork),
-            "session/list": (_OfDirectory, self._list),
-            "session/close": (_OfEditorSession, self._cancel),
-            "session/delete": (_OfEditorSession, self._delete),
-            "session/cancel": (_OfEditorSession, self._cancel),
-            "session/prompt": (_Prompt, self._prompt),
-        }
-        if method not in known:
+        if method not in _PARAMETERS:
             raise no_method(method)
-        kind, handler = known[method]
-        return await handler(converted(params, kind))
+        asked = converted(params, _PARAMETERS[method])
+        match method:
+            case "initialize":
+                return self._initialize(asked)
+            case "authenticate":
+                return {}
+            case "session/new":
+                session_id = f"acp-{secrets.token_hex(8)}"
+                await self._runtime.session(session_id, agent=self._agent, metadata={_CWD: asked.cwd})
+                return {"sessionId": session_id}
+            case "session/list":
+                return await self._list(asked)
+            case "session/prompt":
+                return await self._prompt(asked)
+        session = await self._session(asked.editor_session)
+        match method:
+            case "session/load":
+                for update in (update for said in await session.messages() for update in _history(said)):
+                    await self.update(asked.editor_session, update)
+            case "session/fork":
+                return {"sessionId": (await session.fork(f"acp-{secrets.token_hex(8)}")).session_id}
+            case "session/close" | "session/cancel":
+                await session.cancel()
+            case "session/delete":
+                await self._runtime.delete(session.session_id)
+        return {}
 
-    async def _initialize(self, asked: _Initialize) -> Json:
+    def _initialize(self, asked: _Initialize) -> Json:
         elicitation = asked.client_capabilities.get("elicitation")
         self._asks_forms = isinstance(elicitation, dict) and elicitation.get("form") is not None
         return {
@@ -159,30 +185,7 @@ class AcpAgent:
             },
         }
 
-    async def _authenticate(self, asked: _Camel) -> Json:
-        return {}
-
     # Sessions
-
-    async def _new(self, asked: _OfDirectory) -> Json:
-        session_id = f"acp-{secrets.token_hex(8)}"
-        await self._runtime.session(session_id, agent=self._agent, metadata={_CWD: asked.cwd})
-        return {"sessionId": session_id}
-
-    async def _load(self, asked: _OfEditorSession) -> Json:
-        session = await self._session(asked.editor_session)
-        for said in await session.messages():
-            for update in _history(said):
-                await self.update(asked.editor_session, update)
-        return {}
-
-    async def _resume(self, asked: _OfEditorSession) -> Json:
-        await self._session(asked.editor_session)
-        return {}
-
-    async def _fork(self, asked: _OfEditorSession) -> Json:
-        session = await self._session(asked.editor_session)
-        return {"sessionId": (await session.fork(f"acp-{secrets.token_hex(8)}")).session_id}
 
     async def _list(self, asked: _OfDirectory) -> Json:
         heads = [head for head in await self._runtime.sessions() if head.agent == self._agent.name]
@@ -195,14 +198,6 @@ class AcpAgent:
             for head in heads
         ]
         return {"sessions": [line for line in lines if asked.cwd in ("", line["cwd"])][:1000]}
-
-    async def _delete(self, asked: _OfEditorSession) -> Json:
-        await self._runtime.delete((await self._session(asked.editor_session)).session_id)
-        return {}
-
-    async def _cancel(self, asked: _OfEditorSession) -> Json:
-        await (await self._session(asked.editor_session)).cancel()
-        return {}
 
     async def _session(self, given: str) -> Session[Any]:
         session_id = session_id_from(given)
@@ -454,14 +449,13 @@ def _content(block: dict[str, Any]) -> str | Attachment:
             case "resource_link":
                 return f"[{block.get('name', '')}]({block['uri']})"
             case "resource":
-                return _resource(block["resource"])
+                resource = block["resource"]
+                if "blob" not in resource:
+                    return f"{resource['uri']}:\n\n{resource['text']}"
+                kind = str(resource.get("mimeType") or "application/octet-stream")
+                return Attachment(
+                    base64.b64decode(resource["blob"], validate=True), kind, str(resource["uri"])
+                )
     except (KeyError, ValueError, TypeError) as error:
         raise InvalidArgument(f"prompt: {error}") from None
     raise InvalidArgument(f"a block of type {str(block.get('type'))[:80]!r} is not supported")
-
-
-def _resource(resource: dict[str, Any]) -> str | Attachment:
-    if "blob" in resource:
-        kind = str(resource.get("mimeType") or "application/octet-stream")
-        return Attachment(base64.b64decode(resource["blob"], validate=True), kind, str(resource["uri"]))
-    return f"{resource['uri']}:\n\n{resource['text']}"

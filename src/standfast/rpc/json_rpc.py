@@ -33,7 +33,13 @@ INVALID_PARAMS: Final = -32602
 SERVER_ERROR: Final = -32000
 MAX_REQUESTS: Final = 256
 MAX_BATCH: Final = 100
-_INVALID: Final = frozenset({Code.INVALID_ARGUMENT, Code.INVALID_SESSION_ID, Code.INVALID_TOOL_NAME})
+_CODES: Final[dict[str, int]] = {
+    Code.METHOD_NOT_FOUND: METHOD_NOT_FOUND,
+    Code.INVALID_ARGUMENT: INVALID_PARAMS,
+    Code.INVALID_SESSION_ID: INVALID_PARAMS,
+    Code.INVALID_TOOL_NAME: INVALID_PARAMS,
+}
+"""The codes of JSON-RPC for errors of ours; any other is `SERVER_ERROR`."""
 _log: Final = logging.getLogger("standfast.rpc")
 
 Handle = Callable[[str, Any], Awaitable[Any]]
@@ -133,11 +139,11 @@ class RpcPeer:
                 problem = f"a batch has 1 to {MAX_BATCH} requests, got {len(value)}"
                 await self._send(_failure(None, INVALID_REQUEST, problem))
             else:
-                await self._start(self._answer_batch(value))
+                await self._start(self._answer(value))
         elif isinstance(value, dict) and "method" not in value and ("result" in value or "error" in value):
             self._settle(value)
         else:
-            await self._start(self._answer_one(value))
+            await self._start(self._answer(value))
 
     async def _start(self, answering: Any) -> None:
         if len(self._running) >= MAX_REQUESTS:
@@ -149,16 +155,17 @@ class RpcPeer:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _answer_one(self, value: Any) -> None:
-        response = await self._response(value)
-        if response is not None:
-            await self._try_to_send(response)
-
-    async def _answer_batch(self, values: list[Any]) -> None:
-        found = await asyncio.gather(*(self._response(value) for value in values))
-        responses = [one for one in found if one is not None]
-        if responses:
-            await self._try_to_send(responses)
+    async def _answer(self, value: Any) -> None:
+        """Answer a request, or a batch of them with one message; notifications have no answer."""
+        response: Any
+        if isinstance(value, list):
+            found = await asyncio.gather(*(self._response(one) for one in value))
+            response = [one for one in found if one is not None]
+        else:
+            response = await self._response(value)
+        if response:
+            with contextlib.suppress(OSError):  # the client is gone; the result is in the store
+                await self._send(response)
 
     async def _response(self, value: Any) -> dict[str, Any] | None:
         """Return the response to a request, None to a notification."""
@@ -174,7 +181,9 @@ class RpcPeer:
             result = await self._handle(asked.method, asked.params)
             response = {"jsonrpc": "2.0", "id": asked.id, "result": result}
         except StandfastError as error:
-            response = _failed(asked.id, error)
+            number, shown = _CODES.get(error.code, SERVER_ERROR), error.error_object()
+            problem = {"code": number, "message": error.message, "data": shown}
+            response = {"jsonrpc": "2.0", "id": asked.id, "error": problem}
         except Exception:
             _log.exception("%s failed", asked.method)
             response = _failure(asked.id, -32603, "internal error", Code.RUNTIME_ERROR)
@@ -194,10 +203,6 @@ class RpcPeer:
         else:
             waiting.set_exception(OutsideError(str(given.error.get("message", "refused"))[:500]))
 
-    async def _try_to_send(self, value: Any) -> None:
-        with contextlib.suppress(OSError):  # the result is in the store; the client that wanted it is gone
-            await self._send(value)
-
     async def _send(self, value: Any) -> None:
         line = msgspec.json.encode(value) + b"\n"
         async with self._writing:
@@ -215,16 +220,6 @@ def converted(params: Any, kind: Any) -> Any:
         return msgspec.convert({} if params is None else params, kind)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"params: {error}") from None
-
-
-def _failed(number: Any, error: StandfastError) -> dict[str, Any]:
-    code = SERVER_ERROR
-    if error.code == Code.METHOD_NOT_FOUND:
-        code = METHOD_NOT_FOUND
-    elif error.code in _INVALID:
-        code = INVALID_PARAMS
-    shown = {"code": code, "message": error.message, "data": error.error_object()}
-    return {"jsonrpc": "2.0", "id": number, "error": shown}
 
 
 def _failure(number: Any, code: int, message: str, ours: str = Code.INVALID_ARGUMENT) -> dict[str, Any]:

@@ -46,8 +46,13 @@ async def serve_stdio(serve: Serve, stop: asyncio.Event) -> None:
     async def read() -> bytes:
         return await _until(stop, threads.run(lambda: os.read(given, _CHUNK_BYTES)))
 
+    def write_all(data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(taken, view) :]
+
     async def write(data: bytes) -> None:
-        await threads.run(lambda: _write_all(taken, data))
+        await threads.run(lambda: write_all(data))
 
     try:
         await serve(read, write, this_user())
@@ -66,25 +71,23 @@ async def _until(stop: asyncio.Event, reading: Coroutine[None, None, bytes]) -> 
         stopped.cancel()
 
 
-def _write_all(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
-
-
 async def serve_socket(path: Path, serve: Serve, stop: asyncio.Event) -> None:
     """Serve the connections of a unix socket until *stop* is set and requests have ended."""
     connections: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task, user = asyncio.current_task(), _peer(writer)
-        if user is None or task is None or len(connections) >= MAX_CONNECTIONS:
+        task, peer = asyncio.current_task(), writer.get_extra_info("socket")
+        _, user, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        is_own = user in (os.geteuid(), 0)
+        if not is_own or task is None or len(connections) >= MAX_CONNECTIONS:
             writer.close()
             return
         connections.add(task)
         try:
             await serve(
-                lambda: _until(stop, reader.read(_CHUNK_BYTES)), lambda data: _send(writer, data), user
+                lambda: _until(stop, reader.read(_CHUNK_BYTES)),
+                lambda data: _send(writer, data),
+                _user_name(user),
             )
         finally:
             connections.discard(task)
@@ -149,13 +152,6 @@ def _remove_leftover(path: Path) -> None:
             path.unlink(missing_ok=True)
             return
     raise NotConfigured(f"another process listens on {path}", hint="stop it, or choose another path")
-
-
-def _peer(writer: asyncio.StreamWriter) -> str | None:
-    """Return the user on the other side; None if it is neither this process's own nor root."""
-    connection = writer.get_extra_info("socket")
-    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return _user_name(user) if user in (os.geteuid(), 0) else None
 
 
 def this_user() -> str:

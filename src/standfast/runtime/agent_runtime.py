@@ -49,7 +49,7 @@ from standfast.runtime.host.runtime_host import RuntimeHost
 from standfast.runtime.host.service import session_views
 from standfast.runtime.host.tasks import Tasks
 from standfast.runtime.operations import OperationsView, view_operations
-from standfast.runtime.sessions.approvals import approving, list_approvals
+from standfast.runtime.sessions.approvals import approving, get_approval, list_approvals
 from standfast.runtime.sessions.directory import SessionDirectory, agents_by_name
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.sessions.recovery import RecoveryLoop
@@ -152,7 +152,8 @@ class Runtime:
         keeper: whether this runtime claims work by itself: unfinished turns, queued inputs. Without, it
             only runs the turns that callers start, and leaves the rest to workers.
         keep_journals: for how many seconds the journals of ended turns are kept, for `Session.journal`,
-            `Session.spans` and forks in the middle of a turn; 0: not at all.
+            `Session.spans` and forks in the middle of a turn; 0: not at all. Without a store, the journals of
+            the last 1,000 turns are kept at most.
         rate_limits: how often providers (`"anthropic"`) and models (`"openai:gpt-5"`) may be asked, by all
             sessions together.
     """
@@ -213,10 +214,28 @@ class Runtime:
         self._background: BackgroundServices | None = None
         self._recovery: RecoveryLoop | None = None
         self._recovering: asyncio.Task[None] | None = None
+        self._opening: asyncio.Event | None = None
 
     async def __aenter__(self) -> Runtime:
+        """Open the runtime; `InvalidArgument` if it is open. Tasks that enter it meanwhile wait for that."""
+        while self._opening is not None:
+            await self._opening.wait()
+            if self._directory is not None:
+                return self
         if self._directory is not None:
             raise InvalidArgument("this runtime is open already")
+        self._opening = asyncio.Event()
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+        finally:
+            self._opening.set()
+            self._opening = None
+        return self
+
+    async def _start(self) -> None:
         directory = SessionDirectory(
             self._open_services(), self._agents, self._description, TurnRunner, self.slots
         )
@@ -228,7 +247,6 @@ class Runtime:
         await self._recovery.check_clock()
         self._recovering = asyncio.get_running_loop().create_task(self._recovery.run())
         directory.relay.open(directory.kept_feed)
-        return self
 
     def _open_services(self) -> RuntimeServices:
         tracer = None
@@ -444,14 +462,22 @@ class Runtime:
         decided_by: str | None = None,
     ) -> Approval:
         """Approve a call, once, in the name of *decided_by*. Its turn is resumed where its agent is known."""
-        return await decide_call(self._open, approval_id, approving(None, arguments, reason, decided_by))
+        return await self._decide(approval_id, approving(None, arguments, reason, decided_by))
 
     async def deny(
         self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
     ) -> Approval:
         """Deny a call, once. Its turn is resumed, and the model gets the reason."""
         decision = Decision(approved=False, reason=reason, decided_by=decided_by)
-        return await decide_call(self._open, approval_id, decision)
+        return await self._decide(approval_id, decision)
+
+    async def _decide(self, approval_id: str, decision: Decision) -> Approval:
+        directory = self._open
+        asked = await get_approval(directory.store, directory.now_ms(), approval_id)
+        try:
+            return await decide_call(directory, asked, decision)
+        finally:
+            directory.changed.set()  # even a call that was cut short may have decided
 
     async def grants(self, *, session: str | None = None, in_force: bool = False) -> list[Grant]:
         """Return the grants, oldest first: those that cover a session, and those in force now, if asked."""

@@ -262,11 +262,15 @@ class Session(Generic[Output, Deps]):
     async def resume(self) -> Turn[Output] | None:
         """Resume the unfinished turn as far as possible now; return None if there is none.
 
+        If the runtime has ended a turn since it found it unfinished when the session was opened, return that
+        turn, unless another followed it: `await session.resume() or session.turn(...)` must not repeat it.
         Awaiting it raises `WrongAgent` if its agent is not known here, and `DepsMissing` without deps for it.
         """
-        record = await self.unfinished()
+        record, left, self._live.left = await self.unfinished(), self._live.left, None
         if record is None:
-            return None
+            head = await self._store.head(self.session_id)
+            is_last = left is not None and head is not None and (head.leaf or "").startswith(f"{left}.")
+            return self.follow(left) if left is not None and is_last else None
         turn: Turn[Output] = self._live.turn_of(record.turn_id)
         turn.start()
         return turn
@@ -350,16 +354,20 @@ class Session(Generic[Output, Deps]):
 
     async def _decide(self, approval_id: str, decision: Decision) -> AwaitedResult[Output]:
         """Decide, and continue the turn until it has taken in the decision: it may run already."""
-        asked = await self._store.approval(approval_id)
-        if asked is None or asked.session_id != self.session_id:
+        asked = await approvals.get_approval(self._store, self._directory.now_ms(), approval_id)
+        if asked.session_id != self.session_id:
             raise ApprovalNotFound(approval_id)
         record = await self._store.turn(asked.run_id)
         if record is not None and record.state is not session.TurnState.ENDED:
             self._directory.runner_of(self._live).require_runnable(record)
-        approval = await decide_call(self._directory, approval_id, decision)
+        try:
+            await decide_call(self._directory, asked, decision)
+        except BaseException:  # it may be decided all the same
+            self._directory.changed.set()
+            raise
         while True:
-            result: AwaitedResult[Output] = await self._live.turn_of(approval.run_id)
-            if all(wait.wait_id != approval.approval_id for wait in result.waits):
+            result: AwaitedResult[Output] = await self._live.turn_of(asked.run_id)
+            if all(wait.wait_id != approval_id for wait in result.waits):
                 return result
 
     # Input while a turn runs
@@ -492,9 +500,11 @@ class Session(Generic[Output, Deps]):
         return call_histories(await find_journal(self._store, self.session_id, turn_id))
 
     async def cell_variables(self, turn_id: str, call_id: int) -> CellVariables:
-        """Return the variables before and after the cell *call_id* of a turn; `JournalNotKept`."""
-        turn = await find_journal(self._store, self.session_id, turn_id)
-        return await cell_variables_view(self._directory.services, turn, call_id)
+        """Return the variables before and after the cell *call_id* of a turn, also of a run without a model.
+
+        `JournalNotKept` for a cell of an agent.
+        """
+        return await cell_variables_view(self._directory.services, self.session_id, turn_id, call_id)
 
     async def variables(self) -> tuple[Variable, ...]:
         """Return the variables of the session's code: names, types and short texts, as they are stored now.
@@ -539,10 +549,8 @@ class Session(Generic[Output, Deps]):
         return f"<Session {self.session_id}>"
 
 
-async def decide_call(directory: SessionDirectory, approval_id: str, decision: Decision) -> Approval:
-    """Decide a request, once, and let its turn be resumed."""
-    now = directory.now_ms()
-    approval = await approvals.get_approval(directory.store, now, approval_id)
+async def decide_call(directory: SessionDirectory, approval: Approval, decision: Decision) -> Approval:
+    """Decide a request, once. The caller has its turn resumed."""
 
     async def edited(approval: Approval, decision: Decision) -> approvals.Arguments:
         """Split a person's arguments by position and by name."""
@@ -559,6 +567,4 @@ async def decide_call(directory: SessionDirectory, approval_id: str, decision: D
         arguments = (args, {} if is_positional(tool.capability) else given)
         return await approvals.checked_arguments(tool, approval, arguments, live.prepared.dispatcher, threads)
 
-    decided = await approvals.decide(directory.store, now, approval, decision, edited)
-    directory.changed.set()
-    return decided
+    return await approvals.decide(directory.store, directory.now_ms(), approval, decision, edited)

@@ -1,7 +1,8 @@
 """Runs the cells of sessions without a model, and keeps their variables.
 
-This is the executor of the host that also runs cells written by a model. Unlike the code protocol's, it
-checks nothing first, takes inputs and limits from the turn, and reports the figures of a run.
+The host is the one that also runs cells written by a model. Unlike theirs, a cell of a session without a
+model computes on the turn's own thread, is not checked first, takes inputs and limits from the turn, and
+reports the figures of a run.
 
 Rules
 -----
@@ -16,17 +17,20 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from standfast.errors import Code, EngineFailed, ErrorObject, PluginStateLost
-from standfast.model.code import RUN_CODE, CellReport, CodeInput, Language
+from standfast.durable.effects import Deliver
+from standfast.errors import Code, EngineFailed, ErrorObject, PluginFailed, PluginStateLost, StandfastError
+from standfast.machine.commands import ContinueCell
+from standfast.machine.inputs import ToolSettled
+from standfast.model.code import RUN_CODE, CellReport, CodeInput
 from standfast.model.limits import SessionLimits
-from standfast.model.message import AssistantMessage, Message
+from standfast.model.message import Message
 from standfast.model.session import CodeSettings
-from standfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse
+from standfast.plugins.running import described
 from standfast.ports.code_engine import (
     SLEEP,
     CallAnswer,
@@ -34,43 +38,49 @@ from standfast.ports.code_engine import (
     CellOutput,
     CellPause,
     CellRequest,
+    CellRun,
     CellStep,
     CodeEngine,
 )
 from standfast.protocols.code.memory import STATE_VERSION, CodeMemory, Suspended, read_memory
-from standfast.protocols.standard.cells import RunningCell, kept_report
+from standfast.protocols.standard.cells import CellContext, kept_report
+from standfast.sandbox.cell_lifecycle import NOTHING_PRINTED
 from standfast.sandbox.run_errors import calls_error, wall_error
 
+if TYPE_CHECKING:
+    from standfast.plugins.turn_hooks import TurnContext
+
 MAX_SLEEPS: Final = 10_000
-_NOTHING_PRINTED: Final = CellOutput("", "", False)
 
 
 class SandboxExecutor:
-    """The `CellExecutor` of one session without a model. One turn at a time uses it."""
+    """The variables of one session without a model, and the cell of the turn that uses it.
+
+    To the turn's host it is what `TurnCells` is to an agent's turn, with one cell, which needs no task.
+    """
 
     cell_tool = RUN_CODE
-    accepts_finish = False
+    running: SandboxCell | None = None
+    report: CellReport | None = None
+    """The report of the turn's cell, once that has ended."""
+    _turn: TurnContext | None = None
+    _input: CodeInput
+    _cancelled: ErrorObject | None = None
+    _left: tuple[int, bytes | None] | None = None
+    """The call and the variables of a cell whose result was not taken in yet."""
+    dirty = False
+    """Whether the variables have changed since they were last taken."""
+    _printed = NOTHING_PRINTED
+    _calls_made = 0
+    _wall_used_ms = 0
 
     def __init__(self, engine: CodeEngine, settings: CodeSettings) -> None:
         self._engine = engine
         self._memory = CodeMemory(language=settings.language, engine=settings.engine)
-        self._dirty = False
-        self._input: CodeInput | None = None
-        self._cancelled: ErrorObject | None = None
-        self.running: SandboxCell | None = None
-        self.report: CellReport | None = None
-        """The report of the turn's cell, once that has ended."""
-        self._printed = _NOTHING_PRINTED
-        self._calls_made = 0
-        self._wall_used_ms = 0
-
-    @property
-    def language(self) -> Language:
-        return self._memory.language
 
     def replace_state(self, state: bytes) -> None:
         self._memory = msgspec.structs.replace(self._memory, state=state, suspended=None)
-        self._dirty = True
+        self.dirty = True
 
     def rename_suspended(self, turn_id: str) -> None:
         """Let the cell that is suspended belong to another turn."""
@@ -78,34 +88,77 @@ class SandboxExecutor:
         if suspended is not None:
             moved = msgspec.structs.replace(suspended, turn_id=turn_id)
             self._memory = msgspec.structs.replace(self._memory, suspended=moved)
-        self._dirty = True
+        self.dirty = True
 
-    def begin(self, given: CodeInput) -> None:
-        """Take the input of the turn that is about to run."""
-        self._input = given
-        self.report = self._cancelled = None
+    def begin(self, turn: TurnContext, given: CodeInput) -> None:
+        """Serve *turn*, whose input is *given*, until `stop`."""
+        self._turn, self._input = turn, given
+        self.report = self._cancelled = self._left = None
 
-    def stop(self, error: ErrorObject) -> None:
+    def cancel(self, error: ErrorObject) -> None:
         """End the turn's cell with *error*, also if it has not begun yet. Any thread may call it."""
         self._cancelled = error  # first: a cell that begins now looks here
         if (cell := self.running) is not None:
             cell.stop(error)
 
-    def cell_language(self, reply: AssistantMessage, code: str) -> str:
-        return self._memory.language
+    # What the host asks of the cells of a turn
 
-    async def execute_code(self, ctx: CodeExecutionContext, request: ExecRequest) -> ExecResponse:
-        assert self._input is not None
-        cell = self.running = SandboxCell(ctx, self._engine, self._input)
+    def resume(self, command: ContinueCell, deliver: Deliver) -> None:
+        """Start the cell, give it its next result, or run it again if it is unknown here."""
+        if self.running is not None:
+            self.running.context.resume(command)
+            return
+        turn = self._turn
+        assert turn is not None
+        context = CellContext(turn, command, deliver)
+        cell = self.running = SandboxCell(context, self._engine, self._input, self._take)
         if self._cancelled is not None:
             cell.stop(self._cancelled)
+        memory = self._memory  # most runs have no suspended cell
+        suspended = memory.suspended and memory.suspended_in(context.turn_id, context.call_id)
+        cell.start(memory.state, suspended or None)
+
+    def settled(self, call_id: int) -> None:
+        """Adopt the variables of the cell, whose result is being taken in."""
+        if self._left is None or self._left[0] != call_id:
+            return
+        (_, state), self._left = self._left, None
+        if state is not None or self._memory.suspended is not None:
+            self.replace_state(self._memory.state if state is None else state)
+
+    async def park(self) -> ToolSettled | None:
+        """Suspend the running cell, or end it if it exceeds its memory limit."""
+        cell, self.running = self.running, None
+        if cell is None:
+            return None
+        self._calls_made, self._wall_used_ms = cell.calls_made, cell.wall_used_ms()
         try:
-            memory = self._memory  # most runs have no suspended cell
-            suspended = memory.suspended and memory.suspended_in(ctx.turn_id, ctx.call_id)
-            end = await cell.run(memory.state, suspended)
-        finally:
-            self.running = None
-            cell.forget_deadline()
+            self._printed = cell.printed()
+            suspended: Suspended | None = cell.suspend()
+        except EngineFailed as error:
+            if error.code == Code.MEMORY_EXCEEDED:
+                problem = error.error_object()
+                self.report = self.parked_report(problem, hard=True)
+                return cell.context.settled(error=problem, gives_up_calls=True)
+            suspended = None
+        self._memory, self.dirty = msgspec.structs.replace(self._memory, suspended=suspended), True
+        return None
+
+    def stop(self) -> None:
+        """Close the cell, if it still runs: the turn is over."""
+        cell, self.running = self.running, None
+        self._turn = self._left = None
+        if cell is not None:
+            cell.close()
+
+    def _take(self, cell: SandboxCell, end: CellEnd | Exception) -> None:
+        """Deliver the result of a cell that has ended, or failed with an exception."""
+        self.running, context = None, cell.context
+        if isinstance(end, Exception):
+            if not isinstance(end, StandfastError):
+                end = PluginFailed("sandbox", "execute_code", described(end))
+            context.deliver(context.settled(error=end.error_object()))
+            return
         report = self.report = CellReport(
             index=0,
             stdout=end.stdout,
@@ -120,30 +173,17 @@ class SandboxExecutor:
             instructions=end.instructions,
             calls_made=cell.calls_made,
         )
-
-        def adopt() -> None:
-            if end.state is not None or self._memory.suspended is not None:
-                self.replace_state(self._memory.state if end.state is None else end.state)
-
-        return ExecResponse(report=report, keep=kept_report, render=lambda report: "", adopt=adopt)
-
-    async def park(self) -> ErrorObject | None:
-        """Suspend the running cell, or end it if it exceeds its memory limit."""
-        cell = self.running
-        if cell is None:
-            return None
-        cell.forget_deadline()
-        self._calls_made, self._wall_used_ms = cell.calls_made, cell.wall_used_ms()
-        try:
-            self._printed = cell.printed()
-            suspended: Suspended | None = await cell.suspend()
-        except EngineFailed as error:
-            if error.code == Code.MEMORY_EXCEEDED:
-                self.report = self.parked_report(error.error_object(), hard=True)
-                return self.report.error
-            suspended = None
-        self._memory, self._dirty = msgspec.structs.replace(self._memory, suspended=suspended), True
-        return None
+        self._left = (context.call_id, end.state)
+        value, attachments = kept_report(report, context.keep)
+        context.deliver(
+            context.settled(
+                value=value,
+                error=report.error,
+                attachments=attachments,
+                gives_up_calls=report.hard,
+                shown="",
+            )
+        )
 
     def parked_report(self, error: ErrorObject, *, hard: bool = False) -> CellReport:
         """Report on the cell that was parked last, up to there."""
@@ -159,15 +199,17 @@ class SandboxExecutor:
             calls_made=self._calls_made,
         )
 
+    # What the session keeps
+
     def turn_over(self, messages: Sequence[Message]) -> None:
         if self._memory.suspended is not None:
             self.replace_state(self._memory.state)
 
     def execution_state_dirty(self) -> bool:
-        return self._dirty
+        return self.dirty
 
     def snapshot_execution_state(self) -> bytes:
-        self._dirty = False
+        self.dirty = False
         return msgspec.msgpack.encode(self._memory)
 
     def referenced_blobs(self) -> dict[str, str]:
@@ -179,7 +221,7 @@ class SandboxExecutor:
             raise PluginStateLost("code", "restore", f"the variables have format {memory.version}")
         if memory.state:
             self._engine.names(memory.state)  # refuses what it cannot read, or what another build has made
-        self._memory, self._dirty = memory, False
+        self._memory, self.dirty = memory, False
 
 
 @functools.lru_cache(maxsize=64)
@@ -189,50 +231,67 @@ def _engine_limits(limits: SessionLimits) -> SessionLimits:
     return msgspec.structs.replace(limits, max_external_calls=calls)
 
 
-class SandboxCell(RunningCell):
-    """The cell of one turn without a model."""
+class SandboxCell:
+    """The cell of one turn without a model. It computes on the thread of the turn's loop.
 
-    def __init__(self, ctx: CodeExecutionContext, engine: CodeEngine, given: CodeInput) -> None:
-        super().__init__(ctx, engine)
+    Only `stop` may be called from other threads. *over* is called once, with its end or with an exception,
+    unless the cell is suspended or closed before.
+    """
+
+    _run: CellRun | None = None
+    _deadline: asyncio.TimerHandle | None = None
+    _stopped: ErrorObject | None = None
+    _forced = False
+    _heard = 0
+    _wall_before_ms = 0
+    calls_made = 0
+
+    def __init__(
+        self,
+        context: CellContext,
+        engine: CodeEngine,
+        given: CodeInput,
+        over: Callable[[SandboxCell, CellEnd | Exception], None],
+    ) -> None:
+        self.context = context
+        self._engine = engine
         self._given = given
+        self._over = over
+        self._loop = asyncio.get_running_loop()
         self._unanswered: set[int] = set()
-        self._deadline: asyncio.TimerHandle | None = None
-        self._stopped: ErrorObject | None = None
-        self._forced = False
+        self._answers: list[tuple[int, CallAnswer]] = []
         self._started = time.monotonic()
-        self._wall_before_ms = 0
-        self.calls_made = 0
 
-    async def run(self, state: bytes, suspended: Suspended | None) -> CellEnd:
-        """Run the cell to its end, from its beginning or from where it was *suspended*."""
-        given, limits = self._given, self._given.limits
-        if suspended is not None:
-            self.calls_made, self._wall_before_ms = suspended.calls_made, suspended.wall_used_ms
-            self.heard_before(suspended.heard)
-            made = enumerate(self._ctx.made(), 1)
-            self._unanswered = {number for number, (_, settled) in made if settled is None}
-            self._watch_deadline()
-        await self.run_request(
-            CellRequest(
-                key=self._ctx.session_id,
+    def start(self, state: bytes, suspended: Suspended | None) -> None:
+        """Run the cell, from its beginning or from where it was *suspended*, until it ends or waits."""
+        ctx, given = self.context, self._given
+        try:
+            if suspended is not None:
+                self.calls_made, self._wall_before_ms = suspended.calls_made, suspended.wall_used_ms
+                self._heard = suspended.heard
+                ctx.heard(suspended.heard)
+                made = enumerate(ctx.made(), 1)
+                self._unanswered = {number for number, (_, settled) in made if settled is None}
+                self._watch_deadline()
+            request = CellRequest(
+                key=ctx.session_id,
                 code=given.code,
                 state=state,
                 paused=b"" if suspended is None else suspended.data,
-                limits=_engine_limits(limits),
-                functions=self._ctx.functions,
+                limits=_engine_limits(given.limits),
+                functions=ctx.functions,
                 inputs=dict(given.inputs),
-                now_ms=self._ctx.now_ms,
-                seed=self._ctx.seed,
+                now_ms=ctx.now_ms,
+                seed=ctx.seed,
             )
-        )
-        end = await self.end()
-        if self._forced:
-            return msgspec.structs.replace(end, result=None, error=self._stopped, hard=True, state=None)
-        if end.error is not None and end.error.code == Code.EXTERNAL_CALLS_EXCEEDED:
-            most = limits.max_external_calls
-            message = f"the run made more than {most} external calls, or slept more than {MAX_SLEEPS} times"
-            return msgspec.structs.replace(end, error=msgspec.structs.replace(end.error, message=message))
-        return end
+            self._engine.prepare()
+            run = self._run = self._engine.open(request)
+            self._started = time.monotonic()
+            if self._stopped is not None:
+                run.stop(self._stopped)
+            self._came_to(run.start())
+        except Exception as error:
+            self._fail(error)
 
     def stop(self, error: ErrorObject) -> None:
         """End the cell with *error*, in any state. Any thread may call it, more than once."""
@@ -240,10 +299,32 @@ class SandboxCell(RunningCell):
             self._stopped = error
             if self._run is not None:
                 self._run.stop(error)
-            self._say(self._end_if_standing)
+            self._loop.call_soon_threadsafe(self._end_if_standing)
+
+    def close(self) -> None:
+        """Abandon the cell."""
+        run, self._run = self._run, None
+        self._forget_deadline()
+        if run is not None:
+            run.close()
+
+    def suspend(self) -> Suspended:
+        """Suspend a cell that waits for calls, and free its worker."""
+        used_ms, ctx = self.wall_used_ms(), self.context
+        run, self._run = self._run, None
+        self._forget_deadline()
+        assert run is not None
+        return Suspended(
+            turn_id=ctx.turn_id,
+            call_id=ctx.call_id,
+            heard=self._heard,
+            data=run.suspend(),
+            calls_made=self.calls_made,
+            wall_used_ms=used_ms,
+        )
 
     def printed(self) -> CellOutput:
-        return _NOTHING_PRINTED if self._run is None else self._run.printed()
+        return NOTHING_PRINTED if self._run is None else self._run.printed()
 
     def wall_used_ms(self) -> int:
         """Wall time so far, not counting time parked."""
@@ -255,55 +336,73 @@ class SandboxCell(RunningCell):
         left_s = max(1, limits.wall_ms - self.wall_used_ms()) / 1000
         self._deadline = self._loop.call_later(left_s, lambda: self.stop(wall_error(limits)))
 
-    def forget_deadline(self) -> None:
+    def _forget_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
 
-    async def suspend(self) -> Suspended:
-        used_ms = self.wall_used_ms()
-        return Suspended(
-            turn_id=self._ctx.turn_id,
-            call_id=self._ctx.call_id,
-            heard=self._heard,
-            data=await self.suspend_run(),
-            calls_made=self.calls_made,
-            wall_used_ms=used_ms,
-        )
-
-    def _begin(self, request: CellRequest) -> CellStep:
-        self._engine.prepare()
-        run = self._run = self._engine.open(request)
-        self._started = time.monotonic()
-        if self._stopped is not None:
-            run.stop(self._stopped)
-        return run.start()
-
-    def _stands(self, step: CellPause) -> None:
-        limits, allowed = self._given.limits, []
+    def _came_to(self, step: CellStep) -> None:
+        """Ask the turn for the results of the calls that the code has made, or end."""
+        if not isinstance(step, CellPause):
+            self._end(step)
+            return
+        limits, functions, allowed = self._given.limits, self.context.functions, []
         if self._deadline is None:
             self._watch_deadline()
-        self._unanswered.update(call.number for call in step.calls)
         for call in step.calls:
-            if call.name != SLEEP or self._ctx.functions.own(SLEEP) is None:
+            self._unanswered.add(call.number)
+            if call.name != SLEEP or functions.own(SLEEP) is None:
                 if self.calls_made >= limits.max_external_calls:
                     self.stop(calls_error(limits))
-                    break
+                    continue
                 self.calls_made += 1
             allowed.append(call)
         if self._stopped is None:
-            super()._stands(CellPause(tuple(allowed)))
+            self.context.ask(allowed, self._hear)
         else:
             self._end_if_standing()
 
     def _hear(self, number: int, answer: CallAnswer) -> None:
-        if not self._forced:
-            self._unanswered.discard(number)
-            super()._hear(number, answer)
+        """Give the code a result; one that the turn knows already comes while the code is given another."""
+        answers = self._answers
+        answers.append((number, answer))
+        if len(answers) > 1:
+            return
+        try:
+            for number, answer in answers:
+                if self._run is None or self._forced:
+                    return  # it was suspended, or has ended
+                self._heard += 1
+                self._unanswered.discard(number)
+                self._give(self._run, number, answer)
+        finally:
+            answers.clear()
+
+    def _give(self, run: CellRun, number: int, answer: CallAnswer) -> None:
+        try:
+            self._came_to(run.answer(number, answer))
+        except Exception as error:
+            self._fail(error)
 
     def _end_if_standing(self) -> None:
         """Give a stopped cell that waits for calls a last answer, which ends it."""
-        run = self._run
-        if run is None or self._computing or self._forced or self._through.done() or not self._unanswered:
-            return
-        self._forced = True
-        self._compute(functools.partial(run.answer, min(self._unanswered), CallAnswer()))
+        if self._run is not None and self._unanswered and not self._forced:
+            self._forced = True
+            self._give(self._run, min(self._unanswered), CallAnswer())
+
+    def _fail(self, error: Exception) -> None:
+        if self._run is not None:
+            self.close()
+        self._forget_deadline()
+        self._over(self, error)
+
+    def _end(self, end: CellEnd) -> None:
+        self._run = None
+        self._forget_deadline()
+        if self._forced:
+            end = msgspec.structs.replace(end, result=None, error=self._stopped, hard=True, state=None)
+        elif end.error is not None and end.error.code == Code.EXTERNAL_CALLS_EXCEEDED:
+            most = self._given.limits.max_external_calls
+            message = f"the run made more than {most} external calls, or slept more than {MAX_SLEEPS} times"
+            error = msgspec.structs.replace(end.error, message=message)
+            end = msgspec.structs.replace(end, error=error)
+        self._over(self, end)

@@ -27,7 +27,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from standfast.durable.driver import Committed, Driven
-from standfast.durable.journal import Backoff
+from standfast.durable.journal import Backoff, new_owner, retire
 from standfast.errors import (
     ApprovalAlreadyDecided,
     Code,
@@ -87,23 +87,19 @@ _MAX_DIAGNOSTICS: Final = 200
 class RunControl:
     """Cancels a run, which may not have begun yet, from another thread."""
 
-    __slots__ = ("_lock", "_turn", "cancelled")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._turn: CodeTurn | None = None
-        self.cancelled = False
+    cancelled = False
+    _turn: CodeTurn | None = None
 
     def admit(self, turn: CodeTurn) -> None:
-        """Let `cancel` stop *turn* from now on."""
-        with self._lock:
-            self._turn = turn
+        """Let `cancel` stop *turn*, also if it was called before."""
+        self._turn = turn
+        if self.cancelled:
+            turn.request_cancel()
 
     def cancel(self) -> None:
-        with self._lock:
-            self.cancelled = True
-            if self._turn is not None:
-                self._turn.request_cancel()
+        self.cancelled = True
+        if (turn := self._turn) is not None:
+            turn.request_cancel()
 
 
 class CodeRuns:
@@ -130,7 +126,9 @@ class CodeRuns:
     def run(self, request: RunRequest, control: RunControl | None = None) -> RunResult:
         """Run code, or only check it, on the calling thread. Failures of any kind are in the result."""
         try:
-            self._check_request(request)
+            code = request.code
+            if request.inputs or not code.isascii() or len(code) > self.services.config.max_code_bytes:
+                self._check_request(request)
             if request.validate_only:
                 return run_blocking(self._validate(request))
             return run_blocking(self._run(request, control or RunControl()))
@@ -141,20 +139,23 @@ class CodeRuns:
             raise
 
     async def _run(self, request: RunRequest, control: RunControl) -> RunResult:
-        session_id = SessionId(request.session_id)
         while True:
-            session = await self.sessions.find(session_id) or await self.sessions.open(
-                session_id, self.sessions.new_settings(request.language)
-            )
+            session = self.sessions.cached(request.session_id)
+            if session is None or session.settings.expires_at is not None:
+                session_id = SessionId(request.session_id)
+                session = await self.sessions.find(session_id) or await self.sessions.open(
+                    session_id, self.sessions.new_settings(request.language)
+                )
             with session.lock:
                 try:
-                    session.require_fit(request.language)
+                    if session.settings.language != request.language or self.services.engine_names:
+                        session.require_fit(request.language)
                     if session.head.host != self.services.config.host:
                         await session.describe()
                     started, key = self._started(session, request), request.idempotency_key
                     return await self._begin(session, started, control, key=key)
                 except SessionNotFound:  # another process has deleted it
-                    self.sessions.forget(session_id)
+                    self.sessions.forget(request.session_id)
 
     def _started(self, session: CodeSession, request: RunRequest) -> TurnStarted:
         """Return the first input of a run."""
@@ -199,7 +200,8 @@ class CodeRuns:
         )
         if self.services.keeps_journals:
             await self.services.drop_journals()
-        with leases.owner() as owner:
+        owner = new_owner(self.services.settings.epoch)
+        try:
             try:
                 begun = await leases.begin(
                     new,
@@ -209,7 +211,8 @@ class CodeRuns:
                     lambda turn_id: self._take_up(session, turn_id, control),
                 )
             except TurnUnfinished as unfinished:
-                await session.refresh(session.head, ())  # raises if another engine build stored it
+                if session.state_id != session.head.state:
+                    await session.refresh(())  # raises if another engine build stored it
                 waiting = await self._pending(unfinished.turn_id)
                 raise SessionWaiting(session_id, [one.approval_id for one in waiting]) from None
             if begun is None:
@@ -220,6 +223,8 @@ class CodeRuns:
                 )
             if isinstance(begun, Begun):
                 return await self._drive(session, begun, started, control)
+        finally:
+            retire(owner)
         return await self._repeat(session, begun.record, control)
 
     async def _repeat(self, session: CodeSession, record: TurnRecord, control: RunControl) -> RunResult:
@@ -286,7 +291,9 @@ class CodeRuns:
         try:
             journal = begun.journal if isinstance(begun, Takeover) else ()
             if not abandoned and not restored:
-                await session.refresh(begun.head, journal)
+                session.head = begun.head
+                if journal or session.state_id != begun.head.state:
+                    await session.refresh(journal)
             turn = session.current = CodeTurn(self.services, begun, started, session.executor, session.memory)
             control.admit(turn)
             leases.hold(turn)
@@ -317,7 +324,8 @@ class CodeRuns:
         assert code is not None
         if isinstance(driven, Committed):
             session.head, session.state_id = driven.head, driven.head.state
-            self.sessions.used(session)
+            if self.sessions.latest is not session:
+                self.sessions.used(session)
             report = executor.report
             if report is None:  # the cell did not run to its end
                 stopped = isinstance(outcome, Stopped)
@@ -608,7 +616,8 @@ def _result(
                 hint="raise max_stdout_bytes, or print less",
             )
         )
-    diagnostics += [Diagnostic(code="ENGINE_NOTE", message=note) for note in report.notes]
+    if report.notes:
+        diagnostics += [Diagnostic(code="ENGINE_NOTE", message=note) for note in report.notes]
     if report.hard:
         diagnostics.append(
             Diagnostic(
@@ -617,13 +626,14 @@ def _result(
                 message=f"session {session_id!r} is as it was before this run",
             )
         )
+    calls = [] if not records else [one for _, one in sorted(records.items()) if one.name != SLEEP]
     return RunResult(
         status=RunStatus.OK if error is None else status_of_code(error.code),
         result=report.result,
         stdout=report.stdout,
         stderr=report.stderr,
         diagnostics=diagnostics,
-        external_calls=[records[call_id] for call_id in sorted(records) if records[call_id].name != SLEEP],
+        external_calls=calls,
         snapshot_id=snapshot,
         metrics=Metrics(
             duration_ms=report.duration_ms or 0,

@@ -84,12 +84,9 @@ class CodeSession:
             hint="language and engine of a session are fixed; choose another session, or delete this one",
         )
 
-    async def refresh(self, head: SessionHead, journal: tuple[JournalEntry, ...]) -> None:
-        """Load the variables as they are at *head*, or in the middle of the turn that *journal* is of."""
-        self.head = head
-        if not journal and self.state_id == head.state:
-            return
-        store = self._services.store
+    async def refresh(self, journal: tuple[JournalEntry, ...]) -> None:
+        """Load the variables as they are at `head`, or in the middle of the turn that *journal* is of."""
+        head, store = self.head, self._services.store
         entry = journaled_states(head, journal).execution
         if entry is None:
             entry = (await read_state(store, head)).execution
@@ -131,6 +128,9 @@ class CodeSessions:
         self._store: SessionStore = services.store
         self._clock = services.clock
         self._cached: OrderedDict[str, CodeSession] = OrderedDict()
+        self.cached = self._cached.get
+        self.latest: CodeSession | None = None
+        """The session that was used last."""
         self._caching = threading.Lock()
 
     async def find(self, session_id: SessionId) -> CodeSession | None:
@@ -165,9 +165,6 @@ class CodeSessions:
             head, head.code, SandboxExecutor(no_engine, head.code), self.services
         )
 
-    def cached(self, session_id: str) -> CodeSession | None:
-        return self._cached.get(session_id)
-
     def all_cached(self) -> list[CodeSession]:
         return list(self._cached.values())
 
@@ -175,7 +172,7 @@ class CodeSessions:
         """Cache a session; evict the least recently used one if there are too many."""
         session_id = session.head.session_id
         with self._caching:
-            self._cached[session_id] = session
+            self.latest = self._cached[session_id] = session
             self._cached.move_to_end(session_id)
             if len(self._cached) <= _CACHED_SESSIONS:
                 return
@@ -188,6 +185,7 @@ class CodeSessions:
         """Drop what this process has cached of a session."""
         self.services.engines.forget(session_id)
         self._cached.pop(session_id, None)
+        self.latest = None
 
     def _keep(self, head: SessionHead, settings: CodeSettings) -> CodeSession:
         engine = self.services.engines.get(settings.engine)

@@ -4,15 +4,16 @@ Theory of operation
 -------------------
 The turn has the same machine, driver, host and journal as an agent's, but no plugins and no model
 (`_NoPlugins`). It needs no event loop of the caller's: `run_blocking` drives the turn on the calling thread,
-and the cell computes there as well (`InlineThreads`).
+and the cell computes there as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -26,7 +27,6 @@ from standfast.machine.turn_machine import TurnMachine
 from standfast.model.canonical import digest_bytes
 from standfast.model.capability import Capability
 from standfast.model.code import RUN_CODE, USUAL_ENGINE, Language
-from standfast.model.limits import CapabilityLimits
 from standfast.model.message import Message
 from standfast.model.outcome import Ended, Waiting
 from standfast.model.plugin_state import SessionState, encode_entry
@@ -37,14 +37,12 @@ from standfast.plugins.runtime_services import RuntimeSettings
 from standfast.ports.code_engine import SLEEP
 from standfast.ports.session_store import Begun, Blob, JournalEntry, SessionStore, Takeover
 from standfast.ports.trace import UNDER
-from standfast.protocols.code.cell_tool import run_code
 from standfast.protocols.standard.host import StandardHost
 from standfast.runtime.code_executor import SandboxExecutor
 from standfast.sandbox.engine_kinds import CodeEngines, SandboxConfig, kind_of
 from standfast.sandbox.monty.workers import MontyRules, MontyWorkers
 from standfast.sandbox.run_errors import cancelled_error
 from standfast.tools.context import NO_TURN, Attachments, Triggers
-from standfast.tools.decorator import tool
 from standfast.tools.dispatch import Dispatcher
 from standfast.tools.no_host import NO_HOST
 from standfast.tools.registered_tool import RegisteredTool
@@ -57,28 +55,29 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LONGEST_S: Final = 366 * 86_400.0
 _LEASE_MS: Final = 30_000
 _DROP_EVERY_MS: Final = 3_600_000
 
 
-@tool(side_effect="none", limits=CapabilityLimits(timeout_ms=2**32 - 1))
-async def sleep(seconds: float = 0.0) -> None:
-    """Wait; the limit on wall time counts it."""
-    await asyncio.sleep(min(max(0.0, seconds), _LONGEST_S))
-
-
 _PREAMBLE: Final = TurnDriverPreamble(host=StandardHost)
-_OWN: Final = {RUN_CODE: run_code.registered, SLEEP: sleep.registered}
+_OWN: Final = (SLEEP, RUN_CODE)
+_NOTHING_KEPT: Final = Kept()
+
+
+@functools.cache
+def _own_tool(name: str) -> RegisteredTool:
+    """Return the tool that runs code, or the one that sleeps. Few runs need either as a tool."""
+    if name == RUN_CODE:
+        from standfast.protocols.code.cell_tool import run_code
+
+        return run_code.registered
+    from standfast.runtime.sleep_tool import sleep
+
+    return sleep.registered
 
 
 class InlineThreads(DaemonThreads):
     """Runs every job on the calling thread: it has nothing else to do until the job is over."""
-
-    def start(self, job: Callable[[], Callable[[], object] | None]) -> None:
-        then = job()
-        if then is not None:
-            then()
 
     async def run(self, job: Callable[[], T]) -> T:
         return job()
@@ -96,10 +95,12 @@ class SandboxFunctions:
         return name in self._registry
 
     def own(self, name: str) -> RegisteredTool | None:
-        return None if name in self._registry else _OWN.get(name)
+        is_own = name in _OWN and name not in self._registry
+        return _own_tool(name) if is_own else None
 
     def capability(self, name: str) -> Capability:
-        return (self.own(name) or self._registry.require(name)).capability
+        tool = self._registry.get(name) or self.own(name) or self._registry.require(name)
+        return tool.capability
 
     def is_async(self, name: str) -> bool:
         tool = self._registry.get(name)
@@ -115,17 +116,19 @@ class _NoPlugins:
     """The `TurnHooks` of a turn without plugins: it keeps blobs and the session's variables."""
 
     judges = False
+    has_plugins_away = False
     has_unknown_states = False
     shows_streams = False
     complete = None
     tool_host = NO_HOST
 
-    def __init__(self, memory: ExecutionMemory, store: SessionStore) -> None:
+    def __init__(self, memory: ExecutionMemory, executor: SandboxExecutor, store: SessionStore) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, BlockingLoop)
         self.spares = loop.spares
         self.read_blob = store.blob
         self._memory = memory
+        self._executor = executor
         self._blobs: list[Blob] = []
         self._changed = False
 
@@ -159,8 +162,7 @@ class _NoPlugins:
         """Do nothing: there is no plugin to ask."""
 
     def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
-        changed = self._memory.changed()
-        if changed is None:
+        if not self._executor.dirty or (changed := self._memory.changed()) is None:
             return ()
         self._changed = True
         self._blobs.extend(changed[1])
@@ -171,9 +173,9 @@ class _NoPlugins:
         return blobs
 
     async def kept(self, *, tolerant: bool) -> Kept:
+        if not self._changed and not self._executor.dirty:
+            return _NOTHING_KEPT
         changed = self._memory.changed()
-        if changed is None and not self._changed:
-            return Kept()
         entry = self._memory.entry
         assert entry is not None
         return Kept(state_record(SessionState(execution=entry)), () if changed is None else changed[1])
@@ -269,6 +271,9 @@ class SandboxServices:
     def code_functions(self) -> SandboxFunctions:
         return self.functions
 
+    is_static = True
+    """There is no source of tools to ask."""
+
     async def prepare(self, name: str | None = None) -> None:
         """Do nothing: there is no source of tools to ask."""
 
@@ -329,7 +334,7 @@ class CodeTurn:
             machine=machine,
             dispatcher=services.dispatcher,
             executor=executor,
-            hooks=_NoPlugins(memory, services.store),
+            hooks=_NoPlugins(memory, executor, services.store),
             session_id=begun.head.session_id,
             turn_id=machine.turn_id,
         )
@@ -340,7 +345,7 @@ class CodeTurn:
         self.driver = TurnDriver(
             machine,
             begun.lease,
-            StandardHost(context),
+            StandardHost(context, cells=executor),
             _TraceObserver(self._spans),
             services,
             replayed=replayed,
@@ -350,22 +355,12 @@ class CodeTurn:
         self._executor = executor
         self._loop = asyncio.get_running_loop()
         assert machine.code is not None
-        executor.begin(machine.code)
+        executor.begin(context, machine.code)
 
-    async def drive(self, commands: list[Command]) -> Driven:
+    def drive(self, commands: list[Command]) -> Coroutine[Any, Any, Driven]:
         """Execute *commands* and what follows from them, until the turn ends or waits."""
-        if self._spans is None:
-            return await self.driver.drive(commands)
-        try:
-            driven = await self.driver.drive(commands)
-        except BaseException as error:
-            self._spans.left(error)
-            raise
-        if isinstance(driven.summary.outcome, Waiting):
-            self._spans.parked(driven.summary.outcome)
-        else:
-            self._spans.ended(driven.summary.outcome, driven.summary.usage, ())
-        return driven
+        driving = self.driver.drive(commands)
+        return driving if self._spans is None else _traced(driving, self._spans)
 
     def lose(self) -> None:
         self._loop.call_soon_threadsafe(self.driver.lose)
@@ -373,7 +368,21 @@ class CodeTurn:
 
     def request_cancel(self) -> None:
         """End the turn's cell, whether it is about to begin, computes or waits for a call."""
-        self._executor.stop(cancelled_error())
+        self._executor.cancel(cancelled_error())
+
+
+async def _traced(driving: Coroutine[Any, Any, Driven], spans: TurnSpans) -> Driven:
+    try:
+        driven = await driving
+    except BaseException as error:
+        spans.left(error)
+        raise
+    outcome = driven.summary.outcome
+    if isinstance(outcome, Waiting):
+        spans.parked(outcome)
+    else:
+        spans.ended(outcome, driven.summary.usage, ())
+    return driven
 
 
 def _open_spans(

@@ -137,11 +137,11 @@ class SandboxOptions(msgspec.Struct, frozen=True):
         try:
             return RunRequest(
                 session_id=session,
-                language=self.language_of(language),
+                language=self.language if language is None else as_language(language),  # type: ignore[arg-type]
                 code=code,
                 inputs=dict(inputs or {}),
                 timeout_ms=timeout_ms,
-                limits=self.complete_limits(limits),
+                limits=None if limits is None else self.complete_limits(limits),
                 return_snapshot=snapshot,
                 validate_only=validate_only,
                 idempotency_key=idempotency_key,

@@ -21,7 +21,7 @@ from standfast.model.session import (
     TurnRecord,
     TurnState,
 )
-from standfast.ports.session_store import QueuedInput
+from standfast.ports.session_store import QueuedInput, SessionOutline
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.agent_session import Session
 from standfast.runtime.code_sessions import stored_variables
@@ -76,16 +76,23 @@ async def list_sessions(
     left = {record.turn_id for record in await runtime.store.unfinished(now)}
     found = await runtime.sessions(agent=agent, limit=limit)
     heads = [head for head in found if not is_past(head, now)]
-    return [await line_of(runtime, head, left) for head in heads]
+    return await lines_of(runtime, heads, left)
 
 
-async def line_of(runtime: Runtime, head: SessionHead, left: set[str]) -> SessionLine:
-    """Return a session's line; *left* are the ids of turns that no process runs."""
-    turns = await runtime.store.turns(head.session_id)
+async def lines_of(runtime: Runtime, heads: list[SessionHead], left: set[str]) -> list[SessionLine]:
+    """Return the lines of sessions; *left* are the ids of turns that no process runs."""
+    outlines = await runtime.store.outlines(tuple(head.session_id for head in heads))
+    return [await _line_of(runtime, head, outlines.get(head.session_id), left) for head in heads]
+
+
+async def _line_of(
+    runtime: Runtime, head: SessionHead, outline: SessionOutline | None, left: set[str]
+) -> SessionLine:
+    outline = outline or SessionOutline()
     return SessionLine(
         session_id=head.session_id,
-        state=_state(turns, left, await blocked_in(runtime.store, head)),
-        turns=len(turns),
+        state=_state(outline.open_turn, left, await blocked_in(runtime.store, head)),
+        turns=outline.turns,
         nodes=head.depth,
         model=head.model,
         created_at=head.created_at,
@@ -101,12 +108,12 @@ async def view_session(runtime: Runtime, session_id: str) -> SessionView:
     session = await known_session(runtime, session_id)
     left = {record.turn_id for record in await runtime.store.unfinished(runtime.now_ms())}
     turns = await session.turns()
-    open_turn = _open_turn(turns)
+    open_turn = next((turn for turn in reversed(turns) if turn.state is not TurnState.ENDED), None)
     blocked = await session.blocked()
     nodes, current = await said_so_far(session)
     head = await session.head()
     return SessionView(
-        state=_state(turns, left, blocked),
+        state=_state(open_turn, left, blocked),
         head=head,
         nodes=nodes,
         turns=turns,
@@ -126,13 +133,8 @@ async def _stored_code(runtime: Runtime, head: SessionHead) -> StoredCode | None
     return StoredCode(**msgspec.structs.asdict(head.code), state_bytes=size)
 
 
-def _open_turn(turns: list[TurnRecord]) -> TurnRecord | None:
-    return next((turn for turn in reversed(turns) if turn.state is not TurnState.ENDED), None)
-
-
-def _state(turns: list[TurnRecord], left: set[str], blocked: Blocked | None) -> str:
+def _state(turn: TurnRecord | None, left: set[str], blocked: Blocked | None) -> str:
     """`idle`, `waiting`, `running`, `interrupted` (its process has gone) or `blocked` (see `SessionView`)."""
-    turn = _open_turn(turns)
     if blocked is not None and (turn is None or turn.turn_id in left):
         return "blocked"
     if turn is None:

@@ -240,8 +240,8 @@ class Turn(Generic[Output]):
     """
 
     __slots__ = (
-        "_begin_waiter", "_cancel", "_error", "_outcome", "_run", "_subscriptions", "_task", "_waiters",
-        "began", "request", "session_id", "turn_id", "withdrawn",
+        "_begin_waiter", "_cancel", "_error", "_outcome", "_run", "_task", "_waiters",
+        "began", "request", "session_id", "subscriptions", "turn_id", "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -264,7 +264,8 @@ class Turn(Generic[Output]):
         self._error: Exception | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._begin_waiter: asyncio.Future[None] | None = None
-        self._subscriptions: list[Subscription] = []
+        self.subscriptions: list[Subscription] = []
+        """The readers of the turn; each gets every event."""
 
     def start(self) -> asyncio.Task[None]:
         """Begin now, without waiting for anything; return the task that runs it. `settled` has the result."""
@@ -315,17 +316,12 @@ class Turn(Generic[Output]):
         """Whether the turn has ended, or waits."""
         return self._task is not None and (self._task.done() or self._waiters is _OVER)
 
-    def publish(self, event: Event) -> None:
-        """Pass an event to the readers of the turn."""
-        for subscription in self._subscriptions:
-            subscription.receive(event)
-
     def __await__(self) -> Generator[Any, None, AwaitedResult[Output]]:
         return self._result().__await__()
 
     def subscribe(self, subscription: Subscription) -> None:
         """Pass every event from now on to *subscription*."""
-        self._subscriptions.append(subscription)
+        self.subscriptions.append(subscription)
 
     def __aiter__(self) -> AsyncIterator[Event]:
         subscription = Subscription()
@@ -348,7 +344,7 @@ class Turn(Generic[Output]):
                     break
                 await subscription.wait()
         finally:
-            self._subscriptions.remove(subscription)
+            self.subscriptions.remove(subscription)
         await self.settled()  # raises the error that broke the turn
 
     async def _main(self) -> None:
@@ -363,7 +359,7 @@ class Turn(Generic[Output]):
                 if not waiter.done():
                     waiter.set_result(None)
             self._tell_begin_waiter()
-            for subscription in self._subscriptions:
+            for subscription in self.subscriptions:
                 subscription.ring()
 
     def __repr__(self) -> str:
@@ -404,7 +400,34 @@ class TurnEventPublisher:
     def fed(self, given: Input, following: Sequence[Command]) -> None:
         if self._spans is not None:
             self._spans.fed(given, following)
-        event = self._event_of(given, following)
+        turn_id = self._turn_id
+        event: Event | None
+        match given:
+            case ModelReplied(text=text, calls=calls, usage=usage, model=model):
+                event = ReplyReceived(turn_id=turn_id, text=text, calls=calls, usage=usage, model=model)
+            case ToolSettled(call_id=call_id, value=value, error=error, record=record):
+                shown = None if record is None else record.without_traceback()
+                event = ToolCallSettled(
+                    turn_id=turn_id, call_id=call_id, value=value, error=error, record=shown
+                )
+            case ModelFailed(error=error, retryable=retryable, attempt=attempt):
+                event = ModelCallFailed(
+                    turn_id=turn_id,
+                    error=error,
+                    retryable=retryable,
+                    attempt=attempt,
+                    retry_in_ms=next((one.delay_ms for one in following if isinstance(one, CallModel)), None),
+                )
+            case FinishRequested(text=text):
+                event = TextStreamed(turn_id=turn_id, text=text)
+            case WaitOpened(wait=wait):
+                event = WaitBegan(turn_id=turn_id, wait=wait)
+            case WaitEnded(wait_id=wait_id, outcome=outcome):
+                event = WaitOver(turn_id=turn_id, wait_id=wait_id, outcome=outcome)
+            case CheckpointPassed(messages=messages) if messages:
+                event = MessagesDelivered(turn_id=turn_id, messages=messages)
+            case _:
+                event = None
         if event is not None:
             self._show(event)
         emitted: tuple[PluginNode, ...] = ()
@@ -414,36 +437,5 @@ class TurnEventPublisher:
             emitted = given.events
         for node in emitted:
             self._show(
-                PluginEventEmitted(
-                    turn_id=self._turn_id, plugin_id=node.plugin_id, kind=node.kind, body=node.body
-                )
+                PluginEventEmitted(turn_id=turn_id, plugin_id=node.plugin_id, kind=node.kind, body=node.body)
             )
-
-    def _event_of(self, given: Input, following: Sequence[Command]) -> Event | None:
-        turn_id = self._turn_id
-        match given:
-            case ModelReplied(text=text, calls=calls, usage=usage, model=model):
-                return ReplyReceived(turn_id=turn_id, text=text, calls=calls, usage=usage, model=model)
-            case ToolSettled(call_id=call_id, value=value, error=error, record=record):
-                shown = None if record is None else record.without_traceback()
-                return ToolCallSettled(
-                    turn_id=turn_id, call_id=call_id, value=value, error=error, record=shown
-                )
-            case ModelFailed(error=error, retryable=retryable, attempt=attempt):
-                return ModelCallFailed(
-                    turn_id=turn_id,
-                    error=error,
-                    retryable=retryable,
-                    attempt=attempt,
-                    retry_in_ms=next((one.delay_ms for one in following if isinstance(one, CallModel)), None),
-                )
-            case FinishRequested(text=text):
-                return TextStreamed(turn_id=turn_id, text=text)
-            case WaitOpened(wait=wait):
-                return WaitBegan(turn_id=turn_id, wait=wait)
-            case WaitEnded(wait_id=wait_id, outcome=outcome):
-                return WaitOver(turn_id=turn_id, wait_id=wait_id, outcome=outcome)
-            case CheckpointPassed(messages=messages) if messages:
-                return MessagesDelivered(turn_id=turn_id, messages=messages)
-            case _:
-                return None

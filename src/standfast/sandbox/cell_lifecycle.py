@@ -67,6 +67,7 @@ from standfast.sandbox.workers import Watchdog, WorkerSlots
 MAX_ARGUMENT_BYTES: Final = 32 << 20
 """The most that the calls of one pause may be given together: decoded, it takes many times as much memory."""
 MAX_ARGUMENT_VALUES: Final = 1_000_000
+NOTHING_PRINTED: Final = CellOutput("", "", False)
 FLOOD_FACTOR: Final = 16
 """Output this many times above the limit ends the run."""
 
@@ -92,16 +93,17 @@ def text_problem(code: str) -> Diagnostic | None:
 class Output:
     """Collects printed text; drops text above *limit* bytes and calls *on_flood* far above it."""
 
-    def __init__(
-        self, limit: int, on_flood: Callable[[], None] | None, stdout: str = "", stderr: str = ""
-    ) -> None:
+    _kept = _bytes = 0
+    truncated = False
+
+    def __init__(self, limit: int, on_flood: Callable[[], None] | None) -> None:
         self._limit = limit
         self.on_flood = on_flood
-        self.forget(stdout, stderr)
+        self._parts: dict[str, list[str]] = {"stdout": [], "stderr": []}
 
     def forget(self, stdout: str = "", stderr: str = "") -> None:
         """Discard what was printed, and start with *stdout* and *stderr*."""
-        self._parts: dict[str, list[str]] = {"stdout": [stdout], "stderr": [stderr]}
+        self._parts = {"stdout": [stdout], "stderr": [stderr]}
         self._kept = self._bytes = len(stdout.encode()) + len(stderr.encode())
         self.truncated = False
 
@@ -121,6 +123,8 @@ class Output:
             self.on_flood()
 
     def so_far(self) -> CellOutput:
+        if not self._bytes and not self.truncated:
+            return NOTHING_PRINTED
         return CellOutput("".join(self._parts["stdout"]), "".join(self._parts["stderr"]), self.truncated)
 
 
@@ -188,40 +192,45 @@ class SteppedCells(ABC):
 class SteppedCell:
     """One cell: the `CellRun` of every engine, and the `StepperHost` of its stepper."""
 
+    stopped: ErrorObject | None = None
+    _was_paused = False
+    _ended = _computing = _in_worker = False
+    _result: CellEnd | None = None
+    _memory_peak: int | None = None
+    _wall_before_ms = 0
+    _made = 0
+    _at: int | None = None
+    _pending: Collection[int] | None = None
+    _argument_bytes = _argument_values = 0
+
     def __init__(self, request: CellRequest, engine: SteppedCells) -> None:
-        paused = _NEW
-        if request.paused:
-            paused = decode_cell(request.paused) or engine.former_cell(request.paused)
         self.request = request
         self._engine = engine
         self._limits = limits = request.limits
-        self._was_paused = paused is not _NEW
-        self.output = Output(
-            limits.max_stdout_bytes,
-            lambda: self.stop(run_errors.stdout_error(limits)),
-            paused.stdout,
-            paused.stderr,
-        )
-        self.output.truncated = paused.truncated
-        self._began_ms = paused.began_ms if self._was_paused else request.now_ms
-        self.now_ms = max(request.now_ms, paused.now_ms)
-        self._memory_peak = paused.memory_peak_bytes
-        self._wall_before_ms = paused.wall_used_ms
+        self.output = Output(limits.max_stdout_bytes, lambda: self.stop(run_errors.stdout_error(limits)))
+        self._began_ms = self.now_ms = request.now_ms
         self._started = time.monotonic()
         self._using = threading.Lock()
         self._stopping = threading.Lock()
-        self.stopped: ErrorObject | None = None
-        self._ended = self._computing = self._in_worker = False
-        self._result: CellEnd | None = None
-        self._made = paused.calls_made
-        self._calls = dict(paused.calls)
-        self._at = paused.at
-        self._ready: list[Answered] = [(call_id, decode_answer(data)) for call_id, data in paused.ready]
-        self._pending: Collection[int] | None = None
+        self._calls: dict[int, int] = {}
+        self._ready: list[Answered] = []
         self._new: list[CellCall] = []
-        self._argument_bytes = self._argument_values = 0
-        self._record = Record(paused)
-        self._stepper = engine.stepper(self, paused.dump)
+        paused = _NEW
+        if request.paused:
+            paused = decode_cell(request.paused) or engine.former_cell(request.paused)
+            self._continue(paused)
+        self._stepper = stepper = engine.stepper(self, paused.dump)
+        self._record = Record(paused) if stepper.replayed else _NO_RECORD
+
+    def _continue(self, paused: PausedCell) -> None:
+        """Take over what is known of a suspended cell."""
+        self._was_paused = True
+        self.output.forget(paused.stdout, paused.stderr)
+        self.output.truncated = paused.truncated
+        self._began_ms, self.now_ms = paused.began_ms, max(self.now_ms, paused.now_ms)
+        self._memory_peak, self._wall_before_ms = paused.memory_peak_bytes, paused.wall_used_ms
+        self._made, self._at, self._calls = paused.calls_made, paused.at, dict(paused.calls)
+        self._ready = [(call_id, decode_answer(data)) for call_id, data in paused.ready]
 
     # ── `CellRun` ────────────────────────────────────────────────────────────────────────────────
 
@@ -241,7 +250,7 @@ class SteppedCell:
             if self._was_paused:
                 return CellPause()
             step = self._run(self._stepper.begin)
-        return self._lend(step)
+        return self._lend(step) if isinstance(step, CellPause) else step
 
     def answer(self, number: int, answer: CallAnswer) -> CellStep:
         """Give the cell the result of one of its calls, and let it continue."""
@@ -257,7 +266,7 @@ class SteppedCell:
                 return CellPause()
             self._reclaim()
             step = self._run(functools.partial(self._answered, number, answer))
-        return self._lend(step)
+        return self._lend(step) if isinstance(step, CellPause) else step
 
     def printed(self) -> CellOutput:
         return self.output.so_far()
@@ -356,7 +365,12 @@ class SteppedCell:
         """Answer a call immediately, or give it a number; return None if the code stands at it."""
         stepper, record = self._stepper, self._record
         call = CellCall(
-            number=self._made + 1, name=made.name, args=made.args, kwargs=made.kwargs, problem=made.problem
+            number=self._made + 1,
+            name=made.name,
+            args=made.args,
+            kwargs=made.kwargs,
+            problem=made.problem,
+            line=made.line,
         )
         if record.replaying:
             answer = record.compare(made)
@@ -445,11 +459,11 @@ class SteppedCell:
 
     # ── the worker ───────────────────────────────────────────────────────────────────────────────
 
-    def _lend(self, step: CellStep) -> CellStep:
+    def _lend(self, pause: CellPause) -> CellPause:
         """Lend the worker of a cell that waits. Not under the cell's lock: the borrower takes it."""
-        if self._engine.slots is not None and isinstance(step, CellPause):
+        if self._engine.slots is not None:
             self._engine.slots.lend(self)
-        return step
+        return pause
 
     def _reclaim(self) -> None:
         if self._engine.slots is not None:
@@ -590,3 +604,5 @@ def _digest(call: EngineCall) -> bytes:
 
 
 _NEW: Final = PausedCell()
+_NO_RECORD: Final = Record(_NEW)
+"""The record of every cell that is not replayed: nothing is added to it."""

@@ -10,7 +10,6 @@ part.
 
 from __future__ import annotations
 
-import functools
 import struct
 import zlib
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from standfast.ports.code_engine import CallAnswer
 _MAGIC: Final = b"SFCELL1\n"
 _HEAD: Final = struct.Struct("<8sI")
 _SMALL_BYTES: Final = 64 << 10
+_KNOWN_STATES: Final = 32
 T = TypeVar("T")
 
 
@@ -58,10 +58,6 @@ class PausedCell(msgspec.Struct, frozen=True, kw_only=True):
     memory_peak_bytes: int | None = None
 
 
-_decoder: Final = msgspec.msgpack.Decoder(PausedCell)
-_answers: Final = msgspec.json.Decoder(CallAnswer)
-
-
 def encode_cell(cell: PausedCell) -> bytes:
     body = msgspec.msgpack.encode(cell)
     return _HEAD.pack(_MAGIC, zlib.crc32(body)) + body
@@ -74,28 +70,30 @@ def decode_cell(data: bytes) -> PausedCell | None:
     body = data[_HEAD.size :]
     if len(data) < _HEAD.size or _HEAD.unpack_from(data)[1] != zlib.crc32(body):
         raise corrupt("suspended cell", "its checksum does not match")
-    return decoded(_decoder, body, "suspended cell")
+    return decoded(PausedCell, body, "suspended cell")
 
 
 def read_former_cell(data: bytes, dump: bytes) -> PausedCell:
     """Read the common part of the former formats, with the engine's part as *dump*."""
-    return msgspec.structs.replace(decoded(_decoder, data, "suspended cell"), dump=dump)
+    return msgspec.structs.replace(decoded(PausedCell, data, "suspended cell"), dump=dump)
 
 
 def decode_answer(data: bytes) -> CallAnswer:
     """Decode an answer that is stored with a cell."""
-    return decoded(_answers, data, "recorded answer of a suspended cell")
+    what = "recorded answer of a suspended cell"
+    return decoded(CallAnswer, data, what, decode=msgspec.json.decode)
 
 
 # ── what all engines share about stored bytes ────────────────────────────────────────────────────────
 
 
 def decoded(
-    decoder: msgspec.msgpack.Decoder[T] | msgspec.json.Decoder[T], data: bytes | memoryview, what: str
+    kind: type[T], data: bytes | memoryview, what: str, *, decode: Callable[..., T] = msgspec.msgpack.decode
 ) -> T:
     """Decode stored bytes; raise `SnapshotRefused` if they are damaged."""
+    # No `Decoder`: making one takes longer than all decoding in most processes.
     try:
-        return decoder.decode(data)
+        return decode(data, type=kind)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise corrupt(what, str(error)) from None
 
@@ -105,11 +103,24 @@ def corrupt(what: str, why: str) -> SnapshotRefused:
 
 
 class StateReader(Generic[T]):
-    """Decodes states, small ones from a cache: a cell reads its state repeatedly, mostly the latest one."""
+    """Decodes states, and knows small ones of late: most cells begin with what the cell before has stored."""
 
     def __init__(self, decode: Callable[[bytes], T]) -> None:
         self._decode = decode
-        self.cached = functools.lru_cache(maxsize=32)(decode)
+        self.known: dict[bytes, T] = {}
 
     def __call__(self, data: bytes) -> T:
-        return self.cached(data) if len(data) <= _SMALL_BYTES else self._decode(data)
+        if len(data) > _SMALL_BYTES:
+            return self._decode(data)
+        known = self.known.get(data)
+        if known is None:
+            known = self._decode(data)
+            self.remember(data, known)
+        return known
+
+    def remember(self, data: bytes, state: T) -> None:
+        """Let *data*, which *state* was encoded as, be decoded at no cost."""
+        if len(data) <= _SMALL_BYTES:
+            if len(self.known) >= _KNOWN_STATES:
+                self.known = {}
+            self.known[data] = state

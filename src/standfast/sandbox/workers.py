@@ -155,14 +155,15 @@ class WorkerSlots(Generic[W]):
 class WorkerSlot(Generic[W]):
     """A cell's slot. `worker` is the one in it; `taken` is whether the cell has a slot."""
 
+    _killed = False
+    worker: W | None = None
+    taken = False
+
     def __init__(self, slots: WorkerSlots[W], key: str) -> None:
         self._slots = slots
         self._key = key
         self._killing = threading.Lock()
-        self._killed = False
         self._others: set[Killable] = set()
-        self.worker: W | None = None
-        self.taken = False
 
     def take(self) -> W | None:
         """Wait for a slot unless the cell has one; return the worker in it."""

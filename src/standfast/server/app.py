@@ -248,7 +248,10 @@ class ServerApp:
             method, path = str(scope["method"]), _path(scope)
             found = self._table.find(path)
             public = self._public_route(found, method)
-            navigable = path == "/signin" if public is not None else self._is_page(found, method)
+            if public is not None:
+                navigable = path == "/signin"
+            else:  # a page, which links of other sites may open
+                navigable = found is not None and method == "GET" and found[0].get("GET") in self._page_routes
             self._gate.check(method, headers, scope["scheme"], navigable=navigable)
             if method == "OPTIONS" and "access-control-request-method" in headers:
                 return Response(None, 204, self._gate.preflight_headers(headers)), "OPTIONS"
@@ -288,10 +291,6 @@ class ServerApp:
         """Return the route of a request if it needs no credential."""
         route = None if found is None else found[0].get("GET" if method == "HEAD" else method)
         return route if route is not None and route.scope in (Scope.PUBLIC, Scope.SIGNED) else None
-
-    def _is_page(self, found: tuple[dict[str, Route], dict[str, str]] | None, method: str) -> bool:
-        """Return whether a request is for a page, which links of other sites may open."""
-        return found is not None and method == "GET" and found[0].get("GET") in self._page_routes
 
     def _problem(self, error: StandfastError, headers: Mapping[str, str], path: str) -> Response:
         if self._pages is None or "text/html" not in headers.get("accept", ""):

@@ -59,15 +59,12 @@ class AuditLog:
             _log.info("%s", line.decode())
             return
         if self._descriptor < 0 or self._size > MAX_BYTES:
-            self._reopen(self._file)
+            self.close()
+            if self._file.exists() and self._file.stat().st_size > MAX_BYTES:
+                self._file.replace(f"{self._file}.1")
+            self._descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._size = os.fstat(self._descriptor).st_size
         self._size += os.write(self._descriptor, line + b"\n")
-
-    def _reopen(self, file: Path) -> None:
-        self.close()
-        if file.exists() and file.stat().st_size > MAX_BYTES:
-            file.replace(f"{file}.1")
-        self._descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._size = os.fstat(self._descriptor).st_size
 
     def close(self) -> None:
         if self._descriptor >= 0:

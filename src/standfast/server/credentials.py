@@ -214,6 +214,15 @@ class Tokens:
             name=kept.name, tenant=kept.tenant, scopes=kept.scopes, expires_in_s=BROWSER_S, kind="browser"
         )
 
+    async def put_address(self, url: str) -> None:
+        """Store the address of the server that takes these tokens, for `address`."""
+        await self._store.put_plugin_record(_OWNER, "address", "url", url.encode(), _now_ms())
+
+    async def address(self) -> str | None:
+        """Return the address of the server that began last; None if there was none."""
+        found = await self._store.plugin_record(_OWNER, "address", "url")
+        return None if found is None else found.decode()
+
     async def forget_expired(self) -> None:
         """Delete codes and browsers' tokens that have expired."""
         now = _now_ms()

@@ -90,8 +90,10 @@ class Limiter:
 
     def admit(self, credential_id: str) -> None:
         """Count a request; raise 429 if the credential sends too many."""
-        limits = self.limits
-        self._take(credential_id, limits.requests_per_s, float(limits.burst))
+        rate, burst = self.limits.requests_per_s, float(self.limits.burst)
+        wait_s = self._meter(credential_id, burst).take(rate, burst, self._clock())
+        if wait_s:
+            raise _too_many(f"requests: this credential may send {rate:g} a second", wait_s)
 
     def count_failure(self, address: str) -> None:
         """Count a request without a valid credential; raise 429 if too many came from *address*."""
@@ -114,27 +116,16 @@ class Limiter:
             raise _too_many(f"{kind} at once: this credential may have {most}", 1.0)
         return Use(counts, kind)
 
-    def _take(self, key: str, rate: float, burst: float) -> None:
-        wait_s = self._meter(key, burst).take(rate, burst, self._clock())
-        if wait_s:
-            raise _too_many(f"requests: this credential may send {rate:g} a second", wait_s)
-
     def _meter(self, key: str, full: float) -> _Meter:
         meter = self._meters.get(key)
         if meter is None:
             meter = self._meters[key] = _Meter(full, self._clock())
             if len(self._meters) > _MAX_METERS:
-                self._forget_one()
+                idle = (name for name, one in self._meters.items() if not any(one.open.values()))
+                del self._meters[next(idle)]  # the one used longest ago; the new one is idle, so there is one
         else:
             self._meters.move_to_end(key)
         return meter
-
-    def _forget_one(self) -> None:
-        """Drop the meter that was used longest ago and counts nothing that is open."""
-        for key, meter in self._meters.items():
-            if not any(meter.open.values()):
-                del self._meters[key]
-                return
 
 
 def _too_many(what: str, wait_s: float) -> RequestRefused:

@@ -42,7 +42,7 @@ PATH_PATTERNS: Final = {
 def openapi_document(routes: Iterable[Route]) -> dict[str, Any]:
     """Return the document of *routes*."""
     table = list(routes)
-    kinds = [kind for route in table for kind in (route.body, route.answer) if _is_value(kind)]
+    kinds = [kind for route in table for kind in (route.body, route.answer) if kind not in (None, bytes, str)]
     queries = [route.query for route in table if route.query is not None]
     shared = (Problem, SessionEvent, Event)  # streams have the last two
     schemas, components = msgspec.json.schema_components((*kinds, *queries, *shared), ref_template=_REF)
@@ -182,10 +182,6 @@ def _headers(route: Route) -> list[dict[str, Any]]:
         {"name": name, "in": "header", "required": False, "description": words, "schema": {"type": "string"}}
         for name, words in route.headers.items()
     ]
-
-
-def _is_value(kind: Any) -> bool:
-    return kind is not None and kind is not bytes and kind is not str
 
 
 def _key(kind: Any) -> str:

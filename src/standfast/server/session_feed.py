@@ -24,7 +24,6 @@ from typing import Final
 
 from standfast.errors import InvalidArgument, StandfastError
 from standfast.model.events import Event, Gap, TurnCommitted
-from standfast.model.session import SessionHead
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.http_values import SessionEvent
 from standfast.runtime.sessions.observation import nodes_after
@@ -88,12 +87,9 @@ class SessionFeed:
             return
         self._unwatch = self._runtime.watch(self._take)
         for head in await self._runtime.sessions():
-            self._learn(head)
+            self._owners[head.session_id] = owner_of(head)
+            self._depths[head.session_id] = max(head.depth, self._depths.get(head.session_id, 0))
         self._looking = asyncio.get_running_loop().create_task(self._look())
-
-    def _learn(self, head: SessionHead) -> None:
-        self._owners[head.session_id] = owner_of(head)
-        self._depths[head.session_id] = max(head.depth, self._depths.get(head.session_id, 0))
 
     def _take(self, session_id: str, event: Event) -> None:
         """Take a live event of this process."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
-from standfast.errors import Code, InvalidArgument, RequestRefused, SessionExists
+from standfast.errors import Code, RequestRefused, SessionExists
 from standfast.model.canonical import Json
 from standfast.model.code import Variable
 from standfast.model.session import SessionHead
@@ -25,7 +25,7 @@ from standfast.runtime.session_views import (
     SessionLine,
     SessionView,
     export_session,
-    line_of,
+    lines_of,
     view_session,
 )
 from standfast.runtime.sessions.observation import Cursor, Observed
@@ -81,12 +81,15 @@ async def list_sessions(call: Call) -> SessionPage:
     runtime = call.runtime
     left = {record.turn_id for record in await runtime.store.unfinished(runtime.now_ms())}
     found: list[SessionLine] = []
-    after = None if asked.after is None else _parse_position(asked.after)
+    after = None
+    if asked.after is not None:
+        at, _, session_id = asked.after.partition(".")
+        after = int(at), session_id
     active = asked.state not in (None, "idle")
     async for head in call.page_heads(asked.agent, after, active=active):
         if not head.session_id.startswith(asked.prefix or ""):
             continue
-        line = await line_of(runtime, head, left)
+        (line,) = await lines_of(runtime, [head], left)
         if asked.state in (None, line.state):
             found.append(line)
         if len(found) > asked.limit:
@@ -95,11 +98,6 @@ async def list_sessions(call: Call) -> SessionPage:
     more = len(found) > len(page)
     last = f"{page[-1].last_used_at}.{page[-1].session_id}" if more else None
     return SessionPage(sessions=tuple(page), next=last)
-
-
-def _parse_position(after: str) -> tuple[int, str]:
-    at, _, session_id = after.partition(".")
-    return int(at), session_id
 
 
 async def read_session(call: Call) -> SessionView:
@@ -122,13 +120,6 @@ async def fork_session(call: Call) -> SessionHead:
     asked: Fork = call.body
     head = await call.head()
     new_id = new_session_id(call.tenant, asked.session_id)
-    if head.code is not None:
-        if asked.at is not None or asked.input is not None:
-            raise InvalidArgument("a session that runs code is forked as it is", hint="leave `at` out")
-        await call.server.require_sandbox().fork(head.session_id, new_id)
-        forked = await call.runtime.store.head(new_id)
-        assert forked is not None
-        return forked
     made = await call.runtime.fork(head.session_id, new_id, at=asked.at, input=asked.input, edit=asked.edit)
     return await made.head()
 

@@ -120,13 +120,12 @@ class EventStream:
         if self.sending_since is not None:
             if now - self.sending_since > SLOW_READER_S:
                 self.end()
-        elif not await self.still_valid() or await self._is_over(now):
+        elif not await self.still_valid() or (
+            self._may_end is not None and now - self.sent_at > QUIET_S and await self._may_end()
+        ):
             self.end()
         elif now - self.sent_at > HEARTBEAT_S and self.sending_since is None:
             await self.write(_HEARTBEAT)
-
-    async def _is_over(self, now: float) -> bool:
-        return self._may_end is not None and now - self.sent_at > QUIET_S and await self._may_end()
 
 
 class OpenStreams:

@@ -224,6 +224,10 @@ class MemorySessionStore:
         with self._lock:
             return self._tables.state_body(state_id)
 
+    async def turn_states(self, turn_id: str) -> port.TurnStates | None:
+        with self._lock:
+            return self._tables.turn_states(turn_id)
+
     async def put_snapshot(self, snapshot_id: str, session_id: str, data: bytes, now_ms: int) -> None:
         self._tables.snapshots[snapshot_id] = (session_id, now_ms, data)
 
@@ -335,6 +339,10 @@ class MemorySessionStore:
     async def turn(self, turn_id: str) -> TurnRecord | None:
         return self._tables.turns.get(turn_id)
 
+    async def cancelled(self, turn_ids: tuple[str, ...]) -> frozenset[str]:
+        found = map(self._tables.turns.get, turn_ids)
+        return frozenset(turn.turn_id for turn in found if turn is not None and turn.cancel_requested)
+
     async def turns(self, session_id: str) -> list[TurnRecord]:
         with self._lock:
             row = self._tables.sessions.get(session_id)
@@ -344,6 +352,17 @@ class MemorySessionStore:
         with self._lock:
             row = self._tables.sessions.get(session_id)
             return None if row is None or row.open is None else row.open.record
+
+    async def outlines(self, session_ids: tuple[str, ...]) -> dict[str, port.SessionOutline]:
+        with self._lock:
+            rows = {name: self._tables.sessions.get(name) for name in session_ids}
+            return {
+                name: port.SessionOutline(
+                    turns=len(row.turns), open_turn=None if row.open is None else row.open.record
+                )
+                for name, row in rows.items()
+                if row is not None and row.turns
+            }
 
     async def open_turn_journal(self, session_id: str) -> port.JournaledTurn | None:
         with self._lock:
@@ -454,12 +473,16 @@ class MemorySessionStore:
                 raise rules.already_requested(approval.approval_id)
             approvals[approval.approval_id] = copied(approval)
         turn.add_entries(entries)
-        tables.add_blobs(save.blobs)
-        turn.blobs += tuple(blob.digest for blob in save.blobs)
-        tables.claim(row, claimed)
-        tables.approvals |= approvals
-        turn.approvals += tuple(approvals)
-        turn.add_waits(save.waits)
+        if save.blobs:
+            tables.add_blobs(save.blobs)
+            turn.blobs += tuple(blob.digest for blob in save.blobs)
+        if claimed:
+            tables.claim(row, claimed)
+        if approvals:
+            tables.approvals |= approvals
+            turn.approvals += tuple(approvals)
+        if save.waits:
+            turn.add_waits(save.waits)
         return port.Saved(cancel_requested=turn.record.cancel_requested, checkpoint=checkpoint)
 
     def _commit(self, row: SessionRow, turn: OpenTurn, commit: port.TurnCommit) -> SessionHead:
@@ -477,7 +500,7 @@ class MemorySessionStore:
         tables.add_blobs(commit.blobs)
         tables.change(turn, rules.ended(turn.record, commit.summary, commit.now_ms))
         if commit.journal is not None:
-            tables.journals[commit.turn_id] = (turn.input, (*turn.journal, *commit.journal))
+            tables.keep_journal(commit.turn_id, turn.input, (*turn.journal, *commit.journal))
         tables.close_turn(row, turn)
         for item in row.injected():  # what missed the last checkpoint starts a turn of its own, in its place
             assert row.inputs is not None

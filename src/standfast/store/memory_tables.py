@@ -7,8 +7,10 @@ change. What a session at rest does not have costs it nothing: empty places are 
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
@@ -19,11 +21,13 @@ from standfast.model.limits import UsageEntry
 from standfast.model.outcome import Wait, WaitOutcome
 from standfast.model.session import SessionHead, TurnRecord, split_node_id
 from standfast.model.trigger import Trigger
-from standfast.ports.session_store import Blob, JournalEntry, Lease, QueuedInput, StateRecord
+from standfast.ports.session_store import Blob, JournalEntry, Lease, QueuedInput, StateRecord, TurnStates
 from standfast.store import rules
 from standfast.store.rules import PlacedTask, Spot, StatePlace, state_id, state_key
 
 _NO_SESSION = ""
+_MAX_JOURNALS: Final = 1_000
+"""How many journals of ended turns are kept."""
 
 
 @dataclass(slots=True)
@@ -116,8 +120,8 @@ class Tables:
         self.sessions: dict[str, SessionRow] = {}
         self.turns: dict[str, TurnRecord] = {}
         self.open: dict[str, OpenTurn] = {}
-        self.journals: dict[str, tuple[bytes, tuple[JournalEntry, ...]]] = {}
-        """The first input and the journal of turns that have ended, as far as they are kept."""
+        self.journals: OrderedDict[str, tuple[bytes, tuple[JournalEntry, ...]]] = OrderedDict()
+        """The first input and the journal of the turns that ended last, as far as they are kept."""
         self.keys: dict[tuple[str, str], str] = {}
         self.inputs: dict[str, QueuedInput] = {}
         self.contents: dict[str, bytes] = {}
@@ -160,6 +164,12 @@ class Tables:
         del self.open[turn.record.turn_id]
         for approval_id in turn.approvals:
             self.approvals[approval_id] = rules.cancelled(self.approvals[approval_id])
+
+    def keep_journal(self, turn_id: str, first: bytes, entries: tuple[JournalEntry, ...]) -> None:
+        """Keep the journal of a turn that ends. It repeats the turn's nodes, so only the last are kept."""
+        self.journals[turn_id] = (first, entries)
+        if len(self.journals) > _MAX_JOURNALS:
+            self.journals.popitem(last=False)
 
     def drop_turn(self, turn_id: str) -> None:
         record = self.turns.pop(turn_id)
@@ -230,6 +240,11 @@ class Tables:
         own = self.graph.segments[segment_id].session_id == row.head.session_id
         spot = Spot(branch.leaf, branch.depth, own, self.segment_states.get(segment_id))
         return state_id(rules.held_at(self._state_place, state_key(row.head.state), spot))
+
+    def turn_states(self, turn_id: str) -> TurnStates | None:
+        if turn_id not in self.graph.segments:
+            return None
+        return rules.states_around(self._state_place, self.segment_states.get(turn_id), turn_id)
 
     def sweep_states(self, row: SessionRow) -> None:
         """Delete the states that neither the sessions nor the segments of the session's family need."""

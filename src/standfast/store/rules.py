@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, Unpack
 
@@ -80,24 +79,6 @@ def usage_by_day(turns: Iterable[TurnRecord], models: Mapping[str, str]) -> list
 
 
 # Kept journals
-
-_journals = msgspec.msgpack.Decoder(tuple[bytes, tuple[port.JournalEntry, ...]])
-_PACKED_BYTES: Final = 1_024
-"""The smallest journal that is compressed."""
-
-
-def pack_journal(first: bytes, entries: tuple[port.JournalEntry, ...]) -> bytes:
-    """Return the journal of a turn as one record: a byte that says whether it is compressed, and the rest."""
-    data = _pack((first, entries))
-    return b"\0" + data if len(data) < _PACKED_BYTES else b"\1" + zlib.compress(data, 1)
-
-
-def unpack_journal(body: bytes, what: str) -> tuple[bytes, tuple[port.JournalEntry, ...]]:
-    """Return the first input and the entries of a packed journal; `RecordCorrupt` names *what*."""
-    try:
-        return _journals.decode(zlib.decompress(body[1:]) if body[:1] == b"\1" else body[1:])
-    except (zlib.error, msgspec.DecodeError):
-        raise errors.RecordCorrupt(what) from None
 
 
 def journal_texts(first: bytes, entries: tuple[port.JournalEntry, ...]) -> list[bytes]:
@@ -568,6 +549,14 @@ def _held(find: FindState, end: int | None, depth: int) -> int | None:
             return end
         end = place.previous
     return None
+
+
+def states_around(find: FindState, end: int | None, segment_id: str) -> port.TurnStates:
+    """Return the states before and after a segment that was written when *end* held at its end."""
+    place, before = None if end is None else find(end), end
+    if place is not None and place.node is not None and split_node_id(place.node)[0] == segment_id:
+        before = place.previous
+    return port.TurnStates(state_id(before), state_id(end))
 
 
 def before_leaf(find: FindState, state: str | None, leaf: str | None) -> int | None:

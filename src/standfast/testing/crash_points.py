@@ -29,10 +29,10 @@ CRASH_AT: Final = "STANDFAST_CRASH_AT"
 
 _READS: Final = (
     "head", "heads", "frame", "path", "turn", "turns", "open_turn", "open_turn_journal", "unfinished",
-    "turn_journal", "inputs", "blob", "state", "approvals", "approval", "plugin_record",
+    "turn_journal", "inputs", "blob", "state", "turn_states", "approvals", "approval", "plugin_record",
     "plugin_records", "close", "children", "with_queued", "task", "tasks", "trigger", "triggers",
     "offer", "announce", "turn_counts", "survey",
-    "usage_by_day",
+    "usage_by_day", "cancelled", "outlines",
 )  # fmt: skip
 
 
@@ -78,6 +78,17 @@ class CrashPoints:
                 return write_soon(written, *about)
 
             database.write_soon = write_and_pass
+            guarded = getattr(database._group, "guarded", None)
+            if guarded is not None:  # PostgreSQL's: such a write is not run here, but sent
+                launch = guarded.launch
+
+                def launch_and_pass(jobs: list[Any]) -> Any:
+                    left = launch(jobs)
+                    if len(left) < len(jobs):
+                        self.point("sent, not answered")
+                    return left
+
+                guarded.launch = launch_and_pass
         return cast(SessionStore, _CrashingStore(store, self))
 
     def model(self, model: ModelProvider) -> ModelProvider:

@@ -82,6 +82,22 @@ class StateContract(StoreContract):
         assert await text_of(store, other) == "two"
         assert await text_of(store, first) == "one"
 
+    async def test_a_turn_has_the_states_before_and_after_it(self, store: SessionStore) -> None:
+        """Ours: the variables around a cell; what the session wrote there later is neither."""
+        await take_turn(store, "t1", state=a_state("one"))
+        await change(store, "reset")
+        await take_turn(store, "t2")
+        await take_turn(store, "t3", state=a_state("two"))
+        found = []
+        for turn_id in ("t1", "t2", "t3"):
+            around = there(await store.turn_states(turn_id))
+            bodies = [
+                None if name is None else await store.state(name) for name in (around.before, around.after)
+            ]
+            found.append([None if body is None else body.decode() for body in bodies])
+        assert found == [[None, "one"], ["reset", "reset"], ["reset", "two"]]
+        assert await store.turn_states("nothing") is None
+
     async def test_a_commit_without_nodes_may_change_the_state(self, store: SessionStore) -> None:
         """Ours: a turn that left nothing to say may have changed a plugin."""
         await take_turn(store, "t1", state=a_state("one"))

@@ -16,6 +16,7 @@ from standfast.ports.session_store import (
     JournalEntry,
     Repeated,
     Save,
+    SessionOutline,
     SessionStore,
     TurnCounts,
 )
@@ -361,6 +362,16 @@ class TurnEndContract(StoreContract):
         assert [it.turn_id for it in await store.unfinished(NOW)] == ["t2"]
         assert [it.turn_id for it in await store.unfinished(NOW + LEASE_MS)] == ["t1", "t2"]
 
+    async def test_the_cancelled_ones_of_many_turns_are_read_at_once(self, store: SessionStore) -> None:
+        """Ours: a process with many running turns asks once a second, not once for each turn."""
+        await store.open_session(a_head("s2"))
+        await begin(store, "t1")
+        await begin(store, "t2", "s2")
+        assert await store.cancelled(("t1", "t2", "missing")) == frozenset()
+        await store.cancel("t2")
+        assert await store.cancelled(("t1", "t2", "missing")) == {"t2"}
+        assert await store.cancelled(()) == frozenset()
+
     async def test_a_waiting_turn_that_was_cancelled_is_found(self, store: SessionStore) -> None:
         """Ours: otherwise no process would ever end it."""
         await park(store, a_wait("tick"))
@@ -387,6 +398,22 @@ class TurnEndContract(StoreContract):
         assert (found.turn_id, found.state) == (turn_id, TurnState.RUNNING)
         whole = there(await store.open_turn_journal("s1"))
         assert (whole.record.turn_id, whole.input, whole.journal) == (turn_id, begun.input, (entry,))
+
+    async def test_a_list_shows_how_many_turns_sessions_have_and_which_is_open(
+        self, store: SessionStore
+    ) -> None:
+        """Ours: a list of sessions does not load their turns."""
+        for name in ("s2", "s3"):
+            await store.open_session(a_head(name))
+        await take_turn(store, "t1")
+        begun = await begin(store, "t2")
+        await take_turn(store, "t3", session_id="s2")
+        found = await store.outlines(("s1", "s2", "s3", "missing"))
+        assert found == {
+            "s1": SessionOutline(turns=2, open_turn=begun.record),
+            "s2": SessionOutline(turns=1),
+        }
+        assert await store.outlines(()) == {}
 
     async def test_an_ended_turn_is_not_open_and_has_no_journal(self, store: SessionStore) -> None:
         """Ours: the journal is gone when the turn ends."""

@@ -25,6 +25,11 @@ Deps_co = TypeVar("Deps_co", covariant=True)
 
 DEFAULT_COMPLETION_S: Final = 24 * 3600.0
 
+MAX_TEXT_CHARS: Final = 65_536
+"""The most that the model reads beside the value of one result, or beside those of a cell's calls."""
+
+_NOTE_CHARS: Final = 64
+
 
 class AsksModel(Protocol):
     """Asks the session's model for a text."""
@@ -40,14 +45,17 @@ class AsksModel(Protocol):
 
 
 class Attachments(Protocol):
-    """Bytes that are stored with the session by their digest, and attached to the result of the call.
+    """What a call's result has besides its value: bytes, stored by their digest, and texts.
 
-    The model sees those `shown`: images, for the most part, since not every model takes other media.
+    The model sees the bytes that are `shown`: images, for the most part, since not every model takes other
+    media. It reads the texts after the value, which code gets without them.
     """
 
     def keep(
         self, data: bytes, *, media_type: str, name: str | None = None, shown: bool = False
     ) -> AttachmentPart: ...
+
+    def add_text(self, text: str) -> None: ...
 
     async def read(self, digest: str) -> bytes | None: ...
 
@@ -77,6 +85,9 @@ class _NoTurn:
     ) -> AttachmentPart:
         raise ServiceUnavailable("attachments", "there is no turn around the call")
 
+    def add_text(self, text: str) -> None:
+        raise ServiceUnavailable("attachments", "there is no turn around the call")
+
     async def read(self, digest: str) -> bytes | None:
         raise ServiceUnavailable("attachments", "there is no turn around the call")
 
@@ -85,6 +96,20 @@ class _NoTurn:
 
 
 NO_TURN: Final = _NoTurn()
+
+
+def cut_texts(texts: Sequence[str], room: int = MAX_TEXT_CHARS) -> tuple[str, ...]:
+    """Return *texts*; if they are longer than *room* characters, the last one says how much is left out."""
+    length = sum(map(len, texts))
+    if length <= room:
+        return tuple(texts)
+    kept, room = list[str](), room - _NOTE_CHARS
+    for text in texts:
+        if room <= 0:
+            break
+        kept.append(text[:room])
+        room -= len(text)
+    return (*kept, f"[{length - sum(map(len, kept)):,} characters left out]")
 
 
 def drop_report(kind: str, body: Json) -> None:
@@ -109,7 +134,7 @@ class RunContext(msgspec.Struct, Generic[Deps_co], frozen=True):
 
     `idempotency_key` is the same for every execution of this call, also by another process after a crash:
     pass it to the system you call. `deps` are the dependencies the agent runs with. `host` offers the
-    runtime's services, `attachments` stores bytes with the call's result, and `triggers` reports occurrences;
+    runtime's services, `attachments` adds bytes and texts to the result, and `triggers` reports occurrences;
     outside of an agent's turn their methods raise `ServiceUnavailable`.
     """
 

@@ -42,10 +42,10 @@ from standfast.model.trace_record import span_id_of
 from standfast.ports.clock import Clock
 from standfast.ports.trace import UNDER, Under
 from standfast.tools.context import RunContext
-from standfast.tools.loop_threads import LoopJob, LoopThread, LoopThreads
+from standfast.tools.loop_threads import LoopJob, LoopThread, LoopThreads, Then
 from standfast.tools.registered_tool import Admission, Admitted, NeedsApproval, RegisteredTool
 from standfast.tools.registry import ToolRegistry
-from standfast.tools.settlement import request_digest, settle_failure, settle_outcome, settle_timed_out
+from standfast.tools.settlement import request_digest, settle_failure, settle_timed_out
 from standfast.tools.stalls import StallWatch, watched
 from standfast.tools.threads import DaemonThreads
 
@@ -58,14 +58,14 @@ class CallSlots:
         self._queue: deque[Callable[[], None]] = deque()
         self._lock = threading.Lock()
 
-    def take(self, granted: Callable[[], None]) -> None:
-        """Call *granted* when there is a slot: now, or from the thread that gives one back."""
+    def take(self, granted: Callable[[], None]) -> bool:
+        """Take a slot. If there is none, return False; the thread that gives one back calls *granted*."""
         with self._lock:
             if self._free == 0:
                 self._queue.append(granted)
-                return
+                return False
             self._free -= 1
-        granted()
+            return True
 
     def give_back(self) -> None:
         with self._lock:
@@ -90,10 +90,13 @@ class RunningCall:
         self._slots: CallSlots | None = None
         self._task: LoopJob[Any] | asyncio.Task[Any] | None = None
 
-    def finish(self, value: object, error: BaseException | None) -> None:
-        """Post the outcome of the handler, unless the call was abandoned."""
-        if self._end():
-            self.inbox.put(Arrived(self, value, error))
+    def finish(self, value: object, error: BaseException | None) -> Then | None:
+        """Post the outcome of the handler, unless the call was abandoned; return what wakes the receiver."""
+        if not self._end():
+            return None
+        if self._task is not None and isinstance(error, asyncio.CancelledError):
+            error = RuntimeError("the tool was cancelled")
+        return self.inbox.put(Arrived(self, value, error))
 
     def abandon(self) -> bool:
         """Give the handler up and drop its outcome. Return False if it had finished."""
@@ -135,9 +138,12 @@ class Arrived(msgspec.Struct, frozen=True):
 
 
 class CallListener(Protocol):
-    """Receives `Arrived`, and the `RunningCall` itself when its handler starts; a queue can be one."""
+    """Receives `Arrived`, and the `RunningCall` itself if it had to wait for a slot; a queue can be one.
 
-    def put(self, item: Any, /) -> None: ...
+    `put` may return what wakes the receiver: the handler's thread calls it when it can take other work.
+    """
+
+    def put(self, item: Any, /) -> Then | None: ...
 
 
 RuleEvaluator = Callable[[str, list[Json], dict[str, Json], str], bool]
@@ -238,13 +244,14 @@ class Dispatcher:
         running = RunningCall(call, inbox)
         # The thread that gives back a slot may be another call's, so the context is taken here.
         context = contextvars.copy_context() if call.tool.async_mode else None
-        self._slots_of(call.tool).take(lambda: self._launch(running, context))
+        slots = self._slots.get(call.tool.digest)
+        if slots is None:
+            with self._lock:
+                new = CallSlots(call.tool.capability.limits.concurrency)
+                slots = self._slots.setdefault(call.tool.digest, new)
+        if slots.take(partial(self._launch_waiting, running, context, slots)):
+            self._launch(running, context, slots)
         return running
-
-    def settle(self, arrived: Arrived) -> SettledCall:
-        """Return the settled call of a handler that has returned or raised."""
-        running = arrived.running
-        return settle_outcome(running.call, running.started, arrived.value, arrived.error)
 
     def expire(self, running: RunningCall) -> SettledCall | None:
         """Settle a call that is past its time; None if it still has some, or has just finished."""
@@ -258,35 +265,33 @@ class Dispatcher:
         deadline = running.deadline
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
-    def _slots_of(self, tool: RegisteredTool) -> CallSlots:
-        slots = self._slots.get(tool.digest)
-        if slots is None:
-            with self._lock:
-                slots = self._slots.setdefault(tool.digest, CallSlots(tool.capability.limits.concurrency))
-        return slots
-
-    def _launch(self, running: RunningCall, context: contextvars.Context | None) -> None:
+    def _launch(self, running: RunningCall, context: contextvars.Context | None, slots: CallSlots) -> None:
         """Run the handler: a plain function on a thread, a coroutine function on a loop."""
         call = running.call
-        running._slots = self._slots_of(call.tool)
+        running._slots = slots
         if running._finished.locked():  # given up while it waited
-            running._slots.give_back()
+            slots.give_back()
             return
         running.started = time.monotonic()
         running.deadline = running.started + call.timeout_ms / 1000
         try:
             if context is None:
-                self._threads.start(lambda: _call_handler(running))
+                self._threads.start(partial(_call_handler, running))
             elif call.tool.loop == "runtime":
                 self._launch_at_home(running, context)
             else:  # on a loop of its own
                 if self.traced:
                     context.run(_enter_span, call)
-                job = running._task = LoopJob(partial(invoke, call), partial(_finish_async, running), context)
+                job = running._task = LoopJob(partial(invoke, call), running.finish, context)
                 self._loops.start(job)
         except (RuntimeError, OSError) as error:  # no thread is to be had
-            running.finish(None, error)
-        running.inbox.put(running)
+            _wake(running.finish(None, error))
+
+    def _launch_waiting(
+        self, running: RunningCall, context: contextvars.Context | None, slots: CallSlots
+    ) -> None:
+        self._launch(running, context, slots)
+        _wake(running.inbox.put(running))
 
     def _launch_at_home(self, running: RunningCall, context: contextvars.Context) -> None:
         """Run an async handler on the runtime's loop, under the watch for handlers that block it."""
@@ -302,12 +307,12 @@ class Dispatcher:
                 described = f"tool {call.tool.name}() of session {call.session_id}, call {call.call_id},"
                 value = await watched(invoke(call), self._stalls, described)
             except asyncio.CancelledError as cancelled:
-                _finish_async(running, None, cancelled)
+                _wake(running.finish(None, cancelled))
                 raise
             except BaseException as raised:
                 error = raised
             if self.seconds_left(running):
-                running.finish(value, error)
+                _wake(running.finish(value, error))
             # else it has blocked the loop past its deadline; the caller finds it late
 
         def begin() -> None:
@@ -346,17 +351,15 @@ def _enter_span(call: Admitted) -> None:
         UNDER.set(Under(about.session_id, about.turn_id, span_id_of(about.turn_id, f"tool.{about.call_id}")))
 
 
-def _finish_async(running: RunningCall, value: object, error: BaseException | None) -> None:
-    if isinstance(error, asyncio.CancelledError):
-        error = RuntimeError("the tool was cancelled")
-    running.finish(value, error)
-
-
-def _call_handler(running: RunningCall) -> None:
+def _call_handler(running: RunningCall) -> Then | None:
     call = running.call
     try:
         value = invoke(call)
     except BaseException as error:
-        running.finish(None, error)
-    else:
-        running.finish(value, None)
+        return running.finish(None, error)
+    return running.finish(value, None)
+
+
+def _wake(then: Then | None) -> None:
+    if then is not None:
+        then()

@@ -7,14 +7,16 @@ on. So the code of tools and plugins does not run on the runtime's loop: each co
 loop of its own. Threads are daemons, are made on demand, and serve again; the one that was last at work is
 the next to work.
 
-A coroutine that ends without having waited for anything leaves nothing on its loop, so the next one uses that
-loop. Otherwise the loop ends with its coroutine, as under `asyncio.run`: tasks that are left are cancelled,
-async generators are closed. No two coroutines ever wait on one loop by accident, so an object that is bound
-to a loop fails at its second use, always, instead of now and then.
+A coroutine takes its first step as a task of a loop that does not run yet. Most end there: they have waited
+for nothing and left nothing on the loop, so the next one uses it. Otherwise the loop runs now, and ends with
+its coroutine, as under `asyncio.run`: tasks that are left are cancelled, async generators are closed. No two
+coroutines ever wait on one loop by accident, so an object that is bound to a loop fails at its second use,
+always, instead of now and then.
 
 Rules
 -----
-1. The outcome of a coroutine is reported once, from its thread, before the loop is tidied up.
+1. The outcome of a coroutine is reported once, from its thread, before the loop is tidied up. What wakes the
+   receiver comes last: a thread that has woken another has to wait for the interpreter's lock.
 2. Nothing that the coroutine raises ends the thread, `SystemExit` included.
 3. A thread that does not come back is left behind; `cancel` tells its coroutine to stop and does not wait.
 4. When no thread or loop can be made, work waits for a thread that becomes free.
@@ -26,15 +28,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import queue
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar, TypeVarTuple, cast
 
 from standfast.errors import ServiceUnavailable
 from standfast.tools.threads import DaemonThreads, settler
@@ -93,6 +96,7 @@ async def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 async def at_home(
@@ -156,8 +160,12 @@ class HomeIterator(Generic[T]):
 
 
 Work = Callable[[], Awaitable[T]]
-Done = Callable[[T | None, BaseException | None], None]
-"""Takes the value of a coroutine, or its exception, on the coroutine's thread; must not raise."""
+Then = Callable[[], object]
+Done = Callable[[T | None, BaseException | None], Then | None]
+"""Takes the value of a coroutine, or its exception, on the coroutine's thread; must not raise.
+
+It may return what wakes the receiver, which is called as soon as the thread can take other work.
+"""
 
 MAX_IDLE: Final = 16
 GRACE_S: Final = 0.1
@@ -169,16 +177,29 @@ _TIDY_S: Final = 1.0
 class LoopJob(Generic[T]):
     """A coroutine that runs, or will run, on a loop of its own."""
 
-    __slots__ = ("_context", "_done", "_is_cancelled", "_loop", "_must_stop", "_task", "_work")
+    __slots__ = (
+        "_context",
+        "_done",
+        "_is_cancelled",
+        "_loop",
+        "_must_stop",
+        "_task",
+        "_then",
+        "_work",
+        "holds_wake_up",
+    )
 
-    def __init__(self, work: Work[T], done: Done[T], context: contextvars.Context | None = None) -> None:
+    def __init__(self, work: Work[T], done: Done[T], context: Context | None = None) -> None:
         self._work = work
         self._done = done
-        self._context = contextvars.copy_context() if context is None else context
+        self._context = copy_context() if context is None else context
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         self._must_stop = False
         self._is_cancelled = False
+        self._then: Then | None = None
+        self.holds_wake_up = False
+        """Whether the receiver of a report is woken by `wake_receiver` and not before."""
 
     def cancel(self) -> None:
         """Cancel the coroutine, from any thread. One that blocks stops when it next awaits."""
@@ -189,7 +210,7 @@ class LoopJob(Generic[T]):
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
         """Make the coroutine a task of *loop*. Called on the loop's thread."""
-        task = self._task = loop.create_task(self.outcome(), context=self._context)
+        task = self._task = asyncio.Task(self.outcome(), loop=loop, context=self._context)
         self._loop = loop
         if self._must_stop:
             self._cancel_task()
@@ -206,7 +227,17 @@ class LoopJob(Generic[T]):
 
     def report(self, value: T | None, error: BaseException | None) -> None:
         done, self._done = self._done, _ignore
-        done(value, error)
+        then = done(value, error)
+        if then is not None and self.holds_wake_up:
+            self._then = then
+        elif then is not None:
+            then()
+
+    def wake_receiver(self) -> None:
+        """Wake the receiver of the report, if that was held back."""
+        self.holds_wake_up, then, self._then = False, self._then, None
+        if then is not None:
+            then()
 
     def _cancel_task(self) -> None:
         if self._task is not None and not self._is_cancelled:
@@ -260,18 +291,17 @@ class LoopThreads:
             time.sleep(0.005)
         self._executor.close()
 
-    def free(self, thread: _LoopThread) -> LoopJob[Any] | None:
-        """Take back a thread that has finished its job, and return its next one. End surplus threads."""
+    def free(self, thread: _LoopThread) -> None:
+        """Take back a thread that has finished its job, and give it the next one. End surplus threads."""
         with self._lock:
             self._busy.pop(thread, None)
             if self._waiting:
                 job = self._busy[thread] = self._waiting.popleft()
-                return job
-            if self._is_closed or len(self._idle) >= self._max_idle:
+                thread.jobs.put(job)
+            elif self._is_closed or len(self._idle) >= self._max_idle:
                 thread.jobs.put(None)
             else:
                 self._idle.append(thread)
-            return None
 
     def wait_again(self, thread: _LoopThread, job: LoopJob[Any]) -> bool:
         """Put *job* back in the queue if another thread, which has a loop, will become free."""
@@ -288,8 +318,8 @@ class LoopThreads:
                 return True
             return False
 
-    def new_loop(self) -> asyncio.AbstractEventLoop:
-        loop = asyncio.new_event_loop()
+    def new_loop(self) -> _OwnLoop:
+        loop = _OwnLoop()
         loop.set_default_executor(self._executor)
         return loop
 
@@ -305,59 +335,116 @@ class LoopThreads:
         return thread
 
 
+_NO_HANDLE: Final = cast(asyncio.Handle, None)
+
+
+class _OwnLoop(asyncio.SelectorEventLoop):
+    """The loop of one thread. It takes the first step of a job without running: cycles are costly."""
+
+    _first: Callable[[], object] | None = None
+    _is_beginning = False
+    _steps = False
+    is_used = False
+    """Whether something was scheduled on it since the job began, other than the job's first step."""
+
+    def begin(self, job: LoopJob[Any]) -> asyncio.Task[None]:
+        """Make *job* a task and take its first step."""
+        self.is_used, self._is_beginning = False, True
+        task = job.begin(self)
+        assert self._first is not None
+        first, self._first = self._first, None
+        asyncio._set_running_loop(self)
+        self._steps = True
+        try:
+            first()
+        finally:
+            self._steps = False
+            asyncio._set_running_loop(None)
+        return task
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        if self._is_beginning and context is not None:
+            self._is_beginning = False
+            self._first = partial(context.run, callback, *args)
+            return _NO_HANDLE  # the new task, which calls this, does not use it
+        self.is_used = True
+        return super().call_soon(callback, *args, context=context)
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        self.is_used = True
+        return super().call_soon_threadsafe(callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        self.is_used = True
+        return super().call_at(when, callback, *args, context=context)
+
+    def stop(self) -> None:
+        self.is_used = True
+        super().stop()
+
+    def is_running(self) -> bool:
+        return self._steps or super().is_running()
+
+
 class _LoopThread:
     """One thread: takes jobs from its queue, and runs each to its end."""
 
-    __slots__ = ("_pool", "_tasks_made", "_waited", "jobs", "loop")
+    __slots__ = ("_pool", "jobs", "loop")
 
     def __init__(self, pool: LoopThreads) -> None:
         self._pool = pool
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self._tasks_made = 0
-        self._waited = False
+        self.loop: _OwnLoop | None = None
         self.jobs: queue.SimpleQueue[LoopJob[Any] | None] = queue.SimpleQueue()
 
     def serve(self) -> None:
         while (job := self.jobs.get()) is not None:
-            while job is not None:
-                if not self._run(job):
-                    return
-                job = self._pool.free(self)
+            if not self._run(job):
+                return
+            del job  # an idle thread must not keep its last turn in memory
         if self.loop is not None:
             self.loop.close()
 
     def _run(self, job: LoopJob[Any]) -> bool:
         """Run one job; False if this thread got no loop and has handed the job over."""
+        loop = self.loop
+        if loop is None:
+            try:
+                loop = self.loop = self._pool.new_loop()
+            except OSError as error:  # out of file descriptors
+                if self._pool.wait_again(self, job):
+                    return False
+                job.report(None, error)
+                self._end(job)
+                return True
+            sys.set_asyncgen_hooks(loop._asyncgen_firstiter_hook, loop._asyncgen_finalizer_hook)  # type: ignore[attr-defined]
+        job.holds_wake_up = True
         try:
-            if self.loop is None:
-                self.loop = self._pool.new_loop()
-                self.loop.set_task_factory(self._make_task)  # type: ignore[arg-type]  # it is generic
-        except OSError as error:  # out of file descriptors
-            if self._pool.wait_again(self, job):
-                return False
-            job.report(None, error)
-            return True
-        loop, self._tasks_made = self.loop, 0
-        task = job.begin(loop)
-        loop.call_soon(self._note_whether_waiting, task)  # runs right after the task's first step
-        try:
+            task = loop.begin(job)
+            if not loop.is_used and task.done():
+                self._end(job)
+                return True
+            job.wake_receiver()
             loop.run_until_complete(task)
         except BaseException as error:  # a task of the job raised SystemExit, or the loop was stopped
-            self._waited = True
             job.report(None, error)
-        if self._waited or self._tasks_made > 1 or loop.is_closed():
-            self.loop = None
-            _tidy(loop)
+        self.loop = None
+        _tidy(loop)
+        self._end(job)
         return True
 
-    def _note_whether_waiting(self, task: asyncio.Task[None]) -> None:
-        self._waited = not task.done()
-
-    def _make_task(
-        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], **options: Any
-    ) -> asyncio.Task[T]:
-        self._tasks_made += 1
-        return asyncio.Task(coroutine, loop=loop, **options)
+    def _end(self, job: LoopJob[Any]) -> None:
+        self._pool.free(self)
+        job.wake_receiver()
 
 
 class SharedLoop:

@@ -107,13 +107,15 @@ class Signature(msgspec.Struct, frozen=True):
                 f"{self.name}() takes {self.positional} positional arguments but {len(args)} were given",
                 hint=f"its parameters are: {', '.join(self.parameters) or 'none'}",
             )
-        named = dict(zip(self.parameters, args, strict=False))
-        for key, value in kwargs.items():
-            if key in self.parameters[: self.positional_only]:
-                raise InvalidArgument(f"{self.name}() takes {key!r} by position only")
-            if key in named:
-                raise InvalidArgument(f"{self.name}() got multiple values for argument {key!r}")
-            named[key] = value
+        named = kwargs
+        if args or self.positional_only:
+            named = dict(zip(self.parameters, args, strict=False))
+            for key, value in kwargs.items():
+                if key in self.parameters[: self.positional_only]:
+                    raise InvalidArgument(f"{self.name}() takes {key!r} by position only")
+                if key in named:
+                    raise InvalidArgument(f"{self.name}() got multiple values for argument {key!r}")
+                named[key] = value
         try:
             if self.checks is not None:
                 msgspec.convert(named, self.checks, dec_hook=decode_custom)
@@ -122,11 +124,11 @@ class Signature(msgspec.Struct, frozen=True):
             raise InvalidArgument(
                 f"{self.name}(): {error}", hint=f"its parameters are: {', '.join(self.parameters) or 'none'}"
             ) from None
-        values = [getattr(decoded, name) for name in self.parameters]
-        known = {name: named.get(name, value) for name, value in zip(self.parameters, values, strict=True)}
-        only = self.positional_only
-        by_name = dict(zip(self.parameters[only:], values[only:], strict=True))
-        return Bound(values[:only], by_name, list(known.values()), known)
+        values = {name: getattr(decoded, name) for name in self.parameters}
+        known = {**values, **named}
+        only = self.parameters[: self.positional_only]
+        by_position = [values.pop(name) for name in only] if only else []
+        return Bound(by_position, values, list(known.values()), known)
 
     def check_output(self, value: Json) -> None:
         """Refuse a result that is not what the function says it returns."""
@@ -162,16 +164,27 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     loop: ToolLoop = "own"
     expose_errors: bool = True
     wants_context: bool = False
+    name: str = ""
+    """The name in the contract; like the fields below it follows from the others and cannot be given."""
     digest: str = ""
+    takes_context: bool = False
+    """Whether the handler's first parameter is a `RunContext`."""
+    runs_code: bool = False
+    """Whether checking arguments or a result runs Python code of the tool's types, which may block."""
 
     def __post_init__(self) -> None:
+        set_field, signature = msgspec.structs.force_setattr, self.signature
+        set_field(self, "name", self.capability.name)
         for option in ("on_interrupted", "on_timeout"):
             if (value := getattr(self, option)) not in ("report", "ask", "retry"):
                 raise InvalidArgument(
                     f"{option} {value!r} of tool {self.name}() is unknown",
                     hint='use "report", "ask" or "retry"',
                 )
-        msgspec.structs.force_setattr(self, "digest", self.capability.digest())
+        set_field(self, "digest", self.capability.digest())
+        typed = signature is not None and signature.takes_context and not self.isolate
+        set_field(self, "takes_context", self.wants_context if signature is None else typed)
+        set_field(self, "runs_code", signature is not None and signature.runs_code)
 
     @classmethod
     def sync(
@@ -208,22 +221,6 @@ class RegisteredTool(msgspec.Struct, frozen=True):
     def with_contract(self, **changes: Any) -> RegisteredTool:
         """The same tool, with *changes* of its contract."""
         return msgspec.structs.replace(self, capability=msgspec.structs.replace(self.capability, **changes))
-
-    @property
-    def name(self) -> str:
-        return self.capability.name
-
-    @property
-    def takes_context(self) -> bool:
-        """Whether the handler's first parameter is a `RunContext`."""
-        if self.signature is None:
-            return self.wants_context
-        return self.signature.takes_context and not self.isolate
-
-    @property
-    def runs_code(self) -> bool:
-        """Whether checking arguments or a result runs Python code of the tool's types, which may block."""
-        return self.signature is not None and self.signature.runs_code
 
     def bind(self, context: ToolCallContext) -> Bound:
         """Check a call's arguments against the contract."""

@@ -187,16 +187,12 @@ class ToolRegistry:
     def __init__(self, tools: Iterable[RegisteredTool] = ()) -> None:
         self._lock = threading.RLock()
         self._table = ToolTable()
-        self._generation = 0
+        self.generation = 0
+        """How often the tools have changed; 0 of a registry that never had any."""
         self._resolved: dict[Binding, RegisteredTool] = {}
         self._connected: dict[str, tuple[ToolSource, int]] = {}
         if given := list(tools):
             self.upsert(REGISTERED, StaticTools(given))
-
-    @property
-    def generation(self) -> int:
-        """How often the tools have changed; 0 of a registry that never had any."""
-        return self._generation
 
     # Sources
 
@@ -271,6 +267,11 @@ class ToolRegistry:
         return self._resolved.get(entry.binding) or self._tool_of(entry.binding)
 
     resolve = get  # as providers call it
+
+    @property
+    def is_static(self) -> bool:
+        """Whether no source has to be asked for its tools or whether they have changed."""
+        return not self._connected and not self._table.asks_sources
 
     def asks_source(self, name: str | None = None) -> bool:
         """Whether `get(name)`, or for some name `get`, asks a source that may block."""
@@ -348,13 +349,13 @@ class ToolRegistry:
         """What is known about every tool, orphans among them."""
         with self._lock:
             table = self._table
-            return ToolState(generation=self._generation, tools=dict(table.state), found=table.found)
+            return ToolState(generation=self.generation, tools=dict(table.state), found=table.found)
 
     def apply_state(self, state: ToolState) -> int:
         """Take over a changed state of this very generation; returns the new one."""
         with self._lock:
-            if state.generation != self._generation:
-                raise GenerationMismatch(expected=state.generation, actual=self._generation)
+            if state.generation != self.generation:
+                raise GenerationMismatch(expected=state.generation, actual=self.generation)
             if unknown := sorted(set(state.tools) - set(self._table.entries)):
                 raise UnknownTool(
                     f"there is no tool with the id {unknown[0][:80]!r}", hint="nothing was changed"
@@ -365,7 +366,7 @@ class ToolRegistry:
         """Adopt a stored state and its generation. A tool that no source offers now becomes an orphan."""
         with self._lock:
             self._table = self._table.with_state(state)
-            self._generation = state.generation
+            self.generation = state.generation
 
     def set_availability(self, names: Sequence[str], availability: ToolAvailability | None) -> int:
         """Override the availability of these tools, all or none; `None` clears it. Returns the generation."""
@@ -383,7 +384,7 @@ class ToolRegistry:
         """The same tools at the same generation; from now on neither sees the other's changes."""
         twin = ToolRegistry()
         with self._lock:
-            twin._table, twin._generation = self._table, self._generation
+            twin._table, twin.generation = self._table, self.generation
             twin._resolved = dict(self._resolved)
             twin._connected = self._connected
         return twin
@@ -402,7 +403,7 @@ class ToolRegistry:
         ]
         composed = self.fork() if include_base_tools else ToolRegistry()
         if include_base_tools:
-            composed._generation = max(1, composed._generation)
+            composed.generation = max(1, composed.generation)
         else:
             composed._table = ToolTable(found=self._table.found)
         if providers:
@@ -413,10 +414,10 @@ class ToolRegistry:
 
     def _commit(self, table: ToolTable, bindings: Sequence[Binding] = ()) -> int:
         """Swap a table in. The caller holds the lock."""
-        self._generation += 1 + self._table.orphans_among(bindings)
+        self.generation += 1 + self._table.orphans_among(bindings)
         self._table = table
         self._resolved = {held: tool for held, tool in self._resolved.items() if table.holds(held)}
-        return self._generation
+        return self.generation
 
     def _tool_of(self, binding: Binding) -> RegisteredTool:
         """The tool behind a binding. Of two threads that resolve it at once, both get the first one's."""
@@ -426,5 +427,5 @@ class ToolRegistry:
         with self._lock:
             if binding not in self._resolved and self._table.holds(binding):
                 self._resolved[binding] = tool
-                self._generation += not isinstance(binding.provider, StaticTools)
+                self.generation += not isinstance(binding.provider, StaticTools)
             return self._resolved.get(binding, tool)

@@ -24,7 +24,7 @@ from standfast.model.canonical import (
     MAX_VALUE_BYTES,
     Json,
     digest_bytes,
-    encode_sorted,
+    encode_json,
     nested_deeper_than,
     to_json,
 )
@@ -57,7 +57,7 @@ _OTHER_LOOP_HINT = (
 
 def request_digest(name: str, args: list[Json], kwargs: dict[str, Json]) -> str:
     """Return the digest of a call's name and arguments, which must be plain JSON."""
-    return digest_bytes(encode_sorted([name, args, kwargs]))
+    return digest_bytes(encode_json([name, args, kwargs], "sorted"))
 
 
 def settle_failure(
@@ -141,7 +141,7 @@ def _ok_record(call: Admitted, started: float, value: Json) -> ExternalCallRecor
         duration_ms=_since(started),
         status=CallStatus.OK,
         request_digest=call.request_digest,
-        response_digest=digest_bytes(encode_sorted(value)),
+        response_digest=digest_bytes(encode_json(value, "sorted")),
     )
 
 
@@ -192,7 +192,7 @@ def _checked_output(tool: RegisteredTool, raw: object) -> Json:
         raise CallRefused(
             Code.RESPONSE_TOO_LARGE, f"{tool.name}() returned {size} bytes, the limit is {limit}"
         )
-    if nested_deeper_than(value, _MAX_DEPTH):
+    if size > _MAX_DEPTH and nested_deeper_than(value, _MAX_DEPTH):  # a level takes two bytes
         raise CallRefused(
             Code.SERIALIZE_ERROR, f"{tool.name}() returned something nested over {_MAX_DEPTH} levels deep"
         )

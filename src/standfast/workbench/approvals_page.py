@@ -25,6 +25,7 @@ from standfast.workbench.grants_page import give_from_form
 from standfast.workbench.inbox import inbox_of, pending
 from standfast.workbench.live_turn import LiveTurn, current_items
 from standfast.workbench.parts import diff, empty
+from standfast.workbench.session_reader import calls_by_code
 from standfast.workbench.shell import page, respond
 from standfast.workbench.words import count
 
@@ -102,7 +103,9 @@ def _pages(place: str, skip: int, found: int) -> h.Node:
     if found <= _PAGE:
         return None
     return h.nav(".row.apart", aria_label="Pages")[
-        h.a(".button", href=f"{place}&skip={max(0, skip - _PAGE)}", rel="prev")["Before"] if skip else h.span,
+        h.a(".button", href=f"{place}&skip={max(0, skip - _PAGE)}", rel="prev")["Previous"]
+        if skip
+        else h.span,
         h.span(".muted")[f"{skip + 1:,} to {min(found, skip + _PAGE):,} of {found:,}"],
         h.a(".button", href=f"{place}&skip={skip + _PAGE}", rel="next")["Next"]
         if skip + _PAGE < found
@@ -127,6 +130,7 @@ def _has(approval: Approval, words: str) -> bool:
 
 async def _requests(call: Call, state: str) -> list[Approval]:
     if state == "pending":
+        inbox_of(call.runtime).forget()
         return await pending(call)
     mine = {head.session_id for head in await call.visible_heads()}
     found = [
@@ -187,9 +191,13 @@ async def _turn_items(call: Call, approval: Approval) -> tuple[Item, ...]:
     if record is not None and record.state is TurnState.ENDED:
         said = await messages_of_turn(call.runtime.store, record)
         numbered = [(f"{record.turn_id}.{place}", one) for place, one in enumerate(said)]
-        return items_of(numbered, record.turn_id, by_call(asked))
+        made = await calls_by_code(call.runtime, record.session_id, record.turn_id)
+        return items_of(numbered, record.turn_id, by_call(asked), made=made)
     current = await session.current_turn()
-    return () if current is None else current_items(current, LiveTurn(), asked)
+    if current is None:
+        return ()
+    made = await calls_by_code(call.runtime, approval.session_id, current.turn_id)
+    return current_items(current, LiveTurn(), asked, made)
 
 
 # Actions

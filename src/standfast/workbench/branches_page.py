@@ -20,7 +20,7 @@ from standfast.workbench.conversation import turns_of
 from standfast.workbench.conversation_html import turn_html
 from standfast.workbench.parts import empty, live_part, state_badge, when
 from standfast.workbench.session_page import options_for, session_header, session_tabs
-from standfast.workbench.session_reader import line_state, read_now
+from standfast.workbench.session_reader import line_state, read_made, read_now
 from standfast.workbench.shell import page
 from standfast.workbench.words import ago, count
 
@@ -45,15 +45,15 @@ async def branches_page(call: Call) -> Response:
         live_part(
             "graph",
             f"/sessions/{head.session_id}/branches",
-            h.div(".graph", tabindex="0", role="group", aria_label="Graph of branches")[
-                graph_svg(rows, head.session_id, now_ms)
-            ]
+            graph_html(rows, head.session_id, now_ms)
             if rows
             else empty("No history yet", "Forks and rewinds of this session will be drawn here."),
         ),
         h.p(".muted.small")[
             "Filled: the end of a session's history. Dashed: turns that a rewind left behind. ",
-            "Fork from any message in the conversation.",
+            "Fork from any message in the conversation."
+            if head.code is None
+            else "Fork after any run, beside its code.",
         ],
         bool(others) and _compare_form(head.session_id, others),
         live_part(
@@ -92,41 +92,43 @@ def _longer(found: dict[str, Segment], segment: Segment) -> Segment:
     return segment if known is None or len(known.entries) < len(segment.entries) else known
 
 
-def graph_svg(rows: list[GraphRow], current: str, now_ms: int) -> h.Element:
-    """Draw the graph: a line for each row, lanes from the left, names of sessions at their ends."""
-    lanes = 1 + max(row.lane for row in rows)
-    left = lanes * _LANE + 16
-    shapes: list[h.Node] = []
-    for place, row in enumerate(rows):
-        if row.parent is not None:
-            shapes.append(_edge(rows[row.parent], row.parent, row, place))
+def graph_html(rows: list[GraphRow], current: str, now_ms: int) -> h.Element:
+    """Draw the graph: lanes from the left, and a line for each turn, with the sessions that end there."""
+    lanes, height = 1 + max(row.lane for row in rows), len(rows) * _ROW
+    edges = [
+        _edge(rows[row.parent], row.parent, row, place)
+        for place, row in enumerate(rows)
+        if row.parent is not None
+    ]
+    dots = []
     for place, row in enumerate(rows):
         x, y = _point(row, place)
         kind = "dot" + (" head" if row.heads else "") + ("" if row.active else " off")
-        ends = ", ".join(row.heads)
-        label = ("Frame · " if row.frame else "") + row.label
-        shapes.append(
-            h.a(href=f"/sessions/{row.heads[0] if row.heads else row.session_id}#turn-{row.segment_id}")[
-                h.title[f"{label} {ends}".strip()],
-                h.circle(class_=kind, cx=str(x), cy=str(y), r="6" if not row.skipped else "4"),
-                h.text(x=str(left), y=str(y + 4), class_="sub" if row.skipped else None)[
-                    h.tspan[label],
-                    h.tspan(class_="sub", dx="10")[ago(row.at_ms, now_ms) + " ago"],
-                    bool(ends)
-                    and h.tspan(dx="10", font_weight="650")[("this session" if ends == current else ends)],
-                ],
-            ]
-        )
-    height = len(rows) * _ROW + 8
-    return h.svg(
-        width=str(left + 820),
-        height=str(height),
-        viewBox=f"0 0 {left + 820} {height}",
-    )[shapes]
+        dots.append(h.circle(class_=kind, cx=str(x), cy=str(y), r="6" if not row.skipped else "4"))
+    width = lanes * _LANE + 10
+    return h.div(".graph")[
+        h.svg(width=str(width), height=str(height), viewBox=f"0 0 {width} {height}", aria_hidden="true")[
+            edges, dots
+        ],
+        h.ol[[_row_html(row, current, now_ms) for row in rows]],
+    ]
+
+
+def _row_html(row: GraphRow, current: str, now_ms: int) -> h.Element:
+    label = ("Frame · " if row.frame else "") + row.label
+    address = f"/sessions/{row.heads[0] if row.heads else row.session_id}#turn-{row.segment_id}"
+    return h.li[
+        [h.b[("this session" if name == current else name)] for name in row.heads],
+        h.a(href=address, title=label, dir="auto", data_row=True, class_="muted" if row.skipped else None)[
+            label
+        ],
+        not row.active and h.span(".muted.small.spare")["left by a rewind"],
+        h.span(".muted.small")[ago(row.at_ms, now_ms), " ago"],
+    ]
 
 
 def _point(row: GraphRow, place: int) -> tuple[int, int]:
-    return 16 + row.lane * _LANE, 22 + place * _ROW
+    return 12 + row.lane * _LANE, _ROW // 2 + place * _ROW
 
 
 def _edge(parent: GraphRow, parent_place: int, row: GraphRow, place: int) -> h.Element:
@@ -136,7 +138,7 @@ def _edge(parent: GraphRow, parent_place: int, row: GraphRow, place: int) -> h.E
 
 
 def _compare_form(session_id: str, others: list[SessionHead]) -> h.Element:
-    return h.form(".row", action=f"/sessions/{session_id}/compare", method="get")[
+    return h.form(".row.ends", action=f"/sessions/{session_id}/compare", method="get")[
         h.label[
             h.span["Compare with"],
             h.select(name="other")[[h.option(value=one.session_id)[one.session_id] for one in others]],
@@ -187,11 +189,16 @@ async def compare_page(call: Call) -> Response:
         h.header(".top")[
             h.h1["Compare"], h.a(href=f"/sessions/{heads[0].session_id}/branches")["All branches"]
         ],
-        h.p(".note")[f"{count(turns, 'turn')} shared, {count(shared, 'message')} in them."],
-        h.div(".columns")[columns],
+        live_part(
+            "compared",
+            f"/sessions/{heads[0].session_id}/compare?other={heads[1].session_id}",
+            h.p(".note")[f"{count(turns, 'turn')} shared, {count(shared, 'message')} in them."],
+            h.div(".columns")[columns],
+            kind=".stack",
+        ),
     ]
     title = f"{heads[0].session_id} and {heads[1].session_id}"
-    return await page(call, title=title, place="sessions", main=main)
+    return await page(call, title=title, place="sessions", main=main, stream="/live")
 
 
 def shared_length(left: list[Node], right: list[Node]) -> int:
@@ -207,11 +214,14 @@ async def _column(call: Call, head: SessionHead, nodes: list[Node]) -> h.Element
     found = await asyncio.gather(*(call.runtime.store.turn(one) for one in ids))
     records = {one.turn_id: one for one in found if one is not None}
     approvals = await call.runtime.store.approvals(session_id=head.session_id)
-    turns = turns_of([node for node in nodes if node.caused_by in set(ids)], records, approvals)
+    made = await read_made(call.runtime, records.values(), nodes)
+    turns = turns_of([node for node in nodes if node.caused_by in set(ids)], records, approvals, made)
     options = options_for(call, head)
     return h.section(".stack", aria_label=head.session_id)[
         h.h2[h.a(href=f"/sessions/{head.session_id}")[head.session_id]],
         [turn_html(turn, options) for turn in turns] or h.p(".muted")["Nothing beyond what is shared"],
+        await call.runtime.store.open_turn(head.session_id) is not None
+        and h.p(".note.wait.small")["A turn is under way and not compared yet."],
     ]
 
 

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Final
 
 import htpy as h
 from starlette.responses import Response
 
-from standfast.errors import JournalNotKept, TurnNotFound
+from standfast.errors import InvalidArgument, JournalNotKept, TurnNotFound
 from standfast.model.code import RUN_CODE, CellVariables, Variable
 from standfast.server.calls import Call, Route
 from standfast.server.credentials import Scope
 from standfast.workbench.conversation import by_call, history_view
 from standfast.workbench.conversation_html import Options, attempts_html, call_html
+from standfast.workbench.parts import data_table
+from standfast.workbench.session_reader import MOST_CALLS
 from standfast.workbench.shell import respond
 
 
 async def call_details(call: Call) -> Response:
     """Show what the journal knows about a call, as a part of the conversation."""
     session, turn_id, call_id = await call.session(), call.path["turn_id"], int(call.path["call_id"])
+    head = await call.head()
     try:
         known = (await session.call_history(turn_id)).get(call_id)
     except (JournalNotKept, TurnNotFound):
-        return respond(h.p(".muted.small")["The journal of this turn is no longer kept."])
+        gone = h.p(".muted.small")["The journal of this turn is no longer kept."]
+        if head.code is None:
+            return respond(gone)
+        with contextlib.suppress(TurnNotFound, JournalNotKept, InvalidArgument):
+            gone = h.div(".stack")[gone, variables_html(await session.cell_variables(turn_id, call_id))]
+        return respond(gone)
     if known is None:
         return respond(h.p(".muted.small")["This call has not begun."])
     if known.call.name != RUN_CODE or known.call.parent:
@@ -34,22 +43,26 @@ async def call_details(call: Call) -> Response:
         session_id=session.session_id,
         files=f"/sessions/{session.session_id}/files",
     )
-    head = await call.head()
     made = [history_view(one, asked.get((turn_id, one.call.call_id))) for one in known.inner]
-    around: CellVariables | None = None
-    if head.code is None:  # a session that only runs code journals no states
-        around = await session.cell_variables(turn_id, call_id)
+    around = await session.cell_variables(turn_id, call_id)
     return respond(
         h.div(".stack")[
             bool(made)
-            and h.div(".stack.tight")[[call_html(one, options, f"{turn_id}-inner") for one in made]],
-            None if around is None else variables_html(around),
-            not made and around is None and h.p(".muted.small")["This code made no calls."],
+            and h.div(".stack.tight")[
+                [call_html(one, options, f"{turn_id}-inner") for one in made[:MOST_CALLS]],
+                len(made) > MOST_CALLS
+                and h.p(".muted.small")[
+                    f"… and {len(made) - MOST_CALLS:,} more; the ",
+                    h.a(href=f"/sessions/{session.session_id}/turns/{turn_id}/journal")["journal"],
+                    " has them all.",
+                ],
+            ],
+            variables_html(around, ended=known.settled),
         ]
     )
 
 
-def variables_html(around: CellVariables) -> h.Node:
+def variables_html(around: CellVariables, *, ended: bool = True) -> h.Node:
     """The variables before and after a cell; those that it changed come first."""
     if around.before is None and not around.after:
         return h.p(".muted.small")["The variables are no longer kept."]
@@ -57,22 +70,18 @@ def variables_html(around: CellVariables) -> h.Node:
     names = sorted(before.keys() | after.keys(), key=lambda name: (before.get(name) == after.get(name), name))
     if not names:
         return h.p(".muted.small")["No variables before or after this cell."]
-    return h.div(".scroll", tabindex="0", role="group", aria_label="Variables before and after")[
-        h.table(".data.vars")[
-            h.thead[h.tr[h.th["Variable"], h.th["Before"], h.th["After"]]],
-            h.tbody[
-                [
-                    h.tr(class_="changed" if around.after is not None and one != other else None)[
-                        h.td[h.code[name]],
-                        h.td(dir="auto")[_value(one, "not kept" if around.before is None else "–")],
-                        h.td(dir="auto")[_value(other, "not over" if around.after is None else "–")],
-                    ]
-                    for name in names
-                    for one, other in [(before.get(name), after.get(name))]
-                ]
-            ],
-        ]
-    ]
+    rows = []
+    for name in names:
+        one, other = before.get(name), after.get(name)
+        changed = around.after is not None and one != other
+        rows.append(
+            [
+                h.code(".changed" if changed else "")[name],
+                _value(one, "not kept" if around.before is None else "–"),
+                _value(other, "–" if around.after is not None else "not kept" if ended else "not over"),
+            ]
+        )
+    return data_table("Variables before and after", ("Variable", "Before", "After"), rows, ".vars")
 
 
 def _by_name(found: Iterable[Variable] | None) -> dict[str, Variable]:

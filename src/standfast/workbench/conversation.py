@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -34,6 +35,7 @@ from standfast.workbench.call_lines import MadeCall, find_lines
 from standfast.workbench.words import one_line, pretty
 
 _NO_USAGE: Final = Usage()
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,7 @@ class CallView:
     state: str = "running"
     value: Any = None
     has_value: bool = False
+    texts: tuple[str, ...] = ()
     error: ErrorObject | None = None
     duration_ms: int | None = None
     edited: dict[str, Any] | None = None
@@ -67,11 +70,15 @@ class CallView:
     progress: str = ""
     attempts: tuple[CallAttempt, ...] = ()
     result_node: str = ""
+    line: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellView:
-    """A piece of code. `placed` are the calls it made, by line; `loose` those whose line is not known."""
+    """A piece of code. `placed` are the calls it made, by line; `loose` those that no line of it made.
+
+    `unsure` are calls whose line neither the engine told nor the structure of the code tells.
+    """
 
     call_id: int
     lines: tuple[str, ...]
@@ -80,8 +87,10 @@ class CellView:
     error: ErrorObject | None = None
     placed: Mapping[int, tuple[CallView, ...]]
     loose: tuple[CallView, ...] = ()
+    unsure: tuple[CallView, ...] = ()
     bad_line: int | None = None
     duration_ms: int | None = None
+    title: str = "Code"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,14 +144,20 @@ class TurnItems:
 
 
 def turns_of(
-    nodes: Sequence[Node], records: Mapping[str, TurnRecord], approvals: Iterable[Approval]
+    nodes: Sequence[Node],
+    records: Mapping[str, TurnRecord],
+    approvals: Iterable[Approval],
+    made: Mapping[str, Sequence[CallHistory]] = _NOTHING,
 ) -> list[TurnItems]:
-    """Return the turns of some nodes, oldest first."""
+    """Return the turns of some nodes, oldest first. *made* are calls of code with their results, by turn."""
     asked = by_call(approvals)
     groups: dict[str, list[Node]] = {}
     for node in nodes:
         groups.setdefault(node.caused_by, []).append(node)
-    return [_turn(turn_id, group, records.get(turn_id), asked) for turn_id, group in groups.items()]
+    return [
+        _turn(turn_id, group, records.get(turn_id), asked, made.get(turn_id, ()))
+        for turn_id, group in groups.items()
+    ]
 
 
 def by_call(approvals: Iterable[Approval]) -> dict[tuple[str, int], Approval]:
@@ -150,7 +165,11 @@ def by_call(approvals: Iterable[Approval]) -> dict[tuple[str, int], Approval]:
 
 
 def _turn(
-    turn_id: str, nodes: list[Node], record: TurnRecord | None, asked: Mapping[tuple[str, int], Approval]
+    turn_id: str,
+    nodes: list[Node],
+    record: TurnRecord | None,
+    asked: Mapping[tuple[str, int], Approval],
+    made: Sequence[CallHistory],
 ) -> TurnItems:
     summary = None if record is None else record.summary
     state, usage = "", _NO_USAGE
@@ -170,7 +189,7 @@ def _turn(
         turn_id=turn_id,
         session_id="" if record is None else record.session_id,
         at_ms=record.created_at if record is not None else nodes[0].at_ms,
-        items=items_of([(node.id, node.payload) for node in nodes], turn_id, asked),
+        items=items_of([(node.id, node.payload) for node in nodes], turn_id, asked, made=made),
         last_node=nodes[-1].id,
         state=state,
         duration_ms=ended,
@@ -183,8 +202,21 @@ def items_of(
     turn_id: str,
     asked: Mapping[tuple[str, int], Approval],
     waits: Sequence[Wait] = (),
+    made: Sequence[CallHistory] = (),
 ) -> tuple[Item, ...]:
     """Return the items of one turn. The result of a call is shown with the call."""
+
+    def view_of(call: ToolCall) -> CallView | CellView:
+        node_id, result = results.get(call.call_id, ("", None))
+        if is_cell(call):
+            inner = [one for one in made if one.call.parent == call.call_id]
+            views = [history_view(one, asked.get((turn_id, one.call.call_id))) for one in inner]
+            view = cell_view(call, result, views)
+            # The cells of an agent have numbers, which its model reads; a run without a model is one cell.
+            has_number = view.report is not None and any(isinstance(one, UserMessage) for _, one in payloads)
+            return replace(view, title=f"Cell {view.report.index}") if has_number and view.report else view
+        return _call(call, node_id, result, asked.get((turn_id, call.call_id)), call.call_id in waiting)
+
     results = {one.call_id: (node_id, one) for node_id, one in payloads if isinstance(one, ToolMessage)}
     waiting = {wait.call_id for wait in waits}
     items: list[Item] = []
@@ -195,13 +227,10 @@ def items_of(
                 items.append(_said(node_id, payload))
             case AssistantMessage(tool_calls=calls):
                 shown |= {call.call_id for call in calls}
-                views = tuple(_call(call, results, turn_id, asked, waiting) for call in calls)
-                items.append(_replied(node_id, payload, views))
+                items.append(_replied(node_id, payload, tuple(view_of(call) for call in calls)))
             case ToolMessage(call_id=call_id) if call_id not in shown:
                 call = ToolCall(call_id=call_id, name=payload.name, arguments=payload.edited_arguments)
-                items.append(
-                    Replied(node_id=node_id, text="", calls=(_call(call, results, turn_id, asked, waiting),))
-                )
+                items.append(Replied(node_id=node_id, text="", calls=(view_of(call),)))
             case TurnEnded(outcome=ended):
                 items.append(
                     Noted(node_id=node_id, kind="stopped", text=str(ended.reason), error=ended.error)
@@ -254,23 +283,16 @@ def _replied(node_id: str, message: AssistantMessage, calls: tuple[CallView | Ce
 
 
 def _call(
-    call: ToolCall,
-    results: Mapping[int, tuple[str, ToolMessage]],
-    turn_id: str,
-    asked: Mapping[tuple[str, int], Approval],
-    waiting: set[int],
-) -> CallView | CellView:
-    node_id, result = results.get(call.call_id, ("", None))
-    if is_cell(call):
-        return cell_view(call, result)
+    call: ToolCall, node_id: str, result: ToolMessage | None, approval: Approval | None, waits: bool
+) -> CallView:
     view = CallView(
         call_id=call.call_id,
         name=call.name,
         brief=brief_arguments(call),
         arguments=_named_arguments(call),
         raw=call.raw,
-        state="waiting" if call.call_id in waiting else "running",
-        approval=asked.get((turn_id, call.call_id)),
+        state="waiting" if waits else "running",
+        approval=approval,
         result_node=node_id,
     )
     return view if result is None else with_result(view, result)
@@ -293,6 +315,7 @@ def with_result(view: CallView, result: ToolMessage) -> CallView:
         state=state,
         value=result.value,
         has_value=result.error is None,
+        texts=result.texts,
         error=result.error,
         duration_ms=None if record is None else record.duration_ms,
         edited=result.edited_arguments,
@@ -323,6 +346,7 @@ def history_view(known: CallHistory, approval: Approval | None = None) -> CallVi
         duration_ms=None if record is None else record.duration_ms,
         approval=approval,
         attempts=known.attempts,
+        line=call.line,
     )
 
 
@@ -342,8 +366,18 @@ def is_cell(call: ToolCall) -> bool:
     return call.name == RUN_CODE and not call.parent and isinstance((call.arguments or {}).get("code"), str)
 
 
+def turns_with_cells(nodes: Iterable[Node]) -> set[str]:
+    """Return the ids of the turns that ran code."""
+    return {
+        node.caused_by
+        for node in nodes
+        if isinstance(node.payload, AssistantMessage)
+        and any(is_cell(call) for call in node.payload.tool_calls)
+    }
+
+
 def cell_view(call: ToolCall, result: ToolMessage | None, live: Sequence[CallView] = ()) -> CellView:
-    """Return a cell; *live* are the calls that it has made while it runs."""
+    """Return a cell; *live* are the calls that it has made, as events or the journal tell them."""
     code = str((call.arguments or {})["code"])
     report = None if result is None else _report(result.value)
     error = None if result is None else result.error
@@ -351,22 +385,26 @@ def cell_view(call: ToolCall, result: ToolMessage | None, live: Sequence[CallVie
     if result is not None:
         error = error or (None if report is None else report.error)
         state = "ok" if error is None else "error"
-    if report is not None:
+    if report is not None and report.calls:
         known = {one.call_id: one for one in live}
         made = [
-            known.get(one.call_id)
-            or CallView(
+            replace(known[one.call_id], texts=one.texts)
+            if one.call_id in known
+            else CallView(
                 call_id=one.call_id,
                 name=one.name,
                 brief=one.arguments,
                 state=str(one.status),
+                texts=one.texts,
                 error=one.error,
+                line=one.line,
             )
             for one in report.calls
         ]
-    elif any(one.state == "waiting" for one in live):
+    elif result is None and any(one.state == "waiting" for one in live):
         state = "waiting"
-    placed, loose = place_calls(code, made)
+    first_line = len(code) - len(code.lstrip("\n"))
+    placed, loose, unsure = place_calls(code, made)
     span = None if error is None else error.span
     return CellView(
         call_id=call.call_id,
@@ -374,9 +412,10 @@ def cell_view(call: ToolCall, result: ToolMessage | None, live: Sequence[CallVie
         state=state,
         report=report,
         error=error,
-        placed=placed,
+        placed={line - first_line: calls for line, calls in placed.items()},
         loose=loose,
-        bad_line=None if span is None else span.line,
+        unsure=unsure,
+        bad_line=None if span is None else span.line - first_line,
         duration_ms=None if report is None else report.duration_ms,
     )
 
@@ -390,29 +429,38 @@ def _report(value: Any) -> CellReport | None:
         return None
 
 
-def place_calls(
-    code: str, made: Sequence[CallView]
-) -> tuple[dict[int, tuple[CallView, ...]], tuple[CallView, ...]]:
-    """Return the calls by the line that made them, and those whose line is not certain.
+class PlacedCalls(NamedTuple):
+    """The calls of a cell: by line, those of other code, and those whose line is not certain."""
 
-    A call is placed if the code calls its name in one line only, or if its order among the calls leaves
-    one line.
+    placed: dict[int, tuple[CallView, ...]]
+    loose: tuple[CallView, ...]
+    unsure: tuple[CallView, ...]
+
+
+def place_calls(code: str, made: Sequence[CallView]) -> PlacedCalls:
+    """Return the calls by the line that made them.
+
+    The engine tells the line of a call. Where it could not, and in journals that have no lines, the structure
+    of the code tells it: the code calls the name in one line only, or the order of the calls leaves one line.
     """
-    code = code.strip("\n")
-    lines = code.split("\n")
-    found = find_lines(code, [MadeCall(call.name, call.brief) for call in made])
+    guessed: list[int | None] = [call.line for call in made]
+    if None in guessed:
+        guessed = find_lines(code, [MadeCall(call.name, call.brief) for call in made])
     only: dict[str, int | None] = {}
     placed: dict[int, list[CallView]] = {}
-    loose = []
-    for call, line in zip(made, found, strict=True):
+    loose, unsure = [], []
+    for call, guess in zip(made, guessed, strict=True):
+        line = guess if call.line is None else call.line
         if line is None:
             if call.name not in only:
                 called = re.compile(rf"\b{re.escape(call.name)}\s*\(")
-                at = [number for number, text in enumerate(lines, 1) if called.search(text)]
+                at = [number for number, text in enumerate(code.split("\n"), 1) if called.search(text)]
                 only[call.name] = at[0] if len(at) == 1 else None
             line = only[call.name]
         if line is None:
+            unsure.append(call)
+        elif line == 0:
             loose.append(call)
         else:
             placed.setdefault(line, []).append(call)
-    return {line: tuple(calls) for line, calls in placed.items()}, tuple(loose)
+    return PlacedCalls({line: tuple(calls) for line, calls in placed.items()}, tuple(loose), tuple(unsure))

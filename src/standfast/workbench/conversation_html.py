@@ -36,13 +36,15 @@ _STATES: Final = {
     "denied": "denied",
 }
 _MOST_LINES: Final = 400
+_MOST_CALLS: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """How a conversation is shown. `files` is the address of attachments; `forks` offers to fork.
 
-    `turn` is the address of the turn whose calls are shown, for what its journal knows about them.
+    `turn` is the address of the turn whose calls are shown, for what its journal knows about them, and
+    `last_node` its end. Turns that are `runs` of code without a model are forked there and nowhere else.
     In a page without a server, `images` are the addresses of images by digest, and nothing is a link.
     """
 
@@ -51,8 +53,10 @@ class Options:
     files: str = ""
     images: Mapping[str, str] | None = None
     forks: bool = False
+    runs: bool = False
     whole: bool = False
     turn: str = ""
+    last_node: str = ""
     turn_views: tuple[str, ...] = ()
 
     @property
@@ -65,6 +69,7 @@ def turn_html(turn: TurnItems, options: Options) -> h.Element:
     """Return a turn that has ended."""
     state = turn.state.partition(" ")[0]
     spent = cost(turn.usage)
+    options = replace(options, last_node=turn.last_node)
     if options.links and turn.state:
         options = replace(
             options, turn=f"/sessions/{turn.session_id or options.session_id}/turns/{turn.turn_id}"
@@ -116,7 +121,7 @@ def _said(item: Said, options: Options) -> h.Element:
 
 def _replied(item: Replied, options: Options) -> h.Element:
     return h.article(".entry.model", id=f"n-{item.node_id}")[
-        h.div(".speaker", title=item.model or None)["model"],
+        h.div(".speaker", title=item.model or None)["code" if _is_run(item) else "model"],
         h.div(".body")[
             item.thoughts
             and h.details[
@@ -134,6 +139,11 @@ def _replied(item: Replied, options: Options) -> h.Element:
     ]
 
 
+def _is_run(item: Replied) -> bool:
+    """Whether no model wrote this: it is the code of a session without one."""
+    return not (item.model or item.text) and any(isinstance(call, CellView) for call in item.calls)
+
+
 def _noted(item: Noted) -> h.Element:
     return h.article(".entry", id=f"n-{item.node_id}")[
         h.div(".speaker")[item.kind],
@@ -144,7 +154,10 @@ def _noted(item: Noted) -> h.Element:
 
 
 def _actions(node_id: str, options: Options) -> h.Node:
-    button = _fork_button(node_id, options, "Fork from here")
+    if options.runs:
+        button = _fork_button(options.last_node, options, "Fork after this run")
+    else:
+        button = _fork_button(node_id, options, "Fork from here")
     return button and h.div(".tools")[button]
 
 
@@ -211,6 +224,11 @@ def call_html(call: CallView, options: Options, node_id: str) -> h.Element:
             call.error is not None and error_text(call.error),
             call.has_value
             and [h.p(".label")["Result"], value_block(call.value, label="Result", whole=options.whole)],
+            call.texts
+            and [
+                h.p(".label")["Text beside the result"],
+                value_block("\n".join(call.texts), label="Text beside the result", whole=options.whole),
+            ],
             files_html(call.files, options),
             _fork_button(call.result_node, options, "Fork after this call"),
             h.div(".history", hx_morph_skip_children=True)
@@ -284,15 +302,14 @@ def cell_html(cell: CellView, options: Options, node_id: str) -> h.Element:
         here = any(one.state in ("running", "waiting") for one in cell.placed.get(number, ()))
         lines.append(h.code(class_={"bad": number == cell.bad_line, "here": here})[line or " "])
         if number in cell.placed:
-            lines.append(h.div(".at-line")[[_made(call, options) for call in cell.placed[number]]])
-    title = "Cell" if report is None else f"Cell {report.index}"
+            lines.append(h.div(".at-line")[_calls(cell.placed[number], options)])
     beside = [
         ("Output", "" if report is None else report.stdout),
         ("Errors", "" if report is None else report.stderr),
     ]
-    return h.section(".cell", id=f"c-{node_id}-{cell.call_id}", aria_label=title)[
+    return h.div(".cell", id=f"c-{node_id}-{cell.call_id}", role="group", aria_label=cell.title)[
         h.div(".head")[
-            h.strong[title],
+            h.strong[cell.title],
             cell.state != "ok" and state_badge(cell.state, "failed" if cell.state == "error" else ""),
             took(cell.duration_ms),
         ],
@@ -318,7 +335,14 @@ def cell_html(cell: CellView, options: Options, node_id: str) -> h.Element:
 def _cell_end(cell: CellView, beside: Iterable[tuple[str, str]], options: Options) -> h.Node:
     report = cell.report
     inside: list[h.Node] = [
-        bool(cell.loose) and h.div(".stack")[[_made(call, options) for call in cell.loose]],
+        [
+            [h.p(".label")[label], h.div(".stack.tight")[_calls(calls, options)]]
+            for label, calls in (
+                ("Calls by functions of earlier cells", cell.loose),
+                ("Calls whose line is not certain", cell.unsure),
+            )
+            if calls
+        ],
         [
             [h.p(".label")[label], value_block(text, label=label, whole=options.whole)]
             for label, text in beside
@@ -334,10 +358,29 @@ def _cell_end(cell: CellView, beside: Iterable[tuple[str, str]], options: Option
                 value_block(report.result, label="Result", whole=options.whole),
             ]
         inside += [h.p(".muted.small", dir="auto")[note] for note in report.notes]
-    empty = not (cell.loose or cell.error or has_result or any(text.strip() for _, text in beside))
+    empty = not (
+        cell.loose or cell.unsure or cell.error or has_result or any(text.strip() for _, text in beside)
+    )
     if empty and not (report and report.notes):
         return None
     return h.div(".inside")[inside]
+
+
+def _calls(calls: Sequence[CallView], options: Options) -> h.Node:
+    """The calls of a line. Of many, the first and the last ones, and all that failed, wait or run."""
+    if options.whole or len(calls) <= _MOST_CALLS:
+        return [_made(call, options) for call in calls]
+    shown: list[h.Node] = []
+    left_out = 0
+    for place, call in enumerate(calls):
+        if 2 <= place < len(calls) - 5 and (call.state == "ok" or len(shown) > 3 * _MOST_CALLS):
+            left_out += 1
+            continue
+        if left_out:
+            shown.append(h.p(".muted.small")[f"… {count(left_out, 'more call')}"])
+            left_out = 0
+        shown.append(_made(call, options))
+    return shown
 
 
 def _made(call: CallView, options: Options) -> h.Element:
@@ -353,6 +396,7 @@ def _made(call: CallView, options: Options) -> h.Element:
             f"({call.brief})" if not call.brief.startswith(("{", "(")) else call.brief
         ],
         result and h.span(".brief", dir="auto")[f"→ {result}"],
+        call.texts and h.span(".brief", dir="auto")[one_line("\n".join(call.texts), 100)],
         call.error is not None and h.span(dir="auto")[f"{call.error.code}: {one_line(call.error.message)}"],
         (kind or None) and _call_state(call),
         waits

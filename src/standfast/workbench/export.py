@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import htpy as h
 
+from standfast.model.call_history import CallHistory
 from standfast.model.message import AttachmentPart
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.session_views import SessionExport, export_session, known_session
@@ -17,7 +18,7 @@ from standfast.workbench.conversation_html import IMAGES, Options, item_html, tu
 from standfast.workbench.live_turn import LiveTurn, current_items
 from standfast.workbench.parts import state_badge
 from standfast.workbench.session_page import session_header
-from standfast.workbench.session_reader import SessionNow, read_now
+from standfast.workbench.session_reader import SessionNow, read_made, read_now
 from standfast.workbench.shell import static_text
 from standfast.workbench.words import moment
 
@@ -30,7 +31,8 @@ async def export_html(runtime: Runtime, session_id: str) -> str:
     exported = await export_session(runtime, session_id)
     now = await read_now(runtime, session_id)
     images = await _images(runtime, session_id, exported.attachments)
-    return render_export(exported, now, images, runtime.now_ms())
+    made = await read_made(runtime, exported.turns, exported.nodes)
+    return render_export(exported, now, images, made, runtime.now_ms())
 
 
 async def _images(
@@ -46,7 +48,13 @@ async def _images(
     return found
 
 
-def render_export(exported: SessionExport, now: SessionNow, images: Mapping[str, str], now_ms: int) -> str:
+def render_export(
+    exported: SessionExport,
+    now: SessionNow,
+    images: Mapping[str, str],
+    made: Mapping[str, Sequence[CallHistory]],
+    now_ms: int,
+) -> str:
     """Render a session with the renderers of the workbench."""
     style = static_text("style.css")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -55,7 +63,7 @@ def render_export(exported: SessionExport, now: SessionNow, images: Mapping[str,
     )
     options = Options(now_ms=now_ms, session_id=exported.head.session_id, images=images, whole=True)
     records = {one.turn_id: one for one in exported.turns}
-    turns = turns_of(exported.nodes, records, exported.approvals)
+    turns = turns_of(exported.nodes, records, exported.approvals, made)
     current = exported.current
     return str(
         h.html(lang="en")[
@@ -78,7 +86,9 @@ def render_export(exported: SessionExport, now: SessionNow, images: Mapping[str,
                             h.header[state_badge(current.state)],
                             [
                                 item_html(item, options)
-                                for item in current_items(current, LiveTurn(), list(exported.approvals))
+                                for item in current_items(
+                                    current, LiveTurn(), list(exported.approvals), now.made
+                                )
                             ],
                         ],
                     ],

@@ -19,23 +19,28 @@ class Inbox:
     """Reads pending approvals for all viewers of one runtime: at most every half second, unless told to.
 
     The owner of a session does not change, so it is kept.
+
+    Rule: requests are kept together with their owners, as of the moment when their reading began. So a viewer
+    that comes during a reading neither misses requests of unknown owners nor gets what was forgotten since.
     """
 
     def __init__(self) -> None:
         self._owners: dict[str, str | None] = {}
         self._found: list[Approval] = []
-        self._read_at = float("-inf")
+        self._read_at = self._forgotten_at = float("-inf")
 
     def forget(self) -> None:
-        """Read again next time: something was decided."""
-        self._read_at = float("-inf")
+        """Read again next time: the requests may have changed."""
+        self._forgotten_at = monotonic()
 
     async def pending(self, runtime: Runtime, tenant: str) -> list[Approval]:
         """Return the requests of a tenant's sessions that can still be decided, oldest first."""
-        if monotonic() - self._read_at > _KEPT_S:
-            self._found = await runtime.approvals(pending=True)
-            self._read_at = monotonic()
-            await self._learn(runtime, {one.session_id for one in self._found} - self._owners.keys())
+        if self._read_at <= max(self._forgotten_at, monotonic() - _KEPT_S):
+            begun_at = monotonic()
+            found = await runtime.approvals(pending=True)
+            await self._learn(runtime, {one.session_id for one in found} - self._owners.keys())
+            if begun_at > self._read_at:
+                self._found, self._read_at = found, begun_at
         now = runtime.now_ms()
         return [
             one for one in self._found if now < one.expires_at and self._owners.get(one.session_id) == tenant

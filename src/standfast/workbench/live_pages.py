@@ -46,6 +46,7 @@ from standfast.workbench.session_page import (
 )
 from standfast.workbench.session_reader import SessionNow, read_now, read_window
 from standfast.workbench.shell import pending_badge
+from standfast.workbench.tools_page import catalog_of
 
 _LOOK_S: Final = 2.0
 _PAUSE_S: Final = 0.2
@@ -104,9 +105,10 @@ _CHANGED: Final = b"id: 1\nevent: changed\ndata: 1\n\n"
 
 
 class LiveQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Only what changes in this session."""
+    """What to tell of: with `session`, only what changes in it; with `catalog`, agents and their tools."""
 
     session: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")] | None = None
+    catalog: bool = False
 
 
 async def live(call: Call) -> EventStream:
@@ -117,6 +119,7 @@ async def live(call: Call) -> EventStream:
         events: Batches[tuple[str, SessionEvent]] = Batches(call.server.feed.follow(call.tenant, None))
         inbox_of(call.runtime).forget()
         known = [one.approval_id for one in await pending(call)]
+        catalog = catalog_of(call) if asked.catalog else None
         try:  # first, what has changed since the page was made or the last connection was lost
             yield message(partial("#pending", pending_badge(len(known))), 1) + _CHANGED
             while True:
@@ -127,9 +130,14 @@ async def live(call: Call) -> EventStream:
                 waiting = [one.approval_id for one in await pending(call)]
                 if waiting != known:
                     yield message(partial("#pending", pending_badge(len(waiting))), 1)
-                if (asked.session is None and waiting != known) or any(
-                    asked.session in (None, event.session_id) or not event.session_id for event in news
-                ):
+                if asked.catalog:
+                    catalog, before = catalog_of(call), catalog
+                    changed = catalog != before
+                else:
+                    changed = (asked.session is None and waiting != known) or any(
+                        asked.session in (None, event.session_id) or not event.session_id for event in news
+                    )
+                if changed:
                     yield _CHANGED
                 known = waiting
                 await asyncio.sleep(_PAUSE_S)

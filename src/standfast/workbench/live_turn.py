@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from standfast.model.approval import Approval
+from standfast.model.call_history import CallHistory
 from standfast.model.events import (
     Event,
     ModelCallFailed,
@@ -34,6 +36,7 @@ from standfast.workbench.conversation import (
     brief_arguments,
     by_call,
     cell_view,
+    history_view,
     is_cell,
     items_of,
 )
@@ -94,12 +97,17 @@ class LiveTurn:
             setattr(self, name, getattr(fresh, name))
 
 
-def current_items(current: CurrentTurn, live: LiveTurn, approvals: list[Approval]) -> tuple[Item, ...]:
-    """Return the items of an unfinished turn: its messages, with what events told of its calls."""
+def current_items(
+    current: CurrentTurn, live: LiveTurn, approvals: list[Approval], made: Sequence[CallHistory] = ()
+) -> tuple[Item, ...]:
+    """Return the items of an unfinished turn: its messages, with what events told of its calls.
+
+    *made* are the calls of its code that its journal has.
+    """
     waits = current.waits
     said = [(f"{current.turn_id}.{place}", message) for place, message in enumerate(current.messages)]
     asked = by_call(approvals)
-    items = items_of(said, current.turn_id, asked, waits)
+    items = items_of(said, current.turn_id, asked, waits, made)
     waiting = {wait.call_id for wait in waits} | set(live.waits.values())
     waiting |= {one.call_id for one in approvals if one.run_id == current.turn_id and one.state == "pending"}
     cells = {
@@ -115,12 +123,18 @@ def current_items(current: CurrentTurn, live: LiveTurn, approvals: list[Approval
         if isinstance(view, CellView):
             if view.call_id in results or view.call_id not in cells:
                 return view
-            inner = [one for one in live.calls.values() if one.parent == view.call_id]
-            made = [
-                _live_call(one, live, waiting, asked.get((current.turn_id, one.call_id))) for one in inner
-            ]
-            known = {one.call_id for one in inner}
-            made += [
+            calls = {
+                one.call.call_id: history_view(one, asked.get((current.turn_id, one.call.call_id)))
+                for one in made
+                if one.call.parent == view.call_id
+            }
+            calls |= {
+                one.call_id: _live_call(one, live, waiting, asked.get((current.turn_id, one.call_id)))
+                for one in live.calls.values()
+                if one.parent == view.call_id
+            }
+            inner = list(calls.values())
+            inner += [
                 CallView(
                     call_id=one.call_id,
                     name=one.capability,
@@ -131,9 +145,9 @@ def current_items(current: CurrentTurn, live: LiveTurn, approvals: list[Approval
                     approval=one,
                 )
                 for one in approvals
-                if one.run_id == current.turn_id and one.state == "pending" and one.call_id not in known
+                if one.run_id == current.turn_id and one.state == "pending" and one.call_id not in calls
             ]
-            return cell_view(cells[view.call_id], None, made)
+            return cell_view(cells[view.call_id], None, inner)
         if view.state not in ("running", "waiting") or view.call_id not in live.calls:
             return (
                 replace(view, state="waiting")
@@ -161,6 +175,7 @@ def _live_call(call: ToolCall, live: LiveTurn, waiting: set[int], approval: Appr
         state="waiting" if call.call_id in waiting else "running",
         progress=live.progress.get(call.call_id, ""),
         approval=approval,
+        line=call.line,
     )
     settled = live.settled.get(call.call_id)
     if settled is None:

@@ -20,7 +20,7 @@ from standfast.server.operations import prune as prune_store
 from standfast.server.problems import malformed
 from standfast.server.tenants import owns_id
 from standfast.workbench.forms import FORM, field, read_form
-from standfast.workbench.parts import due, state_badge, when
+from standfast.workbench.parts import data_table, due, state_badge, when
 from standfast.workbench.shell import page, respond
 from standfast.workbench.words import count, size
 
@@ -114,12 +114,7 @@ def _table(title: str, columns: tuple[str, ...], rows: list[list[h.Node]], nothi
     """A table with a title, or what it means that it is empty."""
     return h.section(".stack")[
         h.h2[title],
-        h.div(".scroll", tabindex="0", role="group", aria_label=title)[
-            h.table(".data")[
-                h.thead[h.tr[[h.th[name] for name in columns]]],
-                h.tbody[[h.tr[[h.td(dir="auto")[cell] for cell in row]] for row in rows]],
-            ]
-        ]
+        data_table(title, columns, rows, "" if len(columns) > 2 else ".short")
         if rows
         else h.p(".muted")[nothing],
     ]
@@ -198,7 +193,7 @@ def _prune_form() -> h.Element:
     )[
         h.h2["Prune"],
         h.p(".muted.small")["Deletes idle sessions and old records for good, and frees their space."],
-        h.div(".row")[
+        h.div(".row.ends")[
             h.label[
                 h.span["Not used for"],
                 h.select(name="days")[[h.option(value=days)[text] for days, text in _AGES.items()]],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from typing import Any, Final
 
@@ -29,6 +30,8 @@ STATES: Final = {
     "blocked": "Blocked",
 }
 _MOST_CHARS: Final = 2_000
+NONE: Final = "–"
+"""In a table, what is not there; a narrow screen leaves it out."""
 _MOST_COMPARED: Final = 4_000_000
 
 
@@ -66,6 +69,33 @@ def live_part(name: str, address: str, *content: h.Node, kind: str = "") -> h.El
         hx_select=f"#{name}",
         hx_swap="outerMorph",
     )[content]
+
+
+def data_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[h.Node]], kind: str = ""
+) -> h.Element:
+    """A table; on a narrow screen, a row of three columns or more is a block with their names."""
+    narrow = ".stacks" if len(columns) > 2 else ".plain"
+    return h.div(".scroll", tabindex="0", role="group", aria_label=title)[
+        h.table(f".data{narrow}{kind}")[
+            h.thead[h.tr[[h.th[name] for name in columns]]],
+            h.tbody[
+                [
+                    h.tr[
+                        [
+                            h.td(
+                                ".none" if cell == NONE else "",
+                                dir="auto",
+                                data_label=name if place else None,
+                            )[h.div[cell]]
+                            for place, (name, cell) in enumerate(zip(columns, row, strict=True))
+                        ]
+                    ]
+                    for row in rows
+                ]
+            ],
+        ]
+    ]
 
 
 def took(ms: int | None) -> h.Node:

@@ -175,7 +175,7 @@ def _whole(view: PromptView, prompt: ModelPrompt, asked: PromptQuery) -> h.Node:
 
 
 def _marks(one: SectionView) -> h.Node:
-    return [
+    return h.span(".marks")[
         h.span(".mark-known" if one.known else ".mark-new")["as before" if one.known else "new"],
         one.cached and h.span(".mark-cached", title="By its length, within what the cache covered")["cached"],
     ]

@@ -14,6 +14,7 @@ from standfast.errors import Code, RequestRefused
 from standfast.model.limits import Usage
 from standfast.model.message import text_of
 from standfast.model.outcome import Wait
+from standfast.model.run import RunRequest
 from standfast.model.session import SessionHead, SessionId
 from standfast.runtime.http_values import (
     CreateSession,
@@ -24,13 +25,14 @@ from standfast.runtime.http_values import (
 )
 from standfast.server.calls import Call, Route
 from standfast.server.credentials import Scope
+from standfast.server.problems import malformed
 from standfast.server.sessions import cancel_session, create_session, fork_session
 from standfast.server.turns import read_content, start_turn
 from standfast.workbench.approvals_html import request_html
 from standfast.workbench.conversation_html import Options, item_html, turn_html, views_of_turn
 from standfast.workbench.forms import FORM, field, read_form
 from standfast.workbench.live_turn import LiveTurn, current_items
-from standfast.workbench.parts import due, empty, error_text, state_badge, when
+from standfast.workbench.parts import data_table, due, empty, error_text, state_badge, when
 from standfast.workbench.session_reader import SessionNow, SessionWindow, read_now, read_window
 from standfast.workbench.shell import page, redirect, respond
 from standfast.workbench.words import cost, count, one_line, tokens
@@ -86,7 +88,8 @@ def options_for(call: Call, head: SessionHead) -> Options:
         now_ms=call.runtime.now_ms(),
         session_id=head.session_id,
         files=f"/sessions/{head.session_id}/files",
-        forks=call.credential.allows(Scope.RUN) and head.code is None,
+        forks=call.credential.allows(Scope.RUN),
+        runs=head.code is not None,
         turn_views=views_of_turn(head),
     )
 
@@ -123,7 +126,7 @@ def session_header(now: SessionNow, now_ms: int, *, links: bool = True) -> h.Ele
             h.span["Agent ", h.b[head.agent or "none"]],
             head.model and h.span["Model ", h.b[head.model]],
             head.code is not None and h.span["Engine ", h.b[head.code.engine]],
-            h.span[count(head.depth, "message")],
+            head.depth > 0 and h.span[count(head.depth, "message")],
             used.total > 0 and h.span[f"{tokens(used.total)} tokens"],
             cost(used) and h.span[cost(used)],
             h.span["Used ", when(head.updated_at, now_ms, " ago")],
@@ -156,7 +159,7 @@ def current_html(now: SessionNow, live: LiveTurn, options: Options, decides: boo
             now.blocked is not None and error_text(now.blocked.error),
             nothing and empty("Nothing was said yet", "Write the first message below."),
         ]
-    items = current_items(current, live, now.approvals)
+    items = current_items(current, live, now.approvals, now.made)
     pending = {one.approval_id: one for one in now.approvals if one.state == "pending"}
     others = [wait for wait in current.waits if wait.wait_id not in pending]
     inner = Options(
@@ -209,7 +212,7 @@ def composer_html(call: Call, now: SessionNow) -> h.Element:
     if not call.credential.allows(Scope.RUN):
         return h.p(".muted.small")["Your token may read this session, not write to it."]
     if now.head.code is not None:
-        return h.p(".muted.small")["This session runs code and has no model."]
+        return _code_composer(call, now)
     path = f"/sessions/{now.head.session_id}"
     return h.section(".composer", aria_label="Write")[
         queue_html(now),
@@ -230,9 +233,41 @@ def composer_html(call: Call, now: SessionNow) -> h.Element:
     ]
 
 
+def _code_composer(call: Call, now: SessionNow) -> h.Element:
+    """The field for code that a session without a model runs next."""
+    code = now.head.code
+    if call.server.sandbox is None or code is None:
+        return h.p(".muted.small")["This session runs code, and this server does not."]
+    return h.section(".composer", aria_label="Run code")[
+        queue_html(now),
+        h.form(hx_post=f"/sessions/{now.head.session_id}/run", hx_swap="none", data_reset=True)[
+            h.label(".hide", for_="message")["Code"],
+            h.textarea(
+                "#message.code",
+                name="code",
+                rows="2",
+                placeholder=f"{str(code.language).capitalize()} to run",
+                maxlength="900000",
+                spellcheck="false",
+            ),
+            h.div(".row.apart")[
+                h.span(".muted.small")["Variables stay from run to run."], composer_actions(now)
+            ],
+        ],
+    ]
+
+
 def composer_actions(now: SessionNow) -> h.Element:
     """The buttons below the field: what a message would do now."""
     busy = now.current is not None
+    if now.head.code is not None:
+        return h.div("#composer-actions.row")[
+            busy
+            and h.button(
+                ".danger", type="button", hx_post=f"/sessions/{now.head.session_id}/cancel", hx_swap="none"
+            )["Cancel run"],
+            h.button(".primary", disabled=busy)["Run"],
+        ]
     return h.div("#composer-actions.row")[
         busy
         and h.button(
@@ -280,23 +315,8 @@ async def variables(call: Call) -> Response:
     found = await (await call.session()).variables()
     if not found:
         return respond(h.p(".muted.small")["No variables are stored."])
-    return respond(
-        h.div(".scroll", tabindex="0", role="group", aria_label="Variables")[
-            h.table(".data")[
-                h.thead[h.tr[h.th["Variable"], h.th["Type"], h.th["Value"]]],
-                h.tbody[
-                    [
-                        h.tr[
-                            h.td[h.code[one.name]],
-                            h.td[h.code[one.type]],
-                            h.td(dir="auto")[h.code[one.text]],
-                        ]
-                        for one in found
-                    ]
-                ],
-            ]
-        ]
-    )
+    rows = [[h.code[one.name], h.code[one.type], h.code[one.text]] for one in found]
+    return respond(data_table("Variables", ("Variable", "Type", "Value"), rows))
 
 
 # Actions
@@ -318,6 +338,22 @@ async def say(call: Call) -> Response:
     else:
         await start_turn(call, session, prompt)
     return await _queue_shown(call)
+
+
+async def run(call: Call) -> Response:
+    """Run code in a session without a model, until it ends or waits."""
+    head, text = await call.head(), field(read_form(call), "code")
+    if head.code is None or not text.strip():
+        raise malformed("the code is blank" if head.code is not None else "this session has a model")
+    box = call.server.require_sandbox()
+    call.server.require_serving()
+    with call.server.limiter.use_turn(call.credential.id):
+        asked = RunRequest(session_id=head.session_id, language=head.code.language, code=text)
+        result = await box.execute(asked)
+    error, waits = result.error, result.status == "waiting_for_approval"
+    if error is not None and not waits and (await call.head()).depth == head.depth:  # it has not begun
+        raise RequestRefused(409, error.code, error.message, hint=error.hint)
+    return Response(None, 204)
 
 
 async def cancel(call: Call) -> Response:
@@ -370,6 +406,9 @@ ROUTES: Final = (
     Route(method="POST", path="/sessions", scope=Scope.RUN, handler=begin, body=bytes, form=FORM, status=204),
     Route(
         method="POST", path=f"{_PATH}/say", scope=Scope.RUN, handler=say, body=bytes, form=FORM, status=204
+    ),
+    Route(
+        method="POST", path=f"{_PATH}/run", scope=Scope.RUN, handler=run, body=bytes, form=FORM, status=204
     ),
     Route(method="POST", path=f"{_PATH}/cancel", scope=Scope.RUN, handler=cancel, status=204),
     Route(

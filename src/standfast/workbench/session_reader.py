@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from standfast.errors import JournalNotKept, TurnNotFound
 from standfast.graph.history import nodes_of
 from standfast.model.approval import Approval
-from standfast.model.session import Blocked, CurrentTurn, SessionHead, TurnRecord, TurnState
+from standfast.model.call_history import CallHistory
+from standfast.model.session import Blocked, CurrentTurn, Node, SessionHead, TurnRecord, TurnState
 from standfast.ports.session_store import QueuedInput
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.sessions.observation import blocked_in
-from standfast.workbench.conversation import TurnItems, turns_of
+from standfast.workbench.conversation import TurnItems, turns_of, turns_with_cells
 
 WINDOW: Final = 60
 """How many nodes a page shows at first, and how many each further one adds; whole turns of them."""
+
+MOST_CALLS: Final = 300
+"""Of a turn with more calls, their results are not shown beside its code, but on demand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +43,8 @@ class SessionNow:
     approvals: list[Approval]
     inputs: list[QueuedInput]
     blocked: Blocked | None
+    made: tuple[CallHistory, ...] = ()
+    """The calls that the code of the unfinished turn has made, if the turn does not run."""
 
 
 async def read_window(
@@ -55,10 +63,36 @@ async def read_window(
     first = segments[0] if segments else None
     earlier = first.parent if first is not None and first.depth > 0 else None
     return SessionWindow(
-        turns=turns_of(nodes, records, approvals),
+        turns=turns_of(nodes, records, approvals, await read_made(runtime, records.values(), nodes)),
         earlier=earlier,
         earlier_depth=0 if first is None else first.depth,
     )
+
+
+async def read_made(
+    runtime: Runtime, records: Iterable[TurnRecord], nodes: Iterable[Node]
+) -> dict[str, tuple[CallHistory, ...]]:
+    """Return the calls that the code of ended turns made, by turn, as far as journals have them.
+
+    The *nodes* of the turns tell which of them ran code.
+    """
+    ran_code = turns_with_cells(nodes)
+    wanted = [
+        one
+        for one in records
+        if one.turn_id in ran_code and one.summary is not None and 0 < len(one.summary.calls) <= MOST_CALLS
+    ]
+    found = await asyncio.gather(*(calls_by_code(runtime, one.session_id, one.turn_id) for one in wanted))
+    return {one.turn_id: calls for one, calls in zip(wanted, found, strict=True)}
+
+
+async def calls_by_code(runtime: Runtime, session_id: str, turn_id: str) -> tuple[CallHistory, ...]:
+    """Return the calls that the code of a turn made, as far as its journal is kept."""
+    try:
+        calls = await runtime.session_handle(session_id).call_history(turn_id)
+    except (JournalNotKept, TurnNotFound):
+        return ()
+    return tuple(one for one in calls.values() if one.call.parent)
 
 
 async def read_now(runtime: Runtime, session_id: str) -> SessionNow:
@@ -69,6 +103,9 @@ async def read_now(runtime: Runtime, session_id: str) -> SessionNow:
     current = None if record is None else await session.current_turn()
     approvals = [] if current is None else await store.approvals(turn_id=current.turn_id)
     blocked = await blocked_in(store, head)
+    made: tuple[CallHistory, ...] = ()
+    if current is not None and (current.state != "running" or head.code is not None):
+        made = await calls_by_code(runtime, session_id, current.turn_id)
     return SessionNow(
         head=await session.head(),
         state=state_of(current, blocked),
@@ -76,6 +113,7 @@ async def read_now(runtime: Runtime, session_id: str) -> SessionNow:
         approvals=approvals,
         inputs=await session.inputs(),
         blocked=blocked,
+        made=made,
     )
 
 

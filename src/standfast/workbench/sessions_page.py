@@ -21,6 +21,7 @@ from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.sessions.observation import blocked_in
 from standfast.server.calls import Call, Route
 from standfast.server.credentials import Scope
+from standfast.workbench.conversation import is_cell
 from standfast.workbench.parts import STATES, empty, state_badge, when
 from standfast.workbench.session_reader import line_state
 from standfast.workbench.shell import page
@@ -69,7 +70,7 @@ async def sessions_page(call: Call) -> Response:
         h.header(".top")[
             h.h1["Sessions"],
             h.div(".row")[
-                h.span(".muted")[count(len(heads), "session")],
+                h.span(".muted.spare")[count(len(heads), "session")],
                 call.credential.allows(Scope.RUN)
                 and call.server.agents
                 and h.button(".primary", type="button", data_open="new")["New session"],
@@ -187,6 +188,8 @@ def last_said(nodes: list[Node]) -> str:
             return one_line(payload.text)
         if isinstance(payload, UserMessage) and (text := text_of(payload.content).strip()):
             return one_line(text)
+        if isinstance(payload, AssistantMessage) and payload.tool_calls and is_cell(payload.tool_calls[0]):
+            return one_line(str((payload.tool_calls[0].arguments or {})["code"]))
     return ""
 
 
@@ -252,7 +255,7 @@ def _pages(asked: SessionsQuery, more: bool) -> h.Node:
     before = "/?" + urlencode({**given, "skip": max(0, asked.skip - _PAGE)})
     after = "/?" + urlencode({**given, "skip": asked.skip + _PAGE})
     return h.nav(".row.apart.more", aria_label="Pages")[
-        h.a(".button", href=before, rel="prev")["Before"] if asked.skip else h.span,
+        h.a(".button", href=before, rel="prev")["Previous"] if asked.skip else h.span,
         h.a(".button", href=after, rel="next")["Next"] if more else h.span,
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
@@ -27,11 +28,14 @@ CSP: Final = (
 )
 HTML: Final = "text/html; charset=utf-8"
 _TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
-_SCRIPTS: Final = ("htmx-4.min.js", "hx-sse-4.min.js", "workbench.js")
-_HTMX: Final = (
-    '{"includeIndicatorCSS": false, "prefix": "", "morphIgnore": ["data-htmx-powered", "open"], '
-    '"sse": {"reconnectMaxDelay": 5000}}'
-)
+_JOINED: Final = {"scripts.js": ("htmx-4.min.js", "hx-sse-4.min.js", "workbench.js")}
+"""Files that are sent as one. htmx looks at the page as soon as its script has run, and would not see the
+streams if its extension came later."""
+_HTMX: Final = {
+    "includeIndicatorCSS": False,
+    "prefix": "",
+    "morphIgnore": ["data-htmx-powered", "open"],
+}
 
 
 class Place(NamedTuple):
@@ -83,7 +87,7 @@ async def page(
         _keys(),
     ]
     counted = f"({pending}) {title}" if pending and place == "approvals" else title
-    return respond(_document(counted, body), status)
+    return respond(_document(counted, body, hears_hidden=place == "approvals"), status)
 
 
 def respond(content: h.Node, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -104,8 +108,10 @@ def problem_page(error: StandfastError, status: int) -> Response:
     body = h.body(".bare")[
         h.main("#main")[
             h.section("#problem.problem", role="alert")[
+                h.a(".brand", href="/")[icon("brand"), h.span["Standfast"]],
+                h.button(".quiet.dismiss", type="button", data_dismiss=True, aria_label="Close")["✕"],
                 h.h1[title],
-                h.p(dir="auto")[error.message],
+                h.p(dir="auto")[_sentence(error.message)],
                 hint and h.p(".muted")[with_code(hint)],
                 status == 401
                 and h.p[
@@ -115,7 +121,7 @@ def problem_page(error: StandfastError, status: int) -> Response:
                     h.a(href="/signin")["sign in"],
                     ".",
                 ],
-                h.p(".muted.small")[h.code[str(error.code)], " · ", h.a(href="/")["All sessions"]],
+                h.p(".row.apart.small")[h.code(".muted")[str(error.code)], h.a(href="/")["All sessions"]],
             ]
         ]
     ]
@@ -135,7 +141,19 @@ _TITLES: Final = {
 }
 
 
-def _document(title: str, body: h.Element) -> str:
+def _sentence(text: str) -> str:
+    """Return a message as a sentence of its own, unless it begins with a name."""
+    word = text.partition(" ")[0]
+    return text[:1].upper() + text[1:] if word.isalpha() and word.islower() else text
+
+
+def _document(title: str, body: h.Element, *, hears_hidden: bool = False) -> str:
+    """Return a page. Its stream stays open while the page is hidden only if *hears_hidden*.
+
+    A browser opens six connections to a server: as many hidden pages would leave none for the next one. But
+    the inbox counts in its title, which is all that is seen of a page in the background.
+    """
+    streams = {"reconnectMaxDelay": 5000, "pauseOnBackground": not hears_hidden}
     return str(
         h.html(lang="en")[
             h.head[
@@ -143,10 +161,10 @@ def _document(title: str, body: h.Element) -> str:
                 h.title[f"{title} · Standfast"],
                 h.meta(name="viewport", content="width=device-width, initial-scale=1"),
                 h.meta(name="color-scheme", content="light dark"),
-                h.meta(name="htmx-config", content=_HTMX),
+                h.meta(name="htmx-config", content=json.dumps({**_HTMX, "sse": streams})),
                 h.link(rel="icon", href=static_url("icon.svg"), type="image/svg+xml"),
                 h.link(rel="stylesheet", href=static_url("style.css")),
-                [h.script(src=static_url(name), defer=True) for name in _SCRIPTS],
+                h.script(src=static_url("scripts.js"), defer=True),
             ],
             body,
         ]
@@ -213,10 +231,11 @@ class StaticQuery(msgspec.Struct, frozen=True, kw_only=True):
 @lru_cache(maxsize=16)
 def _static(name: str) -> tuple[bytes, str] | None:
     """Return a file of the package and its digest; None if there is none of this name."""
-    file = resources.files("standfast.workbench").joinpath("static", name)
-    if not file.is_file():
+    folder = resources.files("standfast.workbench").joinpath("static")
+    files = [folder.joinpath(part) for part in _JOINED.get(name, (name,))]
+    if not all(file.is_file() for file in files):
         return None
-    data = file.read_bytes()
+    data = b"\n;\n".join(file.read_bytes() for file in files)
     return data, hashlib.sha256(data).hexdigest()[:16]
 
 

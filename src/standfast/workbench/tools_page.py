@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import secrets
@@ -10,7 +11,7 @@ from typing import Any, Final
 import htpy as h
 from starlette.responses import Response
 
-from standfast.errors import Code, RequestRefused
+from standfast.errors import Code, ErrorObject, RequestRefused, StandfastError
 from standfast.model.capability import AutoApproval, Capability
 from standfast.model.session import SessionId
 from standfast.plugins.hook import HOOKS
@@ -25,7 +26,7 @@ from standfast.server.credentials import Scope
 from standfast.server.sessions import create_session
 from standfast.server.turns import start_turn
 from standfast.workbench.forms import FORM, field, json_object, read_form
-from standfast.workbench.parts import empty, state_badge
+from standfast.workbench.parts import NONE, data_table, empty, error_text, live_part, state_badge
 from standfast.workbench.session_page import session_header, session_tabs
 from standfast.workbench.session_reader import read_now
 from standfast.workbench.shell import page, redirect
@@ -36,15 +37,37 @@ async def tools_page(call: Call) -> Response:
     """Show each agent with its tools."""
     agents = list(call.server.agents.values())
     may_try = call.credential.allows(Scope.RUN)
-    main = [
+    problems = await asyncio.gather(*map(_refreshed, agents))
+    main = live_part(
+        "catalog",
+        "/tools",
         h.header(".top")[h.h1["Tools"], h.p(".muted")[count(len(agents), "agent")]],
-        [_agent_html(agent, may_try) for agent in agents]
+        [_agent_html(agent, may_try, problem) for agent, problem in zip(agents, problems, strict=True)]
         or empty("No agents", ["Name some: ", h.code["standfast serve APP"]]),
+        kind=".stack",
+    )
+    return await page(call, title="Tools", place="tools", main=main, stream="/live?catalog=true")
+
+
+async def _refreshed(agent: AgentDefinition[Any, Any]) -> ErrorObject | None:
+    """List the tools of connected sources, such as MCP servers; return why one could not be asked."""
+    if agent.registry.outdated():
+        try:
+            await asyncio.to_thread(agent.registry.refresh)
+        except StandfastError as error:
+            return error.error_object()
+    return None
+
+
+def catalog_of(call: Call) -> list[tuple[object, ...]]:
+    """Return a value that changes with what the page of tools shows."""
+    return [
+        (agent.name, agent.model_id, agent.registry.generation, agent.registry.outdated())
+        for agent in call.server.agents.values()
     ]
-    return await page(call, title="Tools", place="tools", main=main)
 
 
-def _agent_html(agent: AgentDefinition[Any, Any], may_try: bool) -> h.Element:
+def _agent_html(agent: AgentDefinition[Any, Any], may_try: bool, problem: ErrorObject | None) -> h.Element:
     tools = agent.registry.capabilities()
     plugins = [str(getattr(plugin, "id", type(plugin).__name__)) for plugin in agent.plugins]
     return h.section(".stack", id=f"agent-{agent.name}")[
@@ -57,36 +80,42 @@ def _agent_html(agent: AgentDefinition[Any, Any], may_try: bool) -> h.Element:
                 h.span["Queue ", h.b[agent.queue]],
             ],
         ],
-        [_tool_html(tool, agent.name if may_try else "") for tool in tools]
-        or h.p(".muted")["This agent has no tools of its own."],
+        None if problem is None else error_text(problem),
+        h.div(".stack.tight")[[_tool_html(tool, agent.name, may_try) for tool in tools]]
+        if tools
+        else h.p(".muted")["This agent has no tools of its own."],
     ]
 
 
-def _tool_html(tool: Capability, agent: str) -> h.Element:
-    """A tool in one line, which opens: its contract, and a form to try it if *agent* is given."""
+_BRIEF_CHARS: Final = 60
+"""A longer description may not fit into the line of its tool."""
+
+
+def _tool_html(tool: Capability, agent: str, may_try: bool) -> h.Element:
+    """A tool in one line, which opens: its contract, and a form to try it."""
     limits = tool.limits
     facts = [
         ("Side effect", str(tool.side_effect).replace("_", " ")),
         ("After a crash", "runs again" if tool.idempotent else "never runs twice"),
         ("Time limit", "the default" if limits.timeout_ms is None else duration(limits.timeout_ms)),
-        ("At once", str(limits.concurrency)),
+        ("Calls at once", str(limits.concurrency)),
     ]
     if isinstance(tool.approval_policy, AutoApproval):
         facts.append(("Approved by rule", tool.approval_policy.auto.rule))
-    return h.details(".call")[
+    return h.details(".call", id=f"tool-{agent}-{tool.name}")[
         h.summary[
             h.span(".name")[tool.name],
             h.span(".brief", dir="auto")[tool.description],
             tool.approval_policy != "none" and state_badge("waiting", "needs approval"),
         ],
         h.div(".inside")[
-            tool.description and h.p(".plain", dir="auto")[tool.description],
+            len(tool.description) > _BRIEF_CHARS and h.p(".plain", dir="auto")[tool.description],
             h.div(".facts")[[h.span[f"{name} ", h.b[text]] for name, text in facts]],
             h.p(".label")["Input"],
             h.pre(".value", tabindex="0", aria_label="Schema of the input")[
                 json.dumps(tool.input_schema, indent=2, ensure_ascii=False)
             ],
-            agent and _try_form(tool, agent),
+            may_try and _try_form(tool, agent),
         ],
     ]
 
@@ -148,68 +177,58 @@ async def plugins_page(call: Call) -> Response:
     if head.code is None and head.agent in call.server.agents:
         plugins = (await call.working_session()).plugins
         installed, hooks = await plugins.installed(), await plugins.hooks()
-    main = [
+    if installed:
+        found: h.Node = [_plugins_table(installed), _hooks_table(hooks)]
+    elif head.code is not None:
+        found = empty("No plugins", "This session runs code without a model, and without plugins.")
+    else:
+        found = empty("No plugins to show", "The agent of this session is not known to this server.")
+    path = f"/sessions/{head.session_id}/plugins"
+    main = live_part(
+        "plugins",
+        path,
         session_header(now, call.runtime.now_ms()),
         session_tabs(head.session_id, "plugins"),
-        [_plugins_table(installed), _hooks_table(hooks)]
-        if installed
-        else empty("No plugins to show", "The agent of this session is not known to this server."),
-    ]
-    return await page(call, title=f"Plugins of {head.session_id}", place="sessions", main=main)
+        found,
+        kind=".stack",
+    )
+    stream = f"/live?session={head.session_id}"
+    return await page(call, title=f"Plugins of {head.session_id}", place="sessions", main=main, stream=stream)
 
 
 _PLUGIN_COLUMNS: Final = ("Plugin", "Version", "Options", "Tools", "Actions", "Slots")
 
 
 def _plugins_table(installed: list[PluginInfo]) -> h.Element:
-    return h.div(".scroll", tabindex="0", role="group", aria_label="Plugins")[
-        h.table(".data.many")[
-            h.thead[h.tr[[h.th[name] for name in _PLUGIN_COLUMNS]]],
-            h.tbody[
-                [
-                    h.tr[
-                        h.td[h.strong[one.id], one.summary and h.div(".muted.small")[one.summary]],
-                        h.td[one.version],
-                        h.td(dir="auto")[
-                            [
-                                h.div[h.code[f"{name} = {pretty(value)}"]]
-                                for name, value in one.options.items()
-                            ]
-                            or "–"
-                        ],
-                        h.td[", ".join(one.tools) or "–"],
-                        h.td[", ".join(one.actions) or "–"],
-                        h.td[", ".join(one.slots) or "–"],
-                    ]
-                    for one in installed
-                ]
-            ],
+    rows: list[list[h.Node]] = [
+        [
+            [h.strong[one.id], one.summary and h.div(".muted.small")[one.summary]],
+            one.version,
+            [h.div[h.code[f"{name} = {pretty(value)}"]] for name, value in one.options.items()] or NONE,
+            ", ".join(one.tools) or NONE,
+            ", ".join(one.actions) or NONE,
+            ", ".join(one.slots) or NONE,
         ]
+        for one in installed
     ]
+    return data_table("Plugins", _PLUGIN_COLUMNS, rows, ".many")
 
 
 def _hooks_table(hooks: list[HookInfo]) -> h.Node:
     used = {kind: [one for one in hooks if one.kind == kind] for kind in HOOKS}
-    used = {kind: found for kind, found in used.items() if found}
-    if not used:
+    rows: list[list[h.Node]] = [
+        [
+            h.code[kind],
+            " → ".join(map(_hook_text, found)),
+            str(HOOKS[kind].on_failure).replace("_", " "),
+        ]
+        for kind, found in used.items()
+        if found
+    ]
+    if not rows:
         return h.p(".muted")["These plugins have no hooks."]
     return h.section(".stack")[
-        h.h2["Hooks, in order"],
-        h.div(".scroll", tabindex="0", role="group", aria_label="Hooks")[
-            h.table(".data")[
-                h.thead[h.tr[h.th["Hook"], h.th["Plugins"], h.th["If one fails"]]],
-                h.tbody[
-                    [
-                        h.tr[
-                            h.td[h.code[kind]],
-                            h.td[" → ".join(map(_hook_text, found))],
-                            h.td[str(HOOKS[kind].on_failure).replace("_", " ")],
-                        ]
-                        for kind, found in used.items()
-                    ]
-                ],
-            ]
-        ],
+        h.h2["Hooks, in order"], data_table("Hooks", ("Hook", "Plugins", "If one fails"), rows)
     ]
 
 

@@ -144,7 +144,7 @@ def _title(step: JournalStep) -> str:
 
 def _steps_nav(place: str, number: int, last: int) -> h.Element:
     return h.nav(".row.apart", aria_label="Steps")[
-        h.a(".button", href=f"{place}?step={number - 1}", rel="prev")["Before"] if number > 1 else h.span,
+        h.a(".button", href=f"{place}?step={number - 1}", rel="prev")["Previous"] if number > 1 else h.span,
         h.span(".muted")[f"Input {number} of {last}"],
         h.a(".button", href=f"{place}?step={number + 1}", rel="next")["Next"] if number < last else h.span,
     ]

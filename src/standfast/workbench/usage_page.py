@@ -126,11 +126,11 @@ def _table(table: UsageTable, total: Usage) -> h.Element:
     return h.section(".stack")[
         h.h2[f"By {table.title.lower()}"],
         h.div(".scroll", tabindex="0", role="group", aria_label=f"By {table.title.lower()}")[
-            h.table(".data")[
+            h.table(".data.plain")[
                 h.thead[
                     h.tr[
                         h.th[table.title],
-                        h.th["Share"],
+                        h.th(".share")["Share"],
                         [h.th(".n")[name] for name in ("Calls", "Input", "Output", "Cost")],
                     ]
                 ],

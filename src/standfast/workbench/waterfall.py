@@ -70,7 +70,7 @@ def _bar(tree: SpanTree, depth: int, axis: TimeAxis) -> Bar:
         kind=record.kind,
         start=start,
         width=max(0.0, end - start),
-        took=f"{took}…" if _is_open(tree) else took,
+        took=took,
         detail=_detail(tree, body),
         failed=record.status in _BAD,
         replayed=bool(body.get("replays")),
@@ -124,6 +124,32 @@ def waterfall_html(bars: Sequence[Bar]) -> h.Element:
             h.defs[hatch[h.line(class_="hatch", x1="0", y1="0", x2="0", y2="6")]]
         ],
         [_bar_html(bar) for bar in bars],
+        _legend(bars),
+    ]
+
+
+def _legend(bars: Sequence[Bar]) -> h.Element:
+    """What the bars mean, of those that are drawn."""
+    kinds = {bar.kind for bar in bars}
+    words = [
+        ("", "tools and turns", True),
+        ("model_call", "model", "model_call" in kinds),
+        ("hook", "plugins", "hook" in kinds),
+        ("wait", "waits, drawn shorter than they are", "wait" in kinds),
+        ("replayed", "replayed, not run again", any(bar.replayed for bar in bars)),
+        ("bad", "failed", any(bar.failed for bar in bars)),
+    ]
+    return h.p(".legend")[
+        [
+            h.span[
+                h.svg(viewBox="0 0 20 10", aria_hidden="true")[
+                    h.rect(class_=f"bar {kind}", width="20", height="10", rx="2")
+                ],
+                text,
+            ]
+            for kind, text, shown in words
+            if shown
+        ]
     ]
 
 

@@ -49,6 +49,7 @@ from standfast.errors import (
     SessionNotFound,
     StandfastError,
     TokenAlreadyUsed,
+    TokenNotFound,
 )
 from standfast.model.approval import ApprovalState
 from standfast.model.canonical import Json, digest_bytes
@@ -59,6 +60,7 @@ from standfast.runtime.agent_session import Session
 from standfast.runtime.result import TurnResult
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.sessions.turn_slots import TurnSlots
+from standfast.store.rules import turn_of_token
 from standfast.worker.restate_api import SERVICE, RestateApi
 
 log: Final = logging.getLogger("standfast")
@@ -241,11 +243,20 @@ class SessionObject:
         return await self._then_wake(ctx, decide)
 
     async def complete(self, ctx: ObjectSharedContext, request: SubmittedCompletion) -> Answer:
-        """Deliver the result of a call. A token that was used is no error: Restate may repeat a call."""
+        """Deliver the result of a call.
+
+        A token that was used is no error, nor is one whose turn has ended: Restate may repeat a request.
+        """
 
         async def complete() -> Answer:
-            with contextlib.suppress(TokenAlreadyUsed):
+            try:
                 await self._runtime.complete(request.token, request.value)
+            except TokenAlreadyUsed:
+                pass
+            except TokenNotFound:
+                turn = await self._runtime.store.turn(turn_of_token(request.token))
+                if turn is None or turn.state is not TurnState.ENDED:
+                    raise
             return {"token": request.token}
 
         return await self._then_wake(ctx, complete)

@@ -23,6 +23,7 @@ from standfast.plugins.shipped import Redact, ToolOutputBudget
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
 from standfast.providers.scripted import ScriptedModel
 from standfast.testing.clock import FakeClock
+from standfast.testing.stored_bytes import stored_bytes
 from standfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder
 
 # Written in halves: they are not secrets, but look like some to a tool that scans this repository.
@@ -466,7 +467,7 @@ def test_no_byte_of_a_secret_reaches_the_disk(tmp_path: Path, clock: FakeClock) 
             on_disk()
 
     def on_disk() -> None:
-        data = b"".join(path.read_bytes() for path in sorted(tmp_path.iterdir()))
+        data = stored_bytes(tmp_path)
         assert b"tell me" in data
         assert GONE.encode() in data
         for secret in secrets:

@@ -29,6 +29,7 @@ from standfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason
 from standfast.model.session import FrameOpened
 from standfast.plugins.shipped import Compaction, Guard, Redact, RollingHistory, ToolOutputBudget
 from standfast.testing.clock import FakeClock
+from standfast.testing.stored_bytes import stored_bytes
 
 pytestmark = pytest.mark.slow
 
@@ -359,8 +360,7 @@ async def ask() -> str:
 def stored(path: Path) -> str:
     """Everything that is in the files of a store, as far as it is text."""
     blobs = b"".join(data for (data,) in rows(path, "SELECT data FROM blobs"))
-    files = b"".join(one.read_bytes() for one in path.parent.glob(f"{path.name}*"))
-    return (blobs + files).decode(errors="replace")
+    return (blobs + stored_bytes(path.parent)).decode(errors="replace")
 
 
 def test_secrets_reach_neither_the_model_nor_the_store_nor_an_observer(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def _without_execution(save: Save) -> Save:
 
 def give_answers_in_the_order_of_calls() -> None:
     """A defect: a cell that is run again gets its answers in another order than it had them in."""
-    right = cells._Cell.ask
+    right = cells.CellContext.ask
 
     def wrong(self: Any, calls: Any, hear: Any) -> None:
         command = self._command
@@ -131,7 +131,7 @@ def give_answers_in_the_order_of_calls() -> None:
             self._command = msgspec.structs.replace(command, answers=known)
         right(self, calls, hear)
 
-    vars(cells)["_Cell"].ask = wrong
+    vars(cells)["CellContext"].ask = wrong
 
 
 def break_something(what: str | None, store: SessionStore) -> SessionStore:

@@ -55,7 +55,7 @@ LEGAL = [
 ENGINES = ("monty", "cpython", "quickjs", "cells")
 
 
-@pytest.mark.sampled(11, each="engine")
+@pytest.mark.sampled(22, each="engine")
 @pytest.mark.parametrize(
     ("engine", "name"),
     [(engine, name) for engine in ENGINES for name, some in LEGAL if engine in some.split()],

@@ -98,7 +98,7 @@ ATTACKS = [
 ]
 
 
-@pytest.mark.sampled(4, each="engine")
+@pytest.mark.sampled(8, each="engine")
 @pytest.mark.parametrize(("engine", "name"), ATTACKS)
 def test_shared_structure_neither_freezes_nor_exhausts_the_host(
     engine: str, name: str, attacked: Callable[[str], dict[str, Any]]

@@ -308,7 +308,7 @@ BOMBS: list[tuple[str, str, set[str]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("code", "expected"), [row[1:] for row in BOMBS], ids=[row[0] for row in BOMBS])
 def test_a_bomb_ends_in_time_and_does_no_harm(
     typescript: Target, sid: str, code: str, expected: set[str]
@@ -366,7 +366,7 @@ SOURCES: dict[str, str] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 def test_code_of_any_form_is_read_or_refused_in_time(name: str) -> None:

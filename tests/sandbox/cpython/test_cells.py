@@ -61,7 +61,7 @@ def test_an_engine_is_what_the_port_asks_for(engine: CPythonCells) -> None:
 def test_a_plain_call_pauses_the_cell_and_its_answer_ends_it(cell: Open) -> None:
     """Seed: calls inside code go through the same handling as any other call."""
     run = cell("y = add(1, b=2)\ny + 1")
-    assert run.start() == CellPause((CellCall(number=1, name="add", args=[1], kwargs={"b": 2}),))
+    assert run.start() == CellPause((CellCall(number=1, name="add", args=[1], kwargs={"b": 2}, line=1),))
     end = ended(run.answer(1, value(3)))
     assert (end.result, end.error, end.calls_made) == (4, None, 1)
 
@@ -208,9 +208,9 @@ def test_a_function_that_there_is_not_is_an_unknown_tool(cell: Open) -> None:
 def test_sleeping_is_a_call(cell: Open) -> None:
     """Seed: a sleep is a durable timer, not a blocked process."""
     run = cell("import asyncio, time\ntime.sleep(2)\nawait asyncio.sleep(0.5)\n'slept'")
-    assert run.start() == CellPause((CellCall(number=1, name="sleep", kwargs={"seconds": 2.0}),))
+    assert run.start() == CellPause((CellCall(number=1, name="sleep", kwargs={"seconds": 2.0}, line=2),))
     assert run.answer(1, CallAnswer()) == CellPause(
-        (CellCall(number=2, name="sleep", kwargs={"seconds": 0.5}),)
+        (CellCall(number=2, name="sleep", kwargs={"seconds": 0.5}, line=3),)
     )
     assert ended(run.answer(2, CallAnswer())).result == "slept"
 
@@ -225,8 +225,8 @@ def test_a_time_limit_in_code_is_a_sleep_beside_the_call(cell: Open) -> None:
     assert made(step) == [(1, "add"), (2, "sleep")]
     assert step == CellPause(
         (
-            CellCall(number=1, name="add", args=[1]),
-            CellCall(number=2, name="sleep", kwargs={"seconds": 5.0}),
+            CellCall(number=1, name="add", args=[1], line=3),
+            CellCall(number=2, name="sleep", kwargs={"seconds": 5.0}, line=0),
         )
     )
     assert ended(run.answer(2, CallAnswer())).result == "late"
@@ -269,7 +269,7 @@ def test_a_call_answered_on_the_spot_has_no_number(cell: Open) -> None:
     now = lambda call: value(call.args[0] * 10) if call.name == "now_or_never" else None  # noqa: E731
     code = "xs = [now_or_never(n) for n in range(5)]\nadd(sum(xs))"
     run = cell(code, answer_now=now, limits={"max_external_calls": 1})
-    assert run.start() == CellPause((CellCall(number=1, name="add", args=[100]),))
+    assert run.start() == CellPause((CellCall(number=1, name="add", args=[100], line=2),))
     assert ended(run.answer(1, value(1))).calls_made == 1
     mixed = cell(
         "import asyncio\nawait asyncio.gather(now_or_never(1), add(2), now_or_never(3))", answer_now=now

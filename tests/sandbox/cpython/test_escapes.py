@@ -133,7 +133,7 @@ def listening() -> Iterator[socket.socket]:
         yield server
 
 
-@pytest.mark.sampled(4, each="jailed")
+@pytest.mark.sampled(8, each="jailed")
 @pytest.mark.parametrize("probe", PROBES, ids=[repr(row)[:70] for row in PROBES])
 def test_guest_code_does_not_get_out(
     jail_session: Session, secret_file: Path, listening: socket.socket, probe: str

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,18 @@ def test_where_no_jail_can_be_code_is_refused(monkeypatch: pytest.MonkeyPatch, r
     )
     assert refused.value.hint is not None
     cells.close()
+
+
+def test_threads_that_look_for_the_interpreter_at_once_find_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: "the Python engine cannot be started: 'userbase'", as `sysconfig` is not safe for threads."""
+    fill_in = getattr(sysconfig, "_init_posix")  # noqa: B009
+    monkeypatch.setattr(sysconfig, "_init_posix", lambda found: (time.sleep(0.1), fill_in(found)))
+    monkeypatch.setattr(sysconfig, "_CONFIG_VARS", None)
+    monkeypatch.setattr(sysconfig, "_CONFIG_VARS_INITIALIZED", False, raising=False)
+    jail._find_interpreter.cache_clear()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: jail._interpreter(), range(4)))
+    assert len(set(map(id, found))) == 1
 
 
 def test_a_machine_without_a_filter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

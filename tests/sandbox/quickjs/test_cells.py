@@ -43,7 +43,7 @@ def test_an_engine_is_what_the_port_asks_for(cells: Cells) -> None:
 def test_an_awaited_call_pauses_the_cell_and_its_answer_ends_it(cells: Cells) -> None:
     """Seed: calls inside code go through the same handling as any other call."""
     run = cells.open("const y: number = await add(1, 'b');\ny + 1")
-    assert run.start() == CellPause((CellCall(number=1, name="add", args=[1, "b"]),))
+    assert run.start() == CellPause((CellCall(number=1, name="add", args=[1, "b"], line=1),))
     end = cells.ended(run.answer(1, value(3)))
     assert (end.result, end.error, end.calls_made) == (4, None, 1)
     assert end.instructions is not None
@@ -74,7 +74,7 @@ def test_one_object_of_the_contracts_names_is_named_arguments(
     """
     pause = cells.open(f"await {call}").start()
     name = call.partition("(")[0]
-    assert pause == CellPause((CellCall(number=1, name=name, args=args, kwargs=kwargs),))
+    assert pause == CellPause((CellCall(number=1, name=name, args=args, kwargs=kwargs, line=1),))
 
 
 def test_a_state_is_what_the_next_cell_starts_from(cells: Cells) -> None:
@@ -237,7 +237,7 @@ def test_a_timer_is_a_call_and_time_passes_with_its_answer(cells: Cells) -> None
     """Seed: a sleep is a durable timer, not a blocked process."""
     code = "const a = Date.now();\nawait new Promise(done => setTimeout(done, 1500));\nDate.now() - a"
     run = cells.open(code, now_ms=1_000)
-    assert run.start() == CellPause((CellCall(number=1, name="sleep", kwargs={"seconds": 1.5}),))
+    assert run.start() == CellPause((CellCall(number=1, name="sleep", kwargs={"seconds": 1.5}, line=2),))
     assert cells.ended(run.answer(1, value(None, at_ms=2_500))).result == 1500
 
 
@@ -304,7 +304,7 @@ def test_a_call_answered_on_the_spot_has_no_number(cells: Cells) -> None:
     now = lambda call: value(call.args[0] * 10) if call.name == "nowOrNever" else None  # noqa: E731
     code = "let sum = 0;\nfor (let n = 0; n < 5; n++) sum += await nowOrNever(n);\nawait add(sum)"
     run = cells.open(code, answer_now=now, limits={"max_external_calls": 1})
-    assert run.start() == CellPause((CellCall(number=1, name="add", args=[100]),))
+    assert run.start() == CellPause((CellCall(number=1, name="add", args=[100], line=3),))
     assert cells.ended(run.answer(1, value(1))).calls_made == 1
     run = cells.open("await Promise.all([nowOrNever(1), add(2), nowOrNever(3)])", answer_now=now)
     assert cells.made(run.start()) == [(1, "add")]

@@ -337,6 +337,7 @@ def resident_mb(pid: int, what: str) -> int:
     return next(int(line.split()[1]) >> 10 for line in text.splitlines() if line.startswith(what))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "code",
     [
@@ -375,6 +376,7 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "code",
     [

@@ -126,7 +126,7 @@ def test_a_polluted_session_is_still_heard(cells: Cells) -> None:
     state = cells.kept(POLLUTION + "const x = 1; 5")
     assert cells.value("({ a: [1, 'two', { b: null }] })", state=state) == {"a": [1, "two", {"b": None}]}
     run = cells.open("const got = await add({ q: [1] }, 'z'); got.n + x", state=state)
-    assert run.start() == CellPause((CellCall(number=1, name="add", args=[{"q": [1]}, "z"]),))
+    assert run.start() == CellPause((CellCall(number=1, name="add", args=[{"q": [1]}, "z"], line=1),))
     end = cells.ended(run.answer(1, CallAnswer(value={"n": 41})))
     assert (end.error, end.result) == (None, 42)
     assert "x" in cells.engine.names(end.state)

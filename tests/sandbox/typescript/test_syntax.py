@@ -138,6 +138,7 @@ DEEP = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DEEP)
 def test_no_code_breaks_the_reader_or_keeps_it_busy(name: str) -> None:

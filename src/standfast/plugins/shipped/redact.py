@@ -72,11 +72,12 @@ class Redact(Plugin):
 
     @hook
     async def after_tool_call(self, ctx: ToolResultHookContext) -> ShortCircuitTool | None:
-        value, error = self._finder.clean(ctx.value), self._error(ctx.error)
+        clean = self._finder.clean
+        value, error, texts = clean(ctx.value), self._error(ctx.error), self._texts(ctx.texts)
         traceback = "" if ctx.record is None else ctx.record.traceback or ""
-        if (value, error, self._finder.clean(traceback)) == (ctx.value, ctx.error, traceback):
+        if (value, error, texts, clean(traceback)) == (ctx.value, ctx.error, ctx.texts, traceback):
             return None
-        return ShortCircuitTool(value=value, error=error)
+        return ShortCircuitTool(value=value, error=error, texts=texts)
 
     @hook
     async def assistant_stream(self, ctx: AssistantStreamHookContext) -> str:
@@ -116,6 +117,7 @@ class Redact(Plugin):
                 error=self._error(message.error),
                 edited_arguments=clean(message.edited_arguments),
                 shown=clean(message.shown),
+                texts=self._texts(message.texts),
             )
         elif isinstance(message, AssistantMessage):
             calls = tuple(
@@ -144,6 +146,9 @@ class Redact(Plugin):
             return None
         clean = self._finder.clean
         return msgspec.structs.replace(error, message=clean(error.message), hint=clean(error.hint))
+
+    def _texts(self, texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(self._finder.clean_text(text) for text in texts)
 
     def _thoughts(self, thoughts: tuple[Reasoning, ...]) -> tuple[Reasoning, ...]:
         """Clean the model's reasoning. Providers sign it, so a part with a secret is not sent back."""

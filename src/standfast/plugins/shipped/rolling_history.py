@@ -110,4 +110,4 @@ def _noted(message: Message) -> Message:
     if message.error is not None:
         error = msgspec.structs.replace(message.error, message=f"[{note}]")
         return msgspec.structs.replace(message, error=error, shown=None)
-    return msgspec.structs.replace(message, value=f"[{note}]", shown=None)
+    return msgspec.structs.replace(message, value=f"[{note}]", shown=None, texts=())

@@ -67,9 +67,10 @@ class ToolOutputBudget(Plugin):
             text = ctx.value
         else:
             text = msgspec.json.format(msgspec.json.encode(ctx.value), indent=2).decode()
+        text = "\n".join([text, *ctx.texts])
         if text.count("\n") < self.max_lines and len(text.encode()) <= self.max_bytes:
             return None
-        is_text = ctx.error is not None or isinstance(ctx.value, str)
+        is_text = ctx.error is not None or bool(ctx.texts) or isinstance(ctx.value, str)
         kind = "text/plain" if is_text else "application/json"
         part = ctx.attachments.keep(text.encode(), media_type=kind, name=f"output of {ctx.tool_name}")
         if part.digest not in self._kept():

@@ -73,11 +73,11 @@ def chars_of(message: Message) -> int:
 
 def result_text(message: ToolMessage) -> str:
     """Return roughly the text that the model reads of a result."""
-    if message.shown is not None:
-        return message.shown
-    if message.error is not None:
+    if message.error is not None and message.shown is None:
         return message.error.message
-    return message.value if isinstance(message.value, str) else msgspec.json.encode(message.value).decode()
+    value = message.value if message.shown is None else message.shown
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return "\n".join([text, *message.texts])
 
 
 def size_of(count: int) -> str:

@@ -39,6 +39,7 @@ from standfast.protocols.code.running_cell import CellCheckFailed, ModelCell
 from standfast.protocols.code.values import ReadOnlyValues, SessionReading, is_followed_by
 from standfast.protocols.standard.cells import kept_report
 from standfast.protocols.standard.model_call import with_inputs_named
+from standfast.tools.context import MAX_TEXT_CHARS, cut_texts
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import ToolCatalog
 
@@ -208,7 +209,7 @@ class CodeExecutor:
             stderr=ended.stderr,
             result=ended.result if ending is None else ending.value,
             error=error,
-            calls=tuple(_made(call, settled, language) for call, settled in ctx.made()),
+            calls=_calls_made(ctx, language),
             notes=(*report.notes, *ended.notes, *rolled_back),
             truncated=ended.truncated,
             finished=ending is not None,
@@ -278,6 +279,18 @@ def _has_one_fence(raw: str) -> bool:
     return raw.count("```") + raw.count("~~~") < 3
 
 
+def _calls_made(ctx: CodeExecutionContext, language: Language) -> tuple[CallMade, ...]:
+    """Return the calls of a cell in short, with as many of their texts as there is room for."""
+    calls, room = list[CallMade](), MAX_TEXT_CHARS
+    for call, settled in ctx.made():
+        made = _made(call, settled, language)
+        if settled is not None and settled.texts:
+            made = msgspec.structs.replace(made, texts=cut_texts(settled.texts, room))
+            room = max(0, room - sum(map(len, made.texts)))
+        calls.append(made)
+    return tuple(calls)
+
+
 def _made(call: ToolCall, settled: ToolSettled | None, language: Language) -> CallMade:
     error = _NO_RESULT if settled is None else settled.error
     status = CallStatus.OK if error is None else CallStatus.ERROR
@@ -292,6 +305,7 @@ def _made(call: ToolCall, settled: ToolSettled | None, language: Language) -> Ca
         arguments=short_arguments(arguments, language=language),
         status=status,
         error=error,
+        line=call.line,
     )
 
 

@@ -130,6 +130,13 @@ def _sections(report: CellReport, code: str) -> list[_Section]:
         found.append(_Section("diagnostics:", diagnostics))
     if report.calls:
         found.append(_Section("calls:", _calls_text(report.calls)))
+    beside = [
+        "\n".join([f"{cut_end(call.name, 60)}({call.arguments}):", *call.texts])
+        for call in report.calls
+        if call.texts
+    ]
+    if beside:
+        found.append(_Section("text beside results:", "\n".join(beside), "texts"))
     if report.notes and (notes := "\n".join(note for note in report.notes if note != NOT_EXECUTED)):
         found.append(_Section("notes:", notes))
     return found

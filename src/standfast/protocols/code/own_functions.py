@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from standfast.model.code import RUN_CODE, Language
 from standfast.model.limits import CapabilityLimits, SessionLimits
 from standfast.plugins.executor_defaults import CatalogFunctions
 from standfast.protocols.code.cell_tool import cell_tool
-from standfast.protocols.tool_docs.tool_guide import discovery
+from standfast.protocols.tool_docs.tool_guide import discovery, owned
 from standfast.tools.context import CompleteAfter, RunContext
 from standfast.tools.decorator import Tool, tool
 from standfast.tools.registered_tool import RegisteredTool
@@ -81,22 +82,31 @@ def own_functions(
     limits: SessionLimits | None = None,
 ) -> dict[str, RegisteredTool]:
     """Return the functions that only code has, by name; *limits* are those of a cell."""
+    policy = owned(OWNER, CellPolicy(limits or SessionLimits()).current_policy)
+    tools = [*_shared_functions(language), *policy, *discovery(catalog, resolve, language, OWNER)]
+    return {one.name: one for one in tools}
+
+
+@functools.cache
+def _shared_functions(language: Language) -> tuple[RegisteredTool, ...]:
+    """Return the functions that are the same in every session."""
+    ends = finish.registered if language is Language.PYTHON else _FINISH_WITH_ANY
+    made: list[Tool[Any, Any]] = [sleep, llm, continue_as]
+    tools = [cell_tool(language), ends, *(one.registered for one in made)]
+    return tuple(msgspec.structs.replace(one, owner=OWNER) for one in tools)
+
+
+class CellPolicy:
+    """What the cells of a session may use."""
+
+    def __init__(self, limits: SessionLimits) -> None:
+        self._limits = limits
 
     @tool(side_effect="none")
-    def current_policy() -> dict[str, Any]:
+    def current_policy(self) -> dict[str, Any]:
         """Show the limits that every cell runs under."""
-        shown = msgspec.to_builtins(limits or SessionLimits())
+        shown = msgspec.to_builtins(self._limits)
         return {"limits": shown, "session_limits": shown}
-
-    ends = finish.registered if language is Language.PYTHON else _FINISH_WITH_ANY
-    made: list[Tool[Any, Any]] = [sleep, llm, continue_as, current_policy]
-    tools = [
-        cell_tool(language),
-        ends,
-        *(one.registered for one in made),
-        *discovery(catalog, resolve, language),
-    ]
-    return {one.name: msgspec.structs.replace(one, owner=OWNER) for one in tools}
 
 
 def _value(text: str, schema: dict[str, Any]) -> Json:

@@ -6,7 +6,7 @@ The protocol finds cells in the text of a reply while it streams, unless the mod
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
@@ -334,11 +334,11 @@ class FencedCellCall(ModelCall):
         executor = self._turn.executor
         return executor.written.reading if isinstance(executor, CodeExecutor) else super().reading
 
-    def shown_messages(self, messages: Sequence[Message]) -> list[Message]:
+    def shown_messages(self, messages: list[Message]) -> list[Message]:
         executor = self._turn.executor
         if not isinstance(executor, CodeExecutor):
             return super().shown_messages(messages)
-        return executor.written.of(list(messages))
+        return executor.written.of(messages)
 
 
 class _CellFilter:

@@ -156,6 +156,8 @@ def _seen(entry: CellEntry, whole: CellReport | None) -> dict[str, Json]:
         "result": report.result,
         "error": None if error is None else {"code": error.code, "message": error.message},
     }
+    if beside := [{"name": call.name, "texts": list(call.texts)} for call in report.calls if call.texts]:
+        seen["texts"] = beside
     if entry.left_out or (entry.whole is not None and whole is None):
         seen["cut"] = True
     return seen

@@ -28,7 +28,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -68,7 +68,7 @@ from standfast.ports.code_engine import (
 )
 from standfast.protocols.standard.cut_report import cut_report
 from standfast.tools.settlement import GUEST_EXCEPTION
-from standfast.tools.threads import BlockingLoop, Started
+from standfast.tools.threads import Started
 
 if TYPE_CHECKING:
     from standfast.plugins.turn_hooks import TurnContext
@@ -93,14 +93,30 @@ def kept_report(
     return cut_report(report, inline_chars), (keep(data),)
 
 
+class HostedCells(Protocol):
+    """The cells of one turn, as its host uses them, on the turn's loop."""
+
+    def resume(self, command: ContinueCell, deliver: Deliver) -> None:
+        """Start a cell, give a running one its next result, or run one again that is unknown here."""
+
+    def settled(self, call_id: int) -> None:
+        """Adopt the variables of a cell whose result is being taken in."""
+
+    async def park(self) -> ToolSettled | None:
+        """Suspend the cell and free its worker. Returns a failed result if the cell ends instead."""
+
+    def stop(self) -> None:
+        """Abandon what runs: the turn is over."""
+
+
 class TurnCells:
-    """The cells of one turn. Used on the turn's loop."""
+    """The cells of an agent's turn, each a task that runs the session's executor. Used on the turn's loop."""
 
     def __init__(self, turn: TurnContext) -> None:
         assert turn.executor is not None
         self._turn = turn
         self._executor = turn.executor
-        self._cells: dict[int, _Cell] = {}
+        self._cells: dict[int, CellContext] = {}
         self._adopt: dict[int, Callable[[], None]] = {}
 
     def resume(self, command: ContinueCell, deliver: Deliver) -> None:
@@ -109,7 +125,7 @@ class TurnCells:
         if (found := self._cells.get(call_id)) is not None:
             found.resume(command)
             return
-        cell = self._cells[call_id] = _Cell(self._turn, command, deliver)
+        cell = self._cells[call_id] = CellContext(self._turn, command, deliver)
         cell.task = Started(self._run(cell), self._turn.hooks.spares).task
 
     def settled(self, call_id: int) -> None:
@@ -124,7 +140,7 @@ class TurnCells:
         for cell in cells.values():
             cell.cancel()
             if error is not None:
-                return msgspec.structs.replace(self._as_input(cell, None, error), gives_up_calls=True)
+                return cell.settled(error=error, gives_up_calls=True)
         return None
 
     def stop(self) -> None:
@@ -133,7 +149,7 @@ class TurnCells:
         for cell in cells.values():
             cell.cancel()
 
-    async def _run(self, cell: _Cell) -> None:
+    async def _run(self, cell: CellContext) -> None:
         ending = None
         try:
             settled, ending = await self._result(cell)
@@ -151,7 +167,7 @@ class TurnCells:
 
         self._turn.hooks.deliver(cell.call_id, deliver)
 
-    async def _result(self, cell: _Cell) -> CellResult:
+    async def _result(self, cell: CellContext) -> CellResult:
         """Execute a cell and let plugins judge its report."""
         hooks, made = self._turn.hooks, None
         try:
@@ -160,8 +176,8 @@ class TurnCells:
                 problem = f"it answered with a {type(response).__name__}, not with ExecResponse"
                 raise PluginFailed(self._turn.session.executor_id, "execute_code", problem)
             if not hooks.judges:  # the result is made while the variables are still being stored
-                settled = self._as_input(cell, None, response.report.error)
-                made = await self._kept(settled, response, response.report)
+                settled = cell.settled(error=response.report.error)
+                made = await self._kept(cell, settled, response, response.report)
             if response.stored is not None and (other := await response.stored()) is not None:
                 response, made = other, None
         except Exception as error:
@@ -173,31 +189,29 @@ class TurnCells:
         if made is not None:
             return made
         report = response.report
-        settled = self._as_input(cell, msgspec.to_builtins(report), report.error)
+        settled = cell.settled(value=msgspec.to_builtins(report), error=report.error)
         if hooks.judges:
             settled = await hooks.judge(settled, cell.name, cell.arguments, is_cell=True)
         try:
             report = msgspec.convert(settled.value, CellReport)
         except msgspec.ValidationError:  # a plugin has replaced the report
             return settled, None
-        return await self._kept(settled, response, report)
+        return await self._kept(cell, settled, response, report)
 
-    def _broken(self, cell: _Cell, error: Exception) -> ToolSettled:
+    def _broken(self, cell: CellContext, error: Exception) -> ToolSettled:
         if not isinstance(error, StandfastError):
             error = PluginFailed(self._turn.session.executor_id, "execute_code", described(error))
-        return self._as_input(cell, None, error.error_object())
+        return cell.settled(error=error.error_object())
 
-    def _as_input(self, cell: _Cell, value: Json, error: ErrorObject | None) -> ToolSettled:
-        now = self._turn.services.clock.now_ms()
-        return ToolSettled(at_ms=now, call_id=cell.call_id, value=value, error=error)
-
-    async def _kept(self, settled: ToolSettled, response: ExecResponse, report: CellReport) -> CellResult:
+    async def _kept(
+        self, cell: CellContext, settled: ToolSettled, response: ExecResponse, report: CellReport
+    ) -> CellResult:
         """Return the result as it is stored, with the text that the model reads and the end of the turn."""
         texts = (report.stdout, report.stderr, report.result)
         if is_light(report if report.calls or report.diagnostics else texts):
-            value, attachments = response.keep(report, self._keep)
+            value, attachments = response.keep(report, cell.keep)
         else:
-            keep = functools.partial(response.keep, report, self._keep)
+            keep = functools.partial(response.keep, report, cell.keep)
             value, attachments = await self._turn.services.threads.run(keep)
         kept = msgspec.structs.replace(
             settled,
@@ -209,12 +223,8 @@ class TurnCells:
         ending = response.ending if settled.error is None else None
         return kept, None if ending is None else ending(report.result)
 
-    def _keep(self, data: bytes) -> AttachmentPart:
-        digest = self._turn.hooks.keep_blob(data)
-        return AttachmentPart(digest=digest, media_type="application/json", size=len(data), name=WHOLE_REPORT)
 
-
-class _Cell:
+class CellContext:
     """The `CodeExecutionContext` of one cell."""
 
     def __init__(self, turn: TurnContext, command: ContinueCell, deliver: Deliver) -> None:
@@ -255,6 +265,15 @@ class _Cell:
 
     def engine(self, name: str) -> CodeEngine:
         return self._turn.services.engines.named(name)
+
+    def settled(self, **result: Any) -> ToolSettled:
+        """Return a result of the cell; *result* are the fields of `ToolSettled`."""
+        return ToolSettled(at_ms=self._turn.services.clock.now_ms(), call_id=self.call_id, **result)
+
+    def keep(self, data: bytes) -> AttachmentPart:
+        """Keep a whole report as an attachment."""
+        digest = self._turn.hooks.keep_blob(data)
+        return AttachmentPart(digest=digest, media_type="application/json", size=len(data), name=WHOLE_REPORT)
 
     def cancel(self) -> None:
         if self.task is not None:
@@ -313,15 +332,16 @@ class _Cell:
 
     def _called(self, call: CellCall) -> CellCalled:
         """Convert a call for the machine, with its arguments by name."""
+        line = call.line
         if call.problem is not None:
-            return CellCalled(name=call.name, error=call.problem)
+            return CellCalled(name=call.name, error=call.problem, line=line)
         if self._turn.machine.code is not None:  # people see the call as the code made it
-            return CellCalled(name=call.name, arguments=call.kwargs, args=tuple(call.args))
+            return CellCalled(name=call.name, arguments=call.kwargs, args=tuple(call.args), line=line)
         try:
             args, named = _by_name(self.functions, call)
         except StandfastError as error:
-            return CellCalled(name=call.name, arguments=call.kwargs, error=error.error_object())
-        return CellCalled(name=call.name, arguments=named, args=tuple(args))
+            return CellCalled(name=call.name, arguments=call.kwargs, error=error.error_object(), line=line)
+        return CellCalled(name=call.name, arguments=named, args=tuple(args), line=line)
 
 
 def _by_name(functions: CodeFunctions, call: CellCall) -> tuple[list[Json], dict[str, Json]]:
@@ -347,7 +367,6 @@ class RunningCell:
     _computing = False
     _given_up = False
     _heard = 0
-    _hearing = False
 
     def __init__(self, ctx: CodeExecutionContext, engine: CodeEngine) -> None:
         self._ctx = ctx
@@ -355,7 +374,6 @@ class RunningCell:
         self._loop = asyncio.get_running_loop()
         self._through: asyncio.Future[CellEnd] = self._loop.create_future()
         self._ended: asyncio.Future[CellEnd] = self._loop.create_future()
-        self._inline = isinstance(self._loop, BlockingLoop)
 
     async def run_request(self, request: CellRequest) -> CellEnd:
         """Run a cell until its code is through. `end` waits until the variables are stored too."""
@@ -462,24 +480,12 @@ class RunningCell:
             step = work()
             if isinstance(step, CellEnd):
                 step = self._whole(step)
-        except KeyboardInterrupt as error:
-            if self._inline:  # of the caller, whose thread this is
-                self._computing = False
-                raise
-            problem = error
         except BaseException as error:
             problem = error
         return functools.partial(self._say, self._came_to, step, problem)
 
     def _say(self, hear: Callable[..., None], *what: Any) -> None:
-        """Call *hear* on the loop: at once if the cell computes on the loop's thread."""
-        if self._inline and not self._hearing and asyncio._get_running_loop() is self._loop:
-            self._hearing = True
-            try:
-                hear(*what)
-            finally:
-                self._hearing = False
-            return
+        """Call *hear* on the loop."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the turn with it
             self._loop.call_soon_threadsafe(hear, *what)
 

@@ -43,6 +43,7 @@ def _cut(report: CellReport, room: int) -> CellReport:
                 name=cut_end(call.name, 80),
                 arguments=cut_end(call.arguments, 160),
                 error=call.error and _cut_problem(call.error, 80),
+                texts=tuple(cut_end(text, room // 2) for text in call.texts[:count]),
             )
             for call in report.calls[:count]
         ),

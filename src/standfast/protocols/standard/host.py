@@ -18,11 +18,13 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
 import msgspec
 
-from standfast.durable.effects import Deliver, EffectReady, EffectSettled, EffectWaits, Kept, Prepared
+from standfast.durable.effects import Deliver, EffectReady, EffectSettled, EffectWaits, Prepared
 from standfast.errors import Code, ErrorObject, InvalidArgument, StandfastError
 from standfast.machine.commands import CallModel, ContinueCell, PrepareCall, RunHooks, RunTool
 from standfast.machine.inputs import (
@@ -46,9 +48,8 @@ from standfast.model.grant import Grant
 from standfast.model.limits import CapabilityLimits
 from standfast.model.message import AssistantMessage, ToolCall
 from standfast.model.outcome import Approved, Denied, Ended, Expired, Wait
-from standfast.ports.session_store import Blob, JournalEntry
 from standfast.protocols.standard.approvals import ask_question, grant_for, request_approval, settle_wait
-from standfast.protocols.standard.cells import TurnCells
+from standfast.protocols.standard.cells import HostedCells, TurnCells
 from standfast.tools.context import (
     AskPerson,
     CompleteAfter,
@@ -93,18 +94,23 @@ _MAX_PLAIN_CHARS: Final = CapabilityLimits().max_request_bytes // 8
 
 
 class StandardHost:
-    """The `EffectHost` of one turn. Used on the turn's loop. *model_call* makes each call of the model."""
+    """The `EffectHost` of one turn. Used on the turn's loop.
+
+    *model_call* makes each call of the model. *cells* run the cells of code, in place of `TurnCells`.
+    """
 
     def __init__(
         self,
         turn: TurnContext,
         model_call: Callable[[TurnContext, int, str, int], ModelCall] | None = None,
+        cells: HostedCells | None = None,
     ) -> None:
         self._turn = turn
-        self._hooks = turn.hooks
+        self._hooks = hooks = turn.hooks
+        self.changed_states, self.take_blobs, self.kept = hooks.changed_states, hooks.take_blobs, hooks.kept
         self._model_call = model_call
-        self._cells = None if turn.executor is None else TurnCells(turn)
-        self._running: list[Execution] = []
+        self._cells = cells or (None if turn.executor is None else TurnCells(turn))
+        self._running: RunningCalls | None = None
         self._judging: set[asyncio.Task[None]] = set()
         self._unresolved: dict[str, StandfastError] = {}
 
@@ -119,9 +125,11 @@ class StandardHost:
         return self._call_of_model(command.number, command.key, command.attempt).run()
 
     def _call_of_model(self, number: int, key: str, attempt: int) -> ModelCall:
-        from standfast.protocols.standard.model_call import ModelCall  # turns of code call no model
+        if self._model_call is None:
+            from standfast.protocols.standard.model_call import ModelCall  # turns of code call no model
 
-        return (self._model_call or ModelCall)(self._turn, number, key, attempt)
+            self._model_call = ModelCall
+        return self._model_call(self._turn, number, key, attempt)
 
     async def check_output(self, text: str) -> OutputCheck:
         output = self._turn.output
@@ -134,18 +142,13 @@ class StandardHost:
         except TimeoutError:
             return OutputCheck(problem=f"it could not be checked within {limit_s:g} s")
 
-    def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
-        return self._hooks.changed_states(given)
-
-    def take_blobs(self) -> tuple[Blob, ...]:
-        return self._hooks.take_blobs()
-
-    def kept(self, *, tolerant: bool) -> Coroutine[Any, Any, Kept]:
-        return self._hooks.kept(tolerant=tolerant)
-
     def settled(self, given: ToolSettled) -> None:
         if self._cells is not None:
             self._cells.settled(given.call_id)
+
+    @property
+    def parks_at_once(self) -> bool:
+        return self._cells is None and not self._hooks.has_unknown_states
 
     async def parking(self) -> ToolSettled | None:
         ended = None if self._cells is None else await self._cells.park()
@@ -162,9 +165,8 @@ class StandardHost:
         self._hooks.drop_held()
         if self._cells is not None:
             self._cells.stop()
-        running, self._running = self._running, []
-        for execution in running:
-            execution.abandon()
+        if self._running is not None:
+            self._running.abandon()
         judging, self._judging = self._judging, set()
         for task in judging:
             task.cancel()
@@ -173,7 +175,7 @@ class StandardHost:
 
     async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
         if command.ruled:
-            if self._is_plain_cell(command):
+            if self._cells is not None and self._is_plain_cell(command):
                 return EffectReady(command, True, None, pure=True)
             return await self._prepare(command, begun)
         await self._resolve(command.call)
@@ -200,7 +202,8 @@ class StandardHost:
         return msgspec.structs.replace(prepared, ruled=ruled)
 
     async def _prepare(self, command: RunTool, begun: bool) -> Prepared:
-        await self._resolve(command.call)
+        if self._unresolved or not self._turn.session.is_static:
+            await self._resolve(command.call)
         try:
             prepared = await self._checked(self._find(command.call), command, begun)
         except StandfastError as error:  # a tool that does not exist, for instance
@@ -208,7 +211,7 @@ class StandardHost:
         return await self._judged(command, prepared) if isinstance(prepared, EffectSettled) else prepared
 
     async def _checked(self, tool: RegisteredTool, command: RunTool, begun: bool) -> Prepared:
-        is_cell = self._is_cell(command.call)
+        is_cell = self._cells is not None and self._is_cell(command.call)
         if is_cell and _is_second_cell(self._turn, command.call):
             error = ErrorObject(
                 code=Code.INVALID_ARGUMENT,
@@ -248,11 +251,14 @@ class StandardHost:
 
     async def _admit(self, tool: RegisteredTool, command: RunTool) -> Admission:
         args, named = _given(tool, command, _arguments(command))
-
-        def admit() -> Admission:
-            session_id, call_id = self._turn.session_id, command.call.call_id
-            return self._turn.dispatcher.admit_tool(tool, args, named, session_id=session_id, call_id=call_id)
-
+        admit = partial(
+            self._turn.dispatcher.admit_tool,
+            tool,
+            args,
+            named,
+            session_id=self._turn.session_id,
+            call_id=command.call.call_id,
+        )
         if tool.runs_code:
             return await self._check_values(tool, admit)
         if isinstance(tool.capability.approval_policy, str) and is_light((args, named)):
@@ -387,9 +393,10 @@ class StandardHost:
         if self._cells is not None and self._is_cell(call):
             self._cells.resume(ContinueCell(call, _executed_with(ready.command), (), (), 0), deliver)
             return
-        execution = Execution(self._turn, ready.call, self._judged_delivery(ready.command, deliver))
-        self._running.append(execution)
-        execution.start()
+        if self._running is None:
+            self._running = RunningCalls()
+        pass_on = partial(self._pass_on, ready.command, deliver)
+        Execution(self._turn, ready.call, self._running, pass_on).start()
 
     def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
         assert self._cells is not None
@@ -403,29 +410,25 @@ class StandardHost:
         await self._hooks.settles(settled.call_id)
         return EffectSettled(settled)
 
-    def _judged_delivery(self, command: RunTool, deliver: Deliver) -> Deliver:
-        """Return a `Deliver` that lets plugins judge a result before *deliver* gets it."""
+    def _pass_on(self, command: RunTool, deliver: Deliver, given: Input | EffectWaits) -> None:
+        """Deliver the outcome of an execution; a result after plugins have judged it."""
         hooks = self._hooks
-
-        async def judge(settled: ToolSettled) -> None:
-            if hooks.judges:
-                settled = await _judge(hooks, command, settled)
-            await hooks.take_states()  # the tool may be a plugin's and have changed its state
-            hooks.deliver(settled.call_id, lambda: deliver(hooks.charged(settled)))
-
-        def put(given: Input | EffectWaits) -> None:
-            if not isinstance(given, ToolSettled):
-                deliver(given)
-                return
+        if isinstance(given, ToolSettled):
             given = hooks.with_attachments(given)
-            if not hooks.judges and not hooks.has_unknown_states:
-                deliver(hooks.charged(given))
+            if hooks.judges or (hooks.has_plugins_away and hooks.has_unknown_states):
+                task = asyncio.get_running_loop().create_task(self._judge_first(command, deliver, given))
+                self._judging.add(task)
+                task.add_done_callback(self._judging.discard)
                 return
-            task = asyncio.get_running_loop().create_task(judge(given))
-            self._judging.add(task)
-            task.add_done_callback(self._judging.discard)
+            given = hooks.charged(given)
+        deliver(given)
 
-        return put
+    async def _judge_first(self, command: RunTool, deliver: Deliver, settled: ToolSettled) -> None:
+        hooks = self._hooks
+        if hooks.judges:
+            settled = await _judge(hooks, command, settled)
+        await hooks.take_states()  # the tool may be a plugin's and have changed its state
+        hooks.deliver(settled.call_id, lambda: deliver(hooks.charged(settled)))
 
 
 async def _judge(hooks: TurnHooks, command: RunTool, settled: ToolSettled) -> ToolSettled:
@@ -433,64 +436,110 @@ async def _judge(hooks: TurnHooks, command: RunTool, settled: ToolSettled) -> To
     return await hooks.judge(settled, call.name, _executed_with(command), parent=call.parent)
 
 
+class RunningCalls:
+    """The calls of a turn that run. One timer gives up those that reach their deadline."""
+
+    def __init__(self) -> None:
+        self.calls: set[Execution] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    def watch(self, execution: Execution) -> None:
+        """Give a call up at its deadline, if it still runs then."""
+        running = execution.running
+        deadline = None if running is None else running.deadline
+        if deadline is None or execution not in self.calls:
+            return  # it waits for a slot, or is over
+        if self._timer is not None:
+            if self._due <= deadline:
+                return
+            self._timer.cancel()
+        self._due = deadline
+        left = max(0.0, deadline - time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(left, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        for execution in tuple(self.calls):
+            if not execution.expire():
+                self.watch(execution)
+
+    def abandon(self) -> None:
+        """Give all calls up; nothing is delivered after this."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        calls, self.calls = self.calls, set()
+        for execution in calls:
+            execution.abandon()
+
+
 class Execution:
     """Executes one call until its handler returns or its timeout expires, and delivers the outcome once."""
 
-    def __init__(self, turn: TurnContext, call: Admitted, deliver: Deliver) -> None:
+    __slots__ = ("_call", "_calls", "_deliver", "_dispatcher", "_loop", "_over", "_turn", "running")
+
+    def __init__(self, turn: TurnContext, call: Admitted, calls: RunningCalls, deliver: Deliver) -> None:
         self._turn = turn
         self._dispatcher = turn.dispatcher
         self._call = call
+        self._calls = calls
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
-        self._running: RunningCall | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self.running: RunningCall | None = None
         self._over = False
 
     def start(self) -> None:
-        self._running = self._dispatcher.start(self._call, self)
+        self._calls.calls.add(self)
+        self.running = self._dispatcher.start(self._call, self)
+        self._calls.watch(self)  # does nothing while the call waits for a slot
 
-    def put(self, message: Arrived | RunningCall, /) -> None:
-        """Take what the dispatcher reports, on any thread."""
-        if isinstance(message, RunningCall):
-            self._on_loop(self._set_timer, message)
+    def put(self, message: Arrived | RunningCall, /) -> Callable[[], object] | None:
+        """Take what the dispatcher reports, on any thread; return what passes it on to the loop."""
+        inputs = self._inputs_of(message) if isinstance(message, Arrived) else None
+        if asyncio._get_running_loop() is not self._loop:
+            return partial(self._call_loop, inputs, copy_context())  # hooks see the context of the handler
+        if self.running is not None:
+            self._take(inputs)
+        elif inputs is not None:  # it could not be started
+            self._loop.call_soon(self._finish, inputs)
+        return None
+
+    def _call_loop(self, inputs: list[Input | EffectWaits] | None, context: Context) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._take, inputs, context=context)
+        except RuntimeError:  # the loop is closed, and the turn with it
+            return
+
+    def _take(self, inputs: list[Input | EffectWaits] | None) -> None:
+        """Deliver the outcome, or note that the handler has begun."""
+        if inputs is None:
+            self._calls.watch(self)
         else:
-            self._on_loop(self._finish, self._inputs_of(message))
+            self._finish(inputs)
 
     def abandon(self) -> None:
         """Give the call up; nothing is delivered after this."""
         self._over = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._running is not None:
-            self._running.abandon()
+        if self.running is not None:
+            self.running.abandon()
 
-    def _on_loop(self, function: Callable[[T], None], given: T) -> None:
-        if asyncio._get_running_loop() is self._loop:
-            function(given)
-            return
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and the turn with it
-            self._loop.call_soon_threadsafe(function, given)
-
-    def _set_timer(self, running: RunningCall) -> None:
-        left = self._dispatcher.seconds_left(running)
-        if left is not None and not self._over:
-            self._timer = self._loop.call_later(left, self._expire, running)
-
-    def _expire(self, running: RunningCall) -> None:
-        if self._dispatcher.seconds_left(running):
-            self._set_timer(running)  # the loop's clock is a little ahead of ours
-            return
-        settled = self._dispatcher.expire(running)
-        if settled is not None:
+    def expire(self) -> bool:
+        """Give the call up if its time is over. Return False if it has some left."""
+        assert self.running is not None
+        if self._dispatcher.seconds_left(self.running):
+            return False  # the loop's clock is a little ahead of ours, or it was another call's timer
+        settled = self._dispatcher.expire(self.running)
+        if settled is not None:  # else its result is being converted
             self._finish([self._settled(settled)])
+        return True
 
     def _finish(self, inputs: list[Input | EffectWaits]) -> None:
         if self._over:
             return
         self._over = True
-        self._running = None  # it refers to this object
-        if self._timer is not None:
-            self._timer.cancel()
+        self.running = None  # it refers to this object
+        self._calls.calls.discard(self)
         for given in inputs:
             self._deliver(given)
 
@@ -504,7 +553,8 @@ class Execution:
             except Exception as error:  # a tool may put anything into its result
                 problem = f"{self._call.tool.name}() gave a broken {type(value).__name__}: {error}"
                 arrived = Arrived(arrived.running, None, InvalidArgument(problem))
-        return [self._settled(self._dispatcher.settle(arrived))]
+        settled = settle_outcome(self._call, arrived.running.started, arrived.value, arrived.error)
+        return [self._settled(settled)]
 
     def _settled(self, settled: SettledCall) -> ToolSettled | CallTimedOut:
         """Return the call's result, or a timeout for the tool's `on_timeout` to decide about."""

@@ -7,7 +7,7 @@ Rule: streamed text is only shown; the whole reply counts. Whatever the provider
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -130,13 +130,14 @@ class ModelCall:
         """What `shown_messages` does, so that readers of the journal can do it again."""
         return "" if self._turn.executor is None else "inputs_named"
 
-    def shown_messages(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages as the model reads them."""
+    def shown_messages(self, messages: list[Message]) -> list[Message]:
+        """Return the messages as the model reads them; perhaps *messages* itself."""
         if self._turn.executor is None:
-            return list(messages)
+            return messages
         return [with_inputs_named(message) for message in messages]
 
     def request(self, prompt: str, messages: list[Message]) -> model_provider.ModelRequest:
+        """Return the request with *messages*, which no one else may change."""
         turn = self._turn
         began, now = turn.preamble, turn.session.artifact().preamble
         tools = began.tools
@@ -144,8 +145,8 @@ class ModelCall:
             known = {one.name for one in tools}
             tools = (*tools, *(one for one in now.found if one.name not in known))
         machine = turn.machine
-        fresh = machine.messages if machine.compaction is None and machine.prepared is None else messages
-        if turn.shows_attachments or has_attachments(fresh):
+        changed = machine.compaction is not None or machine.prepared is not None
+        if turn.shows_attachments or machine.calls.has_attachments or (changed and has_attachments(messages)):
             messages = with_shown_attachments(messages)
         return model_provider.ModelRequest(
             messages=self.shown_messages(messages),
@@ -173,7 +174,8 @@ class ModelCall:
     async def _ask(self) -> model_provider.ReplyEnded:
         """Stream the reply of the model to the messages as plugins have prepared them."""
         turn, machine = self._turn, self._turn.machine
-        await turn.session.prepare()
+        if not turn.session.is_static:
+            await turn.session.prepare()
         before = turn.history if machine.compaction is None else list(machine.compaction.seed)
         messages = before + machine.messages
         if machine.prepared is not None and machine.prepared.view is not None:
@@ -183,7 +185,8 @@ class ModelCall:
         self._request = self._keep(request)
         stream = turn.model.stream(request)
         try:
-            return await turn.hooks.reply(_checked(await self._read(stream)))
+            reply = _checked(await self._read(stream))
+            return await turn.hooks.reply(reply) if turn.hooks.sees_replies else reply
         finally:
             if (close := getattr(stream, "aclose", None)) is not None:
                 await close()
@@ -191,6 +194,9 @@ class ModelCall:
     def _keep(self, request: model_provider.ModelRequest) -> str:
         """Keep what the request has besides the messages, if journals are kept; return the digest of it."""
         turn = self._turn
+        tools, settings, digest = turn.recorded
+        if digest and tools is request.tools and settings is request.settings:
+            return digest
         if not turn.services.keeps_journals:
             return ""
         source = PromptSource(
@@ -202,7 +208,9 @@ class ModelCall:
             self.reading,
         )
         records = turn.session.plugins.host.prompt_records
-        return records.digest_of(source, turn.services.clock.boot_ms(), turn.hooks.keep_blob)
+        digest = records.digest_of(source, turn.services.clock.boot_ms(), turn.hooks.keep_blob)
+        turn.recorded = (request.tools, request.settings, digest)
+        return digest
 
     async def _read(self, stream: AsyncIterator[model_provider.ModelDelta]) -> model_provider.ReplyEnded:
         """Read a reply up to its end, and show its pieces, which plugins may change before."""
@@ -260,13 +268,20 @@ class ModelCall:
 
 
 def with_shown_attachments(messages: list[Message]) -> list[Message]:
-    """Add the attachments that tools show to the model, in a message after the results of each round."""
+    """Add what tools show to the model beside values.
+
+    Texts become part of the result, and attachments a message after the results of each round.
+    """
     shown: list[Message] = []
     pending: list[Part] = []
     for message in messages:
         if pending and not isinstance(message, ToolMessage):
             shown.append(UserMessage(content=tuple(pending)))
             pending = []
+        if isinstance(message, ToolMessage) and message.texts:
+            value = message.value if message.shown is None else message.shown
+            text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            message = msgspec.structs.replace(message, shown="\n".join([text, "", *message.texts]))
         shown.append(message)
         if isinstance(message, ToolMessage) and any(part.shown for part in message.attachments):
             words = f"[attached to the result of {message.name}(), call {message.call_id}]"

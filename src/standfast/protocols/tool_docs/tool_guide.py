@@ -36,7 +36,7 @@ from standfast.model.capability import ToolAvailability
 from standfast.model.code import Language
 from standfast.protocols.tool_docs.stub_writer import StubWriter, TypeScriptWriter
 from standfast.tools.context import RunContext
-from standfast.tools.decorator import Tool, tool
+from standfast.tools.decorator import Tool, ToolMethod, tool
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import CatalogTool, ToolCatalog
 from standfast.tools.stubs import brief_declaration_of, stub_of
@@ -284,18 +284,46 @@ def _singular(word: str) -> str:
 
 
 def discovery(
-    catalog: ToolCatalog, resolve: Resolve, language: Language = Language.PYTHON
+    catalog: ToolCatalog, resolve: Resolve, language: Language = Language.PYTHON, owner: str = OWNER
 ) -> list[RegisteredTool]:
     """Return `search_tools`, `describe_tool` and `list_tools` over one catalog."""
+    made = CatalogTools(catalog, resolve, language)
+    return owned(owner, made.search_tools, made.describe_tool, made.list_tools)
+
+
+def searching(catalog: ToolCatalog, resolve: Resolve) -> RegisteredTool:
+    """Return `search_tools` alone, for models that call what it finds by native calls."""
+    return owned(OWNER, CatalogTools(catalog, resolve, Language.PYTHON).search_tools)[0]
+
+
+def owned(owner: str, *methods: Tool[Any, Any] | ToolMethod[..., Any]) -> list[RegisteredTool]:
+    """Return the tools that are *methods* of an object, for *owner*. Their contracts are its class's."""
+    tools = [method.registered for method in methods]
+    for one in tools:
+        msgspec.structs.force_setattr(one, "owner", owner)  # it was made for this list
+    return tools
+
+
+class CatalogTools:
+    """The tools that find and describe the tools of one catalog."""
+
+    def __init__(self, catalog: ToolCatalog, resolve: Resolve, language: Language) -> None:
+        self._catalog = catalog
+        self._resolve = resolve
+        self._language = language
+
+    @functools.cached_property
+    def _index(self) -> ToolIndex:
+        return ToolIndex(self._catalog.searchable())  # most sessions never search
 
     @tool(side_effect="none")
-    async def describe_tool(ctx: RunContext[Any], name: Annotated[str, _NAME]) -> dict[str, Any]:
+    async def describe_tool(self, ctx: RunContext[Any], name: Annotated[str, _NAME]) -> dict[str, Any]:
         """Describe one tool in full: its signature, description, schemas, side_effect and approval."""
-        found = catalog.find(name)
+        found = self._catalog.find(name)
         if found is None:
             import difflib  # only mistakes need it
 
-            close = difflib.get_close_matches(name[:80], catalog.names, n=3, cutoff=0.6)
+            close = difflib.get_close_matches(name[:80], self._catalog.names, n=3, cutoff=0.6)
             hint = (
                 f"did you mean {' or '.join(close)}?"
                 if close
@@ -303,38 +331,22 @@ def discovery(
             )
             raise UnknownTool(f"there is no tool {name[:80]!r}", hint=hint)
         may_call = name in await _found(ctx, [found])
-        return _description(await asyncio.to_thread(resolve, name), language, may_call)
+        return _description(await asyncio.to_thread(self._resolve, name), self._language, may_call)
 
     @tool(side_effect="none")
-    def list_tools() -> list[dict[str, str]]:
+    def list_tools(self) -> list[dict[str, str]]:
         """List every tool that can be found: its name, and the first line of its description."""
         return [
             {"name": each.name, "description": _first_line(each.manifest.description)}
-            for each in catalog.searchable()
+            for each in self._catalog.searchable()
         ]
-
-    made: list[Tool[Any, Any]] = [_search_tools(catalog, resolve, language), describe_tool, list_tools]
-    return [msgspec.structs.replace(each.registered, owner=OWNER) for each in made]
-
-
-def searching(catalog: ToolCatalog, resolve: Resolve) -> RegisteredTool:
-    """Return `search_tools` alone, for models that call what it finds by native calls."""
-    return msgspec.structs.replace(_search_tools(catalog, resolve, Language.PYTHON).registered, owner=OWNER)
-
-
-def _search_tools(catalog: ToolCatalog, resolve: Resolve, language: Language) -> Tool[Any, Any]:
-    index = functools.cache(lambda: ToolIndex(catalog.searchable()))  # most sessions never search
-
-    def look_up(query: str, limit: int) -> list[tuple[CatalogTool, str]]:
-        hits = index().search(query, min(max(limit, 1), MAX_RESULTS))
-        return [(hit, _signature_line(hit.name, resolve, language)) for hit in hits]
 
     @tool(side_effect="none")
     async def search_tools(
-        ctx: RunContext[Any], query: Annotated[str, _QUERY], limit: Annotated[int, _LIMIT] = 10
+        self, ctx: RunContext[Any], query: Annotated[str, _QUERY], limit: Annotated[int, _LIMIT] = 10
     ) -> list[dict[str, Any]]:
         """Find tools by what they do: name, signature, description and may_call of each, the best first."""
-        hits = await asyncio.to_thread(look_up, query, limit)  # indexing many tools is slow
+        hits = await asyncio.to_thread(self._look_up, query, limit)  # indexing many tools is slow
         found = await _found(ctx, [hit for hit, _ in hits])
         return [
             {
@@ -346,7 +358,9 @@ def _search_tools(catalog: ToolCatalog, resolve: Resolve, language: Language) ->
             for hit, signature in hits
         ]
 
-    return search_tools
+    def _look_up(self, query: str, limit: int) -> list[tuple[CatalogTool, str]]:
+        hits = self._index.search(query, min(max(limit, 1), MAX_RESULTS))
+        return [(hit, _signature_line(hit.name, self._resolve, self._language)) for hit in hits]
 
 
 async def _found(ctx: RunContext[Any], hits: Sequence[CatalogTool]) -> set[str]:

@@ -20,10 +20,13 @@ class _Calls:
 
     def __init__(self) -> None:
         self.calls: dict[int, ToolCall] = {}
+        self.inner: dict[int, list[ToolCall]] = {}
         self.attempts: dict[int, list[CallAttempt]] = {}
         self.results: dict[int, inputs.ToolSettled] = {}
 
     def begin(self, call: ToolCall, at_ms: int) -> None:
+        if call.parent and call.call_id not in self.calls:
+            self.inner.setdefault(call.parent, []).append(call)
         self.calls[call.call_id] = call
         made = self.attempts.setdefault(call.call_id, [])
         made.append(CallAttempt(number=len(made) + 1, began_ms=at_ms))
@@ -55,7 +58,7 @@ class _Calls:
             call=call,
             attempts=tuple(self.attempts.get(call.call_id, ())),
             settled=settled is not None,
-            inner=tuple(self.history(one) for one in self.calls.values() if one.parent == call.call_id),
+            inner=tuple(self.history(one) for one in self.inner.get(call.call_id, ())),
         )
         if settled is None:
             return known

@@ -184,7 +184,10 @@ class SessionDirectory:
                 hint="pass agent=..., or Runtime(agents=[...])",
             )
         prepared = self.prepared(chosen)
-        head = await self._describe(session_id, chosen, metadata=_checked_metadata(metadata))
+        head, is_made = await self._describe(session_id, chosen, metadata=_checked_metadata(metadata))
+        is_new = found is None and is_made
+        if not is_new and not live.busy and (left := await self.store.open_turn(session_id)) is not None:
+            live.left = left.turn_id
         before, live.prepared = live.prepared, prepared
         live.deps = deps if deps is not None else live.deps
         live.queue.retry_now()
@@ -195,10 +198,12 @@ class SessionDirectory:
             if authority != live.setup.authority:
                 live.setup = msgspec.structs.replace(live.setup, authority=authority)
         try:
-            await live.build_plugins(head)
+            await (live.context(head) if is_new else live.build_plugins(head))
         except BaseException:
             live.prepared = before
             raise
+        if is_new:
+            return live  # it has no turn to take up, no input and no monitor
         self.changed.set()
         if await self.store.inputs(session_id):
             live.queue.drain()
@@ -404,31 +409,33 @@ class SessionDirectory:
         charter: SessionCharter | None = None,
         *,
         metadata: dict[str, Json] | None = None,
-    ) -> SessionHead:
-        """Record which agent works on a session; return its head. An unfinished turn's agent stays there."""
+    ) -> tuple[SessionHead, bool]:
+        """Record which agent works on a session; return its head, and whether it is as if made now.
+
+        An unfinished turn's agent stays there.
+        """
         now, host = self.now_ms(), self.description
-        head = await self.store.open_session(
-            SessionHead(
-                session_id=session_id,
-                created_at=now,
-                updated_at=now,
-                agent=agent.name,
-                model=agent.model_id,
-                host=host,
-                charter=charter,
-                metadata=metadata or {},
-            )
+        made = SessionHead(
+            session_id=session_id,
+            created_at=now,
+            updated_at=now,
+            agent=agent.name,
+            model=agent.model_id,
+            host=host,
+            charter=charter,
+            metadata=metadata or {},
         )
+        head = await self.store.open_session(made)
         materialize.require_same_provider(head, materialize.chartered_model(head) or agent.model_id)
         kept = head.metadata if metadata is None else metadata
         if (head.agent, head.model, head.host, head.metadata) == (agent.name, agent.model_id, host, kept):
-            return head
+            return head, head == made
         turn = None if head.agent == agent.name else await self.store.open_turn(session_id)
         if turn is not None and turn.agent not in ("", agent.name):
-            return head
+            return head, False
         await self.note_agent(session_id, agent, metadata=metadata)
         changes = {"agent": agent.name, "model": agent.model_id, "host": host, "metadata": kept}
-        return msgspec.structs.replace(head, **changes)
+        return msgspec.structs.replace(head, **changes), False
 
     async def note_agent(
         self, session_id: str, agent: AnyAgent, *, metadata: dict[str, Json] | None = None
@@ -438,10 +445,8 @@ class SessionDirectory:
             session_id, agent=agent.name, model=agent.model_id, host=dict(self.description), metadata=metadata
         )
 
-    def used(self, live: LiveSession, parked: bool) -> None:
+    def used(self, live: LiveSession) -> None:
         """Keep the sessions used last as they are, and evict the others."""
-        if parked:
-            self.changed.set()  # what the turn waits for may have come while it was parked
         self.cached[live.session_id] = live
         self.cached.move_to_end(live.session_id)
         size = len(live.frame.messages)

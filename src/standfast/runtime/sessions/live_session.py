@@ -15,7 +15,7 @@ from standfast.graph.history import has_attachments, messages_of
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.events import Event, TurnBlocked
 from standfast.model.message import Message
-from standfast.model.outcome import Finished, FrameSwitched
+from standfast.model.outcome import Finished, FrameSwitched, Waiting
 from standfast.model.session import Blocked, SessionHead, TurnRecord, TurnSummary
 from standfast.plugins.running import BuildStep
 from standfast.plugins.runtime_services import RuntimeServices
@@ -202,7 +202,7 @@ class FrameCache:
             self.drop()
         elif self.leaf == base.leaf:
             self.messages.extend(machine.messages)
-            self.has_attachments = self.has_attachments or has_attachments(machine.messages)
+            self.has_attachments = self.has_attachments or machine.calls.has_attachments
             self.leaf = head.leaf
 
     def drop(self) -> None:
@@ -227,11 +227,12 @@ class SessionOwner(Protocol):
 
     slots: TurnSlots
     relay: EventRelay
+    changed: asyncio.Event
 
     def runner_of(self, live: LiveSession) -> RunsTurns:
         """Return what runs the session's turns; raise if the runtime is closed or the agent unknown here."""
 
-    def used(self, live: LiveSession, parked: bool) -> None:
+    def used(self, live: LiveSession) -> None:
         """Note that a turn of the session has ended, or waits."""
 
 
@@ -241,7 +242,7 @@ class LiveSession:
     __slots__ = (
         "__weakref__", "_changes", "_context", "_deps", "_directory", "_feed", "_last_seq", "_lock",
         "_making", "_queue", "_running", "_services", "_turns", "deps", "driver", "frame", "held", "in_turn",
-        "inherited", "is_below", "prepared", "session_id", "setup", "stood",
+        "inherited", "is_below", "left", "prepared", "session_id", "setup", "stood",
     )  # fmt: skip
 
     def __init__(
@@ -256,6 +257,8 @@ class LiveSession:
         self.is_below = False
         """Whether a turn of another session may wait for this one's."""
         self.driver: TurnDriver | None = None
+        self.left: str | None = None
+        """The turn that was unfinished when the session was opened here. Recovery may have ended it since."""
         self.setup: SessionSetup = AS_GIVEN
         self.frame = FrameCache(services.store)
         self.held = 0
@@ -355,15 +358,25 @@ class LiveSession:
         finally:
             self._running.discard(task)
 
-    def turn_over(self, parked: bool, summary: TurnSummary, *, follows: bool) -> None:
+    def turn_over(self, turn_id: str, summary: TurnSummary, *, follows: bool) -> None:
         """Clean up after a turn that has ended or waits. *follows*: it has queued turns of its own."""
-        if not parked:
+        if isinstance(summary.outcome, Waiting):
+            task = asyncio.get_running_loop().create_task(self._look_again(turn_id), context=detached())
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        else:
             if not follows:
                 self._deps = None
             stuck = self._queue is not None and self._queue.stuck
             if stuck or not isinstance(summary.outcome, Finished):
                 self.queue.drain()
-        self._directory.used(self, parked)
+        self._directory.used(self)
+
+    async def _look_again(self, turn_id: str) -> None:
+        """Have a turn resumed if what it waits for has come while it was being parked."""
+        with contextlib.suppress(errors.StoreError):  # the next round of recovery may succeed
+            if await self._services.leases.can_continue(turn_id):
+                self._directory.changed.set()
 
     def keep_deps(self, turn_id: str, deps: Any) -> None:
         """Keep the deps that a turn's caller passed: while it waits, and for the turns that it queues."""
@@ -426,7 +439,7 @@ class LiveSession:
         prepared = self.require_agent()
         self.setup = msgspec.structs.replace(self.setup.under(head.charter), authority=forked.authority)
         self._context = await materialize(self._services, prepared, self.setup, head, forked=forked)
-        self._directory.used(self, False)  # or it would be held for as long as no turn of it has run
+        self._directory.used(self)  # or it would be held for as long as no turn of it has run
 
     @property
     def changes(self) -> asyncio.Lock:
@@ -516,13 +529,17 @@ class LiveSession:
     def feed(self) -> LiveFeed:
         if self._feed is None:
             self._feed = LiveFeed(self._services.clock.monotonic, self._last_seq)
-            self._directory.relay.feed_made(self.session_id, self._feed)
+            if (relay := self._directory.relay).wanted:
+                relay.feed_made(self.session_id, self._feed)
         return self._feed
 
     def show(self, turn: Turn[Any], event: Event) -> None:
         """Publish an event to the session's observers and to the readers of the turn."""
-        self.publish(event)
-        turn.publish(event)
+        (self._feed or self.feed).publish(event)
+        for watch in self._services.watchers:
+            watch(self.session_id, event)
+        for subscription in turn.subscriptions:
+            subscription.receive(event)
 
     def publish(self, event: Event) -> None:
         """Publish an event to the observers of this session and to those of all sessions."""

@@ -145,7 +145,8 @@ class EventRelay:
         self._store = store
         self._clock = clock
         self._watched: dict[str, WatchedSession] = {}
-        self._wanted: dict[str, float] = {}
+        self.wanted: dict[str, float] = {}
+        """The sessions that other processes watch, and until when they do."""
         self._announcers: dict[str, _Announcer] = {}
         self._feeds: Callable[[str], LiveFeed | None] = lambda session_id: None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -202,7 +203,7 @@ class EventRelay:
 
     def feed_made(self, session_id: str, feed: LiveFeed) -> None:
         """Announce the events of a session whose feed begins, if another process watches it."""
-        if self._wanted.get(session_id, 0.0) > self._clock():
+        if self.wanted.get(session_id, 0.0) > self._clock():
             self._attach(session_id, feed)
 
     def announce(self, kind: str, body: object) -> None:
@@ -241,19 +242,19 @@ class EventRelay:
                         self._ask(session_id, whole=False)
                 return
             if kind == _LIVE:
-                batch = _batch.decode(body)
+                batch = msgspec.json.decode(body, type=Batch)  # a decoder would be made by every process
                 if batch.epoch != self.epoch and batch.session_id in self._watched:
                     self._watched[batch.session_id].accept(batch)
                 return
             session_id, watcher, whole = msgspec.json.decode(body, type=tuple[str, str, bool])
             if watcher != self.epoch:
-                self._wanted[session_id] = self._clock() + _LASTS_S
+                self.wanted[session_id] = self._clock() + _LASTS_S
                 feed = self._feeds(session_id)
                 if feed is not None:
                     self._attach(session_id, feed, whole=whole)
 
     def _attach(self, session_id: str, feed: LiveFeed, *, whole: bool = True) -> None:
-        until_s = self._wanted[session_id]
+        until_s = self.wanted[session_id]
         found = self._announcers.get(session_id)
         if found is None or not feed.has(found):
             whole = True
@@ -272,10 +273,7 @@ class EventRelay:
             return
         feed.leave(found)
         del self._announcers[session_id]
-        self._wanted.pop(session_id, None)
-
-
-_batch: Final = msgspec.json.Decoder(Batch)
+        self.wanted.pop(session_id, None)
 
 
 def _batches(session_id: str, epoch: str, numbered: list[tuple[int, Event]]) -> list[Batch]:

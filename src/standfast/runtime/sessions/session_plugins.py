@@ -95,7 +95,7 @@ class _SessionChanges:
             yield context
             if live.driver is not None:
                 return
-            kept = await context.kept(False)
+            kept = await context.kept(tolerant=False)
             if kept.state is None:
                 return
             try:

@@ -18,15 +18,26 @@ _decode_tools: Final = msgspec.json.Decoder(ToolState).decode
 
 
 async def read_state(store: SessionStore, head: SessionHead) -> plugin_state.SessionState:
-    if head.state is None:
-        return _EMPTY
-    body = await store.state(head.state)
-    if body is None:
+    """Return the state that *head* names."""
+    found = await read_named_state(store, head.session_id, head.state)
+    if found is None:
         raise RecordCorrupt(f"state {head.state} of session {head.session_id} (it is gone)")
+    return found
+
+
+async def read_named_state(
+    store: SessionStore, session_id: str, name: str | None
+) -> plugin_state.SessionState | None:
+    """Return the state *name* of a session, an empty one without a name; None if it was pruned."""
+    if name is None:
+        return _EMPTY
+    body = await store.state(name)
+    if body is None:
+        return None
     try:
         return plugin_state.decode_state(body)
     except msgspec.DecodeError as error:
-        raise RecordCorrupt(f"state {head.state} of session {head.session_id} ({error})") from None
+        raise RecordCorrupt(f"state {name} of session {session_id} ({error})") from None
 
 
 class JournaledStates(msgspec.Struct):

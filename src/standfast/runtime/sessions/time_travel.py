@@ -151,13 +151,15 @@ async def fork_in_turn(
     Its turn is unfinished: a process that knows the agent resumes it. Errors: those of `find_journal`,
     `SessionExists`, `InvalidArgument` if there is no such input or it cannot be edited so.
     """
-    turn, head = await find_journal(store, session_id, turn_id), await store.head(session_id)
+    head = await store.head(session_id)
     if head is None:
         raise SessionNotFound(session_id)
     if head.code is not None:
         raise InvalidArgument(
-            f"session {session_id!r} runs code and has no model", hint="fork it as it is, without `input`"
+            f"session {session_id!r} runs code and has no model",
+            hint="leave `input` out, and fork after a run",
         )
+    turn = await find_journal(store, session_id, turn_id)
     base = head.leaf
     if turn.record.ended_at is not None:
         path = await store.path(node_id(turn_id, 0))

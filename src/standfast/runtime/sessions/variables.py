@@ -1,30 +1,54 @@
 """The variables of a session's code, described by its engine: as they are now, or around one cell.
 
-The journal has the state after each cell, and what it replaced. The state before the first cell of a turn is
-the last one that an earlier turn journaled.
+The journal has the state after each cell but the last, and what it replaced; of a runtime that keeps no
+journals of ended turns, only the newest state. The store has the states before and after a turn.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from standfast.durable.journal import journaled_inputs
-from standfast.errors import InvalidArgument, SessionNotFound
+from standfast.errors import InternalError, InvalidArgument, SessionNotFound, TurnNotFound
 from standfast.machine.commands import RunTool
 from standfast.machine.inputs import ToolSettled
 from standfast.machine.turn_machine import TurnMachine
-from standfast.model.code import CellVariables, Variable
+from standfast.model.code import RUN_CODE, CellVariables, Variable
 from standfast.model.plugin_state import PluginSnapshotEntry
-from standfast.model.session import SessionHead, node_id
+from standfast.model.session import SessionHead
 from standfast.plugins.plugin_states import STATE, read_execution
 from standfast.plugins.runtime_services import RuntimeServices
 from standfast.ports.session_store import JournaledTurn, SessionStore
 from standfast.protocols.code.memory import read_memory
-from standfast.runtime.sessions.stored_states import fetch_blobs, journaled_states, read_state
-from standfast.runtime.sessions.time_travel import states_after
+from standfast.runtime.sessions.stored_states import (
+    fetch_blobs,
+    journaled_states,
+    read_named_state,
+    read_state,
+)
+from standfast.runtime.sessions.time_travel import find_journal, states_after
 
-MAX_TURNS: Final = 50
-"""How many earlier turns are searched for the state before a turn."""
+_GONE: Final = "gone"
+"""In place of a state that was pruned."""
+_OPEN: Final = "open"
+"""In place of the state after a turn that has not ended."""
+
+Execution = PluginSnapshotEntry | Literal["gone", "open"] | None
+"""A stored state of code, or why there is none; None for code that has no variables."""
+
+
+class _TurnStates(NamedTuple):
+    before: Execution
+    after: Execution
+
+
+class _CellPlaces(NamedTuple):
+    """How many inputs the journal had when a cell began, and when it had ended; whether it is at an end."""
+
+    begun: int | None
+    ended: int | None
+    is_first: bool
+    is_last: bool
 
 
 async def stored_variables_view(services: RuntimeServices, head: SessionHead) -> tuple[Variable, ...]:
@@ -34,72 +58,81 @@ async def stored_variables_view(services: RuntimeServices, head: SessionHead) ->
     turn = await store.open_turn_journal(head.session_id)
     if turn is not None:
         entry = journaled_states(head, turn.journal).execution or entry
-    return await _described(services, entry)
+    return await _described(services, entry) or ()
 
 
-async def cell_variables_view(services: RuntimeServices, turn: JournaledTurn, call_id: int) -> CellVariables:
+async def cell_variables_view(
+    services: RuntimeServices, session_id: str, turn_id: str, call_id: int
+) -> CellVariables:
     """Return the variables before and after the cell *call_id* of a turn; None where they are not kept."""
-    begun, ended = _places(turn, call_id)
-    if begun is None:
-        raise InvalidArgument(f"turn {turn.record.turn_id} has no cell {call_id}")
-    head = await services.store.head(turn.record.session_id)
+    store = services.store
+    head = await store.head(session_id)
     if head is None:
-        raise SessionNotFound(turn.record.session_id)
-    before = _execution(head, turn, begun)
-    kept = True
-    if before is None:
-        before, kept = await _earlier(services.store, head, turn)
-    after = None if ended is None else _execution(head, turn, ended) or before
-    return CellVariables(
-        before=await _described(services, before) if kept else None,
-        after=None if ended is None else await _described(services, after),
-    )
+        raise SessionNotFound(session_id)
+    states = await _turn_states(store, head, turn_id)
+    if head.code is not None and call_id == 1:  # the run is its only cell
+        after = None if states.after is _OPEN else await _described(services, states.after)
+        return CellVariables(before=await _described(services, states.before), after=after)
+    turn = await find_journal(store, session_id, turn_id)
+    cell = _places(turn, call_id)
+    if cell.begun is None:
+        raise InvalidArgument(f"turn {turn_id} has no cell {call_id}")
+    before = states.before
+    if not cell.is_first:
+        before = _execution(head, turn, cell.begun) or before
+    if cell.ended is None:
+        return CellVariables(before=await _described(services, before), after=None)
+    left = _execution(head, turn, cell.ended) or before
+    if cell.is_last and states.after is not _OPEN:
+        left = states.after
+    return CellVariables(before=await _described(services, before), after=await _described(services, left))
 
 
-def _places(turn: JournaledTurn, call_id: int) -> tuple[int | None, int | None]:
-    """Return how many inputs the journal had when a cell began, and when it had ended."""
+async def _turn_states(store: SessionStore, head: SessionHead, turn_id: str) -> _TurnStates:
+    """Return the states of a session's code before and after a turn."""
+    record = await store.turn(turn_id)
+    if record is None or record.session_id != head.session_id:
+        raise TurnNotFound(turn_id)
+    if record.ended_at is None:
+        return _TurnStates((await read_state(store, head)).execution, _OPEN)
+    around = await store.turn_states(turn_id)
+    if around is None:
+        return _TurnStates(_GONE, _GONE)
+    found = [await read_named_state(store, head.session_id, name) for name in (around.before, around.after)]
+    return _TurnStates(*(_GONE if one is None else one.execution for one in found))
+
+
+def _places(turn: JournaledTurn, call_id: int) -> _CellPlaces:
+    """Find where a cell began and ended."""
     machine = TurnMachine()
-    begun = ended = None
+    begun = ended = first = last = None
     for place, given in enumerate(journaled_inputs(turn.record.turn_id, turn.input, turn.journal)):
         if isinstance(given, ToolSettled) and given.call_id == call_id:
             ended = place
         for command in machine.feed(given):
-            if isinstance(command, RunTool) and command.call.call_id == call_id and begun is None:
-                begun = place
-    return begun, ended
+            if isinstance(command, RunTool) and command.call.name == RUN_CODE and not command.call.parent:
+                last = command.call.call_id
+                first = first or last
+                if last == call_id and begun is None:
+                    begun = place
+    return _CellPlaces(begun, ended, first == call_id, last == call_id)
 
 
-def _execution(head: SessionHead, turn: JournaledTurn, count: int) -> PluginSnapshotEntry | None:
-    return journaled_states(head, states_after(turn.journal, count)).execution
+def _execution(head: SessionHead, turn: JournaledTurn, count: int) -> Execution:
+    """Return the state of code after *count* inputs of a turn; None if the turn had not changed it."""
+    known = [one for one in turn.journal if one.kind == "input" or one.key.partition("@")[0] == "execution"]
+    try:
+        return journaled_states(head, states_after(known, count)).execution
+    except InternalError:  # a later state has replaced it
+        return _GONE
 
 
-async def _earlier(
-    store: SessionStore, head: SessionHead, turn: JournaledTurn
-) -> tuple[PluginSnapshotEntry | None, bool]:
-    """Return the state that earlier turns left, and whether it is known."""
-    leaf = head.leaf
-    if turn.record.ended_at is not None:
-        path = await store.path(node_id(turn.record.turn_id, 0))
-        leaf = path[-1].parent if path else None
-    if leaf is None:
-        return None, True
-    for segment in reversed((await store.path(leaf))[-MAX_TURNS:]):
-        journal = await store.turn_journal(segment.segment_id)
-        if journal is None:
-            if await store.turn(segment.segment_id) is None:
-                continue  # nodes that were appended outside of turns
-            return None, False
-        found = journaled_states(head, journal.journal).execution
-        if found is not None:
-            return found, True
-        if segment.parent is None:
-            return None, True
-    return None, False
-
-
-async def _described(services: RuntimeServices, entry: PluginSnapshotEntry | None) -> tuple[Variable, ...]:
+async def _described(services: RuntimeServices, entry: Execution) -> tuple[Variable, ...] | None:
+    """Return the variables of a stored state of code; None if the state is not kept."""
     if entry is None:
         return ()
+    if not isinstance(entry, PluginSnapshotEntry):
+        return None
     from standfast.sandbox.inspection import inspect_state  # only sessions with code need it
 
     memory = read_memory(read_execution(entry, await fetch_blobs(services.store, [entry], only=STATE)))

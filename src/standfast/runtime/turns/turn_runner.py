@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 
-from standfast.durable.driver import Committed, Driven, Parked, TurnDriver
+from standfast.durable.driver import Committed, Driven, TurnDriver
 from standfast.durable.journal import Backoff, Replayed, replay
 from standfast.errors import (
     Code,
@@ -274,7 +274,8 @@ class TurnRunner:
             )
             layer = await with_instructions(request.prompt, self._agent.instructions, ctx, self._services)
             request = msgspec.structs.replace(request, prompt=layer)
-        await context.prepare()  # a catalog that cannot be made fails before there is a turn
+        if not context.is_static:
+            await context.prepare()  # a catalog that cannot be made fails before there is a turn
         new, started = self._new_turn(turn.turn_id, request, context)
         # A queued input is tried again when its session is free: waiting for that would hold a slot.
         patience_ms = 0 if request.consumes else self._services.settings.busy_timeout_ms
@@ -447,7 +448,8 @@ class TurnRunner:
             )
             self._spans = TurnSpans(self._services.tracer, about, machine)
             show, beside = self._spans.showing(show), TracedModel(model, self._spans)
-        await context.prepare()
+        if not context.is_static:
+            await context.prepare()
         self._context = turn_context = TurnContext(
             services=self._services,
             session=context,
@@ -543,7 +545,7 @@ class TurnRunner:
         live.show(turn, event)
         made_inputs = isinstance(driven, Committed) and bool(machine.next_messages())
         follows = made_inputs or isinstance(summary.outcome, FrameSwitched)
-        live.turn_over(isinstance(driven, Parked), summary, follows=follows)
+        live.turn_over(turn.turn_id, summary, follows=follows)
         if made_inputs:
             live.queue.drain()
         return await self._result(turn, summary, tuple(machine.messages))

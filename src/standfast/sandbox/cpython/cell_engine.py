@@ -309,6 +309,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
             digest=hashlib.blake2b(text, digest_size=16).digest(),
             argument_bytes=size if values else 0,
             argument_values=values,
+            line=called.line,
         )
 
     def _send_value(self, name: str) -> None:

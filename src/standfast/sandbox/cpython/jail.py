@@ -28,6 +28,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -76,6 +77,8 @@ _OTHERS_PACKAGES: Final = ("site-packages", "dist-packages")
 _LIBRARY_DIRS: Final = ("/lib64", "/usr/lib64", "/lib/{arch}", "/usr/lib/{arch}")
 _LIBRARY_FILES: Final = ("/lib/ld-linux-aarch64.so.1", "/etc/ld.so.cache")
 _DATA: Final = ("/usr/share/zoneinfo",)
+_looking: Final = threading.Lock()
+"""`sysconfig` is not safe for threads: a second one reads its variables while the first one fills them in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +301,14 @@ class Interpreter:
         yield from (entry.path for entry in os.scandir(self.library) if entry.path not in hidden)
 
 
-@functools.lru_cache(maxsize=1)
 def _interpreter() -> Interpreter:
     """Return the interpreter and the libraries of the system that it may need."""
+    with _looking:
+        return _find_interpreter()
+
+
+@functools.lru_cache(maxsize=1)
+def _find_interpreter() -> Interpreter:
     base = getattr(sys, "_base_executable", None) or sys.executable
     library = sysconfig.get_path("stdlib", vars={"base": sys.base_prefix, "installed_base": sys.base_prefix})
     arch = sysconfig.get_config_var("MULTIARCH") or f"{os.uname().machine}-linux-gnu"

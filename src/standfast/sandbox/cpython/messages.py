@@ -34,6 +34,7 @@ _MAX_DEPTH: Final = 200
 _SEQUENCES: Final = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
 _Text = Annotated[str, msgspec.Meta(max_length=100_000)]
 _Name = Annotated[str, msgspec.Meta(max_length=1_000)]
+_Line = Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]
 Decoded = TypeVar("Decoded")
 _NULL: Final = msgspec.Raw(b"null")
 
@@ -69,7 +70,7 @@ class GuestPrinted(msgspec.Struct, frozen=True, tag="out", tag_field="t"):
 
 
 class GuestCalled(msgspec.Struct, frozen=True, tag="call", tag_field="t"):
-    """A call. Unless it is for `later`, the code waits for its answer."""
+    """A call. Unless it is for `later`, the code waits for its answer. `line` is 0 for other code."""
 
     id: int
     name: _Name
@@ -78,6 +79,7 @@ class GuestCalled(msgspec.Struct, frozen=True, tag="call", tag_field="t"):
     kwargs: msgspec.Raw = msgspec.Raw(b"{}")
     problem: _Text | None = None
     too_large: bool = False
+    line: _Line | None = None
 
 
 class GuestBlocked(msgspec.Struct, frozen=True, tag="blocked", tag_field="t"):

@@ -56,9 +56,6 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 Stored = TypeVar("Stored", CPythonState, CPythonDump)
-_states: Final = msgspec.msgpack.Decoder(CPythonState)
-_dumps: Final = msgspec.msgpack.Decoder(CPythonDump)
-_headers: Final = msgspec.msgpack.Decoder(_Header)
 
 
 def encode_state(state: CPythonState) -> bytes:
@@ -67,7 +64,7 @@ def encode_state(state: CPythonState) -> bytes:
 
 def decode_state(data: bytes) -> CPythonState | None:
     """Decode a state, None if *data* is empty; raise `SnapshotRefused` if another engine wrote it."""
-    return _read(_states, data, "session's state") if data else None
+    return _read(CPythonState, data, "session's state") if data else None
 
 
 def encode_dump(dump: CPythonDump) -> bytes:
@@ -75,7 +72,7 @@ def encode_dump(dump: CPythonDump) -> bytes:
 
 
 def decode_dump(data: bytes) -> CPythonDump:
-    return _read(_dumps, data, "suspended cell")
+    return _read(CPythonDump, data, "suspended cell")
 
 
 def read_cell(data: bytes) -> PausedCell:
@@ -85,10 +82,10 @@ def read_cell(data: bytes) -> PausedCell:
     return msgspec.structs.replace(cell, calls=dict.fromkeys(waiting, 0))
 
 
-def _read(decoder: msgspec.msgpack.Decoder[Stored], data: bytes, what: str) -> Stored:
-    header = decoded(_headers, data, what)
+def _read(kind: type[Stored], data: bytes, what: str) -> Stored:
+    header = decoded(_Header, data, what)
     if (header.engine, header.version, header.format) == (ENGINE, VERSION, FORMAT):
-        return decoded(decoder, data, what)
+        return decoded(kind, data, what)
     raise SnapshotRefused(
         Code.SNAPSHOT_VERSION_MISMATCH,
         f"the {what} was stored by {header.engine} {header.version} (format {header.format}), "

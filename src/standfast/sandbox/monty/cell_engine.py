@@ -9,7 +9,7 @@ Rule: inputs, and names that were loaded, are unbound when the cell ends, so the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec
 
 import msgspec
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from standfast.sandbox.monty.validate import Checkers
 
 P = ParamSpec("P")
-T = TypeVar("T")
 _CHECK_MS: Final = 10_000
 _SMALL_CHARS: Final = 1_000
 """A text up to this size may stay in the session until the next cell; larger values are dropped at once."""
@@ -165,7 +164,7 @@ class MontyStepper(SlotStepper[MontyWorker]):
                 raise CellStopped from None
             outcome = describe_failure(error, self._run, self._limits)
         if isinstance(outcome, CodeFinished):
-            return self._completed(self._ended, outcome, None)
+            return self._ended(outcome, None)
         if not isinstance(outcome, MontyFailure):
             return outcome
         if outcome.hard:
@@ -174,7 +173,7 @@ class MontyStepper(SlotStepper[MontyWorker]):
             if self._slot.worker is not None:
                 self._slot.worker.version = None  # it was fed, and may have counted the source
             return StepEnded(error=outcome.error, refused=True)
-        return self._completed(self._ended, None, outcome.error)
+        return self._ended(None, outcome.error)
 
     def _begin(self) -> RunStep:
         """Begin; if the worker has died while it was idle, begin with another one."""
@@ -247,17 +246,20 @@ class MontyStepper(SlotStepper[MontyWorker]):
 
     def release(self, *, warm: bool) -> None:
         self._run.standing = None
-        super().release(warm=warm)
+        self._slot.release(warm=warm)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
     def _ended(self, finished: CodeFinished | None, error: ErrorObject | None) -> StepEnded:
         """Find the result of code that has *finished*, or failed with *error*."""
         run, program = self._run, self._run.program
-        raw = run.value(finished)
         value: Json = None
-        if finished is not None:
-            value, error = run.as_json(raw)
+        try:
+            raw = run.value(finished)
+            if finished is not None:
+                value, error = run.as_json(raw)
+        except Exception as problem:
+            raise self._undone(problem) from problem
         small = (
             raw is None
             or isinstance(raw, (int, float))
@@ -276,7 +278,10 @@ class MontyStepper(SlotStepper[MontyWorker]):
         return StepEnded(last_call=LastCall(CellCall(number=0, name=name, problem=error), span))
 
     def keep(self) -> bytes | None:
-        return self._completed(self._state)
+        try:
+            return self._state()
+        except Exception as problem:
+            raise self._undone(problem) from problem
 
     def _state(self) -> bytes | None:
         """Return the session's state, None if it did not change; raise if it could not be loaded again."""
@@ -301,39 +306,34 @@ class MontyStepper(SlotStepper[MontyWorker]):
         sites = dict(before.sites) if before else {}
         if program.defines_functions and program.awaited:
             sites[run.filename] = sorted(program.awaited)
-        data = encode_state(
-            EngineState(
-                dump=dump,
-                limits=self._limits,
-                names=sorted((run.names | program.bound) - (set(run.borrowed) - set(run.kept))),
-                sites=sites,
-                result_later=bool(before and before.result_later) or program.rebinds_result_later,
-                feeds=feeds,
-                has_classes=had_classes or program.defines_classes,
-                plain_keys=run.plain_keys,
-                next_input=next_input,
-            )
+        state = EngineState(
+            dump=dump,
+            limits=self._limits,
+            names=sorted((run.names | program.bound) - (set(run.borrowed) - set(run.kept))),
+            sites=sites,
+            result_later=bool(before and before.result_later) or program.rebinds_result_later,
+            feeds=feeds,
+            has_classes=had_classes or program.defines_classes,
+            plain_keys=run.plain_keys,
+            next_input=next_input,
         )
+        data = encode_state(state)
+        decode_state.remember(data, state)
         worker.version = None if compacted else data
         worker.unsaved_feeds = 0
         return data
 
-    def _completed(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do what is left after the code has run; a failure of the engine undoes the cell."""
-        try:
-            return job(*args, **kwargs)
-        except Exception as error:
-            message = f"the cell could not be completed: {error}"
-            code, hint = Code.INTERRUPTED, None
-            if isinstance(error, engine.MontyError):
-                message = f"the process that ran the code died: {error}"
-                if "memory limit" in str(error):
-                    code, limit = Code.MEMORY_EXCEEDED, f"{self._limits.memory_mb} MB"
-                    message = f"what the run left in the session cannot be stored and loaded within {limit}"
-                    hint = (
-                        "that takes up to four times the memory of the values; keep less or raise memory_mb"
-                    )
-            raise CellFailed(ErrorObject(code=code, message=message, hint=hint)) from error
+    def _undone(self, error: Exception) -> CellFailed:
+        """Return how a cell ends whose code has run and whose value or state could not be taken over."""
+        message = f"the cell could not be completed: {error}"
+        code, hint = Code.INTERRUPTED, None
+        if isinstance(error, engine.MontyError):
+            message = f"the process that ran the code died: {error}"
+            if "memory limit" in str(error):
+                code, limit = Code.MEMORY_EXCEEDED, f"{self._limits.memory_mb} MB"
+                message = f"what the run left in the session cannot be stored and loaded within {limit}"
+                hint = "that takes up to four times the memory of the values; keep less or raise memory_mb"
+        return CellFailed(ErrorObject(code=code, message=message, hint=hint))
 
 
 def _covers(known: Diagnostic, other: Diagnostic) -> bool:

@@ -18,6 +18,7 @@ import functools
 import hashlib
 import re
 import time
+from bisect import bisect_left
 from collections.abc import Container
 from datetime import UTC, datetime
 from typing import Any, Final, get_args
@@ -33,6 +34,7 @@ from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.dump import stand_ins
 from standfast.sandbox.monty.program import MARK_NAME, VALUE_NAME, last_expression, read_program
 from standfast.sandbox.monty.workers import (
+    NO_HASH,
     SMALL_FRAME_BYTES,
     TINY_FRAME_BYTES,
     UNREAD,
@@ -40,7 +42,6 @@ from standfast.sandbox.monty.workers import (
     MontyCellDump,
     MontyWorker,
     Unreadable,
-    read_value,
     stub,
 )
 
@@ -55,6 +56,10 @@ _SLEEPS: Final = ("system.sleep", "system.async_sleep")
 _MAX_RANDOM_BYTES: Final = 64 << 10
 _BRIEF_S: Final = 0.000_2
 """What the engine makes, sends and receives in this time, the host reads in a millisecond."""
+_FEW: Final = 16
+_SHORT_NAME_CHARS: Final = 100
+_FEW_NUMBERS_BYTES: Final = 16 << 10
+"""A request of a few numbers, with short names, is never longer."""
 _KEPT: Final = "__standfast_kept_{}"
 _STAND_IN: Final = re.compile(r"<.*>|[\w.]{1,200}\(.*\)|\[\.\.\.\]|\{\.\.\.\}|\(\.\.\.\)|\.\.\.", re.S)
 _TYPE_NAME: Final = re.compile(r"<([\w.]+)|([\w.]+)\(")
@@ -83,11 +88,19 @@ class EngineRun:
     that has parts (`syntax.has_plain_keys`). `standing` is the snapshot that the code stopped at.
     """
 
+    worker: MontyWorker
+    standing: engine.FunctionSnapshot | engine.FutureSnapshot | None = None
+    names: frozenset[str] = frozenset()
+    paused_dump, filename, draws = b"", "", 0
+    _asked_s = 0.0
+    _line_ends: list[int] | None = None
+
     def __init__(self, host: StepperHost, before: EngineState | None, paused: MontyCellDump | None) -> None:
         request = host.request
         self._host = host
         self._functions = request.functions
-        self.names = frozenset(before.names) if before else frozenset()
+        if before:
+            self.names = frozenset(before.names)
         self.program = program = read_program(
             request.code,
             result_may_be_bound=before is not None and before.result_later,
@@ -95,18 +108,14 @@ class EngineRun:
         )
         self.plain_keys = program.plain_keys and (before is None or before.plain_keys)
         self._sites = before.sites if before else {}
-        self.worker: MontyWorker
-        self._asked_s = 0.0
-        self.standing: engine.FunctionSnapshot | engine.FutureSnapshot | None = None
         self.call_errors: dict[tuple[str, str], ErrorObject] = {}
         if paused is not None:
             self.paused_dump, self.filename, self.draws = paused.dump, paused.filename, paused.draws
             self.borrowed, self.kept = list(paused.borrowed), paused.kept
             self.call_errors.update({(known.type, known.message): known.error for known in paused.errors})
             return
-        self.paused_dump, self.filename, self.draws = b"", "", 0
         self.borrowed = list(request.inputs)
-        self.kept = [name for name in self.borrowed if name in self.names]
+        self.kept = [name for name in self.borrowed if name in self.names] if self.borrowed else []
         if program.result_mode == "maybe" and "result" in self.names and "result" not in self.kept:
             self.kept.append("result")
 
@@ -178,7 +187,10 @@ class EngineRun:
             if isinstance(snapshot, engine.MontyComplete):
                 if not self._is_small():
                     return CodeFinished(None, unread=True)
-                return CodeFinished(read_value(functools.partial(getattr, snapshot, "output")))
+                try:
+                    return CodeFinished(snapshot.output)
+                except TypeError:
+                    return CodeFinished(NO_HASH)
             if isinstance(snapshot, engine.FutureSnapshot):
                 self.standing = snapshot
                 return StepBlocked(snapshot.pending_call_ids)
@@ -220,10 +232,9 @@ class EngineRun:
         args: Any = []
         kwargs: Any = {}
         problem: ErrorObject | None = None
-        awaited = snapshot.allow_eager_await
+        awaited, place = snapshot.allow_eager_await, snapshot.position
+        here = place.filename == self.filename
         if not awaited:
-            place = snapshot.position
-            here = place.filename == self.filename
             sites = self.program.awaited if here else self._sites.get(place.filename, ())
             if sites is None or place.filename == "<string>":  # its syntax is unknown
                 awaited = self._functions.is_async(name)
@@ -236,8 +247,20 @@ class EngineRun:
         except ValueTooLarge as error:
             problem = run_errors.request_too_large(name, error.limit)
         return EngineCall(
-            id=snapshot.call_id, name=name, args=args, kwargs=kwargs, problem=problem, stands=not awaited
+            id=snapshot.call_id,
+            name=name,
+            args=args,
+            kwargs=kwargs,
+            problem=problem,
+            stands=not awaited,
+            line=self._line_at(place.start) if here else 0,
         )
+
+    def _line_at(self, offset: int) -> int:
+        """Return the line of this run's code at *offset*, which counts bytes."""
+        if self._line_ends is None:
+            self._line_ends = [found.start() for found in re.finditer(b"\n", self.program.fed.encode())]
+        return bisect_left(self._line_ends, offset) + 1
 
     def _arguments(self, snapshot: engine.FunctionSnapshot, name: str) -> tuple[Json, Json]:
         """Read the arguments of a call as JSON; raise `ForeignArgument` or `ValueTooLarge`."""
@@ -248,6 +271,8 @@ class EngineRun:
                 raise ValueTooLarge(given.too_large)
             raise ForeignArgument(given.foreign)
         args, kwargs = list(given[0]), given[1]
+        if max_bytes >= _FEW_NUMBERS_BYTES and _are_few_numbers(args, kwargs):
+            return args, kwargs
         check_bounds([args, kwargs], max_bytes)
         values = [*args, *kwargs.values()]
         suspicious = bool(values) and _may_hold_stand_ins(values, self._functions)
@@ -261,9 +286,14 @@ class EngineRun:
 
     def _on_system_call(self, snapshot: engine.FunctionSnapshot, name: str) -> Any:
         if name in _SLEEPS:
+            place = snapshot.position
             seconds = max(0.0, float(snapshot.args[0])) if snapshot.args else 0.0
             return EngineCall(
-                id=snapshot.call_id, name=SLEEP, kwargs={"seconds": seconds}, stands=name == _SLEEPS[0]
+                id=snapshot.call_id,
+                name=SLEEP,
+                kwargs={"seconds": seconds},
+                stands=name == _SLEEPS[0],
+                line=self._line_at(place.start) if place.filename == self.filename else 0,
             )
         if name in ("time.time", "datetime.now", "date.today"):
             now: Any = self._host.now_ms / 1000
@@ -421,6 +451,23 @@ def _type_of_stand_in(text: str) -> str:
         return "Pattern"
     found = _TYPE_NAME.match(text)
     return (found[1] or found[2]) if found else "object"
+
+
+def _are_few_numbers(args: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Return whether all arguments are JSON numbers, booleans or None, which need no check."""
+    if len(args) + len(kwargs) > _FEW or (kwargs and max(map(len, kwargs)) > _SHORT_NAME_CHARS):
+        return False
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(value)
+        if kind is int:
+            if value.bit_length() > 63:
+                return False
+        elif kind is float:
+            if value - value != 0.0:  # infinite, or not a number
+                return False
+        elif value is not None and kind is not bool:
+            return False
+    return True
 
 
 def _may_hold_stand_ins(value: Json, function_names: Container[str]) -> bool:

@@ -79,8 +79,6 @@ class MontyCellDump(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Stored = TypeVar("Stored", EngineState, MontyCellDump)
-_decoder: Final = msgspec.msgpack.Decoder(EngineState)
-_dump_decoder: Final = msgspec.msgpack.Decoder(MontyCellDump)
 encode_state: Final[Callable[[EngineState], bytes]] = msgspec.msgpack.Encoder().encode
 encode_dump: Final[Callable[[MontyCellDump], bytes]] = msgspec.msgpack.Encoder().encode
 
@@ -88,16 +86,16 @@ encode_dump: Final[Callable[[MontyCellDump], bytes]] = msgspec.msgpack.Encoder()
 @StateReader
 def decode_state(data: bytes) -> EngineState | None:
     """Decode what `encode_state` wrote; refuse the state of another engine version."""
-    return _read(_decoder, data, "session's state") if data else None
+    return _read(EngineState, data, "session's state") if data else None
 
 
 def decode_dump(data: bytes) -> MontyCellDump:
     """Decode what `encode_dump` wrote; refuse the dump of another engine version."""
-    return _read(_dump_decoder, data, "suspended cell")
+    return _read(MontyCellDump, data, "suspended cell")
 
 
-def _read(decoder: msgspec.msgpack.Decoder[Stored], data: bytes, what: str) -> Stored:
-    stored = decoded(decoder, data, what)
+def _read(kind: type[Stored], data: bytes, what: str) -> Stored:
+    stored = decoded(kind, data, what)
     if (stored.engine, stored.version) != (ENGINE, ENGINE_VERSION):
         raise SnapshotRefused(
             Code.SNAPSHOT_VERSION_MISMATCH,
@@ -139,6 +137,8 @@ class Unreadable(msgspec.Struct, frozen=True):
 
 
 UNREAD: Final = Unreadable()
+NO_HASH: Final = Unreadable(foreign="dict or set with objects as keys")
+"""The engine hashes keys and items of sets, and an instance of a guest's class has no hash here."""
 
 
 class MontyWorker:
@@ -214,8 +214,12 @@ class MontyWorker:
                 return Unreadable(too_large=error.limit)
             if foreign is not None:
                 return Unreadable(foreign=foreign)
-        given: Any = read_value(lambda: (snapshot.args, snapshot.kwargs))
-        return given  # type: ignore[no-any-return]
+            given: Any = read_value(lambda: (snapshot.args, snapshot.kwargs))
+            return given  # type: ignore[no-any-return]
+        try:
+            return snapshot.args, snapshot.kwargs
+        except TypeError:
+            return NO_HASH
 
     def sent_bytes(self) -> int:
         """Return how much the process has written since the last call; `sys.maxsize` if that is unknown."""
@@ -336,8 +340,8 @@ def read_value(read: Callable[[], object]) -> object:
         gc.disable()
     try:
         return read()
-    except TypeError:  # an instance of a guest's class has no hash here
-        return Unreadable(foreign="dict or set with objects as keys")
+    except TypeError:
+        return NO_HASH
     finally:
         if pauses:
             gc.enable()

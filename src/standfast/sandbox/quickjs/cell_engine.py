@@ -36,7 +36,7 @@ from standfast.sandbox import run_errors
 from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem
 from standfast.sandbox.paused_cell import corrupt
 from standfast.sandbox.quickjs import frames, inputs, state
-from standfast.sandbox.quickjs.failures import RunCode, stopped_error, syntax_error, thrown_error
+from standfast.sandbox.quickjs.failures import RunCode, line_of, stopped_error, syntax_error, thrown_error
 from standfast.sandbox.quickjs.state import decode_state, read_cell
 from standfast.sandbox.quickjs.workers import QuickJsWorker, QuickJsWorkers
 from standfast.sandbox.typescript.checks import check_script, touched_names
@@ -81,6 +81,7 @@ class QuickJsCells(SteppedCells):
 
 EXIT: Final = "SystemExit"
 _MAX_LINES: Final = 10_000
+_MAX_PLACES: Final = 1_000
 _MAX_MEMORY: Final = (1 << 32) - (1 << 20)
 _NO_POLL: Final = frames.Poll([], "", "", 0, "stuck")
 _read_arguments: Final = msgspec.json.Decoder(list).decode
@@ -110,6 +111,7 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
         self._known_code: RunCode | None = None
         self._refused: ErrorObject | None = None
         self._is_open = False
+        self._places: dict[tuple[str | None, str], int | None] = {}
         self._new_calls: deque[frames.Call] = deque()
         self._left: tuple[frames.GuestReply, list[str] | None] | None = None
 
@@ -208,10 +210,15 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
         return StepEnded(result=result, error=error)
 
     def _engine_call(self, call: frames.Call) -> EngineCall:
-        call_id, name, raw, problem = call
+        call_id, name, raw, problem, place = call
+        if (name, place) not in self._places:
+            if len(self._places) >= _MAX_PLACES:
+                self._places.clear()
+            self._places[name, place] = line_of(place, name, self._code)
+        line = self._places[name, place]
         if name is None:
             seconds = max(0.0, float(msgspec.json.decode(raw)))
-            return EngineCall(id=call_id, name=SLEEP, kwargs={"seconds": seconds}, stands=False)
+            return EngineCall(id=call_id, name=SLEEP, kwargs={"seconds": seconds}, stands=False, line=line)
         functions = self._host.request.functions
         if name not in functions:  # the session knew it before, and it is gone; its arguments are not decoded
             error = ErrorObject(code=Code.UNKNOWN_TOOL, message=f"{name}() is not a capability any more")
@@ -221,17 +228,17 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
             )
         if problem is not None:
             error = run_errors.argument_not_json(name, problem)
-            return EngineCall(id=call_id, name=name, problem=error, stands=False)
+            return EngineCall(id=call_id, name=name, problem=error, stands=False, line=line)
         capability = functions.capability(name)
         try:
             check_json_bounds(raw, max_bytes=capability.limits.max_request_bytes)
         except ValueTooLarge as large:
             error = run_errors.request_too_large(name, large.limit)
-            return EngineCall(id=call_id, name=name, problem=error, stands=False)
+            return EngineCall(id=call_id, name=name, problem=error, stands=False, line=line)
         args = _read_arguments(raw)
         if (named := inputs.named_arguments(args, capability)) is not None:
-            return EngineCall(id=call_id, name=name, kwargs=named, stands=False)
-        return EngineCall(id=call_id, name=name, args=args, stands=False)
+            return EngineCall(id=call_id, name=name, kwargs=named, stands=False, line=line)
+        return EngineCall(id=call_id, name=name, args=args, stands=False, line=line)
 
     def _exit(self, exception: GuestException, known: ErrorObject | None) -> StepEnded:
         """End the code where it is."""

@@ -75,14 +75,31 @@ def thrown_error(thrown: Thrown, code: RunCode) -> ErrorObject:
     return ErrorObject(code=Code.RUNTIME_ERROR, message=message, span=span)
 
 
+def line_of(stack: str, name: str | None, code: RunCode) -> int | None:
+    """Return the line of this run's code that made the call of *name*, None for a timer.
+
+    0 if other code of the session made it; None if the stack tells nothing.
+    """
+    if (place := _place_of(stack, code)) is not None:
+        # The engine reports where the arguments end.
+        return place[0] if name is None else code.script.call_line(*place, name)
+    return 0 if any(int(line[:9]) > 1 for line, _ in _FRAME.findall(stack)) else None  # line 1 is the bridge
+
+
 def _span_of(stack: str, code: RunCode) -> Span | None:
-    """Return the innermost place of a stack that lies in the code of this run."""
+    if (place := _place_of(stack, code)) is None:
+        return None
+    line, column = code.script.position(*place)
+    return Span(line=line, column=column)
+
+
+def _place_of(stack: str, code: RunCode) -> tuple[int, int] | None:
+    """Return the innermost place of a stack that lies in the code of this run, as `Script` reads it."""
     count = code.script.javascript.count("\n") + 1
     for line, column in _FRAME.findall(stack[:20_000]):
         here = int(line[:9]) - code.lines
         if 1 <= here <= count:
             at = int(column[:9])
             # The reader expects of the first line what the engine reports for the first line of all code.
-            place = code.script.position(here, at - 1 if here == 1 else at)
-            return Span(line=place[0], column=place[1])
+            return here, at - 1 if here == 1 else at
     return None

@@ -123,8 +123,8 @@ class GuestReply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
     more: bool = False
 
 
-Call = tuple[int, str | None, msgspec.Raw, str | None]
-"""Id, name (none for a timer), arguments (seconds, for a timer), and what is wrong with them."""
+Call = tuple[int, str | None, msgspec.Raw, str | None, str]
+"""Id, name (none for a timer), arguments (seconds, for a timer), what is wrong with them, the stack."""
 
 
 class Poll(msgspec.Struct, frozen=True, array_like=True):

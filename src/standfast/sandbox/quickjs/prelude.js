@@ -171,6 +171,12 @@
   let main = null, value, uncaught = null;
   let cap = 0, printed = 0, flooded = 0, out = "", err = "", started = 0;
 
+  // the stack, innermost first; the host finds the line of a call in its beginning
+  const MOST_PLACE = 1000;
+  const here = () => {
+    const place = new $Error().stack;
+    return typeof place === "string" ? place : "";
+  };
   const call = (name, args) => {
     const id = nextId++;
     let count = args.length;
@@ -178,10 +184,10 @@
     args.length = count;
     const text = toJson(args);
     const tail = problem === null ? text + ",null" : "[]," + textOf(problem);
-    const place = new $Error().stack;
-    mapSet(fresh, id, '[' + id + ',' + textOf(name) + ',' + tail + ']');
+    const place = here();
+    mapSet(fresh, id, '[' + id + ',' + textOf(name) + ',' + tail + ',' + safe(slice(place, 0, MOST_PLACE)) + ']');
     return new $Promise((resolve, reject) => {
-      mapSet(waiting, id, { __proto__: null, resolve, reject, place: typeof place === "string" ? place : "" });
+      mapSet(waiting, id, { __proto__: null, resolve, reject, place });
     });
   };
   const tool = (name) => {
@@ -230,7 +236,7 @@
     timer.call = nextId++;
     timer.due = $now() + timer.ms;
     mapSet(timers, timer.call, timer);
-    mapSet(fresh, timer.call, '[' + timer.call + ',null,' + $String(timer.ms / 1000) + ',null]');
+    mapSet(fresh, timer.call, '[' + timer.call + ',null,' + $String(timer.ms / 1000) + ',null,' + timer.place + ']');
   };
   const disarm = (timer) => {
     mapDelete(soon, timer.id);
@@ -271,7 +277,7 @@
     if (typeof f !== "function") throw new $TypeError("the first argument of a timer must be a function");
     const delay = +ms;
     const wait = finite(delay) && delay > 0 ? delay : again ? 1 : 0;
-    const timer = { __proto__: null, id: nextTimer++, call: 0, f, args, again, ms: wait, due: 0 };
+    const timer = { __proto__: null, id: nextTimer++, call: 0, f, args, again, ms: wait, due: 0, place: safe(slice(here(), 0, MOST_PLACE)) };
     mapSet(handles, timer.id, timer);
     arm(timer);
     return timer.id;

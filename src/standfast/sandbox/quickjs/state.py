@@ -54,8 +54,6 @@ class QuickJsDump(msgspec.Struct, frozen=True, kw_only=True):
 
 Stored = TypeVar("Stored", QuickJsState, QuickJsDump)
 _encode: Final = msgspec.msgpack.Encoder().encode
-_state_decoder: Final = msgspec.msgpack.Decoder(QuickJsState)
-_dump_decoder: Final = msgspec.msgpack.Decoder(QuickJsDump)
 _NEW: Final = QuickJsState()
 
 
@@ -66,7 +64,7 @@ def encode_state(state: QuickJsState) -> bytes:
 @StateReader
 def decode_state(data: bytes) -> QuickJsState:
     """Decode a state; no bytes are a new session."""
-    return _read(_state_decoder, data, "session's state") if data else _NEW
+    return _read(QuickJsState, data, "session's state") if data else _NEW
 
 
 def encode_dump(dump: QuickJsDump) -> bytes:
@@ -74,7 +72,7 @@ def encode_dump(dump: QuickJsDump) -> bytes:
 
 
 def decode_dump(data: bytes) -> QuickJsDump:
-    return _read(_dump_decoder, data, "suspended cell")
+    return _read(QuickJsDump, data, "suspended cell")
 
 
 def read_cell(data: bytes) -> PausedCell:
@@ -103,7 +101,7 @@ def _sealed(body: bytes) -> bytes:
     return _HEAD.pack(_MAGIC, _known_build(), zlib.crc32(body)) + body
 
 
-def _read(decoder: msgspec.msgpack.Decoder[Stored], data: bytes, what: str) -> Stored:
+def _read(kind: type[Stored], data: bytes, what: str) -> Stored:
     if len(data) < _HEAD.size or not data.startswith((_MAGIC, FORMER_QUICKJS_MAGIC)):
         raise corrupt(what, "it does not begin as it should")
     _, build, check = _HEAD.unpack_from(data)
@@ -112,4 +110,4 @@ def _read(decoder: msgspec.msgpack.Decoder[Stored], data: bytes, what: str) -> S
         raise corrupt(what, "it was damaged")
     if build != _known_build():
         raise other_build()
-    return decoded(decoder, body, what)
+    return decoded(kind, body, what)

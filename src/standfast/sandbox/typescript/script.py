@@ -54,6 +54,7 @@ _PYTHON: Final = re.compile(
 )
 _MAX_SHOWN_CHARS: Final = 30
 _MAX_JSX_BYTES: Final = 50_000
+_MAX_CLIMB: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,24 @@ class Script:
 
     def position(self, line: int, column: int) -> tuple[int, int]:
         """Return the place in the source of a place in `javascript`, as the engine reports it."""
+        return self.source.place(self._origin(line, column))
+
+    def call_line(self, line: int, column: int, name: str) -> int:
+        """Return the line in which the call of *name* at such a place begins."""
+        if len(self.code) > _SHORT_CHARS:  # every call would read all of it
+            return line
+        at = self._origin(line, column)
+        node = self.source.root.descendant_for_byte_range(at, at)
+        for _ in range(_MAX_CLIMB):
+            if node is None:
+                break
+            called = node.child_by_field_name("function") if node.type == "call_expression" else None
+            if called is not None and self.source.text(called) == name:
+                return self.source.place(node.start_byte)[0]
+            node = node.parent
+        return line
+
+    def _origin(self, line: int, column: int) -> int:
         # The engine's columns count bytes, from 1; in the first line from 0, but it never says 0.
         data = self.javascript.encode()
         starts = line_starts(data)
@@ -80,7 +99,7 @@ class Script:
             column = max(column - 1, 0)
         elif column <= 1 and data[:1] not in (b" ", b"(", b"[", b";"):
             column = 0
-        return self.source.place(self.moves.origin(min(starts[line - 1] + column, end)))
+        return self.moves.origin(min(starts[line - 1] + column, end))
 
 
 def read_script(code: str) -> Script:

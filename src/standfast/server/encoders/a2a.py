@@ -32,7 +32,6 @@ from standfast.errors import Code, InvalidArgument, RequestRefused, StandfastErr
 from standfast.model.approval import Approval
 from standfast.model.canonical import Json
 from standfast.model.events import (
-    Event,
     Gap,
     ModelCallStarted,
     NodeCommitted,
@@ -599,12 +598,8 @@ async def _updates(
                 append = True
             elif isinstance(event, (ModelCallStarted, TextRetracted)):
                 append = False  # what follows replaces the text so far
-            elif _ends(event) and await _has_stopped(call, session, turn_id):
+            elif isinstance(event, TurnCommitted | TurnParked) and await _has_stopped(call, session, turn_id):
                 return
-
-
-def _ends(event: Event) -> bool:
-    return isinstance(event, (TurnCommitted, TurnParked))
 
 
 async def _has_stopped(call: Call, session: Session[Any], turn_id: str) -> bool:

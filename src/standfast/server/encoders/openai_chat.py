@@ -179,6 +179,8 @@ async def _begin(call: Call, asked: CreateCompletion) -> tuple[TurnParts, Cursor
     prompt = prompt_of(said.prompt)
     session = await open_turn_session(call, (asked.metadata or {}).get("conversation"), asked.model, said)
     await offer_functions(call, session, functions)
+    chosen = asked.tool_choice
+    choice = chosen.function.name if isinstance(chosen, ChatToolChoice) else chosen
     after = await session.cursor()
     turn = await start_turn(
         call,
@@ -186,7 +188,7 @@ async def _begin(call: Call, asked: CreateCompletion) -> tuple[TurnParts, Cursor
         prompt,
         key=call.headers.get("idempotency-key") or None,
         system=said.system,
-        settings=_settings(asked) | choice_settings(_choice(asked), functions, asked.parallel_tool_calls),
+        settings=_settings(asked) | choice_settings(choice, functions, asked.parallel_tool_calls),
     )
     return TurnParts(call, session, turn.turn_id, function_names(call, session.session_id)), after
 
@@ -199,11 +201,6 @@ def _said(message: ChatMessage) -> SaidMessage:
         calls=tuple(calls),
         output_of=message.tool_call_id or "",
     )
-
-
-def _choice(asked: CreateCompletion) -> str | None:
-    chosen = asked.tool_choice
-    return chosen.function.name if isinstance(chosen, ChatToolChoice) else chosen
 
 
 def _settings(asked: CreateCompletion) -> dict[str, Json]:

@@ -255,6 +255,7 @@ async def _begin(call: Call, asked: CreateResponse) -> tuple[TurnParts, Cursor]:
         name = given.id if isinstance(given, ConversationRef) else given
         session = await open_turn_session(call, name, asked.model, said)
     await offer_functions(call, session, functions)
+    choice = asked.tool_choice.name if isinstance(asked.tool_choice, FunctionChoice) else asked.tool_choice
     after = await session.cursor()
     turn = await start_turn(
         call,
@@ -262,7 +263,7 @@ async def _begin(call: Call, asked: CreateResponse) -> tuple[TurnParts, Cursor]:
         prompt,
         key=call.headers.get("idempotency-key") or None,
         system=said.system,
-        settings=_settings(asked) | choice_settings(_choice(asked), functions, asked.parallel_tool_calls),
+        settings=_settings(asked) | choice_settings(choice, functions, asked.parallel_tool_calls),
     )
     return TurnParts(call, session, turn.turn_id, function_names(call, session.session_id)), after
 
@@ -276,10 +277,6 @@ def _said(item: ResponseItem) -> SaidMessage:
             return SaidMessage(role="tool", pieces=list(read_content(item.output)), output_of=item.call_id)
         case _:
             return SaidMessage(role=item.role, pieces=list(read_content(item.content)))
-
-
-def _choice(asked: CreateResponse) -> str | None:
-    return asked.tool_choice.name if isinstance(asked.tool_choice, FunctionChoice) else asked.tool_choice
 
 
 async def _session_after(call: Call, response_id: str) -> Session[Any]:

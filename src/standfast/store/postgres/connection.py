@@ -21,8 +21,9 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -33,7 +34,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import StrBinaryDumper
 
 from standfast.errors import InvalidArgument, RecordCorrupt, StandfastError, StoreError, StoreUnavailable
-from standfast.store.postgres.dialect import ENTRIES_PER_WRITE, to_postgres
+from standfast.store.postgres.dialect import ENTRIES_PER_WRITE, is_query, to_postgres
 from standfast.store.sql.connection import Row
 
 _SCHEMA: Final = "standfast"
@@ -169,6 +170,26 @@ def is_pooled(raw: psycopg.Connection[Row]) -> bool:
     return found is not None and found[0] != raw.info.backend_pid
 
 
+@contextlib.contextmanager
+def pipelined(raw: psycopg.Connection[Row]) -> Iterator[None]:
+    """Send statements without waiting for the one before. Of several errors the first is raised.
+
+    psycopg's own context logs those that follow when a connection was lost.
+    """
+    failed: BaseException | None = None
+    try:
+        with raw.pipeline():
+            try:
+                yield
+            except BaseException as error:
+                failed = error
+    except Exception:
+        if failed is None:
+            raise
+    if failed is not None:
+        raise failed
+
+
 class Transaction:
     """One transaction on a connection in pipeline mode. It implements `store.sql.connection.Connection`.
 
@@ -241,7 +262,7 @@ class Transaction:
     def execute(self, sql: str, values: Sequence[Any] = ()) -> PostgresCursor:
         if self.asked and (asked := self.asked.pop((sql, tuple(values)), None)) is not None:
             return asked
-        self.writes += not sql.lstrip().startswith(("SELECT", "WITH"))
+        self.writes += not is_query(sql)
         return self._send(to_postgres(sql), values)
 
     def insert_new(

@@ -38,6 +38,12 @@ _PLACEHOLDER: Final = re.compile(r"\?(\d*)")
 
 
 @cache
+def is_query(sql: str) -> bool:
+    """Return whether a statement of `store.sql` changes nothing."""
+    return sql.lstrip().startswith(("SELECT", "WITH"))
+
+
+@cache
 def to_postgres(sql: str) -> bytes:
     """Translate a statement of `store.sql`."""
     for fragment, ours in _FRAGMENTS.items():

@@ -23,35 +23,29 @@ Rules
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
-
-import psycopg
 
 from standfast.errors import LeaseLost
 from standfast.model.session import SessionHead
 from standfast.ports import session_store as port
 from standfast.store import rules
-from standfast.store.postgres.connection import NOW_MS
-from standfast.store.postgres.dialect import ENTRIES_PER_WRITE, to_postgres
-from standfast.store.postgres.pipeline import Pipeline, Statement, StatementFailed, Value, read_ints
+from standfast.store.postgres.dialect import ENTRIES_PER_WRITE, is_query, to_postgres
+from standfast.store.postgres.pipeline import Statement
 from standfast.store.sql import inputs, rows
 from standfast.store.sql import turns as lifecycle
 from standfast.store.sql.connection import Cursor, Row
-from standfast.store.sql.group_writer import Job
 from standfast.store.sql.rows import StoredSession, StoredTurn
 
-_MAX_SESSIONS: Final = 4_096
 _MAX_KEPT_BYTES: Final = 1 << 20
-_ATTEMPTS: Final = 3
 
 _NOT_INJECTED, _ALONE = 1, 2
-_OF_ONE_WRITE: Final = ("22", "23", "SF")
-"""Beginnings of the codes of errors that other writes of the group do not meet: values, keys, the guard."""
 
-# session, its digest, turn, its digest, input, its digest, what else there must not be, whether a turn begins
-_GUARD: Final = b"SELECT now_ms, entry, segment FROM standfast_guard($1, $2, $3, $4, $5, $6, $7, $8)"
+# session, its digest, input, its digest
+_BEGINS: Final = b"SELECT standfast_begins($1, $2, $3, $4)"
+# session, its digest, turn, its digest, what else there must not be
+_HOLDS: Final = b"SELECT standfast_holds($1, $2, $3, $4, $5)"
 
 _JOURNALED: Final = "SELECT digest FROM journal WHERE turn_id = ? AND name = ? AND kind = ?"
 _TURN_DIGEST: Final = "SELECT digest FROM turns WHERE turn_id = ?"
@@ -66,9 +60,11 @@ class KnownTurn:
 
     __slots__ = ("digest", "journaled", "last_entry", "next_segment", "saved", "saved_bytes", "turn")
 
-    def __init__(self, turn: StoredTurn, last_entry: int, next_segment: int, *, journaled: bool) -> None:
+    def __init__(
+        self, turn: StoredTurn, digest: bytes, last_entry: int, next_segment: int, *, journaled: bool
+    ) -> None:
         self.turn = turn
-        self.digest = rows.turn_digest(turn)
+        self.digest = digest
         self.last_entry = last_entry
         self.next_segment = next_segment
         self.journaled = journaled
@@ -113,9 +109,9 @@ class Recording:
         self.announced: list[str] = []
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Cursor:
-        if not sql.lstrip().startswith(("SELECT", "WITH")):
+        if not is_query(sql):
             self.statements.append((to_postgres(sql), values))
-            return _KnownRow(None)
+            return _NO_ROW
         if self.known is None or self.known[0] != (sql, tuple(values)):
             raise NotKnown
         return _KnownRow(self.known[1])
@@ -167,12 +163,19 @@ class _KnownRow:
         raise NotKnown
 
 
-class Plan(NamedTuple):
-    """A guard and the statements after it. `settle` is called with the guard's answer after the commit."""
+_NO_ROW: Final = _KnownRow(None)
 
-    guard: Sequence[Value]
+
+class Plan(NamedTuple):
+    """A guard and the statements after it.
+
+    `digest` is called while the server commits, and `settle`, with the guard's answer, afterwards.
+    """
+
+    guard: Statement
     db: Recording
     settle: Callable[[tuple[int, ...]], None]
+    digest: Callable[[], object] | None = None
 
 
 class GuardedWrite(Protocol):
@@ -279,11 +282,12 @@ class GuardedCommit:
             return None
         after = lifecycle.commit_held(db, _held(known, turn), self._commit, self._entries)
         self.result, self._ended = after.head, _written_turn(db)
+        digest = cache(lambda: rows.session_digest(after))
 
         def settle(answer: tuple[int, ...]) -> None:
-            known.session, known.digest, known.turn = after, rows.session_digest(after), None
+            known.session, known.digest, known.turn = after, digest(), None
 
-        return Plan(_guard(known, turn, _ALONE), db, settle)
+        return Plan(_guard(known, turn, _ALONE), db, settle, digest)
 
 
 class GuardedBegin:
@@ -300,12 +304,13 @@ class GuardedBegin:
         self.uncertain = False
         self._new, self._claimant, self._is_dead = new, claimant, is_dead
         self._input = input_row
-        self._begun: bytes = b""
+        self._begun: Callable[[], tuple[bytes, bytes]]
+        """Returns the digests of the turn and the session as they were sent."""
         self.result: port.Begun
 
     def run(self, db: Any) -> port.Begun | port.Repeated:
         """Write without a guard."""
-        if self.uncertain and db.execute(_TURN_DIGEST, (self._new.turn_id,)).get == self._begun:
+        if self.uncertain and db.execute(_TURN_DIGEST, (self._new.turn_id,)).get == self._begun()[0]:
             session = rows.require_session(db, self.session_id)
             if (session.fence, session.owner) != (self.result.lease.fence, self.result.lease.owner):
                 raise LeaseLost(self.session_id)
@@ -331,15 +336,16 @@ class GuardedBegin:
         self.result, leased, turn = lifecycle.begin_at_rest(
             db, known.session, self._new, self._claimant, injected=False
         )
-        self._begun = rows.turn_digest(turn)
+        digests = self._begun = cache(lambda: (rows.turn_digest(turn), rows.session_digest(leased)))
         consumed = (None, None) if self._input is None else (self._input[1], self._input[5])
-        guard = (known.session.key, known.digest, None, None, *consumed, _NOT_INJECTED, 1)
+        guard = _BEGINS, (known.session.key, known.digest, *consumed)
 
         def settle(answer: tuple[int, ...]) -> None:
-            known.session, known.digest = leased, rows.session_digest(leased)
-            known.turn = KnownTurn(turn, answer[1], answer[2], journaled=False)
+            _, entry, segment = answer
+            turn_digest, known.digest = digests()
+            known.session, known.turn = leased, KnownTurn(turn, turn_digest, entry, segment, journaled=False)
 
-        return Plan(guard, db, settle)
+        return Plan(guard, db, settle, digests)
 
 
 def _leased(row: Row, lease: port.Lease) -> KnownSession | None:
@@ -348,7 +354,8 @@ def _leased(row: Row, lease: port.Lease) -> KnownSession | None:
     held = lifecycle.held_of(row)
     if held.injected or held.waits:
         return None
-    turn = KnownTurn(held.turn, held.last_entry, held.next_segment, journaled=held.journaled)
+    digest = rows.turn_digest(held.turn)
+    turn = KnownTurn(held.turn, digest, held.last_entry, held.next_segment, journaled=held.journaled)
     return KnownSession(held.session, turn)
 
 
@@ -376,9 +383,8 @@ def _held(known: KnownSession, turn: KnownTurn) -> lifecycle.Held:
     )
 
 
-def _guard(known: KnownSession, turn: KnownTurn, without: int) -> Sequence[Value]:
-    turn_id = turn.turn.record.turn_id
-    return known.session.key, known.digest, turn_id, turn.digest, None, None, without, 0
+def _guard(known: KnownSession, turn: KnownTurn, without: int) -> Statement:
+    return _HOLDS, (known.session.key, known.digest, turn.turn.record.turn_id, turn.digest, without)
 
 
 def _written_turn(db: Recording) -> bytes:
@@ -390,147 +396,3 @@ def _written_turn(db: Recording) -> bytes:
             assert isinstance(digest, bytes)
             return digest
     raise NotKnown
-
-
-class GuardedWriter:
-    """Sends the guarded writes of a group, on connections that one thread at a time uses."""
-
-    def __init__(self, *, database_clock: bool, announce: Callable[[list[str]], None]) -> None:
-        self._database_clock = database_clock
-        self._announce = announce
-        self._known: dict[str, KnownSession] = {}
-        self._raw: psycopg.Connection[Row] | None = None
-        self._pipeline: Pipeline | None = None
-        self._read_at: tuple[int, float] | None = None
-
-    def forget(self, session_id: str) -> None:
-        """Forget a session that another kind of write has changed."""
-        self._known.pop(session_id, None)
-
-    def run(self, raw: psycopg.Connection[Row], jobs: list[Job[Any]]) -> list[Job[Any]]:
-        """Send the guarded writes of *jobs* and commit; return the jobs that have to be run.
-
-        Any error means that the connection is closed and the writes are `uncertain`.
-        """
-        first = {job.scope.session_id: job for job in reversed(jobs) if _is_guarded(job)}
-        wanted = [first[session_id] for session_id in sorted(first)]  # as sessions are locked
-        done: set[int] = set()
-        self._use(raw)
-        for _ in range(_ATTEMPTS):
-            plans = self._plans(raw, wanted)
-            if not plans:
-                break
-            failed = self._send(plans)
-            if failed is None:
-                done.update(id(job) for job, _ in plans)
-                break
-            if failed < 0:
-                break
-            refused = plans[failed][0]
-            self.forget(_write_of(refused).session_id)
-            wanted = [job for job, _ in plans if job is not refused]
-        return [job for job in jobs if id(job) not in done]
-
-    def _use(self, raw: psycopg.Connection[Row]) -> None:
-        if self._raw is not raw:
-            if self._pipeline is not None:
-                self._pipeline.close()
-            self._raw, self._pipeline, self._read_at = raw, Pipeline(raw), None
-        if self._read_at is None and self._database_clock:
-            found = raw.execute(b"SELECT " + NOW_MS).fetchone()
-            assert found is not None
-            self._read_at = int(found[0]), time.monotonic()
-
-    def _lease_now_ms(self) -> int | None:
-        """Return the server's time, no later than it is: what it last said, and the time since then."""
-        if self._read_at is None:
-            return None
-        read_ms, at_s = self._read_at
-        return read_ms + int((time.monotonic() - at_s) * 1000)
-
-    def _plans(self, raw: psycopg.Connection[Row], jobs: list[Job[Any]]) -> list[tuple[Job[Any], Plan]]:
-        self._load(raw, [job for job in jobs if not self._knows(_write_of(job))])
-        now_ms = self._lease_now_ms()
-        plans: list[tuple[Job[Any], Plan]] = []
-        for job in jobs:
-            write = _write_of(job)
-            if not self._knows(write):
-                continue
-            try:
-                plan = write.plan(self._known[write.session_id], now_ms)
-            except Exception:  # noqa: S112 - `run` meets it again, and reports it
-                continue
-            if plan is not None:
-                plans.append((job, plan))
-        return plans
-
-    def _knows(self, write: GuardedWrite) -> bool:
-        known = self._known.get(write.session_id)
-        return known is not None and write.knows(known)
-
-    def _load(self, raw: psycopg.Connection[Row], jobs: list[Job[Any]]) -> None:
-        """Read what is not known yet, for all jobs in one round trip."""
-        if not jobs:
-            return
-        asked: list[tuple[GuardedWrite, list[psycopg.Cursor[Row]]]] = []
-        with raw.pipeline():
-            for write in map(_write_of, jobs):
-                reads = write.reads()
-                asked.append(
-                    (
-                        write,
-                        [raw.cursor(binary=True).execute(to_postgres(sql), values) for sql, values in reads],
-                    )
-                )
-        for write, cursors in asked:
-            found = [row for cursor in cursors if (row := cursor.fetchone()) is not None]
-            try:
-                known = write.learn(found) if len(found) == len(cursors) else None
-            except Exception:  # noqa: S112 - `run` meets it again, and reports it
-                continue
-            if known is not None:
-                self._known.pop(write.session_id, None)
-                self._known[write.session_id] = known
-        while len(self._known) > _MAX_SESSIONS:
-            self._known.pop(next(iter(self._known)))
-
-    def _send(self, plans: list[tuple[Job[Any], Plan]]) -> int | None:
-        """Commit the plans; return which of them failed, -1 if all may have, None if none has."""
-        assert self._pipeline is not None
-        begins: list[int] = []
-        statements: list[Statement] = []
-        for _, plan in plans:
-            begins.append(len(statements))
-            statements += [(_GUARD, plan.guard), *plan.db.statements]
-        try:
-            results = self._pipeline.transact(statements)
-        except StatementFailed as failed:
-            if failed.sqlstate[:2] not in _OF_ONE_WRITE or failed.index >= len(statements):
-                return -1
-            return max(place for place, begin in enumerate(begins) if begin <= failed.index)
-        except BaseException:
-            for job, _ in plans:
-                _write_of(job).uncertain = True
-                self.forget(_write_of(job).session_id)
-            assert self._raw is not None
-            self._raw.close()
-            raise
-        for (job, plan), begin in zip(plans, begins, strict=True):
-            answer = read_ints(results[begin])
-            plan.settle(answer)
-            job.result, job.error = _write_of(job).result, None
-            if plan.db.announced:
-                self._announce(plan.db.announced)
-        if self._database_clock:
-            self._read_at = answer[0], time.monotonic()
-        return None
-
-
-def _is_guarded(job: Job[Any]) -> bool:
-    return job.scope is not None and job.scope.guarded is not None
-
-
-def _write_of(job: Job[Any]) -> GuardedWrite:
-    assert job.scope is not None
-    write: GuardedWrite = job.scope.guarded
-    return write

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import selectors
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import psycopg
@@ -30,7 +30,13 @@ Statement = tuple[bytes, Sequence[Value]]
 _BINARY: Final = 1
 _NO_SUCH_NAME, _NO_SUCH_VALUE = "26000", "22000"
 _OIDS: Final = {int: 20, str: 25, bytes: 17, type(None): 0}
-_pack_int: Final = struct.Struct(">q").pack
+_BIGINT: Final = struct.Struct(">q")
+_DUMPERS: Final[dict[type, Callable[[Any], bytes | None]]] = {
+    int: _BIGINT.pack,
+    str: str.encode,
+    bytes: bytes,
+    type(None): lambda value: value,
+}
 _ANSWERED: Final = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
@@ -44,76 +50,111 @@ class StatementFailed(Exception):
 
 
 class Pipeline:
-    """Transactions on the connection *raw*, between those that psycopg makes on it."""
+    """Transactions on the connection *raw*, between those that psycopg makes on it.
+
+    `transact` waits for the server. A caller that must not wait calls `send`, and `receive` whenever the
+    socket has become ready.
+    """
 
     def __init__(self, raw: psycopg.Connection[Row]) -> None:
         self._connection = raw.pgconn
+        self.socket: int = raw.pgconn.socket
         self._names: dict[bytes, bytes] = {}
         self._numbers = itertools.count()
         self._ready = selectors.DefaultSelector()
-        self._ready.register(raw.pgconn.socket, selectors.EVENT_READ)
+        self._ready.register(self.socket, selectors.EVENT_READ)
+        self._sent: list[Statement] = []
+        self._named: list[bytes | None] = []
+        """For each result, the statement that it says is prepared; None for the result of a statement."""
+        self._results: list[PGresult] = []
+        self._has_failed = False
+        self._repeated = False
+        self.unsent = False
+        """Whether the socket did not take all of it: `receive` has more to send when it is writable."""
 
     def close(self) -> None:
         self._ready.close()
 
     def transact(self, statements: list[Statement]) -> list[PGresult]:
-        """Send the statements and commit; return the result of each.
+        """Send the statements and commit; return the result of each. It raises as `receive` does."""
+        self.send(statements)
+        return self.wait()
+
+    def wait(self) -> list[PGresult]:
+        """Wait for the result of each statement that was sent. It raises as `receive` does."""
+        while True:
+            wanted = selectors.EVENT_READ | selectors.EVENT_WRITE if self.unsent else selectors.EVENT_READ
+            self._ready.modify(self.socket, wanted)
+            self._ready.select()
+            if (results := self.receive()) is not None:
+                return results
+
+    def send(self, statements: list[Statement]) -> None:
+        """Send the statements and the order to commit them, as far as the socket takes them at once.
+
+        Raise `StatementFailed` if a value cannot be sent. Nothing was sent then.
+        """
+        self._repeated = False
+        self._send(statements)
+
+    def _send(self, statements: list[Statement]) -> None:
+        connection, names = self._connection, self._names
+        dumped = [_dump(place, values) for place, (_, values) in enumerate(statements)]
+        self._sent, self._results, self._named, self._has_failed = statements, [], [], False
+        connection.enter_pipeline_mode()
+        for (sql, values), sent in zip(statements, dumped, strict=True):
+            if (name := names.get(sql)) is None:
+                name = names[sql] = b"sf%d" % next(self._numbers)
+                connection.send_prepare(name, sql, [_OIDS[type(value)] for value in values])
+                self._named.append(sql)
+            connection.send_query_prepared(name, sent, [_BINARY] * len(sent), _BINARY)
+            self._named.append(None)
+        connection.pipeline_sync()
+        self.unsent = bool(connection.flush())
+
+    def receive(self) -> list[PGresult] | None:
+        """Return the result of each statement that was sent; None while the server has not answered all.
 
         Raise `StatementFailed` if nothing was committed. After any other error the outcome is unknown and the
         connection of no more use: `psycopg.OperationalError` if it was lost.
         """
+        connection = self._connection
+        connection.consume_input()
+        if self.unsent:
+            self.unsent = bool(connection.flush())
+        if not self._read_results():
+            return None
+        connection.exit_pipeline_mode()
+        if not self._has_failed and len(self._results) == len(self._sent):
+            return self._results  # nothing had to be prepared
         try:
-            return self._transact(statements)
+            return self._checked(self._named, self._results)
         except StatementFailed as failed:
-            if failed.sqlstate != _NO_SUCH_NAME:
+            if failed.sqlstate != _NO_SUCH_NAME or self._repeated:
                 raise
         self._names.clear()  # psycopg gives up all names of a connection when it rolls back
-        return self._transact(statements)
+        self._repeated = True
+        self._send(self._sent)
+        return None
 
-    def _transact(self, statements: list[Statement]) -> list[PGresult]:
-        connection = self._connection
-        dumped = [_dump(place, values) for place, (_, values) in enumerate(statements)]
-        connection.enter_pipeline_mode()
-        named: list[bytes | None] = []
-        """For each result, the statement that it says is prepared; None for the result of a statement."""
-        for (sql, values), sent in zip(statements, dumped, strict=True):
-            if (name := self._names.get(sql)) is None:
-                name = self._names[sql] = b"sf%d" % next(self._numbers)
-                connection.send_prepare(name, sql, [_OIDS[type(value)] for value in values])
-                named.append(sql)
-            connection.send_query_prepared(name, sent, [_BINARY] * len(sent), _BINARY)
-            named.append(None)
-        connection.pipeline_sync()
-        results = self._receive()
-        connection.exit_pipeline_mode()
-        return self._checked(named, results)
-
-    def _receive(self) -> list[PGresult]:
-        """Return the results up to the sync, whose own is left out unless it failed."""
-        connection, results, silent = self._connection, list[PGresult](), 0
-        while connection.flush():
-            self._wait(selectors.EVENT_READ | selectors.EVENT_WRITE)
-            connection.consume_input()
-        while True:
-            while connection.is_busy():
-                self._wait(selectors.EVENT_READ)
-                connection.consume_input()
+    def _read_results(self) -> bool:
+        """Take the results that have come; return whether that of the sync, which is left out, has come."""
+        connection, silent = self._connection, 0
+        while not connection.is_busy():
             result = connection.get_result()
             if result is None:
                 silent += 1
                 if silent > 1 and connection.status == ConnStatus.BAD:
                     raise psycopg.OperationalError("the connection was lost")
                 continue
-            silent = 0
-            if result.status == ExecStatus.PIPELINE_SYNC:
-                return results
-            results.append(result)
+            silent, status = 0, result.status
+            if status == ExecStatus.PIPELINE_SYNC:
+                return True
+            self._results.append(result)
+            self._has_failed = self._has_failed or status not in _ANSWERED
             if connection.status == ConnStatus.BAD:
                 raise psycopg.OperationalError("the connection was lost")
-
-    def _wait(self, events: int) -> None:
-        self._ready.modify(self._connection.socket, events)
-        self._ready.select()
+        return False
 
     def _checked(self, named: list[bytes | None], results: list[PGresult]) -> list[PGresult]:
         """Return the results of statements; forget the names of those that could not be prepared."""
@@ -136,28 +177,17 @@ class Pipeline:
 
 
 def read_ints(result: PGresult) -> tuple[int, ...]:
-    """Return the only row of a result, of integers."""
-    return tuple(
-        int.from_bytes(result.get_value(0, column) or b"", "big", signed=True)
-        for column in range(result.nfields)
-    )
+    """Return the only value of a result: a bigint, or an array of them."""
+    value = result.get_value(0, 0) or b""
+    if len(value) == _BIGINT.size:
+        return _BIGINT.unpack(value)
+    # an array has a header of 20 bytes, and a length of 4 before each value
+    return tuple([_BIGINT.unpack_from(value, place)[0] for place in range(24, len(value), 12)])
 
 
 def _dump(place: int, values: Sequence[Value]) -> list[bytes | None]:
     """Return the values of the statement at *place* as they are sent."""
     try:
-        return [_dumped(value) for value in values]
+        return [_DUMPERS[type(value)](value) for value in values]
     except (UnicodeEncodeError, struct.error):
         raise StatementFailed(place, _NO_SUCH_VALUE) from None
-
-
-def _dumped(value: Any) -> bytes | None:
-    match value:
-        case bytes() | None:
-            return value
-        case str():
-            return value.encode()
-        case int():
-            return _pack_int(value)
-        case _:
-            raise TypeError(f"{type(value).__name__} cannot be sent")

@@ -276,6 +276,66 @@ _MIGRATIONS: Final = (
     END
     $$;
     """,
+    """
+    -- Bodies of segments and journals may be packed from here on (`packing`): earlier programs refuse them.
+    """,
+    """
+    -- The guard in two functions, which evaluate no query that is not needed. A process of an earlier version
+    -- still uses `standfast_guard`. This one returns the time, where the turn's journal begins, and the
+    -- key of its segment.
+    CREATE FUNCTION standfast_begins(
+        held_session bigint, session_digest bytea, held_input text, input_digest bytea
+    ) RETURNS bigint[] LANGUAGE plpgsql AS $$
+    BEGIN
+        PERFORM 1 FROM sessions WHERE key = held_session AND digest = session_digest FOR NO KEY UPDATE;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'the session has changed' USING ERRCODE = 'SF001';
+        END IF;
+        IF held_input IS NOT NULL THEN
+            PERFORM 1 FROM inputs WHERE input_id = held_input AND digest = input_digest;
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'the input has changed' USING ERRCODE = 'SF001';
+            END IF;
+        END IF;
+        IF EXISTS (SELECT 1 FROM inputs WHERE session = held_session AND kind = 'inject') THEN
+            RAISE EXCEPTION 'a message was injected' USING ERRCODE = 'SF001';
+        END IF;
+        RETURN ARRAY[
+            (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+            nextval('journal_seq') * 1000000, nextval('segments_key')
+        ];
+    END
+    $$;
+
+    -- Returns the time. `without` is 1 if no message may be injected, 2 if the turn may have no waits and no
+    -- open approvals either.
+    CREATE FUNCTION standfast_holds(
+        held_session bigint, session_digest bytea, held_turn text, turn_digest bytea, without bigint
+    ) RETURNS bigint LANGUAGE plpgsql AS $$
+    BEGIN
+        PERFORM 1 FROM sessions WHERE key = held_session AND digest = session_digest FOR NO KEY UPDATE;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'the session has changed' USING ERRCODE = 'SF001';
+        END IF;
+        PERFORM 1 FROM turns WHERE turn_id = held_turn AND digest = turn_digest;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'the turn has changed' USING ERRCODE = 'SF001';
+        END IF;
+        IF without >= 1 THEN
+            IF EXISTS (SELECT 1 FROM inputs WHERE session = held_session AND kind = 'inject') THEN
+                RAISE EXCEPTION 'a message was injected' USING ERRCODE = 'SF001';
+            END IF;
+        END IF;
+        IF without >= 2 THEN
+            IF EXISTS (SELECT 1 FROM waits WHERE turn_id = held_turn)
+            OR EXISTS (SELECT 1 FROM approvals WHERE run_id = held_turn AND state = 'pending') THEN
+                RAISE EXCEPTION 'the turn has waits' USING ERRCODE = 'SF001';
+            END IF;
+        END IF;
+        RETURN (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+    END
+    $$;
+    """,
 )
 
 

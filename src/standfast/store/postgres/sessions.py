@@ -19,8 +19,8 @@ from standfast.store.sql import inputs as queue
 from standfast.store.sql import prune, rows
 from standfast.store.sql import turns as lifecycle
 from standfast.store.sql.connection import Row
-from standfast.store.sql.group_writer import Scope
-from standfast.store.sql.sessions import SqlSessionStore
+from standfast.store.sql.group_writer import Haste, Scope
+from standfast.store.sql.sessions import BRIEF_BYTES, SqlSessionStore, is_brief
 
 T = TypeVar("T")
 
@@ -78,6 +78,10 @@ class PostgresSessionStore(SqlSessionStore):
             )
         return offered.work
 
+    def _haste(self, loop: asyncio.AbstractEventLoop, session_id: str) -> Haste:
+        """Return "alone" if no other turn runs: what is queued until the server answers is sent together."""
+        return "brief" if len(self._running) > (session_id in self._running) else "alone"
+
     def _announce_end_of_lease(self) -> None:
         self._alarm = None
         self._listener.tell(port.WORK)
@@ -87,7 +91,14 @@ class PostgresSessionStore(SqlSessionStore):
             return await super().begin(turn, claimant)
         known = None if turn.consumes is None else self._input_rows.get(turn.consumes)
         write = GuardedBegin(turn, claimant, self._owner_is_dead, known)
-        return await self._write(write.run, Scope(turn.session_id, lifecycle.begin_reads(turn), write))
+        begun = await self._write(
+            write.run,
+            Scope(turn.session_id, lifecycle.begin_reads(turn), write),
+            brief_of=turn.session_id,
+        )
+        if isinstance(begun, port.Begun):
+            self._running.add(turn.session_id)
+        return begun
 
     async def save(self, lease: port.Lease, save: port.Save) -> port.Saved:
         if save.blobs or save.waits or save.approvals:
@@ -95,22 +106,28 @@ class PostgresSessionStore(SqlSessionStore):
         write = self._unanswered.pop(save.turn_id, None)
         if not isinstance(write, GuardedSave) or not write.repeats(lease, save):
             write = GuardedSave(lease, save)
-        return await self._write_guarded(save.turn_id, write, write.run)
+        return await self._write_guarded(save.turn_id, write, write.run, brief=is_brief(save))
 
     async def commit(self, lease: port.Lease, commit: port.TurnCommit) -> SessionHead | port.CommitRefused:
         if commit.blobs or commit.enqueue or commit.state is not None or not commit.entries:
             return await super().commit(lease, commit)
-        write = self._unanswered.pop(commit.turn_id, None)
+        write, entries = self._unanswered.pop(commit.turn_id, None), rows.encode(commit.entries)
         if not isinstance(write, GuardedCommit) or not write.repeats(lease, commit):
-            write = GuardedCommit(lease, commit, rows.encode(commit.entries))
-        return await self._write_guarded(commit.turn_id, write, write.run)
+            write = GuardedCommit(lease, commit, entries)
+        journal_bytes = 0 if commit.journal is None else self.database.saved_bytes(lease.session_id)
+        brief = len(entries) + journal_bytes <= BRIEF_BYTES  # a journal that is kept is compressed
+        done = await self._write_guarded(commit.turn_id, write, write.run, brief=brief)
+        if isinstance(done, SessionHead):
+            self._running.discard(lease.session_id)
+        return done
 
     async def _write_guarded(
-        self, turn_id: str, write: GuardedSave | GuardedCommit, run: Callable[[Any], T]
+        self, turn_id: str, write: GuardedSave | GuardedCommit, run: Callable[[Any], T], *, brief: bool
     ) -> T:
         """Send a write of a turn. One whose outcome stays unknown is kept, for the caller that repeats it."""
         try:
-            return await self._write(run, Scope(write.session_id, write.reads(), write))
+            scope = Scope(write.session_id, write.reads(), write)
+            return await self._write(run, scope, brief_of=write.session_id if brief else None)
         except StoreUnavailable:
             if write.uncertain:
                 self._unanswered[turn_id] = write

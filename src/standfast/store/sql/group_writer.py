@@ -25,6 +25,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -52,9 +53,12 @@ no other turn runs that could share its transaction."""
 
 
 class Job(Generic[T]):
-    """A write that waits for its transaction. `done` tells that there is an answer; `future` may want it."""
+    """A write that waits for its transaction. `done` tells that there is an answer; `future` may want it.
 
-    __slots__ = ("done", "error", "future", "result", "run", "scope")
+    The thread of a loop may run it if it is *brief*.
+    """
+
+    __slots__ = ("brief", "done", "error", "future", "result", "run", "scope")
 
     result: T
 
@@ -63,10 +67,13 @@ class Job(Generic[T]):
         run: Callable[[Any], T],
         future: asyncio.Future[T] | None = None,
         scope: Scope | None = None,
+        *,
+        brief: bool = False,
     ) -> None:
         self.run = run
         self.future = future
         self.scope = scope
+        self.brief = brief
         self.error: BaseException | None = None
         self.done = False
 
@@ -102,16 +109,27 @@ class GroupWriter:
         with contextlib.suppress(RuntimeError):  # it is awake
             self._asleep.release()
 
+    def hold(self) -> AbstractContextManager[object]:
+        """Take `writing`, on a thread that may wait."""
+        return self.writing
+
+    def take(self) -> list[Job[Any]]:
+        """Take jobs off the queue, up to a bound. The caller holds `writing`."""
+        jobs: list[Job[Any]] = []
+        while len(jobs) < _MAX_GROUP and not self.jobs.empty():
+            jobs.append(self.jobs.get())
+        return jobs
+
     def finish(self, job: Job[Any]) -> None:
         """Write here and now until *job* has its answer."""
-        with self.writing:
+        with self.hold():
             while not job.done:
                 self._write_group()
             self.tidy()
 
     def close(self) -> None:
         """Write what is queued, end the thread and close the connection. Nothing may be queued after it."""
-        with self.writing:
+        with self.hold():
             self._drain()
             self.disconnect()
         self._ended = True
@@ -124,7 +142,7 @@ class GroupWriter:
             self._asleep.acquire()
             if self._ended:
                 return
-            with self.writing:
+            with self.hold():
                 self._drain()
                 self.tidy()
 
@@ -132,27 +150,27 @@ class GroupWriter:
         """Do what a commit has left to be done. The caller holds `writing`."""
 
     def _drain(self) -> None:
-        while not self.jobs.empty():
-            self._write_group()
+        while jobs := self.take():
+            self.transact(jobs)
+            self.answer(jobs)
 
     def _write_group(self, here: asyncio.AbstractEventLoop | None = None) -> None:
         """Commit what is queued, up to a bound; *here* is this thread's loop. The caller holds `writing`."""
-        jobs: list[Job[Any]] = []
-        while len(jobs) < _MAX_GROUP and not self.jobs.empty():
-            jobs.append(self.jobs.get())
+        jobs = self.take()
         self.transact(jobs)
-        for job in jobs:
-            job.done = True
-        self._answer(jobs, here)
+        self.answer(jobs, here)
 
-    def _answer(self, jobs: list[Job[Any]], here: asyncio.AbstractEventLoop | None) -> None:
+    def answer(self, jobs: list[Job[Any]], here: asyncio.AbstractEventLoop | None = None) -> None:
         """Settle the futures of *jobs*, each on its own loop; *here* is the one that runs on this thread."""
         by_loop: dict[asyncio.AbstractEventLoop, list[Job[Any]]] = {}
         for job in jobs:
+            job.done = True
             if job.future is not None:
                 by_loop.setdefault(job.future.get_loop(), []).append(job)
-        self._settle(by_loop.pop(here, ()) if here is not None else ())
         for loop, settled in by_loop.items():
+            if loop is here:
+                self._settle(settled)
+                continue
             with contextlib.suppress(RuntimeError):  # a closed loop: no caller waits any more
                 loop.call_soon_threadsafe(self._settle, settled)
 

@@ -24,7 +24,7 @@ from standfast.errors import InvalidArgument, RecordCorrupt, SessionExists, Stal
 from standfast.graph.history import Branch, branch_at, frame_path, grown, holds, moved, path
 from standfast.model.limits import UsageEntry
 from standfast.model.session import Entry, Segment, SessionCharter, SessionHead, node_id, split_node_id
-from standfast.ports.session_store import WORK, Blob, NewSession, StateRecord
+from standfast.ports.session_store import WORK, Blob, NewSession, StateRecord, TurnStates
 from standfast.store import rules
 from standfast.store.rules import Spot, StatePlace, state_id, state_key
 from standfast.store.sql import inputs, rows
@@ -284,6 +284,13 @@ def state_body(db: Connection, state_id: str) -> bytes | None:
     key = state_key(state_id)
     row = None if key is None else db.execute(f"{STATES} WHERE key = ?", (key,)).fetchone()
     return None if row is None else state_body_of(row)
+
+
+def turn_states(db: Connection, turn_id: str) -> TurnStates | None:
+    if rows.find_segment(db, turn_id) is None:
+        return None
+    key: int | None = db.execute("SELECT state FROM segments WHERE segment_id = ?", (turn_id,)).get
+    return rules.states_around(lambda key: _state_place(db, key), key, turn_id)
 
 
 def sweep_states(db: Connection, family: int, members: list[StoredSession]) -> int:

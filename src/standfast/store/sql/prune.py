@@ -265,10 +265,10 @@ def _links(db: Connection, family: int) -> dict[int, _Link]:
 
 
 def _delete_segments(db: Connection, links: dict[int, _Link], keys: Iterable[int]) -> int:
-    """Delete segments; the answers of their turns stay with the turns."""
+    """Delete segments; the answers and journals of their turns stay with the turns."""
     count = 0
     for key in keys:
-        rows.keep_answer(db, links[key].segment_id)
+        rows.keep_without_segment(db, links[key].segment_id)
         db.execute("DELETE FROM segments WHERE key = ?", (key,))
         count += 1
     return count

@@ -4,19 +4,19 @@ Rules
 -----
 1. Every row carries a digest over all its other columns, so that a row in another's place, or with another
    lease, is detected as well. A turn's digest covers the id of its session, which the row does not hold.
-2. A row is checked whenever it is read, also before it is written anew.
+2. A row is checked whenever it is read, also before it is written anew. One that equals, in every column,
+   a row that this process wrote last is what was written; its value is known (`_sessions`, `_turns`).
 3. Payloads are JSON, because integers of users have no upper bound and msgpack's do; the digest is made of a
    msgpack array, in which columns cannot run together. Approvals and snapshots, which are older, use
    `text_seal`.
 4. What stands in the graph is not stored a second time. If the turn's answer is its last reply, and the
    records of its calls are those of its results, the row `echoes` them: a reader takes both from the segment
-   of the same name.
+   of the same name. The journal of a turn that has ended is stored as what its nodes do not hold (`packing`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import Final, TypeVar, Unpack
 
 import msgspec
@@ -37,7 +37,7 @@ from standfast.model.session import (
     TurnSummary,
 )
 from standfast.ports.session_store import Blob, Description, JournaledTurn, JournalEntry
-from standfast.store import rules
+from standfast.store import packing, rules
 from standfast.store.sql.connection import Connection, Row
 
 T = TypeVar("T")
@@ -49,6 +49,10 @@ UPDATED_AT: Final = (
     "iif(json_valid(CAST(head AS TEXT)), json_extract(CAST(head AS TEXT), '$.updated_at'), 1000000000000000)"
 )
 OF_AGENT: Final = "iif(json_valid(CAST(head AS TEXT)), json_extract(CAST(head AS TEXT), '$.agent') = ?, true)"
+_INSERT_SESSION: Final = (
+    "INSERT INTO sessions (id, family, fence, until_ms, digest, head, parent) "
+    "VALUES (?, 0, 0, 0, ?, ?, ?) RETURNING key"
+)
 SEGMENTS: Final = (
     "SELECT segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, parent, frame, "
     "caused_by, state, digest, body FROM segments"
@@ -59,6 +63,11 @@ TURNS: Final = (
     "turns.input, coalesce(sessions.id, '') FROM turns LEFT JOIN sessions ON sessions.key = turns.session"
 )
 ENTRIES: Final = "SELECT seq, turn_id, name, kind, digest, body FROM journal"
+_OF_TURNS: Final = f"""
+{SEGMENTS} WHERE segment_id IN (
+    SELECT turn_id FROM turns JOIN sessions ON sessions.key = turns.session WHERE id = ? AND echoes <> 0
+)
+"""  # noqa: S608 (a constant)
 _INSERT_SEGMENT: Final = (
     "INSERT INTO segments (key, segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, "
     "parent, frame, caused_by, state, digest, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -90,7 +99,11 @@ JOURNAL: Final = """
 SELECT seq, turn_id, name, kind, digest, body FROM journal NOT INDEXED
 WHERE turn_id = ? OR turn_id NOT IN (SELECT turn_id FROM turns WHERE state <> 'ended') ORDER BY seq
 """
-KEPT: Final = "SELECT journals.key, journals.ended_at, journals.digest, journals.body FROM journals"
+KEPT: Final = (
+    "SELECT journals.key, journals.ended_at, journals.digest, journals.body, segments.body FROM journals "
+    "LEFT JOIN turns ON turns.key = journals.key LEFT JOIN segments ON segments.segment_id = turns.turn_id"
+)
+_KEPT_OF: Final = f"{KEPT} WHERE turns.turn_id = ?"
 _KEEP_JOURNAL: Final = (
     "INSERT INTO journals (key, ended_at, digest, body) SELECT key, ?, ?, ? FROM turns WHERE turn_id = ?"
 )
@@ -145,8 +158,16 @@ class StoredSession(msgspec.Struct, frozen=True):
         return self.head.session_id
 
 
+_MAX_KNOWN: Final = 256
+"""When this many are known, all are forgotten, in one step: threads of several stores may be here at once."""
+_sessions: dict[str, tuple[Row, StoredSession]] = {}
+"""Sessions as this process wrote them last, with their rows, by their ids; up to `_MAX_KNOWN` of them."""
+
+
 def check_session(row: Row) -> None:
     """Raise `RecordCorrupt` unless a row with the columns of `SESSIONS` is as it was written."""
+    if (known := _sessions.get(row[1])) is not None and known[0] == row:
+        return
     *columns, digest, body = row
     if seal("session", *columns, body) != digest:
         raise RecordCorrupt(f"session {row[1]}")
@@ -154,6 +175,8 @@ def check_session(row: Row) -> None:
 
 def session_of(row: Row, *, checked: bool = False) -> StoredSession:
     """Return the session of a row with the columns of `SESSIONS`."""
+    if (known := _sessions.get(row[1])) is not None and known[0] == row:
+        return known[1]
     if not checked:
         check_session(row)
     key, session_id, family, leaf_key, fence, owner, until_ms, _, body = row
@@ -233,18 +256,18 @@ def insert_session(
 ) -> StoredSession:
     """Make a session. Without *family* it is the first of its own."""
     body = encode(head)
-    key: int = db.execute(
-        "INSERT INTO sessions (id, family, fence, until_ms, digest, head, parent) "
-        "VALUES (?, 0, 0, 0, ?, ?, ?) RETURNING key",
-        (head.session_id, b"", body, rules.parent_of(head)),
-    ).get
+    key: int = db.execute(_INSERT_SESSION, (head.session_id, b"", body, rules.parent_of(head))).get
     made = StoredSession(key, key if family is None else family, leaf_key, key << 32, None, 0, head, body)
-    db.execute("UPDATE sessions SET family = ? WHERE key = ?", (made.family, key))
-    return update_session(db, made)
+    digest = session_digest(made)
+    sql = "UPDATE sessions SET family = ?, leaf_key = ?, fence = ?, digest = ? WHERE key = ?"
+    db.execute(sql, (made.family, leaf_key, made.fence, digest, key))
+    _note_session(made, digest)
+    return made
 
 
 def update_session(db: Connection, session: StoredSession) -> StoredSession:
     """Write the session's leaf, head and lease."""
+    digest = session_digest(session)
     db.execute(
         "UPDATE sessions SET leaf_key = ?, fence = ?, owner = ?, until_ms = ?, digest = ?, head = ? "
         "WHERE key = ?",
@@ -253,12 +276,23 @@ def update_session(db: Connection, session: StoredSession) -> StoredSession:
             session.fence,
             session.owner,
             session.until_ms,
-            session_digest(session),
+            digest,
             session.body,
             session.key,
         ),
     )
+    _note_session(session, digest)
     return session
+
+
+def _note_session(session: StoredSession, digest: bytes) -> None:
+    """Remember a session as it was written."""
+    key, family, leaf_key, fence, owner, until_ms, _, body = msgspec.structs.astuple(session)
+    session_id = session.head.session_id
+    row = (key, session_id, family, leaf_key, fence, owner, until_ms, digest, body)
+    if len(_sessions) >= _MAX_KNOWN:
+        _sessions.clear()
+    _sessions[session_id] = row, session
 
 
 def write_head(db: Connection, session: StoredSession, head: SessionHead) -> None:
@@ -285,10 +319,12 @@ def write_lease(
     leased = StoredSession(
         session.key, session.family, session.leaf_key, fence, owner, until_ms, session.head, session.body
     )
+    digest = session_digest(leased)
     db.execute(
         "UPDATE sessions SET fence = ?, owner = ?, until_ms = ?, digest = ? WHERE key = ?",
-        (fence, owner, until_ms, session_digest(leased), session.key),
+        (fence, owner, until_ms, digest, session.key),
     )
+    _note_session(leased, digest)
     return leased
 
 
@@ -316,6 +352,7 @@ def insert_segment(
 
     *body* is its entries, encoded.
     """
+    body = packing.pack_nodes(body)
     key = db.execute(f"SELECT {NEXT_SEGMENT}").get if key is None else key
     parent, opens_at = segment.parent, None
     if segment.opens_frame:
@@ -334,16 +371,18 @@ def insert_segment(
         None if segment.caused_by == segment.segment_id else segment.caused_by,
         rules.state_key(session.head.state),
     )
-    db.execute(_INSERT_SEGMENT, (key, *columns, _segment_digest(columns, body), body))
+    sealed = seal("segment", *(columns if columns[-1] is not None else columns[:-1]), body)
+    db.execute(_INSERT_SEGMENT, (key, *columns, sealed, body))
     return key
 
 
 def segment_of(row: Row) -> Segment:
-    """Return the segment of a row with the columns of `SEGMENTS`."""
-    *columns, digest, body = row
-    if _segment_digest(columns, body) != digest:
-        raise RecordCorrupt(f"segment {row[0]}")
-    segment_id, session_id, _, _, _, opens_at, depth, model_calls, parent, frame, caused_by, _ = columns
+    """Return the segment of a row with the columns of `SEGMENTS`. A frame has thousands of them."""
+    segment_id, session_id, _, _, _, opens_at, depth, model_calls, parent, frame, caused_by, state = row[:12]
+    columns = row[:11] if state is None else row[:12]  # without a state it is sealed as in the first version
+    body = row[13]
+    if _sha256(_pack(("segment", *columns, body))).digest()[:16] != row[12]:
+        raise RecordCorrupt(f"segment {segment_id}")
     return Segment(
         segment_id=segment_id,
         session_id=session_id,
@@ -351,7 +390,7 @@ def segment_of(row: Row) -> Segment:
         caused_by=segment_id if caused_by is None else caused_by,
         depth=depth,
         frame=frame,
-        entries=decoded(_entries, body, f"segment {segment_id}"),
+        entries=decoded(_entries, packing.unpack_nodes(body, segment_id), f"segment {segment_id}"),
         opens_frame=opens_at is not None,
         model_calls=model_calls,
     )
@@ -360,11 +399,6 @@ def segment_of(row: Row) -> Segment:
 def find_segment(db: Connection, segment_id: str) -> Segment | None:
     row = db.execute(f"{SEGMENTS} WHERE segment_id = ?", (segment_id,)).fetchone()
     return None if row is None else segment_of(row)
-
-
-def _segment_digest(columns: Sequence[str | int | None], body: bytes) -> bytes:
-    """Return the seal of a segment; without a state it is that of the first version."""
-    return seal("segment", *(columns if columns[-1] is not None else columns[:-1]), body)
 
 
 # Turns
@@ -379,8 +413,14 @@ class StoredTurn(msgspec.Struct, frozen=True):
     echoes: bool = False
 
 
+_turns: dict[str, tuple[Row, str, StoredTurn]] = {}
+"""Turns as they were begun here, with their rows and the ids of their sessions, by their ids."""
+
+
 def check_turn(row: Row, session_id: str) -> None:
     """Raise `RecordCorrupt` unless a turn's row is as it was written."""
+    if (known := _turns.get(row[0])) is not None and known[:2] == (row, session_id):
+        return
     *columns, digest, summary, given = row
     if seal("turn", session_id, *columns, summary, given) != digest:
         raise RecordCorrupt(f"turn {row[0]}")
@@ -388,6 +428,8 @@ def check_turn(row: Row, session_id: str) -> None:
 
 def turn_of(row: Row, session_id: str, *, checked: bool = False) -> StoredTurn:
     """Return the turn of a row as stored: an echoed answer is empty."""
+    if (known := _turns.get(row[0])) is not None and known[:2] == (row, session_id):
+        return known[2]
     if not checked:
         check_turn(row, session_id)
     *columns, _, summary, given = row
@@ -433,13 +475,18 @@ def turn_digest(turn: StoredTurn) -> bytes:
 
 
 def insert_turn(db: Connection, turn: StoredTurn) -> None:
-    db.insert_new(_INSERT_TURN, _turn_row(turn), IdempotencyConflict, turn.record.turn_id)
+    row = _turn_row(turn)
+    db.insert_new(_INSERT_TURN, row, IdempotencyConflict, turn.record.turn_id)
+    if len(_turns) >= _MAX_KNOWN:
+        _turns.clear()
+    _turns[turn.record.turn_id] = row, turn.record.session_id, turn
 
 
 def update_turn(db: Connection, turn: StoredTurn) -> None:
     """Write the columns that change during a turn and at its end."""
     turn_id, _, state, _, ended_at, cancel, echoes, _, _, _, digest, summary, given = _turn_row(turn)
     db.execute(UPDATE_TURN, (state, ended_at, cancel, echoes, digest, summary, given, turn_id))
+    _turns.pop(turn_id, None)
 
 
 def find_turn(db: Connection, turn_id: str) -> StoredTurn | None:
@@ -466,7 +513,11 @@ def turn(db: Connection, turn_id: str) -> TurnRecord | None:
 
 
 def turns(db: Connection, session_id: str) -> list[TurnRecord]:
-    return [whole_record(db, turn) for turn in find_turns(db, "sessions.id = ?", session_id)]
+    found = find_turns(db, "sessions.id = ?", session_id)
+    segments: dict[str, Segment] = {}
+    if any(turn.echoes for turn in found):
+        segments = {row[0]: segment_of(row) for row in db.execute(_OF_TURNS, (session_id,)).fetchall()}
+    return [_whole_record(turn, segments.get(turn.record.turn_id)) for turn in found]
 
 
 def open_turn(db: Connection, session_id: str) -> TurnRecord | None:
@@ -488,18 +539,21 @@ def turn_journal(db: Connection, turn_id: str) -> JournaledTurn | None:
         return None
     if found.input is not None:
         return JournaledTurn(record=found.record, input=found.input, journal=journal(db, turn_id))
-    row = db.execute(f"{KEPT} JOIN turns USING (key) WHERE turn_id = ?", (turn_id,)).fetchone()
+    row = db.execute(_KEPT_OF, (turn_id,)).fetchone()
     if row is None:
         return None
     first, entries = kept_journal_of(row)
     return JournaledTurn(record=whole_record(db, found), input=first, journal=entries)
 
 
-def keep_journal(db: Connection, turn: StoredTurn, entries: tuple[JournalEntry, ...], now_ms: int) -> None:
-    """Keep *entries*, the journal of a turn that ends."""
+def keep_journal(
+    db: Connection, turn: StoredTurn, entries: tuple[JournalEntry, ...], nodes: bytes, now_ms: int
+) -> None:
+    """Keep *entries*, the journal of a turn that ends with a segment of these *nodes*, encoded."""
     assert turn.input is not None
-    body = rules.pack_journal(turn.input, entries)
-    db.execute(_KEEP_JOURNAL, (now_ms, seal("kept journal", now_ms, body), body, turn.record.turn_id))
+    journal = packing.encode_journal(turn.input, entries)
+    body = packing.pack_journal(journal, nodes)
+    db.execute(_KEEP_JOURNAL, (now_ms, seal("kept journal", now_ms, journal), body, turn.record.turn_id))
 
 
 def drop_journals(db: Connection, before_ms: int) -> int:
@@ -517,10 +571,16 @@ def drop_journals(db: Connection, before_ms: int) -> int:
 
 def kept_journal_of(row: Row) -> tuple[bytes, tuple[JournalEntry, ...]]:
     """Return the first input and the entries of a row with the columns of `KEPT`."""
-    key, ended_at, digest, body = row
-    if seal("kept journal", ended_at, body) != digest:
+    return packing.decode_journal(_kept_journal(row), f"kept journal {row[0]}")
+
+
+def _kept_journal(row: Row) -> bytes:
+    """Return the journal of a row with the columns of `KEPT`, encoded."""
+    key, ended_at, digest, body, segment = row
+    journal, covered = packing.unpack_journal(body, segment, f"kept journal {key}")
+    if seal("kept journal", ended_at, covered) != digest:
         raise RecordCorrupt(f"kept journal {key}")
-    return rules.unpack_journal(body, f"kept journal {key}")
+    return journal
 
 
 def end_turn(
@@ -541,10 +601,13 @@ def end_turn(
 
 def whole_record(db: Connection, turn: StoredTurn) -> TurnRecord:
     """Return the turn's record with its answer and the records of its calls, in the order of the calls."""
+    return _whole_record(turn, find_segment(db, turn.record.turn_id) if turn.echoes else None)
+
+
+def _whole_record(turn: StoredTurn, segment: Segment | None) -> TurnRecord:
     if not turn.echoes:
         return turn.record
     record = turn.record
-    segment = find_segment(db, record.turn_id)
     text = None if segment is None else _answer(segment.entries)
     summary = record.summary
     if segment is None or text is None or summary is None or not isinstance(summary.outcome, Finished):
@@ -553,11 +616,17 @@ def whole_record(db: Connection, turn: StoredTurn) -> TurnRecord:
     return _replace(record, summary=_replace(summary, outcome=outcome, calls=_records(segment.entries)))
 
 
-def keep_answer(db: Connection, turn_id: str) -> None:
-    """Store the turn's answer with it, because its segment is about to be deleted."""
+def keep_without_segment(db: Connection, turn_id: str) -> None:
+    """Store the turn's answer and its journal, if it is kept, whole: its segment is about to be deleted."""
     turn = find_turn(db, turn_id)
     if turn is not None and turn.echoes:
         update_turn(db, StoredTurn(whole_record(db, turn), turn.session, turn.input))
+    row = db.execute(_KEPT_OF, (turn_id,)).fetchone()
+    if row is not None:
+        journal = _kept_journal(row)
+        sql = "UPDATE journals SET digest = ?, body = ? WHERE key = ?"
+        sealed = seal("kept journal", row[1], journal)
+        db.execute(sql, (sealed, packing.pack_journal(journal, b""), row[0]))
 
 
 def _answer(entries: tuple[Entry, ...]) -> str | None:

@@ -46,12 +46,12 @@ InTransaction = Callable[Concatenate[Connection, P], T]
 Method = Callable[Concatenate["SqlSessionStore", P], Coroutine[Any, Any, T]]
 
 
-_BRIEF_BYTES: Final = 64 << 10
+BRIEF_BYTES: Final = 64 << 10
 """A write of more than this is not brief: digests and copies take their time."""
 
 
-def _is_brief(save: port.Save) -> bool:
-    return not save.blobs and sum(len(entry.body) for entry in save.entries) < _BRIEF_BYTES
+def is_brief(save: port.Save) -> bool:
+    return not save.blobs and sum(len(entry.body) for entry in save.entries) < BRIEF_BYTES
 
 
 class SqlDatabase(Protocol):
@@ -235,6 +235,7 @@ class SqlSessionStore:
     add_usage = _writes_session(history.add_usage)
     rewind = _writes_session(history.rewind)
     state = _reads(history.state_body)
+    turn_states = _reads(history.turn_states)
     snapshot = _reads(records.find_snapshot)
 
     async def make_session(self, new: port.NewSession) -> SessionHead:
@@ -268,11 +269,13 @@ class SqlSessionStore:
     # Turns
 
     cancel = _writes(lifecycle.cancel)
+    cancelled = _reads(lifecycle.cancelled, brief=True)
     turn = _reads(rows.turn, brief=True)
     turns = _reads(rows.turns)
     open_turn = _reads(rows.open_turn, brief=True)
     open_turn_journal = _reads(rows.open_turn_journal)
     turn_journal = _reads(rows.turn_journal)
+    outlines = _reads(operations.outlines)
     survey = _reads(operations.survey)
     usage_by_day = _reads(operations.usage_by_day)
     drop_journals = _writes(rows.drop_journals)
@@ -309,14 +312,14 @@ class SqlSessionStore:
         if save.blobs:
             save = _replace(save, blobs=await self._placed(save.blobs))
         scope = Scope(lease.session_id, lifecycle.save_reads(save.turn_id))
-        brief_of = lease.session_id if _is_brief(save) else None
+        brief_of = lease.session_id if is_brief(save) else None
         return await self._write(lambda db: lifecycle.save(db, lease, save), scope, brief_of=brief_of)
 
     async def park(self, lease: port.Lease, save: port.Save, summary: TurnSummary) -> None:
         if save.blobs:
             save = _replace(save, blobs=await self._placed(save.blobs))
         scope = Scope(lease.session_id, lifecycle.save_reads(save.turn_id))
-        brief_of = lease.session_id if _is_brief(save) else None
+        brief_of = lease.session_id if is_brief(save) else None
         await self._write(lambda db: lifecycle.park(db, lease, save, summary), scope, brief_of=brief_of)
         self._running.discard(lease.session_id)
 
@@ -328,7 +331,7 @@ class SqlSessionStore:
         done = await self._write(
             lambda db: lifecycle.commit(db, lease, commit, entries),
             Scope(lease.session_id, lifecycle.commit_reads(commit.turn_id)) if alone else None,
-            brief_of=None if commit.blobs or len(entries) > _BRIEF_BYTES else lease.session_id,
+            brief_of=None if commit.blobs or len(entries) > BRIEF_BYTES else lease.session_id,
         )
         if isinstance(done, SessionHead):
             self._running.discard(lease.session_id)

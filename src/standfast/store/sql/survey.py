@@ -6,11 +6,20 @@ with the store; no turn asks for it.
 
 from __future__ import annotations
 
-from standfast.ports.session_store import DayUsage, HeldLease, StoreSurvey
+from standfast.ports.session_store import DayUsage, HeldLease, SessionOutline, StoreSurvey
 from standfast.store import rules
 from standfast.store.sql import rows
 from standfast.store.sql.connection import Connection
 from standfast.store.sql.tables import TABLES
+
+
+def outlines(db: Connection, session_ids: tuple[str, ...]) -> dict[str, SessionOutline]:
+    among = f"sessions.id IN ({', '.join('?' * len(session_ids)) or 'NULL'})"
+    counts = "SELECT id, count(*) FROM sessions JOIN turns ON turns.session = sessions.key"
+    counted = db.execute(f"{counts} WHERE {among} GROUP BY id", session_ids).fetchall()
+    found = rows.find_turns(db, f"turns.state <> 'ended' AND {among}", *session_ids)
+    opened = {turn.record.session_id: turn.record for turn in found}
+    return {name: SessionOutline(turns=count, open_turn=opened.get(name)) for name, count in counted}
 
 
 def usage_by_day(db: Connection, since_ms: int) -> list[DayUsage]:

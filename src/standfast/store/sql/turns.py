@@ -221,7 +221,8 @@ def commit_held(db: Connection, held: Held, commit: port.TurnCommit, entries: by
         saved = held.saved
         if saved is None:
             saved = rows.journal(db, commit.turn_id) if held.journaled else ()
-        rows.keep_journal(db, held.turn, (*saved, *commit.journal), commit.now_ms)
+        nodes = entries if commit.entries else b""
+        rows.keep_journal(db, held.turn, (*saved, *commit.journal), nodes, commit.now_ms)
     if held.journaled:
         db.execute("DELETE FROM journal WHERE turn_id = ?", (commit.turn_id,))
     if held.waits:
@@ -261,6 +262,12 @@ def cancel(db: Connection, turn_id: str) -> bool:
     rows.update_turn(db, _replace(turn, record=_replace(turn.record, cancel_requested=True)))
     db.announce(port.WORK)
     return True
+
+
+def cancelled(db: Connection, turn_ids: tuple[str, ...]) -> frozenset[str]:
+    among = ", ".join("?" * len(turn_ids)) or "NULL"
+    found = rows.find_turns(db, f"turns.turn_id IN ({among}) AND turns.cancel <> 0", *turn_ids)
+    return frozenset(turn.record.turn_id for turn in found)
 
 
 def unfinished(db: Connection, now_ms: int, lease_now_ms: int, is_dead: rules.IsDead) -> list[TurnRecord]:

@@ -236,6 +236,10 @@ SESSIONS: Final[tuple[Migration, ...]] = (
         body BLOB NOT NULL
     ) STRICT;
     """,
+    """
+    -- Bodies of segments and journals may be packed from here on (`packing`). The tables are the same: the
+    -- version rises so that programs which cannot unpack them refuse the file.
+    """,
 )
 
 SANDBOX_BEFORE: Final = (

@@ -1,6 +1,6 @@
 // What pages need besides htmx: keys, ages of times, the end of a conversation in view, uploads, the state of the connection.
-"use strict";
 (() => {
+  "use strict";
   const find = (selector, root = document) => root.querySelector(selector);
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const typing = (element) => element.matches("input, textarea, select, [contenteditable]");
@@ -83,9 +83,9 @@
   addEventListener("scroll", () => (atEnd = isAtEnd()), { passive: true });
   const follow = () => find("[data-follow]") && atEnd && window.scrollTo(0, root.scrollHeight);
   document.addEventListener("htmx:after:sse:message", follow);
-  addEventListener("load", () => {
-    if (find("[data-follow]") && !location.hash) window.scrollTo(0, root.scrollHeight);
-  });
+  const toEnd = () => find("[data-follow]") && !location.hash && window.scrollTo(0, root.scrollHeight);
+  toEnd(); // before htmx looks whether the mark that loads earlier turns is in view
+  addEventListener("load", toEnd); // images have their heights now
 
   // A page that was put before others keeps what is in view in its place
 
@@ -106,14 +106,23 @@
     if (event.detail.ctx?.request?.method === "POST") root.classList.add("offline");
   });
 
-  // A form is emptied when it was sent; one that failed keeps its text
+  // A form is emptied when it was sent, except of what was written since; one that failed keeps its text.
+  // The message of a failure stays until the same element, or a form or button that a person used, succeeds.
 
+  const sent = new WeakMap();
+  let failed = null;
+  document.addEventListener("htmx:before:request", (event) => {
+    const form = event.detail.ctx.sourceElement;
+    if (form.matches("form[data-reset]")) sent.set(form, { text: find("textarea", form).value, files: all("#uploads .chip") });
+  });
   document.addEventListener("htmx:after:request", (event) => {
     const { ctx } = event.detail;
-    if (ctx.response.status < 400) find("#toasts").replaceChildren();
+    if (ctx.response.status >= 400) failed = ctx.sourceElement;
+    else if (ctx.sourceElement === failed || ctx.sourceElement.matches("form, button")) find("#toasts").replaceChildren();
     if (ctx.response.status < 400 && ctx.sourceElement.matches("form[data-reset]")) {
-      ctx.sourceElement.reset();
-      find("#uploads")?.replaceChildren();
+      const { text, files } = sent.get(ctx.sourceElement) ?? { files: [] };
+      if (find("textarea", ctx.sourceElement).value === text) ctx.sourceElement.reset();
+      for (const file of files) file.remove();
     }
   });
 

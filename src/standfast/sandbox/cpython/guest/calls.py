@@ -36,6 +36,8 @@ SLEEP: Final = "sleep"
 _MAX_CALL: Final = 16 << 20
 _ROOM: Final = 400
 """How many frames deeper than guest code this file may go."""
+_MAX_FRAMES: Final = 100
+"""How far the line that made a call is searched for."""
 _GET_AWAITABLE: Final = opcode.opmap["GET_AWAITABLE"]
 _CACHE: Final = opcode.opmap["CACHE"]
 _THREAD_PATIENCE_S: Final = 0.05
@@ -55,11 +57,13 @@ class Bridge:
         self._awaited: dict[int, Later] = {}
         self._places: dict[tuple[int, int], tuple[CodeType, bool]] = {}
         self._last = 0
+        self._filename = ""
         self.names: frozenset[str] = frozenset()
 
-    def begin(self, names: frozenset[str]) -> None:
-        """Start a run, which may call these."""
+    def begin(self, names: frozenset[str], filename: str) -> None:
+        """Start a run of the code that is compiled under *filename*, which may call these."""
         self.names = names
+        self._filename = filename
         self._last = 0
         self._awaited.clear()
         self._places.clear()
@@ -137,7 +141,8 @@ class Bridge:
     def _message(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], later: str) -> str:
         """Return a call as a message, or what is wrong with its arguments."""
         self._last += 1
-        head = f'{{"t":"call","id":{self._last},"name":{encode(name)},"later":{later}'
+        line = self._line()
+        head = f'{{"t":"call","id":{self._last},"name":{encode(name)},"later":{later},"line":{line}'
         try:
             text = f'{head},"args":{to_json(args)},"kwargs":{to_json(kwargs) if kwargs else "{}"}}}'
             if len(text) <= _MAX_CALL:
@@ -146,6 +151,17 @@ class Bridge:
             return f'{head},"problem":{encode(limit)},"too_large":true}}'
         except NotJson as problem:
             return f'{head},"problem":{encode(str(problem))}}}'
+
+    def _line(self) -> int:
+        """Return the innermost line of this run's code that is being executed; 0 if there is none."""
+        frame: FrameType | None = sys._getframe(2)
+        for _ in range(_MAX_FRAMES):
+            if frame is None:
+                break
+            if frame.f_code.co_filename == self._filename:
+                return frame.f_lineno or 0
+            frame = frame.f_back
+        return 0
 
 
 class GuestTool:

@@ -123,7 +123,7 @@ class GuestSession:
                 self._beside[name] = getattr(builtins, name)
         self._offered = list(request["functions"])
         self._beside.update({name: GuestTool(name, self._bridge) for name in self._offered})
-        self._bridge.begin(frozenset(self._offered))
+        self._bridge.begin(frozenset(self._offered), filename_of(request["code"]))
         self._printer.begin(request["stdout_cap"])
         self._clock.begin(request["now"], request["seed"])
         self._chance = random.getstate() if self._kept_chance else self._clock.start_chance()

@@ -1,0 +1,1 @@
+from tests.running.forked_workers import *  # noqa: F403

@@ -1,0 +1,1 @@
+from tests.running.interpreters import *  # noqa: F403

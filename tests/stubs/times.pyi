@@ -1,0 +1,1 @@
+from tests.running.times import *  # noqa: F403
