@@ -70,6 +70,18 @@ def test_a_jailed_server_sees_what_the_user_names(raw: Raw, tmp_path: Path) -> N
         assert jailed(reach, network=True) == "reached"
 
 
+@pytest.mark.skipif(jail_report("bubblewrap").kind is None, reason="there is no bubblewrap here")
+def test_a_jailed_server_reads_a_named_file_under_tmp(raw: Raw, tmp_path: Path) -> None:
+    """Bug: the jail's own `/tmp` hid what the user named there, an interpreter among them."""
+    named = tmp_path / "named.txt"
+    named.write_text("read")
+    program = Path(__file__).parent / "raw_server.py"
+    jail = McpJail(readable=(*OWN, str(named)))
+    command = [sys.executable, "-I", "-S", str(program)]
+    server = McpServer(command, name="raw", data_dir=tmp_path / "home", jail=jail)
+    assert _used(server, f"out = open({str(named)!r}).read()") == "read"
+
+
 def test_a_jail_can_be_written_in_mcp_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: and a server that cannot be jailed is not started."""
     file = tmp_path / "mcp.json"

@@ -54,11 +54,11 @@ class McpJail:
         made = [shutil.which("bwrap") or "bwrap", *NAMESPACES, "--die-with-parent"]
         if self.network:
             made.remove("--unshare-net")
+        made += ["--tmpfs", "/tmp"]  # noqa: S108 - first, because it would hide what is named below it
         for path in (*_SYSTEM, *(_NETWORK if self.network else ()), *self.readable):
             made += ["--ro-bind-try", path, path]
         for path in _DEVICES:
             made += ["--dev-bind", path, path]
-        made += ["--tmpfs", "/tmp"]  # noqa: S108
         for path in self.writable:
             made += ["--bind", path, path]
         where = "/tmp" if cwd is None else os.path.abspath(cwd)  # noqa: S108
