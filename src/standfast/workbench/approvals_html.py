@@ -1,4 +1,4 @@
-"""Renders a request for a decision: the exact call, its age and time limit, a form for who may decide."""
+"""Renderers for approval requests: the exact call, its age and deadline, and a form for deciders."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def tabs(current: str) -> h.Element:
 def request_html(
     approval: Approval, now_ms: int, *, decides: bool, context: bool = True, agent: str = ""
 ) -> h.Element:
-    """Return one request; with *context*, a place that loads what led to it.
+    """Render one approval request; with *context*, add a section that loads the events leading up to it.
 
-    *agent* is the session's, for a grant.
+    *agent* is the session's agent, offered as the scope of a grant.
     """
     pending = approval.state == "pending"
     asks = approval.answer_schema is not UNSET
@@ -64,13 +64,13 @@ def _context(approval: Approval) -> h.Element:
         hx_target="find .context",
     )[
         h.summary(".small")["What led to this"],
-        # An update of the list must leave what was loaded here alone.
+        # When the list is refreshed, htmx must not replace the context that was loaded here.
         h.div(".context.conversation", hx_morph_skip_children=True)[h.p(".muted.small")["Loading…"]],
     ]
 
 
 def _form(approval: Approval, agent: str) -> h.Element:
-    """The fields for a decision. The arguments are sent only if they were changed."""
+    """Render the decision form. The arguments are submitted only if they were edited."""
     path = f"/approvals/{approval.approval_id}"
     text = json.dumps(approval.arguments, ensure_ascii=False, indent=2)
     asks = approval.answer_schema is not UNSET
@@ -107,7 +107,7 @@ def _form(approval: Approval, agent: str) -> h.Element:
 
 
 def _grant_fields(approval: Approval, agent: str) -> h.Element:
-    """The fields of a grant: it approves this call and such calls in the future."""
+    """Render the grant fields: a grant approves this call and similar calls in the future."""
     return h.details[
         h.summary(".small")["Approve such calls in the future, too"],
         h.div(".grant")[
@@ -142,7 +142,7 @@ _TIMES: Final = (("1", "in an hour"), ("24", "in a day"), ("168", "in a week"), 
 
 
 def _suggested_rule(approval: Approval) -> str:
-    """Return a rule over the first number among the arguments, as an example."""
+    """Return an example rule that compares the first numeric argument."""
     for name, value in approval.kwargs.items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return f"kwargs[{name!r}] <= {value}"

@@ -1,4 +1,4 @@
-"""The inbox of approvals across sessions, one request with what led to it, and decisions."""
+"""The approvals inbox across sessions, the page of one request with its context, and decisions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PAGE: Final = 25
 
 
 class InboxQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests that wait, or that were decided; with `q`, those that have these words in them."""
+    """The inbox filter: pending or decided requests, optionally only those that match the search text `q`."""
 
     state: Literal["pending", "decided"] = "pending"
     q: Annotated[str, msgspec.Meta(max_length=200)] = ""
@@ -41,7 +41,7 @@ class InboxQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def approvals_page(call: Call) -> Response:
-    """Show the requests for decisions, the oldest first; decided ones, the latest first."""
+    """Show the approval requests: pending ones oldest first, decided ones latest first."""
     asked: InboxQuery = call.query
     found = [one for one in await _requests(call, asked.state) if _has(one, asked.q)]
     shown = found[asked.skip : asked.skip + _PAGE]
@@ -140,7 +140,7 @@ async def _requests(call: Call, state: str) -> list[Approval]:
 
 
 async def approval_page(call: Call) -> Response:
-    """Show one request and what led to it."""
+    """Show one request and the part of its turn that led to it."""
     approval = as_of(await read_approval(call), call.runtime.now_ms())
     now_ms, decides = call.runtime.now_ms(), call.credential.allows(Scope.APPROVE)
     main = [
@@ -161,13 +161,13 @@ async def approval_page(call: Call) -> Response:
 
 
 async def _agent(call: Call, approval: Approval) -> str:
-    """Return the agent of a request's session, if a grant can be given for it."""
+    """Return the agent of the request's session if this server can grant for it, else ""."""
     head = await call.runtime.store.head(approval.session_id)
     return "" if head is None or head.agent not in call.server.agents else head.agent
 
 
 async def approval_context(call: Call) -> Response:
-    """Show the turn that asks, up to the request."""
+    """Show the requesting turn, up to the request."""
     return respond(await _context_html(call, await read_approval(call)))
 
 
@@ -184,7 +184,7 @@ async def _context_html(call: Call, approval: Approval) -> h.Node:
 
 
 async def _turn_items(call: Call, approval: Approval) -> tuple[Item, ...]:
-    """Return the messages of the turn that asked."""
+    """Return the items of the turn that made the request."""
     session = call.runtime.session_handle(approval.session_id)
     asked = await call.runtime.store.approvals(turn_id=approval.run_id)
     record = await call.runtime.store.turn(approval.run_id)
@@ -204,7 +204,7 @@ async def _turn_items(call: Call, approval: Approval) -> tuple[Item, ...]:
 
 
 async def decide(call: Call) -> Response:
-    """Approve or deny a request, and show it as it is then."""
+    """Approve or deny a request, then show its new state."""
     form = read_form(call)
     approval = await read_approval(call)
     text = field(form, "arguments")
@@ -226,7 +226,7 @@ async def decide(call: Call) -> Response:
 
 
 async def show_diff(call: Call) -> Response:
-    """Show how edited arguments differ from those of the call."""
+    """Show how the edited arguments differ from those of the call."""
     approval, text = await read_approval(call), field(read_form(call), "arguments")
     edited = json_object(text, "the arguments")
     return respond(diff(pretty_lines(approval.arguments), pretty_lines(edited)) or "")

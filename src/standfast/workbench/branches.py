@@ -1,4 +1,4 @@
-"""The graph of a session's branches: forks, rewinds and frames, as rows and lanes; a pure function."""
+"""A pure function that lays out a session's branches (forks, rewinds, frames) as rows and lanes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from standfast.model.session import Segment, SessionHead, split_node_id
 from standfast.workbench.words import count, one_line
 
 _SHORT_RUN: Final = 3
-"""Show up to this many turns in a row without a branch; count them instead if there are more."""
+"""Collapse a longer run of consecutive turns without a branch into one row that counts them."""
 
 
 @dataclass(slots=True)
 class GraphRow:
-    """A turn, or a run of them: its lane, the row of its parent, and the sessions whose history ends here."""
+    """A turn or a collapsed run: its lane, its parent's row, and the sessions whose history ends at it."""
 
     segment_id: str
     session_id: str
@@ -31,7 +31,7 @@ class GraphRow:
 
 
 def family_of(session_id: str, heads: Iterable[SessionHead]) -> list[SessionHead]:
-    """Return the sessions that share history with *session_id* by forks, the oldest first."""
+    """Return the sessions that share history with *session_id* through forks, oldest first."""
     known = {head.session_id: head for head in heads}
 
     def root(one: str) -> str:
@@ -48,7 +48,7 @@ def family_of(session_id: str, heads: Iterable[SessionHead]) -> list[SessionHead
 
 
 def graph_rows(segments: Mapping[str, Segment], heads: Sequence[SessionHead], current: str) -> list[GraphRow]:
-    """Return the rows of the graph, oldest first. The path of the session *current* has the first lane."""
+    """Return the rows of the graph, oldest first. The path of session *current* takes the first lane."""
     children: dict[str | None, list[str]] = {}
     for segment in segments.values():
         parent = None if segment.parent is None else split_node_id(segment.parent)[0]
@@ -111,7 +111,7 @@ def _label(segment: Segment) -> str:
 
 
 def _shortened(rows: list[GraphRow]) -> list[GraphRow]:
-    """Replace long runs of turns without a branch, a head or a frame by one row that counts them."""
+    """Collapse each long run of turns without a branch, head or frame into one row that counts them."""
     used: dict[int, int] = {}
     for row in rows:
         if row.parent is not None:

@@ -1,4 +1,4 @@
-"""The branches of a session as a graph, and two of them side by side."""
+"""A session's branches as a graph, and a comparison of two of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_TURNS: Final = 30
 
 
 async def branches_page(call: Call) -> Response:
-    """Show the graph of the sessions that share this one's history, and the sessions that it made."""
+    """Show the graph of the sessions that share this one's history, and the sessions that it created."""
     head = await call.head()
     heads = await call.visible_heads()
     family = family_of(head.session_id, heads)
@@ -68,7 +68,7 @@ async def branches_page(call: Call) -> Response:
 
 
 async def _segments(runtime: Runtime, family: list[SessionHead]) -> dict[str, Segment]:
-    """Return the segments of every path of the family, and of turns that rewinds left."""
+    """Return the segments on every path of the family, including turns that were rewound."""
     found: dict[str, Segment] = {}
     for head in family:
         leaves = [] if head.leaf is None else [head.leaf]
@@ -81,19 +81,19 @@ async def _segments(runtime: Runtime, family: list[SessionHead]) -> dict[str, Se
             try:
                 path = await runtime.store.path(node_id(record.turn_id, 0))
             except StandfastError:
-                continue  # it was pruned, or wrote nothing
+                continue  # the turn was pruned, or wrote no nodes
             found.update({one.segment_id: _longer(found, one) for one in path})
     return found
 
 
 def _longer(found: dict[str, Segment], segment: Segment) -> Segment:
-    """Return the segment with more entries: a path ends in a part of one."""
+    """Return the segment with more entries, because a path may end in the middle of a segment."""
     known = found.get(segment.segment_id)
     return segment if known is None or len(known.entries) < len(segment.entries) else known
 
 
 def graph_html(rows: list[GraphRow], current: str, now_ms: int) -> h.Element:
-    """Draw the graph: lanes from the left, and a line for each turn, with the sessions that end there."""
+    """Draw the graph: lanes on the left, one line per turn, each with the sessions that end there."""
     lanes, height = 1 + max(row.lane for row in rows), len(rows) * _ROW
     edges = [
         _edge(rows[row.parent], row.parent, row, place)
@@ -170,13 +170,13 @@ async def _children(call: Call, children: list[SessionHead], now_ms: int) -> h.N
 
 
 class CompareQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The session to compare with."""
+    """The session to compare this one with."""
 
     other: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
 
 
 async def compare_page(call: Call) -> Response:
-    """Show two branches side by side, after the history that they share."""
+    """Show two branches side by side, below the history that they share."""
     asked: CompareQuery = call.query
     heads = [await call.head(), await call.head(asked.other)]
     paths = [
@@ -202,7 +202,7 @@ async def compare_page(call: Call) -> Response:
 
 
 def shared_length(left: list[Node], right: list[Node]) -> int:
-    """Return how many nodes two paths have in common."""
+    """Return the number of leading nodes that two paths share."""
     for place, (one, other) in enumerate(zip(left, right, strict=False)):
         if one.id != other.id:
             return place

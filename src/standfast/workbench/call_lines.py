@@ -1,17 +1,17 @@
-"""Finds the lines of Python code that made the calls of a cell, from the order in which they were made.
+"""Inference of the source line of each call that a cell made, from the order of the calls.
 
 Theory of operation
 -------------------
-Each place in the code where a known function is called is a site. The structure of the code says which site
-can follow which: statements follow each other, the body of a loop follows itself, one branch of an `if` is
-taken. So the sites are the states of an automaton (Glushkov's construction), and the calls that were made
-are its input. A call can only be from sites that have its name and whose literal arguments it has.
+Each place in the code where a known function is called is a site. The structure of the code determines which
+site can follow which: statements run in sequence, a loop's body can follow itself, one branch of an `if` is
+taken. So the sites are the states of an automaton (Glushkov's construction), and the calls that were made are
+its input. A call can come only from a site with the same name and matching literal arguments.
 
 Rules
 -----
-1. The automaton allows at least what the code can do: a call is placed only if every way to make the calls in
-   this order makes it in the same line.
-2. Code that is called from elsewhere (functions, lambdas) can follow and precede everything.
+1. The automaton accepts at least every order that the code can produce. A call gets a line only if every
+   path that produces the calls in this order makes the call on the same line.
+2. Code that is called from elsewhere (functions, lambdas) can precede and follow every site.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CUT: Final = "…"
 
 
 class MadeCall(NamedTuple):
-    """A call that was made: its name, and its arguments as text."""
+    """A call that was made, with its arguments as text."""
 
     name: str
     arguments: str
@@ -42,7 +42,7 @@ class _Site:
 
 @dataclass(slots=True)
 class _Part:
-    """A piece of code: the sites with which it can begin and end, and whether it can make no call at all."""
+    """A piece of code: the sites at which it can begin and end, and whether it can make no call at all."""
 
     first: set[int] = field(default_factory=set)
     last: set[int] = field(default_factory=set)
@@ -50,7 +50,7 @@ class _Part:
 
 
 def find_lines(code: str, made: Sequence[MadeCall]) -> list[int | None]:
-    """Return the line of each call, None where it is not certain."""
+    """Return the source line of each call in *made*, None where it is ambiguous."""
     nothing: list[int | None] = [None] * len(made)
     try:
         tree = ast.parse(code)
@@ -72,7 +72,7 @@ def find_lines(code: str, made: Sequence[MadeCall]) -> list[int | None]:
         if before is None:
             reached = fits & begins
         elif not before:
-            reached = set(fits)  # the call before came from a place that is not known
+            reached = set(fits)  # the previous call came from an unknown site
         else:
             reached = fits & set().union(*(flow.after[one] for one in before), flow.anywhere)
         forward.append(reached or set(fits) if place else reached)
@@ -102,7 +102,7 @@ def _fits(site: _Site, made: MadeCall) -> bool:
 
 
 class _Flow:
-    """Collects the sites of code, and which of them can follow which."""
+    """The sites of some code, and which site can follow which."""
 
     def __init__(self, names: set[str]) -> None:
         self._names = names
@@ -111,7 +111,7 @@ class _Flow:
         self.anywhere: set[int] = set()
 
     def block(self, statements: Sequence[ast.stmt], *, broken: bool = False) -> _Part:
-        """Return statements one after the other; if *broken*, any of them may be left out."""
+        """Return *statements* as a sequence; if *broken*, any of them may be skipped."""
         whole = _Part()
         for one in statements:
             part = self._statement(one)
@@ -138,7 +138,7 @@ class _Flow:
         return _Part(part.first, part.last, True)
 
     def _again(self, part: _Part) -> _Part:
-        """Return a piece of code that runs any number of times."""
+        """Return *part* as code that runs zero or more times."""
         for one in part.last:
             self.after[one] |= part.first
         return self._maybe(part)
@@ -176,7 +176,7 @@ class _Flow:
                 return self._inside(node)
 
     def _elsewhere(self, node: ast.AST) -> _Part:
-        """Note the sites of code that is called from anywhere."""
+        """Add the sites of code that can be called from anywhere."""
         begun = len(self.sites)
         for one in ast.walk(node):
             if isinstance(one, ast.Call):
@@ -189,7 +189,7 @@ class _Flow:
         return _Part()
 
     def _inside(self, node: ast.AST) -> _Part:
-        """Return the calls of an expression or a plain statement, in the order in which they are made."""
+        """Return the calls of an expression or a simple statement, in evaluation order."""
         match node:
             case ast.Lambda():
                 return self._elsewhere(node.body)
@@ -237,7 +237,7 @@ class _Flow:
 
 
 def _is_short_literal(node: ast.expr) -> bool:
-    """Whether a literal has the same text in an argument: a number or plain words."""
+    """Return whether a literal is rendered identically in a call's arguments: an integer or plain words."""
     match node:
         case ast.Constant(value=str(text)):
             return len(text) <= 40 and text.isascii() and text.replace(" ", "").isalnum()
@@ -259,7 +259,7 @@ def _name(function: ast.expr) -> str | None:
 
 
 def _in_order(node: ast.AST) -> list[ast.AST]:
-    """Return the parts of a statement or an expression in the order in which they are evaluated."""
+    """Return the children of a statement or an expression in evaluation order."""
     if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None:
         others = [one for one in ast.iter_child_nodes(node) if one is not node.value]
         return [node.value, *others]

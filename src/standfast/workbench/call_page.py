@@ -1,4 +1,4 @@
-"""What the journal knows about one call: its attempts; about a cell, also its calls and its variables."""
+"""Details of one call from the journal: its attempts; for a cell, also its calls and variables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from standfast.workbench.shell import respond
 
 
 async def call_details(call: Call) -> Response:
-    """Show what the journal knows about a call, as a part of the conversation."""
+    """Show a call's journal details, as a fragment of the conversation."""
     session, turn_id, call_id = await call.session(), call.path["turn_id"], int(call.path["call_id"])
     head = await call.head()
     try:
@@ -63,7 +63,7 @@ async def call_details(call: Call) -> Response:
 
 
 def variables_html(around: CellVariables, *, ended: bool = True) -> h.Node:
-    """The variables before and after a cell; those that it changed come first."""
+    """Render the variables before and after a cell, with those that it changed first."""
     if around.before is None and not around.after:
         return h.p(".muted.small")["The variables are no longer kept."]
     before, after = _by_name(around.before), _by_name(around.after)

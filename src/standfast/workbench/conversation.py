@@ -1,4 +1,4 @@
-"""A session's history as it is shown: turns, what was said in them, calls and cells with their results.
+"""View models of a session's history: turns, messages, and calls and cells with their results.
 
 Everything here is a pure function of records.
 """
@@ -40,7 +40,7 @@ _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileView:
-    """An attachment or an input: what is shown of it."""
+    """The displayed properties of an attachment or a turn input."""
 
     digest: str
     name: str
@@ -51,7 +51,7 @@ class FileView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallView:
-    """A call of a tool. `state` is running, waiting, or the status of its record."""
+    """A tool call. `state` is running, waiting, or the status in its record."""
 
     call_id: int
     name: str
@@ -75,9 +75,9 @@ class CallView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellView:
-    """A piece of code. `placed` are the calls it made, by line; `loose` those that no line of it made.
+    """A piece of code. `placed` has its calls by line; `loose` has calls made by other code.
 
-    `unsure` are calls whose line neither the engine told nor the structure of the code tells.
+    `unsure` has the calls whose line neither the engine reported nor the structure of the code determines.
     """
 
     call_id: int
@@ -95,7 +95,7 @@ class CellView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """Words of the user, or of the host while a turn ran."""
+    """A message from the user, or one that the host injected into a running turn."""
 
     node_id: str
     text: str
@@ -105,7 +105,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replied:
-    """A reply of the model with the calls that it asked for."""
+    """A model reply, with the calls that it requested."""
 
     node_id: str
     text: str
@@ -117,7 +117,7 @@ class Replied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
-    """Something that happened: the turn stopped, a frame began, a plugin wrote to the history."""
+    """An event in the history: a turn that stopped, a new frame, a plugin's entry."""
 
     node_id: str
     kind: str
@@ -130,7 +130,7 @@ Item = Said | Replied | Noted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnItems:
-    """A turn, or nodes that were appended together outside of turns. `session_id`: whose turn it is."""
+    """A turn of session `session_id`, or nodes that were appended together outside of turns."""
 
     turn_id: str
     session_id: str = ""
@@ -149,7 +149,7 @@ def turns_of(
     approvals: Iterable[Approval],
     made: Mapping[str, Sequence[CallHistory]] = _NOTHING,
 ) -> list[TurnItems]:
-    """Return the turns of some nodes, oldest first. *made* are calls of code with their results, by turn."""
+    """Group *nodes* into turns, oldest first. *made* has the calls made by code, with results, by turn id."""
     asked = by_call(approvals)
     groups: dict[str, list[Node]] = {}
     for node in nodes:
@@ -204,7 +204,7 @@ def items_of(
     waits: Sequence[Wait] = (),
     made: Sequence[CallHistory] = (),
 ) -> tuple[Item, ...]:
-    """Return the items of one turn. The result of a call is shown with the call."""
+    """Return the items of one turn. A call's result is shown with the call."""
 
     def view_of(call: ToolCall) -> CallView | CellView:
         node_id, result = results.get(call.call_id, ("", None))
@@ -212,7 +212,7 @@ def items_of(
             inner = [one for one in made if one.call.parent == call.call_id]
             views = [history_view(one, asked.get((turn_id, one.call.call_id))) for one in inner]
             view = cell_view(call, result, views)
-            # The cells of an agent have numbers, which its model reads; a run without a model is one cell.
+            # Cells of an agent have numbers, which its model sees. A run without a model is a single cell.
             has_number = view.report is not None and any(isinstance(one, UserMessage) for _, one in payloads)
             return replace(view, title=f"Cell {view.report.index}") if has_number and view.report else view
         return _call(call, node_id, result, asked.get((turn_id, call.call_id)), call.call_id in waiting)
@@ -305,7 +305,7 @@ def _named_arguments(call: ToolCall) -> dict[str, Any] | None:
 
 
 def with_result(view: CallView, result: ToolMessage) -> CallView:
-    """Return a call with its result."""
+    """Return *view* with the state, value and error of *result*."""
     record = result.record
     state = "ok" if result.error is None else "error"
     if record is not None and record.status is not CallStatus.APPROVAL_PENDING:
@@ -324,7 +324,7 @@ def with_result(view: CallView, result: ToolMessage) -> CallView:
 
 
 def history_view(known: CallHistory, approval: Approval | None = None) -> CallView:
-    """Return a call as the journal has it."""
+    """Return a view of a call from its journal history."""
     call, record = known.call, known.record
     state = "running"
     if known.settled:
@@ -351,7 +351,7 @@ def history_view(known: CallHistory, approval: Approval | None = None) -> CallVi
 
 
 def brief_arguments(call: ToolCall) -> str:
-    """The arguments of a call on one line, as Python writes them."""
+    """Return the arguments of a call on one line, in Python syntax."""
     if call.arguments is None and call.raw is not None:
         return one_line(call.raw, 120)
     parts = [repr(value) for value in call.args]
@@ -377,7 +377,7 @@ def turns_with_cells(nodes: Iterable[Node]) -> set[str]:
 
 
 def cell_view(call: ToolCall, result: ToolMessage | None, live: Sequence[CallView] = ()) -> CellView:
-    """Return a cell; *live* are the calls that it has made, as events or the journal tell them."""
+    """Return the view of a cell; *live* has the calls it has made so far, from events or the journal."""
     code = str((call.arguments or {})["code"])
     report = None if result is None else _report(result.value)
     error = None if result is None else result.error
@@ -430,7 +430,7 @@ def _report(value: Any) -> CellReport | None:
 
 
 class PlacedCalls(NamedTuple):
-    """The calls of a cell: by line, those of other code, and those whose line is not certain."""
+    """The calls of a cell: by line, those made by other code, and those whose line is ambiguous."""
 
     placed: dict[int, tuple[CallView, ...]]
     loose: tuple[CallView, ...]
@@ -438,10 +438,10 @@ class PlacedCalls(NamedTuple):
 
 
 def place_calls(code: str, made: Sequence[CallView]) -> PlacedCalls:
-    """Return the calls by the line that made them.
+    """Group calls by the line that made them.
 
-    The engine tells the line of a call. Where it could not, and in journals that have no lines, the structure
-    of the code tells it: the code calls the name in one line only, or the order of the calls leaves one line.
+    The engine reports the line of a call. Where it could not, and in journals without lines, the structure of
+    the code determines it: only one line calls that name, or the order of the calls allows only one line.
     """
     guessed: list[int | None] = [call.line for call in made]
     if None in guessed:

@@ -1,4 +1,4 @@
-"""Renders the items of a conversation."""
+"""Renderers for the items of a conversation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from standfast.workbench.parts import arguments_table, diff, error_text, state_b
 from standfast.workbench.words import cost, count, duration, moment, one_line, pretty, size, tokens
 
 IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"})
-"""The media types that are displayed; others are files to save."""
+"""The media types displayed inline; other files are offered as downloads."""
 _STATES: Final = {
     "approval_pending": "waiting",
     "ok": "ok",
@@ -41,11 +41,11 @@ _MOST_CALLS: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a conversation is shown. `files` is the address of attachments; `forks` offers to fork.
+    """Rendering options of a conversation. `files` is the base URL of attachments; `forks` adds fork buttons.
 
-    `turn` is the address of the turn whose calls are shown, for what its journal knows about them, and
-    `last_node` its end. Turns that are `runs` of code without a model are forked there and nowhere else.
-    In a page without a server, `images` are the addresses of images by digest, and nothing is a link.
+    `turn` is the URL of the turn being rendered, from which the details of its calls are loaded, and
+    `last_node` is its last node. With `runs` (code without a model), every fork is taken after that node.
+    In an exported page, `images` maps digests to data URLs, and there are no links.
     """
 
     now_ms: int
@@ -61,12 +61,12 @@ class Options:
 
     @property
     def links(self) -> bool:
-        """Whether other pages can be reached."""
+        """Whether links to other pages work."""
         return self.images is None
 
 
 def turn_html(turn: TurnItems, options: Options) -> h.Element:
-    """Return a turn that has ended."""
+    """Render a turn that has ended."""
     state = turn.state.partition(" ")[0]
     spent = cost(turn.usage)
     options = replace(options, last_node=turn.last_node)
@@ -94,7 +94,7 @@ def turn_html(turn: TurnItems, options: Options) -> h.Element:
 
 
 def views_of_turn(head: SessionHead) -> tuple[str, ...]:
-    """Return the views of a session's turns, by the last part of their addresses."""
+    """Return the views of a session's turns, as the last segments of their URLs."""
     return ("waterfall", "journal") if head.code is not None else ("waterfall", "prompt", "journal")
 
 
@@ -140,7 +140,7 @@ def _replied(item: Replied, options: Options) -> h.Element:
 
 
 def _is_run(item: Replied) -> bool:
-    """Whether no model wrote this: it is the code of a session without one."""
+    """Return whether the item is code of a session without a model."""
     return not (item.model or item.text) and any(isinstance(call, CellView) for call in item.calls)
 
 
@@ -175,7 +175,7 @@ def _fork_button(node_id: str, options: Options, words: str) -> h.Element | None
 
 
 def files_html(files: Sequence[FileView], options: Options) -> h.Node:
-    """Attachments: images are displayed, others can be saved."""
+    """Render attachments: images inline, other files as downloads."""
     if not files:
         return None
     shown: list[h.Node] = []
@@ -195,7 +195,7 @@ def files_html(files: Sequence[FileView], options: Options) -> h.Node:
 
 
 def call_html(call: CallView, options: Options, node_id: str) -> h.Element:
-    """A call in one line, which opens."""
+    """Render a call as a line that expands."""
     loads = {
         "hx-get": f"{options.turn}/calls/{call.call_id}",
         "hx-trigger": "toggle once",
@@ -253,7 +253,7 @@ _OUTCOMES: Final = {
 
 
 def attempts_html(attempts: Sequence[CallAttempt]) -> h.Element:
-    """What happened to a call, attempt by attempt."""
+    """Render the attempts of a call and their outcomes."""
     ran = sum(one.outcome not in ("approval", "timer", "completion") for one in attempts)
     retries = f", {count(ran - 1, 'retry', 'retries')}" if ran > 1 else ""
     return h.div(".attempts")[
@@ -294,7 +294,7 @@ def _decision(approval: Approval, options: Options) -> h.Node:
 
 
 def cell_html(cell: CellView, options: Options, node_id: str) -> h.Element:
-    """Code with its lines, the calls below the lines that made them, and what it printed and returned."""
+    """Render code line by line, each call below the line that made it, then the output and the result."""
     report = cell.report
     shown = cell.lines[:_MOST_LINES]
     lines: list[h.Node] = []
@@ -367,7 +367,7 @@ def _cell_end(cell: CellView, beside: Iterable[tuple[str, str]], options: Option
 
 
 def _calls(calls: Sequence[CallView], options: Options) -> h.Node:
-    """The calls of a line. Of many, the first and the last ones, and all that failed, wait or run."""
+    """Render the calls of a line. Of many, show the first and last few and those that failed, wait or run."""
     if options.whole or len(calls) <= _MOST_CALLS:
         return [_made(call, options) for call in calls]
     shown: list[h.Node] = []
@@ -384,7 +384,7 @@ def _calls(calls: Sequence[CallView], options: Options) -> h.Node:
 
 
 def _made(call: CallView, options: Options) -> h.Element:
-    """A call that code made, in one line."""
+    """Render a call made by code, on one line."""
     waits = call.state in ("waiting", "approval_pending")
     kind = (
         "waiting" if waits else "running" if call.state == "running" else "" if call.state == "ok" else "bad"

@@ -1,4 +1,4 @@
-"""A session as one HTML file that needs no server, no script and no network."""
+"""Export of a session as one HTML file that needs no server, script or network."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from standfast.workbench.shell import static_text
 from standfast.workbench.words import moment
 
 MAX_IMAGES_BYTES: Final = 20_000_000
-"""Images beyond this are named, not embedded."""
+"""Total size of embedded images; images beyond it are only named."""
 
 
 async def export_html(runtime: Runtime, session_id: str) -> str:
-    """Return a session with its whole history as one HTML page; `SessionNotFound`."""
+    """Return a session with its whole history as one HTML page. Raise `SessionNotFound` if there is none."""
     exported = await export_session(runtime, session_id)
     now = await read_now(runtime, session_id)
     images = await _images(runtime, session_id, exported.attachments)
@@ -38,7 +38,7 @@ async def export_html(runtime: Runtime, session_id: str) -> str:
 async def _images(
     runtime: Runtime, session_id: str, attachments: tuple[AttachmentPart, ...]
 ) -> dict[str, str]:
-    """Return the images of a session as addresses that hold their bytes."""
+    """Return the session's images as data URLs, by digest."""
     session, found, left = await known_session(runtime, session_id), dict[str, str](), MAX_IMAGES_BYTES
     for part in attachments:
         if part.media_type in IMAGES and part.size <= left:
@@ -55,7 +55,7 @@ def render_export(
     made: Mapping[str, Sequence[CallHistory]],
     now_ms: int,
 ) -> str:
-    """Render a session with the renderers of the workbench."""
+    """Render an exported session with the workbench's renderers."""
     style = static_text("style.css")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = (
@@ -99,7 +99,7 @@ def render_export(
 
 
 def _raw(style: str) -> h.Node:
-    """Return our own style sheet as it is: escaped, its digest would be another."""
+    """Return our style sheet unescaped, because the policy lists the digest of its exact text."""
     from markupsafe import Markup
 
     return Markup(style)  # noqa: S704 - a file of this package

@@ -1,4 +1,4 @@
-"""Attachments of sessions for browsers: images are displayed, everything else is saved."""
+"""Session attachments for browsers: images are displayed, other files are downloaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SAFE: Final = "default-src 'none'; sandbox; frame-ancestors 'none'"
 
 
 async def file(call: Call) -> Response:
-    """Send an attachment of a session."""
+    """Send one attachment of a session."""
     found = await read_attachment(call)
     media_type = found.headers["x-attachment-type"]
     if media_type in IMAGES:

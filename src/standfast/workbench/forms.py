@@ -1,4 +1,4 @@
-"""Values that htmx sends with a form."""
+"""Parsing of the form fields that htmx submits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORM = "application/x-www-form-urlencoded"
 
 
 def read_form(call: Call) -> Mapping[str, list[str]]:
-    """Return the fields of the request's form, each with its values."""
+    """Return the submitted form fields, each with its values."""
     try:
         return parse_qs(call.body.decode(), keep_blank_values=True, max_num_fields=200)
     except ValueError as error:
@@ -22,12 +22,12 @@ def read_form(call: Call) -> Mapping[str, list[str]]:
 
 
 def field(form: Mapping[str, list[str]], name: str) -> str:
-    """Return a field without spaces around it, "" if it is missing."""
+    """Return the first value of a field, stripped, or "" if it is missing."""
     return form.get(name, [""])[0].strip()
 
 
 def json_object(text: str, what: str) -> dict[str, Any]:
-    """Return a JSON object that a person wrote."""
+    """Parse *text*, typed by a person, as a JSON object; *what* names it in errors."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

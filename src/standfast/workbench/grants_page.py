@@ -1,4 +1,4 @@
-"""Grants: what calls people have approved in advance, and how they end."""
+"""The grants page: calls approved in advance, and their revocation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from standfast.workbench.words import moment
 
 
 async def grants_page(call: Call) -> Response:
-    """List the grants: what calls people have approved in advance."""
+    """List the grants: the calls that people have approved in advance."""
     now_ms, decides = call.runtime.now_ms(), call.credential.allows(Scope.APPROVE)
     found = [one for one in await call.runtime.grants() if one.tenant == call.tenant]
     found.sort(key=lambda one: (not one.is_in_force(now_ms), -one.given_at))
@@ -79,13 +79,13 @@ def _grant_html(grant: Grant, now_ms: int, decides: bool) -> h.Element:
 
 
 async def revoke(call: Call) -> Response:
-    """End a grant now, and show it as it is then."""
+    """Revoke a grant, then show its new state."""
     revoked = await revoke_grant(call)
     return respond(_grant_html(revoked, call.runtime.now_ms(), True))
 
 
 async def give_from_form(call: Call, approval: Approval, form: Mapping[str, list[str]]) -> None:
-    """Give the grant that the form describes; its request is decided after that."""
+    """Create the grant that the form describes. The caller decides the request afterwards."""
     kind, _, agent = field(form, "grant_for").partition(":")
     hours = field(form, "grant_hours")
     if not hours.isdigit() or not 0 < int(hours) <= 8760:
@@ -98,7 +98,7 @@ async def give_from_form(call: Call, approval: Approval, form: Mapping[str, list
         agent=agent if kind == "agent" else None,
         reason=field(form, "reason") or None,
     )
-    call.body = asked  # as the API's own route has it
+    call.body = asked  # the API's handler expects a decoded body
     await give_grant(call)
 
 

@@ -1,4 +1,4 @@
-"""The requests that wait for a decision, of all sessions that a credential may see."""
+"""The pending approval requests of every session that a credential may see."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MANY: Final = 50
 
 
 class Inbox:
-    """Reads pending approvals for all viewers of one runtime: at most every half second, unless told to.
+    """A cache of pending approvals for all viewers of one runtime, refreshed at most every half second.
 
-    The owner of a session does not change, so it is kept.
+    `forget` forces a refresh. A session's owner never changes, so owners are cached forever.
 
-    Rule: requests are kept together with their owners, as of the moment when their reading began. So a viewer
-    that comes during a reading neither misses requests of unknown owners nor gets what was forgotten since.
+    Rule: requests become visible together with their owners, as of when the read began. So a viewer arriving
+    during a read neither misses requests whose owner is still unknown nor sees invalidated ones.
     """
 
     def __init__(self) -> None:
@@ -30,11 +30,11 @@ class Inbox:
         self._read_at = self._forgotten_at = float("-inf")
 
     def forget(self) -> None:
-        """Read again next time: the requests may have changed."""
+        """Invalidate the cache, because the requests may have changed."""
         self._forgotten_at = monotonic()
 
     async def pending(self, runtime: Runtime, tenant: str) -> list[Approval]:
-        """Return the requests of a tenant's sessions that can still be decided, oldest first."""
+        """Return the tenant's requests that can still be decided, oldest first."""
         if self._read_at <= max(self._forgotten_at, monotonic() - _KEPT_S):
             begun_at = monotonic()
             found = await runtime.approvals(pending=True)

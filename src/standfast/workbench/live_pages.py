@@ -1,13 +1,13 @@
-"""The streams that keep pages up to date: fragments of HTML that htmx swaps in.
+"""The event streams that keep pages up to date: HTML fragments that htmx swaps in.
 
 Theory of operation
 -------------------
-A stream follows events and sends fragments that replace parts of the page. Events that come while a fragment
-is made are taken together. The page of a session gets its unfinished turn whole whenever more than streamed
-text has changed, and each committed turn once. Lists get the event `changed`, and load themselves again.
+A stream follows events and sends fragments that replace parts of the page. Events that arrive while a
+fragment is being rendered are batched. A session's page receives its unfinished turn whole whenever more
+than streamed text has changed, and each committed turn once. Lists receive the event `changed` and reload.
 
-Rule: a stream that begins again sends everything that may have changed since. So a restart of the server, a
-lost connection or a missed event leaves no page wrong.
+Rule: a stream that reconnects resends everything that may have changed since. So a server restart, a lost
+connection or a missed event never leaves a page stale.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class Batches(Generic[T]):
-    """Reads an endless iterator in a task of its own, so that its items can be taken together."""
+    """Reads an endless iterator in its own task, so that items can be taken in batches."""
 
     def __init__(self, items: AsyncIterator[T]) -> None:
         self._items = items
@@ -72,7 +72,7 @@ class Batches(Generic[T]):
             self._some.set()
 
     async def take(self, timeout_s: float) -> list[T]:
-        """Return the items that have come, waiting for the first one up to *timeout_s*."""
+        """Return the items received so far, waiting up to *timeout_s* for the first one."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._some.wait()
@@ -95,7 +95,7 @@ def partial(target: str, content: h.Node, swap: str = "outerMorph") -> h.Element
 
 
 def message(content: h.Node, position: object) -> bytes:
-    """Return fragments as an event without a name, which htmx swaps in."""
+    """Encode fragments as an unnamed server-sent event, which htmx swaps in."""
     lines = str(h.fragment[content]).split("\n")
     data = "".join(f"data: {line}\n" for line in lines)
     return f"id: {position}\n{data}\n".encode()
@@ -105,14 +105,14 @@ _CHANGED: Final = b"id: 1\nevent: changed\ndata: 1\n\n"
 
 
 class LiveQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What to tell of: with `session`, only what changes in it; with `catalog`, agents and their tools."""
+    """The stream's filter: `session` limits it to one session, `catalog` adds changes of agents and tools."""
 
     session: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")] | None = None
     catalog: bool = False
 
 
 async def live(call: Call) -> EventStream:
-    """Tell parts of pages that they have changed, and send how many requests wait for a decision."""
+    """Notify a page that its parts have changed, and send the number of pending requests."""
     asked: LiveQuery = call.query
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -120,7 +120,7 @@ async def live(call: Call) -> EventStream:
         inbox_of(call.runtime).forget()
         known = [one.approval_id for one in await pending(call)]
         catalog = catalog_of(call) if asked.catalog else None
-        try:  # first, what has changed since the page was made or the last connection was lost
+        try:  # changes since the page was rendered or the connection was lost
             yield message(partial("#pending", pending_badge(len(known))), 1) + _CHANGED
             while True:
                 told = await events.take(_LOOK_S)
@@ -148,13 +148,13 @@ async def live(call: Call) -> EventStream:
 
 
 class StreamQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The depth of the history that the page shows."""
+    """The depth of the history that the page already shows."""
 
     depth: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
 
 
 async def session_stream(call: Call) -> EventStream:
-    """Send what happens in a session as fragments of its page."""
+    """Stream a session's changes as fragments of its page."""
     given = call.headers.get("last-event-id", "")
     depth = int(given) if given.isascii() and given.isdigit() and len(given) < 12 else call.query.depth
     view = SessionFollower(call, (await call.head()).session_id, depth)
@@ -162,7 +162,7 @@ async def session_stream(call: Call) -> EventStream:
 
 
 class SessionFollower:
-    """Follows one session for one page. `depth` is how much of the history the page shows."""
+    """Follows one session for one page. `depth` is the depth of the history that the page shows."""
 
     def __init__(self, call: Call, session_id: str, depth: int) -> None:
         self._call = call
@@ -175,7 +175,7 @@ class SessionFollower:
         session = self._call.runtime.session_handle(self._session_id)
         events: Batches[Observed] = Batches(session.observe(Cursor(depth=self._depth)))
         try:
-            first = await events.take(0.05)  # what is kept of the running turn
+            first = await events.take(0.05)  # the buffered events of the running turn
             whole = self._feed(first)[1]
             yield await self._everything(whole=whole)
             while True:
@@ -192,7 +192,7 @@ class SessionFollower:
             await events.close()
 
     def _feed(self, told: list[Observed]) -> tuple[bool, bool]:
-        """Take events; return whether more than text has come, and whether some were missed."""
+        """Apply events; return whether more than streamed text changed, and whether events were missed."""
         more = gap = False
         for observed in told:
             event = observed.event
@@ -210,7 +210,7 @@ class SessionFollower:
         return message(added, self._depth)
 
     async def _everything(self, *, whole: bool, only_news: bool = False) -> bytes:
-        """Return every part of the page that may have changed; nothing if *only_news* and nothing has."""
+        """Render every part of the page that may have changed; with *only_news*, b"" if nothing has."""
         call = self._call
         now = await read_now(call.runtime, self._session_id)
         known = _signature(now)
@@ -241,7 +241,7 @@ class SessionFollower:
 
 
 def _signature(now: SessionNow) -> object:
-    """What a page must be told of, even if no event says so: another process may have done it."""
+    """Return the state that a page must follow even without events: another process may have changed it."""
     current = (
         None if now.current is None else (now.current.turn_id, now.current.state, len(now.current.messages))
     )

@@ -1,6 +1,6 @@
-"""A running turn as its events tell it: the reply under way, calls that run, what they report, what waits.
+"""The state of a running turn, folded from its events: streamed text, running calls, progress and waits.
 
-`LiveTurn` folds events. The messages of the turn come from the store or the driver; this adds what they lack.
+The store or the driver provides the turn's messages; `LiveTurn` adds what they do not have yet.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from standfast.workbench.words import one_line, pretty
 
 @dataclass(slots=True)
 class LiveTurn:
-    """What events have told of the turn that runs."""
+    """The running turn, as far as events describe it."""
 
     turn_id: str = ""
     resumed: bool = False
@@ -58,7 +58,7 @@ class LiveTurn:
     retry: str = ""
 
     def feed(self, event: Event) -> bool:
-        """Take an event; return whether more than the streamed text has changed."""
+        """Apply an event; return whether more than the streamed text has changed."""
         match event:
             case TextStreamed(text=text):
                 self.text += text
@@ -100,9 +100,9 @@ class LiveTurn:
 def current_items(
     current: CurrentTurn, live: LiveTurn, approvals: list[Approval], made: Sequence[CallHistory] = ()
 ) -> tuple[Item, ...]:
-    """Return the items of an unfinished turn: its messages, with what events told of its calls.
+    """Return the items of an unfinished turn: its messages, with the live state of its calls.
 
-    *made* are the calls of its code that its journal has.
+    *made* has the calls of its code that the journal has.
     """
     waits = current.waits
     said = [(f"{current.turn_id}.{place}", message) for place, message in enumerate(current.messages)]
@@ -165,7 +165,7 @@ def current_items(
 
 
 def _live_call(call: ToolCall, live: LiveTurn, waiting: set[int], approval: Approval | None) -> CallView:
-    """Return a call as its events tell it."""
+    """Return a view of a call from its events."""
     view = CallView(
         call_id=call.call_id,
         name=call.name,

@@ -1,4 +1,4 @@
-"""Markdown as elements of a closed list. It parses CommonMark; HTML in it stays text, images become links."""
+"""CommonMark rendered as elements of a closed list. HTML stays text; images become links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from markdown_it.tree import SyntaxTreeNode
 
 MAX_CHARS: Final = 60_000
-"""A longer text is shown as it is."""
+"""Longer texts are shown verbatim."""
 _PLAIN: Final = {
     "paragraph": h.p, "bullet_list": h.ul, "list_item": h.li, "blockquote": h.blockquote, "strong": h.strong,
     "em": h.em, "s": h.s, "thead": h.thead, "tbody": h.tbody, "tr": h.tr, "th": h.th, "td": h.td,
@@ -30,7 +30,7 @@ def _parser() -> MarkdownIt:
 
 
 def render_markdown(text: str) -> h.Node:
-    """Return the elements that a text in Markdown stands for."""
+    """Render Markdown *text* as elements."""
     if len(text) > MAX_CHARS:
         return h.pre(".plain", dir="auto")[text]
     return _rendered(text)
@@ -38,7 +38,7 @@ def render_markdown(text: str) -> h.Node:
 
 @lru_cache(maxsize=1_000)
 def _rendered(text: str) -> h.Node:
-    """Render a text; the same turns are shown again and again, and parsing takes most of their time."""
+    """Render and cache *text*: the same turns are shown repeatedly, and parsing dominates their cost."""
     from markdown_it.tree import SyntaxTreeNode
 
     return h.fragment[_children(SyntaxTreeNode(_parser().parse(text)))].__html__()
@@ -53,7 +53,7 @@ def _element(node: SyntaxTreeNode) -> h.Node:
     kind = node.type
     if kind in _PLAIN:
         direction = {"dir": "auto"} if kind in ("paragraph", "list_item", "th", "td") else {}
-        if kind == "paragraph" and node.hidden:  # of a tight list
+        if kind == "paragraph" and node.hidden:  # in a tight list
             return list(_children(node))
         return _PLAIN[kind](direction)[_children(node)]
     match kind:
@@ -79,12 +79,12 @@ def _element(node: SyntaxTreeNode) -> h.Node:
             return h.br
         case "hr":
             return h.hr
-        case _:  # text, and what is not in the list
+        case _:  # text, and every element that is not on the list
             return node.content
 
 
 def _link(target: str, shown: h.Node) -> h.Node:
-    """Return a link that tells the other site nothing, or its text alone if it is not one to the web."""
+    """Return a link that sends no referrer, or just its text if *target* is not a web or mail address."""
     try:
         scheme = urlsplit(target).scheme.lower()
     except ValueError:

@@ -1,4 +1,4 @@
-"""What an operator wants to know: turns that run, wait or are stuck, queues, tasks, triggers; and pruning."""
+"""The operator's page: running, waiting and stuck turns, queues, tasks, triggers, and pruning."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ _AGES: Final = {"30": "30 days", "90": "90 days", "365": "a year"}
 
 
 async def operations_page(call: Call) -> Response:
-    """Show the turns, tasks and triggers of the sessions that the credential may see; to an operator, also
-    leases, processes and the size of the store."""
+    """Show the turns, tasks and triggers of the sessions that the credential may see.
+
+    An operator also sees leases, processes and the size of the store.
+    """
     store, now_ms = call.runtime.store, call.runtime.now_ms()
     heads = await call.visible_heads()
     mine = {head.session_id for head in heads}
@@ -80,7 +82,7 @@ def _cards(view: OperationsView) -> h.Element:
 
 
 def _operator_tables(view: OperationsView) -> h.Node:
-    """Processes with their leases, queues, turns that wait, and the records of the store."""
+    """Render processes with their leases, queues, waiting turns, and record counts of the store."""
     processes: list[list[h.Node]] = [
         [h.code[one.process], f"{len(one.sessions):,}", _sessions(one.sessions)]
         for one in view.workers[:_MOST]
@@ -111,7 +113,7 @@ def _sessions(ids: tuple[str, ...]) -> h.Node:
 
 
 def _table(title: str, columns: tuple[str, ...], rows: list[list[h.Node]], nothing: str) -> h.Element:
-    """A table with a title, or what it means that it is empty."""
+    """Render a titled table, or the text *nothing* if it has no rows."""
     return h.section(".stack")[
         h.h2[title],
         data_table(title, columns, rows, "" if len(columns) > 2 else ".short")
@@ -213,7 +215,7 @@ def _prune_form() -> h.Element:
 
 
 async def prune(call: Call) -> Response:
-    """Delete old sessions and records, and say how many."""
+    """Delete old sessions and records, and show how many were deleted."""
     form = read_form(call)
     days, also = field(form, "days"), field(form, "also")
     if days not in _AGES:

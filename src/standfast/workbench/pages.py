@@ -1,4 +1,4 @@
-"""All routes of the workbench, as `create_app(pages=...)` takes them."""
+"""All routes of the workbench, for `create_app(pages=...)`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small parts of pages: icons, times, states, JSON, text that is cut, empty places."""
+"""Small components of pages: icons, times, states, JSON, truncated text, empty lists."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STATES: Final = {
 }
 _MOST_CHARS: Final = 2_000
 NONE: Final = "–"
-"""In a table, what is not there; a narrow screen leaves it out."""
+"""A missing value in a table; narrow screens leave it out."""
 _MOST_COMPARED: Final = 4_000_000
 
 
@@ -40,12 +40,12 @@ def icon(name: str) -> h.Element:
 
 
 def state_badge(state: str, text: str = "") -> h.Element:
-    """A state as a word with a dot; the colour alone says nothing."""
+    """Render a state as a word with a coloured dot, because colour alone is not accessible."""
     return h.span(f".state.{state}")[text or STATES.get(state, state)]
 
 
 def when(at_ms: int, now_ms: int, suffix: str = "") -> h.Element:
-    """A time as its age; a script keeps it up to date."""
+    """Render a time as its age, which a script keeps up to date."""
     text = ago(at_ms, now_ms)
     return h.time(datetime=iso(at_ms), title=moment(at_ms), data_ago=suffix)[
         text if text == "now" else f"{text}{suffix}"
@@ -53,14 +53,14 @@ def when(at_ms: int, now_ms: int, suffix: str = "") -> h.Element:
 
 
 def due(at_ms: int, now_ms: int) -> h.Element:
-    """How long there is until a time."""
+    """Render the time left until *at_ms*."""
     left = at_ms - now_ms
     text = f"in {ago(now_ms, at_ms)}" if left > 0 else "expired"
     return h.time(datetime=iso(at_ms), title=moment(at_ms), class_="soon" if left < 3_600_000 else "")[text]
 
 
 def live_part(name: str, address: str, *content: h.Node, kind: str = "") -> h.Element:
-    """A part of a page, with the id *name*, that loads itself from *address* when the stream says so."""
+    """Render an element with the id *name* that reloads from *address* on the stream's `changed` event."""
     return h.div(
         f"#{name}{kind}",
         hx_get=address,
@@ -74,7 +74,7 @@ def live_part(name: str, address: str, *content: h.Node, kind: str = "") -> h.El
 def data_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[h.Node]], kind: str = ""
 ) -> h.Element:
-    """A table; on a narrow screen, a row of three columns or more is a block with their names."""
+    """Render a table; on narrow screens, a row with three or more columns becomes a labelled block."""
     narrow = ".stacks" if len(columns) > 2 else ".plain"
     return h.div(".scroll", tabindex="0", role="group", aria_label=title)[
         h.table(f".data{narrow}{kind}")[
@@ -103,7 +103,7 @@ def took(ms: int | None) -> h.Node:
 
 
 def empty(title: str, *lines: h.Node) -> h.Element:
-    """The content of a list that is empty: what would be here, and how it gets here."""
+    """Render the placeholder of an empty list: what it would show, and how to fill it."""
     return h.div(".empty")[h.p(".title")[title], [h.p[line] for line in lines]]
 
 
@@ -114,12 +114,12 @@ def error_text(error: ErrorObject) -> h.Element:
 
 
 def with_code(text: str) -> h.Node:
-    """A text with what stands between backticks as code."""
+    """Return *text* with the spans between backticks as code."""
     return [h.code[part] if place % 2 else part for place, part in enumerate(text.split("`"))]
 
 
 def value_block(value: Any, *, label: str, whole: bool = False) -> h.Element:
-    """A JSON value or a text, cut if it is long."""
+    """Render a JSON value or a text, truncated if it is long unless *whole*."""
     text = pretty(value)
     cut = not whole and len(text) > _MOST_CHARS
     shown = text[:_MOST_CHARS] + "…" if cut else text
@@ -129,7 +129,7 @@ def value_block(value: Any, *, label: str, whole: bool = False) -> h.Element:
 
 
 def arguments_table(arguments: dict[str, Any]) -> h.Node:
-    """The arguments of a call, a line for each."""
+    """Render the arguments of a call, one per line."""
     if not arguments:
         return h.p(".muted")["No arguments"]
     return h.dl(".arguments")[
@@ -149,9 +149,9 @@ def value_text(value: Any) -> str:
 
 
 def diff(before: str, after: str, *, around: int | None = None) -> h.Node:
-    """Two texts as lines that were taken out and put in; nothing if they are the same.
+    """Render a line diff of two texts, None if they are equal.
 
-    With *around*, at most that number of equal lines is shown before and after each change.
+    With *around*, show at most that number of equal lines before and after each change.
     """
     if before == after:
         return None
@@ -167,7 +167,7 @@ def diff(before: str, after: str, *, around: int | None = None) -> h.Node:
 
 
 def _opcodes(old: list[str], new: list[str]) -> list[tuple[str, int, int, int, int]]:
-    """Compare what lies between the common beginning and the common end; long middles only as wholes."""
+    """Diff the lines between the common prefix and suffix; treat long middles as one replacement."""
     most = min(len(old), len(new))
     head = next((place for place in range(most) if old[place] != new[place]), most)
     most -= head
@@ -183,7 +183,7 @@ def _opcodes(old: list[str], new: list[str]) -> list[tuple[str, int, int, int, i
 
 
 def _equal(lines: list[str], around: int | None, *, first: bool, last: bool) -> list[h.Node]:
-    """Equal lines; with *around*, those next to a change and how many others there are."""
+    """Render equal lines; with *around*, those next to a change and the number of omitted ones."""
     shown: list[h.Node] = [h.span["  ", line, "\n"] for line in lines]
     if around is None:
         return shown

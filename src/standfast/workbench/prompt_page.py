@@ -1,4 +1,4 @@
-"""The prompt of a model call: exactly what the model received, and how it differs from the call before."""
+"""The prompt of a model call: exactly what the model received, and the difference from the previous call."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_MESSAGES: Final = 60
 
 
 class PromptQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of the call in the turn, from 1; only what has changed; all messages, uncut."""
+    """The call's position in the turn, from 1. `changes` shows only the diff, `whole` uncut messages."""
 
     call: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1
     changes: bool = False
@@ -69,7 +69,7 @@ async def prompt_page(call: Call) -> Response:
 
 
 async def _last_before(runtime: Runtime, turn_id: str) -> ModelPrompt | None:
-    """Return the last call of the turn before, if its journal is kept."""
+    """Return the last prompt of the previous turn, if its journal is kept."""
     store = runtime.store
     record = await store.turn(turn_id)
     if record is None:
@@ -83,7 +83,7 @@ async def _last_before(runtime: Runtime, turn_id: str) -> ModelPrompt | None:
             return None
         found = await runtime.session_handle(earlier.session_id).prompts(earlier.turn_id)
     except StandfastError:
-        return None  # it was pruned
+        return None  # the turn was pruned
     return found[-1] if found else None
 
 
@@ -219,7 +219,7 @@ def _changes(prompt: ModelPrompt, before: ModelPrompt | None) -> h.Node:
 
 
 async def prompt_json(call: Call) -> Response:
-    """Send what the model received as JSON, to be saved."""
+    """Send what the model received, as a JSON download."""
     asked: PromptQuery = call.query
     session, turn_id = await call.session(), call.path["turn_id"]
     found = await session.prompts(turn_id)

@@ -1,4 +1,4 @@
-"""A prompt as it is shown: its sections, what the call before had already, what the cache covers.
+"""View models of a prompt: its sections, those already in the previous call, and those cached.
 
 Everything here is a pure function of prompts.
 """
@@ -24,7 +24,7 @@ from standfast.model.prompt_record import ModelPrompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionView:
-    """A part of a prompt. `known`: the call before began with it; `cached`: the cache covered it."""
+    """A part of a prompt. `known`: in the prefix shared with the previous call; `cached`: a cache read."""
 
     kind: str
     title: str
@@ -42,7 +42,7 @@ class PromptView:
     parts: tuple[SectionView, ...]
     messages: tuple[SectionView, ...]
     covered: float
-    """The part of the input tokens that came from the cache, from 0 to 1."""
+    """The fraction of input tokens read from the cache, from 0 to 1."""
 
     @property
     def sections(self) -> tuple[SectionView, ...]:
@@ -50,7 +50,7 @@ class PromptView:
 
 
 def prompt_view(prompt: ModelPrompt, before: ModelPrompt | None) -> PromptView:
-    """Return the sections of a prompt; *before* is that of the call before, if it is known."""
+    """Return the sections of a prompt; *before* is the previous call's prompt, if known."""
     sections = _sections(prompt)
     earlier = [] if before is None else [(one.kind, one.exact) for one in _sections(before)]
     whole = sum(len(one.exact) for one in sections) or 1
@@ -105,7 +105,7 @@ def _role(message: Message) -> str:
 
 
 def message_text(message: Message) -> str:
-    """Return a message as text: what was said, files by name, calls with their arguments, a result."""
+    """Return a message as text: its content, files by name, calls with their arguments, or a result."""
     match message:
         case UserMessage(content=str(text)):
             return text
@@ -148,7 +148,7 @@ def _tool_text(tool: Capability) -> str:
 
 
 def prompt_lines(prompt: ModelPrompt) -> str:
-    """Return a prompt as one text, for a comparison with another."""
+    """Return a prompt as one text, for a diff against another."""
     pieces = [f"tool {one.name}\n{_tool_text(one)}" for one in prompt.tools]
     pieces += [f"prompt by {one.by}\n{one.content}" for one in prompt.parts]
     if prompt.output_schema is not None:

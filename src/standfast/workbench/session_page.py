@@ -1,4 +1,4 @@
-"""The page of a session: its conversation, the turn that runs, a field to write in; and its actions."""
+"""The page of a session: its conversation, the running turn, the composer; and its actions."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _VIEWS: Final = (("", "Conversation"), ("branches", "Branches"), ("plugins", "Pl
 
 
 class WindowQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The last node of an earlier part of the history, and its depth."""
+    """The last node of an earlier window of the history, and that node's depth."""
 
     before: Annotated[str, msgspec.Meta(max_length=120)] | None = None
     depth: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
 
 
 async def session_page(call: Call) -> Response:
-    """Show a session; with `before`, an earlier part of its history alone."""
+    """Show a session; with `before`, only an earlier window of its history."""
     asked: WindowQuery = call.query
     head = await call.head()
     options = options_for(call, head)
@@ -77,7 +77,7 @@ def _runs_code(call: Call, head: SessionHead) -> bool:
 
 
 def _variables_html(head: SessionHead) -> h.Element:
-    """The variables of the code, loaded when a person opens them."""
+    """Render the code's variables, loaded when the section is opened."""
     return h.details(
         hx_get=f"/sessions/{head.session_id}/variables", hx_trigger="toggle", hx_target="#variables"
     )[h.summary(".small")["Variables"], h.div("#variables")]
@@ -95,7 +95,7 @@ def options_for(call: Call, head: SessionHead) -> Options:
 
 
 def window_html(window: SessionWindow, options: Options) -> h.Node:
-    """Turns, below a mark that loads the earlier ones when it comes into view."""
+    """Render turns below a marker that loads earlier ones when it scrolls into view."""
     earlier = None
     if window.earlier is not None:
         earlier = h.div(
@@ -109,7 +109,7 @@ def window_html(window: SessionWindow, options: Options) -> h.Node:
 
 
 def session_header(now: SessionNow, now_ms: int, *, links: bool = True) -> h.Element:
-    """The id, the state and the figures of a session; without *links*, other sessions are only named."""
+    """Render a session's id, state and figures; without *links*, name other sessions without linking."""
 
     def other(session_id: str) -> h.Node:
         return h.a(href=f"/sessions/{session_id}")[session_id] if links else h.b[session_id]
@@ -138,7 +138,7 @@ def session_header(now: SessionNow, now_ms: int, *, links: bool = True) -> h.Ele
 
 
 def session_tabs(session_id: str, current: str) -> h.Node:
-    """The views of one session."""
+    """Render the tabs of one session's views."""
     return h.nav(".tabs.views", aria_label="Views of this session")[
         [
             h.a(
@@ -151,7 +151,7 @@ def session_tabs(session_id: str, current: str) -> h.Node:
 
 
 def current_html(now: SessionNow, live: LiveTurn, options: Options, decides: bool) -> h.Element:
-    """The unfinished turn, with what it waits for; empty if there is none."""
+    """Render the unfinished turn and its waits; empty if there is none."""
     current = now.current
     if current is None:
         nothing = not now.head.depth and not now.inputs
@@ -208,7 +208,7 @@ def _wait_text(wait: Wait, now_ms: int) -> h.Node:
 
 
 def composer_html(call: Call, now: SessionNow) -> h.Element:
-    """The field to write in, and the inputs that are queued."""
+    """Render the message field and the queued inputs."""
     if not call.credential.allows(Scope.RUN):
         return h.p(".muted.small")["Your token may read this session, not write to it."]
     if now.head.code is not None:
@@ -234,7 +234,7 @@ def composer_html(call: Call, now: SessionNow) -> h.Element:
 
 
 def _code_composer(call: Call, now: SessionNow) -> h.Element:
-    """The field for code that a session without a model runs next."""
+    """Render the field for the next code of a session without a model."""
     code = now.head.code
     if call.server.sandbox is None or code is None:
         return h.p(".muted.small")["This session runs code, and this server does not."]
@@ -258,7 +258,7 @@ def _code_composer(call: Call, now: SessionNow) -> h.Element:
 
 
 def composer_actions(now: SessionNow) -> h.Element:
-    """The buttons below the field: what a message would do now."""
+    """Render the composer's buttons, which depend on whether a turn is running."""
     busy = now.current is not None
     if now.head.code is not None:
         return h.div("#composer-actions.row")[
@@ -311,7 +311,7 @@ def queue_html(now: SessionNow) -> h.Element:
 
 
 async def variables(call: Call) -> Response:
-    """Show the variables of a session's code, as they are stored now."""
+    """Show the stored variables of a session's code."""
     found = await (await call.session()).variables()
     if not found:
         return respond(h.p(".muted.small")["No variables are stored."])
@@ -323,7 +323,7 @@ async def variables(call: Call) -> Response:
 
 
 async def say(call: Call) -> Response:
-    """Send a message: as a turn, into the running turn, or queued for a turn of its own."""
+    """Send a message: as a new turn, into the running turn, or queued for its own turn."""
     form = read_form(call)
     text, digests = field(form, "message"), form.get("attachment", [])
     content: TurnContent = text
@@ -341,7 +341,7 @@ async def say(call: Call) -> Response:
 
 
 async def run(call: Call) -> Response:
-    """Run code in a session without a model, until it ends or waits."""
+    """Run code in a session without a model until it ends or waits."""
     head, text = await call.head(), field(read_form(call), "code")
     if head.code is None or not text.strip():
         raise malformed("the code is blank" if head.code is not None else "this session has a model")
@@ -351,13 +351,13 @@ async def run(call: Call) -> Response:
         asked = RunRequest(session_id=head.session_id, language=head.code.language, code=text)
         result = await box.execute(asked)
     error, waits = result.error, result.status == "waiting_for_approval"
-    if error is not None and not waits and (await call.head()).depth == head.depth:  # it has not begun
+    if error is not None and not waits and (await call.head()).depth == head.depth:  # the run never began
         raise RequestRefused(409, error.code, error.message, hint=error.hint)
     return Response(None, 204)
 
 
 async def cancel(call: Call) -> Response:
-    """End the unfinished turn."""
+    """Cancel the unfinished turn."""
     await cancel_session(call)
     return Response(None, 204)
 
@@ -372,13 +372,13 @@ async def withdraw(call: Call) -> Response:
 
 
 async def _queue_shown(call: Call) -> Response:
-    """Show the queue as it is now: no event tells of it."""
+    """Show the queue as it is now, because no event reports its changes."""
     now = await read_now(call.runtime, (await call.head()).session_id)
     return respond(h.hx_partial(hx_target="#queue", hx_swap="outerMorph")[queue_html(now)])
 
 
 async def fork(call: Call) -> Response:
-    """Make a session over the same history, up to a node, and show it."""
+    """Fork the session at a node and redirect to the fork."""
     form, head = read_form(call), await call.head()
     new_id = field(form, "session_id") or f"{head.session_id[:50]}-{secrets.token_hex(3)}"
     call.body = Fork(session_id=SessionId(new_id), at=field(form, "at") or None)
@@ -386,7 +386,7 @@ async def fork(call: Call) -> Response:
 
 
 async def begin(call: Call) -> Response:
-    """Make a session, start its first turn if there is a message, and show it."""
+    """Create a session, start its first turn if there is a message, and redirect to it."""
     form = read_form(call)
     agent = field(form, "agent")
     session_id = field(form, "session_id") or f"{agent[:40]}-{secrets.token_hex(4)}"

@@ -1,4 +1,4 @@
-"""Reads what the page of a session shows: a window of its history, its unfinished turn, what waits."""
+"""Reads for a session's page: a window of its history, its unfinished turn, its pending requests."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from standfast.runtime.sessions.observation import blocked_in
 from standfast.workbench.conversation import TurnItems, turns_of, turns_with_cells
 
 WINDOW: Final = 60
-"""How many nodes a page shows at first, and how many each further one adds; whole turns of them."""
+"""The number of nodes that a page shows at first and adds per window, extended to whole turns."""
 
 MOST_CALLS: Final = 300
-"""Of a turn with more calls, their results are not shown beside its code, but on demand."""
+"""A turn with more calls shows their results on demand, not beside its code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionWindow:
-    """Some turns of a session, oldest first. `earlier` is the node before the first, if there are more."""
+    """Some turns of a session, oldest first. `earlier` is the node before the first one, if there is one."""
 
     turns: list[TurnItems]
     earlier: str | None = None
@@ -35,7 +35,7 @@ class SessionWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionNow:
-    """Where a session stands, without its history."""
+    """The current state of a session, without its history."""
 
     head: SessionHead
     state: str
@@ -44,13 +44,13 @@ class SessionNow:
     inputs: list[QueuedInput]
     blocked: Blocked | None
     made: tuple[CallHistory, ...] = ()
-    """The calls that the code of the unfinished turn has made, if the turn does not run."""
+    """The calls that the code of the unfinished turn has made, unless an agent's turn is running."""
 
 
 async def read_window(
     runtime: Runtime, session_id: str, leaf: str | None, depth: int, after_depth: int | None = None
 ) -> SessionWindow:
-    """Return the turns up to the node *leaf* at *depth*: a window of them, or all after *after_depth*."""
+    """Return the turns up to node *leaf* at *depth*: one window, or everything after *after_depth*."""
     if leaf is None or depth == 0:
         return SessionWindow(turns=[])
     after = max(0, depth - WINDOW) if after_depth is None else after_depth
@@ -72,9 +72,9 @@ async def read_window(
 async def read_made(
     runtime: Runtime, records: Iterable[TurnRecord], nodes: Iterable[Node]
 ) -> dict[str, tuple[CallHistory, ...]]:
-    """Return the calls that the code of ended turns made, by turn, as far as journals have them.
+    """Return the calls made by the code of ended turns, by turn id, as far as their journals are kept.
 
-    The *nodes* of the turns tell which of them ran code.
+    The *nodes* of the turns show which of them ran code.
     """
     ran_code = turns_with_cells(nodes)
     wanted = [
@@ -87,7 +87,7 @@ async def read_made(
 
 
 async def calls_by_code(runtime: Runtime, session_id: str, turn_id: str) -> tuple[CallHistory, ...]:
-    """Return the calls that the code of a turn made, as far as its journal is kept."""
+    """Return the calls that a turn's code made, () if its journal is not kept."""
     try:
         calls = await runtime.session_handle(session_id).call_history(turn_id)
     except (JournalNotKept, TurnNotFound):
@@ -96,7 +96,7 @@ async def calls_by_code(runtime: Runtime, session_id: str, turn_id: str) -> tupl
 
 
 async def read_now(runtime: Runtime, session_id: str) -> SessionNow:
-    """Return the state of a session, its unfinished turn and what it waits for."""
+    """Return a session's state, its unfinished turn and its waits."""
     store, session = runtime.store, runtime.session_handle(session_id)
     head = await session.head()
     record = await store.open_turn(session_id)
@@ -118,14 +118,14 @@ async def read_now(runtime: Runtime, session_id: str) -> SessionNow:
 
 
 def state_of(current: CurrentTurn | None, blocked: Blocked | None) -> str:
-    """`idle`, `waiting`, `running`, `interrupted` (its process has gone) or `blocked` (it cannot run)."""
+    """Return `idle`, `waiting`, `running`, `interrupted` (its process died) or `blocked` (it cannot run)."""
     if blocked is not None and (current is None or current.state == "interrupted"):
         return "blocked"
     return "idle" if current is None else current.state
 
 
 def line_state(record: TurnRecord | None, left: set[str], blocked: Blocked | None) -> str:
-    """Return the state of a session by its unfinished turn; *left* are turns that no process runs."""
+    """Return a session's state from its unfinished turn; *left* has the turns that no process runs."""
     if blocked is not None and (record is None or record.turn_id in left):
         return "blocked"
     if record is None:

@@ -1,4 +1,4 @@
-"""The list of sessions: search, filters, live states; and a form that begins a session."""
+"""The list of sessions, with search, filters and live states; and a form that creates a session."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COSTS: Final = {"0.01": "$0.01", "0.1": "$0.10", "1": "$1", "10": "$10"}
 
 
 class SessionsQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Filters. `q` are words of the id, the agent, the model or the task."""
+    """Filters of the list. `q` searches the id, agent, model and task."""
 
     q: Annotated[str, msgspec.Meta(max_length=200)] = ""
     state: Literal["", "idle", "running", "waiting", "interrupted", "blocked"] = ""
@@ -46,7 +46,7 @@ class SessionsQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
-    """A line of the list."""
+    """One row of the list."""
 
     session_id: str
     state: str
@@ -100,7 +100,7 @@ def _given(asked: SessionsQuery) -> dict[str, Any]:
 
 
 def _matching(heads: Iterable[SessionHead], asked: SessionsQuery, now_ms: int) -> list[SessionHead]:
-    """Return the sessions that fit all filters except that of the state."""
+    """Return the sessions that match every filter but `state`."""
     words = asked.q.lower().split()
     least = int(float(asked.cost) * NANO) if asked.cost else 0
     since = now_ms - _AGES[asked.age] if asked.age else 0
@@ -129,7 +129,7 @@ def _used(head: SessionHead) -> Usage:
 async def _rows(
     runtime: Runtime, heads: list[SessionHead], asked: SessionsQuery
 ) -> tuple[list[SessionRow], bool]:
-    """Return the lines of one page, and whether there are more."""
+    """Return the rows of one page, and whether there are more."""
     left = {record.turn_id for record in await runtime.store.unfinished(runtime.now_ms())}
     rows: list[SessionRow] = []
     skipped = 0
@@ -151,7 +151,7 @@ async def _rows(
 
 
 async def _last_words(runtime: Runtime, head: SessionHead, record: TurnRecord | None) -> str:
-    """Return what was said last: by the user of the unfinished turn, or in the history."""
+    """Return the last message: of the unfinished turn if there is one, else of the history."""
     turn = None if record is None else await runtime.store.open_turn_journal(head.session_id)
     started = None if turn is None else decode_input(turn.input)
     if isinstance(started, TurnStarted):
@@ -164,7 +164,7 @@ async def _last_words(runtime: Runtime, head: SessionHead, record: TurnRecord | 
 
 
 def session_row(head: SessionHead, state: str, record: TurnRecord | None, said: str) -> SessionRow:
-    """Return the line of a session; *said* are its last words."""
+    """Return the row of a session; *said* is its last message."""
     outcome = None if record is None or record.summary is None else record.summary.outcome
     kinds = {wait.kind for wait in outcome.waits} if isinstance(outcome, Waiting) else set()
     words = {"approval": "a decision", "timer": "a time", "completion": "a result"}
@@ -181,7 +181,7 @@ def session_row(head: SessionHead, state: str, record: TurnRecord | None, said: 
 
 
 def last_said(nodes: list[Node]) -> str:
-    """Return the last words of the user or the model, on one line."""
+    """Return the last message of the user or the model, or the last code, on one line."""
     for node in reversed(nodes):
         payload = node.payload
         if isinstance(payload, AssistantMessage) and payload.text.strip():
@@ -219,7 +219,7 @@ def _filters(asked: SessionsQuery, agents: list[str]) -> h.Element:
         role="search",
         action="/",
         hx_get="/",
-        hx_trigger="input delay:250ms, submit",  # with `change`, a list would ask and push its address twice
+        hx_trigger="input delay:250ms, submit",  # `change` would reload the list and push its URL twice
         hx_target="#rows",
         hx_select="#rows",
         hx_swap="outerMorph",

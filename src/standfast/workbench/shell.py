@@ -1,4 +1,4 @@
-"""The frame of every page: head, navigation, help for keys, messages; and the page that shows an error."""
+"""The layout of every page: head, navigation, keyboard help, messages; and the error page."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ CSP: Final = (
 HTML: Final = "text/html; charset=utf-8"
 _TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 _JOINED: Final = {"scripts.js": ("htmx-4.min.js", "hx-sse-4.min.js", "workbench.js")}
-"""Files that are sent as one. htmx looks at the page as soon as its script has run, and would not see the
-streams if its extension came later."""
+"""Files that are served as one. htmx scans the page as soon as its script has run, so an extension loaded
+later would miss the streams.
+"""
 _HTMX: Final = {
     "includeIndicatorCSS": False,
     "prefix": "",
@@ -39,7 +40,7 @@ _HTMX: Final = {
 
 
 class Place(NamedTuple):
-    """A line of the navigation."""
+    """An entry of the navigation."""
 
     name: str
     path: str
@@ -72,7 +73,7 @@ _KEYS: Final = (
 async def page(
     call: Call, *, title: str, place: str, main: h.Node, stream: str = "", status: int = 200
 ) -> Response:
-    """Return a whole page. *stream* is the address of the stream that updates it."""
+    """Return a whole page. *stream* is the URL of the stream that updates it."""
     pending = await count_pending(call)
     body = h.body(
         {"hx-headers:inherited": '{"Standfast-Request": "1"}'},
@@ -97,12 +98,12 @@ def respond(content: h.Node, status: int = 200, headers: Mapping[str, str] | Non
 
 
 def redirect(path: str) -> Response:
-    """Send the browser to another page, after an action."""
+    """Redirect the browser to another page after an action."""
     return Response(None, 204, {"hx-redirect": path})
 
 
 def problem_page(error: StandfastError, status: int) -> Response:
-    """Return an error as a page; in answer to an action, htmx shows it as a message."""
+    """Return an error as a page; after an action, htmx shows it as a message."""
     title = _TITLES.get(status, "That did not work")
     hint = "" if status == 401 else error.hint or ""
     body = h.body(".bare")[
@@ -142,7 +143,7 @@ _TITLES: Final = {
 
 
 def _sentence(text: str) -> str:
-    """Return a message as a sentence of its own, unless it begins with a name."""
+    """Capitalise a message, unless it begins with a name."""
     word = text.partition(" ")[0]
     return text[:1].upper() + text[1:] if word.isalpha() and word.islower() else text
 
@@ -150,8 +151,8 @@ def _sentence(text: str) -> str:
 def _document(title: str, body: h.Element, *, hears_hidden: bool = False) -> str:
     """Return a page. Its stream stays open while the page is hidden only if *hears_hidden*.
 
-    A browser opens six connections to a server: as many hidden pages would leave none for the next one. But
-    the inbox counts in its title, which is all that is seen of a page in the background.
+    A browser opens at most six connections to a server, so six hidden pages would block the next one. The
+    inbox is the exception: its title shows a count, which is all that a background tab displays.
     """
     streams = {"reconnectMaxDelay": 5000, "pauseOnBackground": not hears_hidden}
     return str(
@@ -223,14 +224,14 @@ def _keys() -> h.Node:
 
 
 class StaticQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The digest of the file, so that browsers can keep it."""
+    """The digest of the file, which lets browsers cache it indefinitely."""
 
     v: Annotated[str, msgspec.Meta(max_length=64)] | None = None
 
 
 @lru_cache(maxsize=16)
 def _static(name: str) -> tuple[bytes, str] | None:
-    """Return a file of the package and its digest; None if there is none of this name."""
+    """Return a static file and its digest, None if no file has this name."""
     folder = resources.files("standfast.workbench").joinpath("static")
     files = [folder.joinpath(part) for part in _JOINED.get(name, (name,))]
     if not all(file.is_file() for file in files):
@@ -249,7 +250,7 @@ def static_url(name: str) -> str:
 
 
 def static_text(name: str) -> str:
-    """Return a file of the package as text."""
+    """Return a static file as text, "" if no file has this name."""
     found = _static(name)
     return "" if found is None else found[0].decode()
 

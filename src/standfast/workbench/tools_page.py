@@ -1,4 +1,4 @@
-"""Agents with their tools and plugins; and a try of a tool, through dispatch and approval."""
+"""Agents with their tools and plugins; and a trial call of a tool, with dispatch and approval."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def tools_page(call: Call) -> Response:
 
 
 async def _refreshed(agent: AgentDefinition[Any, Any]) -> ErrorObject | None:
-    """List the tools of connected sources, such as MCP servers; return why one could not be asked."""
+    """Refresh the tools of connected sources, such as MCP servers; return the error if one failed."""
     if agent.registry.outdated():
         try:
             await asyncio.to_thread(agent.registry.refresh)
@@ -60,7 +60,7 @@ async def _refreshed(agent: AgentDefinition[Any, Any]) -> ErrorObject | None:
 
 
 def catalog_of(call: Call) -> list[tuple[object, ...]]:
-    """Return a value that changes with what the page of tools shows."""
+    """Return a value that changes whenever the tools page would."""
     return [
         (agent.name, agent.model_id, agent.registry.generation, agent.registry.outdated())
         for agent in call.server.agents.values()
@@ -88,11 +88,11 @@ def _agent_html(agent: AgentDefinition[Any, Any], may_try: bool, problem: ErrorO
 
 
 _BRIEF_CHARS: Final = 60
-"""A longer description may not fit into the line of its tool."""
+"""A longer description may not fit on its tool's line."""
 
 
 def _tool_html(tool: Capability, agent: str, may_try: bool) -> h.Element:
-    """A tool in one line, which opens: its contract, and a form to try it."""
+    """Render a tool as a line that expands to its contract and a form to try it."""
     limits = tool.limits
     facts = [
         ("Side effect", str(tool.side_effect).replace("_", " ")),
@@ -137,7 +137,7 @@ def _try_form(tool: Capability, agent: str) -> h.Element:
 
 
 async def try_tool(call: Call) -> Response:
-    """Call a tool in a session of its own, as if the model had asked for it, and show the session."""
+    """Call a tool in a new session, as if the model had requested it, and redirect to the session."""
     form = read_form(call)
     name, tool = field(form, "agent"), field(form, "tool")
     agent = call.server.agents.get(name)
@@ -155,7 +155,7 @@ async def try_tool(call: Call) -> Response:
 def calling_agent(
     agent: AgentDefinition[Any, Any], tool: str, arguments: dict[str, Any]
 ) -> AgentDefinition[Any, Any]:
-    """Return the agent with a model that asks for one call. Tools, plugins and limits are the agent's own."""
+    """Return a copy of *agent* whose model requests one call; tools, plugins and limits are unchanged."""
     caller = copy.copy(agent)
     called = ScriptedCall(name=tool, arguments=arguments)
     replies = [Reply(tool_calls=(called,)), Reply(text="The tool has answered.")]
@@ -169,7 +169,7 @@ def calling_agent(
 
 
 async def plugins_page(call: Call) -> Response:
-    """Show the plugins of a session: what each adds, and the hooks of all in the order in which they run."""
+    """Show a session's plugins: what each adds, and all hooks in execution order."""
     head = await call.head()
     now = await read_now(call.runtime, head.session_id)
     installed: list[PluginInfo] = []

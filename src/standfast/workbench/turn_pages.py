@@ -1,4 +1,4 @@
-"""One turn: its waterfall, and its journal step by step, from which a fork continues."""
+"""The pages of one turn: its waterfall, and its journal step by step, each a point to fork from."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PATH: Final = "/sessions/{session_id}/turns/{turn_id}"
 
 
 class WaterfallQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Only spans that failed."""
+    """Whether to show only failed spans."""
 
     failures: bool = False
 
@@ -64,7 +64,7 @@ async def waterfall_page(call: Call) -> Response:
 
 
 async def turn_top(call: Call, turn_id: str, current: str) -> list[h.Node]:
-    """The header of the session, and the views of the turn."""
+    """Render the session's header and the tabs of the turn."""
     head = await call.head()
     now = await read_now(call.runtime, head.session_id)
     path = f"/sessions/{head.session_id}"
@@ -88,13 +88,13 @@ async def turn_top(call: Call, turn_id: str, current: str) -> list[h.Node]:
 
 
 class StepQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of the input to look at, from 1."""
+    """The number of the journaled input to show, from 1."""
 
     step: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1
 
 
 async def journal_page(call: Call) -> Response:
-    """Step through the journal of a turn: what the machine knew and decided after each input."""
+    """Step through a turn's journal: the machine's state and decisions after each input."""
     asked: StepQuery = call.query
     session, turn_id = await call.session(), call.path["turn_id"]
     steps = await session.journal(turn_id)
@@ -136,7 +136,7 @@ async def journal_page(call: Call) -> Response:
 
 
 def _title(step: JournalStep) -> str:
-    """Return an input in words: its kind, and the tool, the stage or the call that it is about."""
+    """Describe an input: its kind, and the tool, stage or call that it concerns."""
     kind = str(step.input.get("type", "input")).replace("_", " ")
     about = next((step.input[name] for name in ("name", "stage", "call_id") if step.input.get(name)), "")
     return f"{kind} {about}".strip()
@@ -151,7 +151,7 @@ def _steps_nav(place: str, number: int, last: int) -> h.Element:
 
 
 def _step_html(steps: list[JournalStep], number: int, options: Options) -> h.Node:
-    """What came in, what the machine decided, and what it knew then."""
+    """Render one input, the machine's decisions, and its state at that point."""
     step = steps[number - 1]
     said = [message for one in steps[:number] for message in one.messages]
     numbered = [(f"step{place}", message) for place, message in enumerate(said)]
@@ -180,7 +180,7 @@ def _step_html(steps: list[JournalStep], number: int, options: Options) -> h.Nod
 
 
 def _fork_form(session_id: str, turn_id: str, step: JournalStep) -> h.Element:
-    """A fork that continues after this input, or after another outcome of it."""
+    """Render a form that forks after this input, optionally with a different outcome."""
     kind = str(step.input.get("type"))
     edits: list[h.Node] = []
     if kind == "tool_settled":
@@ -214,7 +214,7 @@ def _fork_form(session_id: str, turn_id: str, step: JournalStep) -> h.Element:
 
 
 async def continue_from(call: Call) -> Response:
-    """Fork a session in the middle of a turn, with another outcome if one is given, and show it."""
+    """Fork a session in the middle of a turn, optionally with a different outcome, and redirect to it."""
     form, head = read_form(call), await call.head()
     number = field(form, "step")
     if not number.isdigit():
@@ -229,7 +229,7 @@ async def continue_from(call: Call) -> Response:
 
 
 def _edit(form: Mapping[str, list[str]]) -> JournalEdit | None:
-    """Return the other outcome that a form describes, if it describes one."""
+    """Return the edit that the form describes, None if it has none."""
     value, error, text, calls = (field(form, name) for name in ("value", "error", "text", "calls"))
     if value or error:
         return JournalEdit(value=_json(value, "the result") if value else None, error=error or None)

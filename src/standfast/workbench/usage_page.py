@@ -1,4 +1,4 @@
-"""Tokens and money: by day, agent, model, source and session."""
+"""Tokens and cost by day, agent, model, source and session."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _MOST_DAYS: Final = 60
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Only sessions that were used within this time."""
+    """Limit the report to sessions used within this time."""
 
     age: Literal["", "1d", "7d", "30d"] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageTable:
-    """What was used, by one property; the largest first."""
+    """Usage grouped by one property, largest first."""
 
     title: str
     rows: list[tuple[str, Usage]]
 
 
 def usage_tables(heads: Iterable[SessionHead]) -> tuple[Usage, list[UsageTable]]:
-    """Return what sessions used in all, and by agent, model, source and session."""
+    """Return the total usage, and its breakdown by agent, model, source and session."""
     total = Usage()
     sums: dict[str, dict[str, Usage]] = {"Agent": {}, "Model": {}, "Source": {}, "Session": {}}
     for head in heads:
@@ -64,7 +64,7 @@ def usage_tables(heads: Iterable[SessionHead]) -> tuple[Usage, list[UsageTable]]
 
 
 def usage_days(days: Iterable[DayUsage]) -> UsageTable:
-    """Return what was used on each day, the latest first."""
+    """Return the usage of each day, latest first."""
     sums: dict[int, Usage] = {}
     for one in days:
         sums[one.day] = sums.get(one.day, Usage()) + one.usage
@@ -77,7 +77,7 @@ def day_text(day: int) -> str:
 
 
 async def usage_page(call: Call) -> Response:
-    """Show what sessions used and what it cost."""
+    """Show the usage and cost of sessions."""
     asked: UsageQuery = call.query
     since = call.runtime.now_ms() - _AGES[asked.age] if asked.age else 0
     heads = [head for head in await call.visible_heads() if head.updated_at >= since]
@@ -107,7 +107,7 @@ async def usage_page(call: Call) -> Response:
 
 
 def cards(total: Usage) -> h.Element:
-    """The figures of some usage."""
+    """Render the totals as cards."""
     figures = [
         ("Cost", cost(total) or "–"),
         ("Model calls", f"{total.calls:,}"),

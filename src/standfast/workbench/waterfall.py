@@ -1,4 +1,4 @@
-"""The spans of a turn as bars over time; pure functions of trace records."""
+"""A turn's spans as bars over time: pure functions of trace records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EVENTS: Final = {"turn_taken_up": "taken over by another process", "turn_interr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A line of the drawing. `start` and `width` are parts of the whole, from 0 to 1."""
+    """One bar. `start` and `width` are fractions of the whole, from 0 to 1."""
 
     depth: int
     label: str
@@ -35,9 +35,9 @@ class Bar:
 
 
 def bars_of(records: Sequence[TraceRecord], *, failures: bool = False) -> list[Bar]:
-    """Return the bars of some turns, each span below its parent.
+    """Return the bars of *records*, each span below its parent.
 
-    With *failures*, return only spans that failed, and those that they are a part of.
+    With *failures*, return only failed spans and their ancestors.
     """
     trees = [tree for tree in span_trees(records) if tree.record.kind != "hook" or tree.record.turn_id]
     if not trees:
@@ -115,7 +115,7 @@ def _detail(tree: SpanTree, body: dict[str, Any]) -> str:
 
 
 def waterfall_html(bars: Sequence[Bar]) -> h.Element:
-    """Draw the bars: waits are hatched, what was replayed is pale, what failed is red."""
+    """Draw the bars: waits hatched, replayed spans pale, failures red."""
     hatch = h.pattern(
         id="hatch", width="6", height="6", patternUnits="userSpaceOnUse", patternTransform="rotate(45)"
     )
@@ -129,7 +129,7 @@ def waterfall_html(bars: Sequence[Bar]) -> h.Element:
 
 
 def _legend(bars: Sequence[Bar]) -> h.Element:
-    """What the bars mean, of those that are drawn."""
+    """Render a legend of the kinds of bars that are drawn."""
     kinds = {bar.kind for bar in bars}
     words = [
         ("", "tools and turns", True),

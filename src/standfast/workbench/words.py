@@ -1,4 +1,4 @@
-"""Numbers, times and values as people read them."""
+"""Numbers, times and values, formatted for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 100
 
 
 def duration(ms: float) -> str:
-    """`<1 ms`, `340 ms`, `1.2 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`."""
+    """Format a duration: `<1 ms`, `340 ms`, `1.2 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`."""
     if ms < 1000:
         return f"{ms:.0f} ms" if ms >= 1 or ms == 0 else "<1 ms"
     if ms < 60_000:
@@ -26,7 +26,7 @@ def duration(ms: float) -> str:
 
 
 def ago(at_ms: int, now_ms: int) -> str:
-    """How long ago a time was, in one unit: `now`, `40 s`, `3 min`, `2 h`, `5 d`."""
+    """Format the age of a time in one unit: `now`, `40 s`, `3 min`, `2 h`, `5 d`."""
     passed = max(0, now_ms - at_ms)
     for unit, size in _UNITS:
         if passed >= size:
@@ -35,7 +35,7 @@ def ago(at_ms: int, now_ms: int) -> str:
 
 
 def moment(at_ms: int) -> str:
-    """A time in UTC, to the second."""
+    """Format a time in UTC, to the second."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -44,12 +44,12 @@ def iso(at_ms: int) -> str:
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """`1 turn`, `2,000 turns`."""
+    """Format a number with its noun: `1 turn`, `2,000 turns`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def tokens(number: int) -> str:
-    """`812`, `4.2k`, `1.3M`."""
+    """Format a number of tokens: `812`, `4.2k`, `1.3M`."""
     for unit, size in (("M", 1_000_000), ("k", 1000)):
         if number >= size:
             return f"{number / size:.1f}{unit}".replace(".0", "")
@@ -57,7 +57,7 @@ def tokens(number: int) -> str:
 
 
 def cost(usage: Usage) -> str:
-    """What priced calls cost: `$0.0021`, `≥ $1.20` if some calls have no price, `""` if none has one."""
+    """Format the cost of priced calls: `$0.0021`, `≥ $1.20` if some calls have no price, `""` if none has."""
     if not usage.cost_nano_usd:
         return ""
     amount = usage.cost_nano_usd / NANO
@@ -66,7 +66,7 @@ def cost(usage: Usage) -> str:
 
 
 def size(count: int) -> str:
-    """`812 B`, `4.2 kB`, `1.3 MB`."""
+    """Format a size: `812 B`, `4.2 kB`, `1.3 MB`."""
     for unit, each in (("MB", 1_000_000), ("kB", 1000)):
         if count >= each:
             return f"{count / each:.1f} {unit}"
@@ -74,7 +74,7 @@ def size(count: int) -> str:
 
 
 def pretty(value: Any) -> str:
-    """A JSON value for people: text as it is, small values on one line, others indented."""
+    """Format a JSON value: text as it is, small values on one line, others indented."""
     if isinstance(value, str):
         return value
     line = json.dumps(value, ensure_ascii=False)
@@ -82,6 +82,6 @@ def pretty(value: Any) -> str:
 
 
 def one_line(text: str, most: int = 160) -> str:
-    """The beginning of a text, without line breaks."""
+    """Return the beginning of a text, without line breaks."""
     short = " ".join(text[: most * 2].split())
     return short if len(short) <= most else short[: most - 1] + "…"
