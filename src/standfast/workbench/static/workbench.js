@@ -1,11 +1,11 @@
-// What pages need besides htmx: keys, ages of times, the end of a conversation in view, uploads, the state of the connection.
+// What htmx does not provide: keyboard shortcuts, relative times, scrolling, uploads, connection status.
 (() => {
   "use strict";
   const find = (selector, root = document) => root.querySelector(selector);
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const typing = (element) => element.matches("input, textarea, select, [contenteditable]");
 
-  // Keys
+  // Keyboard shortcuts
 
   const actions = {
     "?": () => find("#keys").showModal(),
@@ -63,7 +63,7 @@
     if (event.target.closest("[data-dismiss]")) find("#toasts").replaceChildren();
   });
 
-  // Ages
+  // Relative times
 
   const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
   setInterval(() => {
@@ -75,7 +75,7 @@
     }
   }, 5000);
 
-  // The end of a conversation stays in view, if it is in view
+  // Keep the end of a conversation in view if it already is
 
   let atEnd = true;
   const root = document.documentElement;
@@ -87,7 +87,7 @@
   toEnd(); // before htmx looks whether the mark that loads earlier turns is in view
   addEventListener("load", toEnd); // images have their heights now
 
-  // A page that was put before others keeps what is in view in its place
+  // When earlier turns are prepended, keep the visible ones in place
 
   let height = 0;
   document.addEventListener("htmx:before:swap", (event) => {
@@ -98,7 +98,7 @@
     height = 0;
   });
 
-  // The state of the connection
+  // Connection status
 
   document.addEventListener("htmx:sse:error", () => root.classList.add("offline"));
   document.addEventListener("htmx:after:sse:connection", () => root.classList.remove("offline"));
@@ -106,8 +106,8 @@
     if (event.detail.ctx?.request?.method === "POST") root.classList.add("offline");
   });
 
-  // A form is emptied when it was sent, except of what was written since; one that failed keeps its text.
-  // The message of a failure stays until the same element, or a form or button that a person used, succeeds.
+  // Clear a form once it was sent, but keep text typed since; keep everything if sending failed.
+  // An error message stays until the same element, or a form or button used by a person, succeeds.
 
   const sent = new WeakMap();
   let failed = null;
@@ -126,7 +126,7 @@
     }
   });
 
-  // Uploads: each file is sent when it is chosen, and named by its digest in the message
+  // Uploads: send each file when it is chosen; the message refers to it by digest
 
   document.addEventListener("change", async (event) => {
     if (!event.target.matches("input[type=file]")) return;
