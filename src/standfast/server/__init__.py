@@ -2,18 +2,18 @@
 
 Theory of operation
 -------------------
-`app.ServerApp` is an ASGI application. A request passes the gate (Host, Origin), gets its
-credential, and is dispatched by one table, `routes.ROUTES`: method, path, scope, request type, response type,
-handler. The OpenAPI document and the generated tests come from the same table. Handlers are thin: they call
-public methods of `Runtime`, `Session` and `Sandbox` and return values, which are encoded as JSON.
+`app.ServerApp` is an ASGI application. A request passes the gate (Host, Origin), is authenticated, and is
+dispatched through one table, `routes.ROUTES`: method, path, scope, request type, response type, handler. The
+OpenAPI document and the generated tests come from the same table. Handlers are thin: they call public methods
+of `Runtime`, `Session` and `Sandbox` and return values, which are encoded as JSON.
 
 Rules
 -----
 1. A turn never depends on a connection. Handlers start turns; the runtime runs them.
-2. The credential decides the tenant, and `tenants` is the only module that knows how ids belong to tenants.
-3. Every route needs a credential, except those whose scope is `Scope.PUBLIC`.
-4. A protocol of another system is an encoder: a module of its own in `encoders`, with routes for the same
-   table, over the same events.
+2. The credential determines the tenant, and only `tenants` knows how ids map to tenants.
+3. Every route needs a credential, except those whose scope is `Scope.PUBLIC` or `Scope.SIGNED`.
+4. Another system's protocol is an encoder: its own module in `encoders`, with routes for the same table, over
+   the same events.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The ASGI application: from a request to a call of its handler, and from its value to a response.
+"""The ASGI application: routes each request to its handler and turns the handler's value into a response.
 
 Rules
 -----
-1. The order of checks is Host and Origin, credential, limit of requests, route, scope, parameters, body.
-   Nothing about routes or sessions is said to a client without a credential.
-2. A body is read up to its limit and for `BODY_S` seconds; a larger or slower one is refused.
+1. The order of checks is Host and Origin, credential, rate limit, route, scope, parameters, body. A client
+   without a credential learns nothing about routes or sessions.
+2. A body is read up to its limit and for at most `BODY_S` seconds; a larger or slower one is rejected.
 3. Every response forbids sniffing, framing and caching.
 """
 
@@ -72,19 +72,22 @@ def create_app(
     pages: Pages | None = None,
     publish_agent_card: bool = False,
 ) -> ServerApp:
-    """Return an ASGI application that serves a runtime. It can also be mounted inside another application.
+    """Return an ASGI application that serves *runtime*. It can also be mounted inside another application.
 
     Args:
-        runtime: if it is not open, the application opens it when it starts and closes it when it ends.
-        agents: the agents that clients may use; by default those of the runtime. auth: accepts other
-        credentials besides the tokens in the store, such as `JwtAuth(...)`. sandbox: runs code for clients,
-        over the same data as *runtime*; without it the server runs no code. limits: those of each credential.
-        allow_hosts: names of this server besides those of the loopback address. allow_origins: origins, such
-        as `https://app.example.com`, whose pages may use this server. webhook_secrets: the secret of each
-        source of webhooks. audit_file: where decisions, sign-ins and refused requests are written; else to
-        the log `standfast.audit`. trace_file: the file that the runtime's `JsonlTrace` writes, for
-        `/v1/sessions/{id}/trace`. pages: what browsers are shown: `standfast.workbench.PAGES`.
-        publish_agent_card: show A2A's agent cards to clients without a credential.
+        runtime: if it is not open, the application opens it on startup and closes it on shutdown.
+        agents: the agents that clients may use; by default the runtime's own.
+        auth: accepts credentials besides the tokens in the store, such as `JwtAuth(...)`.
+        sandbox: runs code for clients, over the same data as *runtime*; without it the server runs no code.
+        limits: the limits of each credential.
+        allow_hosts: host names of this server besides the loopback names.
+        allow_origins: origins, such as `https://app.example.com`, whose pages may use this server.
+        webhook_secrets: the secret of each webhook source.
+        audit_file: the file for decisions, sign-ins and rejected requests; by default they go to the logger
+            `standfast.audit`.
+        trace_file: the file that the runtime's `JsonlTrace` writes, for `/v1/sessions/{id}/trace`.
+        pages: the pages for browsers, such as `standfast.workbench.PAGES`.
+        publish_agent_card: serve A2A agent cards to clients without a credential.
     """
     known = agents_by_name(agents) or dict(runtime.agents)
     return ServerApp(
@@ -103,7 +106,7 @@ def create_app(
 
 
 class ServerApp:
-    """The application. Use it on one event loop, the runtime's own."""
+    """The ASGI application. Use it on one event loop, the runtime's."""
 
     def __init__(
         self,
@@ -148,7 +151,7 @@ class ServerApp:
 
     @property
     def state(self) -> ServerState:
-        """What handlers share. The runtime must be open."""
+        """The state that handlers share. The runtime must be open."""
         if self._state is None:
             self._state = ServerState(
                 runtime=self._runtime,
@@ -190,7 +193,7 @@ class ServerApp:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             raise
         await send({"type": "lifespan.startup.complete"})
-        with contextlib.suppress(asyncio.CancelledError):  # a second Ctrl-C: the server ends at once
+        with contextlib.suppress(asyncio.CancelledError):  # a second Ctrl-C: exit immediately
             await receive()
         await self.close()
         for part in reversed(opened):
@@ -198,21 +201,21 @@ class ServerApp:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def drain(self, grace_s: float) -> None:
-        """Take no new turns, wait up to *grace_s* for those that run, then end all streams.
+        """Reject new turns, wait up to *grace_s* for running ones, then end all streams.
 
-        What still runs stays in the store; closing the runtime gives it up for another process.
+        Turns that are still running stay in the store; closing the runtime releases them to another process.
         """
         state = self.state
         state.draining = True
         if state.turns and grace_s > 0:
             await asyncio.wait(set(state.turns), timeout=grace_s)
-        await asyncio.sleep(0)  # let streams send the ends of those turns
+        await asyncio.sleep(0)  # let streams send the results of those turns
         state.streams.end_all()
         if state.mcp is not None:
             await state.mcp.close()
 
     async def close(self) -> None:
-        """End streams and what runs beside requests. The runtime stays open."""
+        """End the streams and background tasks. The runtime stays open."""
         state, self._state = self._state, None
         if self._cleaning is not None:
             self._cleaning.cancel()
@@ -250,7 +253,7 @@ class ServerApp:
             public = self._public_route(found, method)
             if public is not None:
                 navigable = path == "/signin"
-            else:  # a page, which links of other sites may open
+            else:  # a page, which other sites may link to
                 navigable = found is not None and method == "GET" and found[0].get("GET") in self._page_routes
             self._gate.check(method, headers, scope["scheme"], navigable=navigable)
             if method == "OPTIONS" and "access-control-request-method" in headers:
@@ -288,7 +291,7 @@ class ServerApp:
     def _public_route(
         self, found: tuple[dict[str, Route], dict[str, str]] | None, method: str
     ) -> Route | None:
-        """Return the route of a request if it needs no credential."""
+        """Return the route of a request if it needs no credential, else None."""
         route = None if found is None else found[0].get("GET" if method == "HEAD" else method)
         return route if route is not None and route.scope in (Scope.PUBLIC, Scope.SIGNED) else None
 
@@ -390,7 +393,7 @@ def _too_large(limit: int) -> RequestRefused:
 
 
 async def _read(receive: Receive, limit: int) -> bytes:
-    """Return the whole body; raise 413 as soon as it is larger than *limit*."""
+    """Return the whole body; raise 413 as soon as it exceeds *limit*."""
     parts: list[bytes] = []
     size = 0
     while True:
@@ -407,7 +410,7 @@ async def _read(receive: Receive, limit: int) -> bytes:
 
 
 def _decode_again(data: bytes, kind: Any, problem: Exception) -> Any:
-    """Decode a body in which whole numbers are written as `1.0`, which JSON Schema also calls integers."""
+    """Decode a body that writes integers as `1.0`, which JSON Schema also accepts as integers."""
     try:
         return msgspec.convert(whole_numbers(msgspec.json.decode(data)), kind)
     except (msgspec.DecodeError, StandfastError, RecursionError, UnicodeDecodeError):
@@ -415,7 +418,7 @@ def _decode_again(data: bytes, kind: Any, problem: Exception) -> Any:
 
 
 class JsonResponse:
-    """A response with a JSON body and the headers that every response has."""
+    """A response with a JSON body and the headers common to all responses."""
 
     __slots__ = ("_body", "raw_headers", "status_code")
 
@@ -430,7 +433,7 @@ class JsonResponse:
 
 
 def _response(route: Route, value: Any) -> Response | EventStream | JsonResponse:
-    """Return a handler's value as a response."""
+    """Convert a handler's return value into a response."""
     if isinstance(value, (Response, EventStream)):
         return value
     if route.answer is None:
@@ -467,7 +470,7 @@ def _route(
 
 
 def _path(scope: Any) -> str:
-    """Return the path of a request below the place where this application is mounted."""
+    """Return the request's path relative to this application's mount point."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
@@ -486,7 +489,7 @@ def _client(scope: Any) -> str:
 
 
 def _token(headers: Mapping[str, str]) -> tuple[str, bool]:
-    """Return the token of a request, and whether it comes from the cookie."""
+    """Return the request's token, and whether it came from the cookie."""
     given = headers.get("authorization")
     if given is not None:
         kind, _, token = given.partition(" ")

@@ -1,6 +1,6 @@
 """Approvals and grants over HTTP, across sessions.
 
-The credential says who decided; the record and the audit log keep it.
+The decider is the request's credential, which the record and the audit log store.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ async def read_approval(call: Call) -> Approval:
 
 
 async def decide(call: Call) -> Approval:
-    """Approve a call, with other arguments if given, or deny it. Its turn is resumed."""
+    """Approve a call, with other arguments if given, or deny it, and resume its turn."""
     return await decide_approval(call, call.path["approval_id"], call.body)
 
 
 async def decide_approval(call: Call, approval_id: str, asked: Decide) -> Approval:
-    """Decide an approval in the name of the credential, and record that in the audit log.
+    """Decide an approval in the credential's name, and write the decision to the audit log.
 
-    Whatever the route: only a credential with the scope `approve` decides.
+    Whatever the route, only a credential with the scope `approve` may decide.
     """
     if not call.credential.allows(Scope.APPROVE):
         raise forbidden("this needs the scope approve", "make a token with --scope approve")
@@ -78,7 +78,7 @@ async def list_grants(call: Call) -> list[Grant]:
 
 
 async def give_grant(call: Call) -> Grant:
-    """Approve calls of a tool in advance, for a session or an agent, until a date."""
+    """Approve calls of a tool in advance, for a session or an agent, until an expiry time."""
     asked: GiveGrant = call.body
     session_id = None if asked.session_id is None else (await call.head(asked.session_id)).session_id
     if asked.agent is not None and asked.agent not in call.server.agents:
@@ -108,7 +108,7 @@ async def read_grant(call: Call) -> Grant:
 
 
 async def revoke_grant(call: Call) -> Grant:
-    """End a grant now."""
+    """Revoke a grant, effective immediately."""
     grant = await read_grant(call)
     revoked = await call.runtime.revoke_grant(grant.grant_id, revoked_by=call.credential.identity)
     _audit(call, "grant_revoked", revoked)
@@ -127,7 +127,7 @@ def _audit(call: Call, event: str, grant: Grant) -> None:
 
 
 async def find_approval(call: Call, approval_id: str) -> Approval:
-    """Return an approval that the credential may see; raise `ApprovalNotFound` if it may not."""
+    """Return an approval; raise `ApprovalNotFound` if the credential may not see it."""
     return (await _find(call, approval_id))[0]
 
 

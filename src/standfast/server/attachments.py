@@ -1,7 +1,7 @@
-"""Attachments over HTTP: upload bytes, name them by their digest in a turn, read them back in ranges.
+"""Attachments over HTTP: upload bytes, refer to them by digest in a turn, read them back in ranges.
 
-Rule: an upload belongs to its tenant and is kept for a day. Once a turn has named it, it is a part of the
-session, and is read there.
+Rule: an upload belongs to its tenant and is kept for a day. Once a turn has referred to it, it is part of the
+session and is read from there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
 
 class _Upload(msgspec.Struct, frozen=True, kw_only=True):
-    """An upload as the store has it."""
+    """The stored form of an upload."""
 
     media_type: str
     at_ms: int
@@ -39,7 +39,7 @@ class _Upload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def upload(call: Call) -> Uploaded:
-    """Upload an attachment. Its digest names it in the input of a turn."""
+    """Upload an attachment. A turn's input refers to it by its digest."""
     data: bytes = call.body
     asked: UploadQuery = call.query
     media_type = call.headers.get("content-type", BINARY).partition(";")[0].strip().lower()
@@ -107,7 +107,7 @@ async def read_attachment(call: Call) -> Response:
 async def _bytes_response(
     call: Call, read: Callable[[int, int | None], Awaitable[BlobPart]], media_type: str
 ) -> Response:
-    """Return all bytes, or the range that the request asks for. Browsers must not show them as a page."""
+    """Return all bytes or the requested range, with headers that keep browsers from rendering them."""
     headers = {
         "accept-ranges": "bytes",
         "content-disposition": "attachment",
@@ -117,7 +117,7 @@ async def _bytes_response(
     wanted = call.headers.get("range")
     found = None if wanted is None else _RANGE.fullmatch(wanted.strip())
     first, last = found.groups() if found else ("", "")
-    if wanted is None or not (first or last):  # several ranges: send everything
+    if wanted is None or not (first or last):  # several ranges: send the whole body
         return Response((await read(0, None)).data, 200, headers, BINARY)
     if first:
         part = await read(int(first), int(last) + 1 if last else None)

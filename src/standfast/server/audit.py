@@ -1,9 +1,9 @@
-"""The audit log: one line of JSON for each decision, sign-in and refused request.
+"""The audit log: one line of JSON for each decision, sign-in and rejected request.
 
 Rules
 -----
-1. A line names the credential by its id; a token, a code or a cookie is never in it.
-2. A line is one write, so several processes can share a file. A file of `MAX_BYTES` is renamed to `NAME.1`.
+1. A line identifies the credential by its id; it never contains a token, a code or a cookie.
+2. A line is one write, so several processes can share a file. At `MAX_BYTES` the file is renamed to `NAME.1`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _log: Final = logging.getLogger("standfast.audit")
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was decided, or why a request was refused.
+    """A decision, or the reason why a request was rejected.
 
-    `credential` is empty for a request without a valid one.
+    `credential` is empty if the request had no valid one.
     """
 
     at_ms: U64
@@ -42,7 +42,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class AuditLog:
-    """Writes records to a file, or to the logger `standfast.audit` if there is none."""
+    """Writes records to a file, or to the logger `standfast.audit` if no file is given."""
 
     def __init__(self, clock: Clock, file: Path | None = None) -> None:
         self._clock = clock
@@ -51,7 +51,7 @@ class AuditLog:
         self._size = 0
 
     def record(self, kind: str, **facts: str | int) -> None:
-        """Write one record of this kind."""
+        """Write one record of *kind* with the given *facts*."""
         fields = {name: value if isinstance(value, int) else value[:500] for name, value in facts.items()}
         record = AuditRecord(at_ms=self._clock.now_ms(), kind=kind, **fields)  # type: ignore[arg-type]
         line = msgspec.json.encode(record)

@@ -1,4 +1,4 @@
-"""Work beside turns over HTTP: tasks, monitors, triggers, occurrences, webhooks."""
+"""Background work over HTTP: tasks, monitors, triggers, occurrences, webhooks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def list_monitors(call: Call) -> MonitorSnapshot:
 
 
 async def start_monitor(call: Call) -> MonitorSnapshot:
-    """Start a monitor: it runs a command on the server's machine."""
+    """Start a monitor, which runs a command on the server's machine."""
     spec: MonitorSpec = call.body
     call.server.require_serving()
     return await call.runtime.monitors.start((await call.head()).session_id, spec)
@@ -60,17 +60,17 @@ async def stop_monitor(call: Call) -> MonitorSnapshot:
 
 
 async def take_updates(call: Call) -> MonitorUpdateBatch:
-    """Take the updates of a session's monitors, each once."""
+    """Take the pending updates of a session's monitors. Each update is returned once."""
     return await call.runtime.monitors.take_updates((await call.head()).session_id)
 
 
 async def list_triggers(call: Call) -> list[Trigger]:
-    """List triggers, by name."""
+    """List triggers by name."""
     return [one for one in await call.runtime.triggers() if owns_id(call.tenant, one.name)]
 
 
 async def put_trigger(call: Call) -> Trigger:
-    """Make a trigger, or replace the one of its name."""
+    """Create a trigger, or replace the one with the same name."""
     asked: PutTrigger = call.body
     head = await call.head(asked.session_id)
     return await call.runtime.add_trigger(
@@ -84,7 +84,7 @@ async def put_trigger(call: Call) -> Trigger:
 
 
 def _owned_name(call: Call, given: str) -> str:
-    """Return the stored form of a trigger's or a source's name."""
+    """Return the stored form of a trigger's or source's name."""
     stored = owned_id(call.tenant, given)
     if not owns_id(call.tenant, stored):
         raise InvalidArgument(f"{given[:80]!r} begins like the name of a tenant", hint="choose another name")
@@ -92,7 +92,7 @@ def _owned_name(call: Call, given: str) -> str:
 
 
 async def delete_trigger(call: Call) -> None:
-    """Delete a trigger. Inputs that it has queued stay."""
+    """Delete a trigger. Inputs that it has queued remain."""
     if not await call.runtime.remove_trigger(_owned_name(call, call.path["name"])):
         raise TriggerNotFound(call.path["name"])
 
@@ -106,9 +106,9 @@ async def occur(call: Call) -> Occurred:
 
 
 async def receive_webhook(call: Call) -> Occurred:
-    """Receive a webhook, signed as Standard Webhooks are: over its id, its time and its body.
+    """Receive a webhook that is signed over its id, timestamp and body, as in Standard Webhooks.
 
-    A time that is more than five minutes off is refused; an id that was received before has no effect.
+    A timestamp more than five minutes off is rejected; a repeated id has no effect.
     """
     call.server.require_serving()
     source, body, headers = call.path["source"], call.body, call.headers
@@ -125,7 +125,7 @@ async def receive_webhook(call: Call) -> Occurred:
 
 
 def _is_signed(secret: str, delivery: str, sent_at: str, body: bytes, signatures: str) -> bool:
-    """Return whether one of the signatures is that of this delivery. The comparison takes constant time."""
+    """Return whether one of *signatures* matches this delivery, comparing in constant time."""
     if not 0 < len(delivery) <= 256 or not sent_at.isascii() or not sent_at.isdigit() or len(sent_at) > 12:
         return False
     key = secret.encode()

@@ -1,4 +1,4 @@
-"""One request on its way to a handler: its route, its credential, its values, and what handlers share."""
+"""A request on its way to a handler: its route, credential and values, and the state that handlers share."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
 BINARY: Final = "application/octet-stream"
 _PAGE: Final = 200
-"""How many sessions are read at once."""
+"""The page size for reading sessions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One line of the table of routes. The handler's docstring is the summary in the OpenAPI document.
+    """One row of the route table. The handler's docstring is the summary in the OpenAPI document.
 
-    body: the type of the JSON body, or `bytes` for a body that is passed on as it is. query: a struct whose
+    body: the type of the JSON body, or `bytes` for a body that is passed through. query: a struct whose
     fields are the query parameters. answer: the type of the JSON response; `bytes` for binary data, None for
-    an empty one. streams: the response may be an event stream, if `Accept` asks for it (`answer` is not None)
-    or always. headers: the request headers that the handler reads, with their descriptions. form: how a body
-    that is not JSON is sent.
+    an empty response. streams: the response may be an event stream, if `Accept` asks for it (`answer` is not
+    None) or always. headers: the request headers that the handler reads, with their descriptions. form: how a
+    body that is not JSON is sent.
     """
 
     method: str
@@ -71,9 +71,9 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """Routes for people with a browser, beside the API. They are not in the OpenAPI document.
+    """Routes for browsers, beside the API. They are not in the OpenAPI document.
 
-    problem: returns the page that shows an error with this status. Links of other sites may open the pages.
+    problem: returns the page that shows an error with this status. Other sites may link to the pages.
     """
 
     routes: tuple[Route, ...] = ()
@@ -82,7 +82,7 @@ class Pages:
 
 @dataclass(slots=True, kw_only=True)
 class ServerState:
-    """What the handlers of one application share."""
+    """The state that an application's handlers share."""
 
     runtime: Runtime
     agents: Mapping[str, AgentDefinition[Any, Any]]
@@ -98,11 +98,11 @@ class ServerState:
     """The OpenAPI document."""
     draining: bool = False
     turns: set[asyncio.Task[Any]] = field(default_factory=set)
-    """Waits for turns and runs that were started here."""
+    """Tasks that wait for the turns and runs started here."""
     mcp: Any = None
-    """The MCP server at `/mcp`, once a client has used it."""
+    """The MCP server at `/mcp`, created on first use."""
     counts: dict[tuple[str, int], int] = field(default_factory=dict)
-    """How many responses each route gave, by status."""
+    """The number of responses by route and status."""
 
     def require_sandbox(self) -> Sandbox:
         if self.sandbox is None:
@@ -110,7 +110,7 @@ class ServerState:
         return self.sandbox
 
     def require_serving(self) -> None:
-        """Raise 503 while the server shuts down."""
+        """Raise 503 if the server is shutting down."""
         if self.draining:
             raise RequestRefused(
                 503,
@@ -123,7 +123,7 @@ class ServerState:
 
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """A request whose credential, path, query and body have been checked."""
+    """A request whose credential, path, query and body have been validated."""
 
     server: ServerState
     route: Route
@@ -148,22 +148,22 @@ class Call:
         return EVENT_STREAM in self.headers.get("accept", "")
 
     async def head(self, given: str | None = None) -> SessionHead:
-        """Return the head of a session that the credential may see; by default that of the path."""
+        """Return the head of a session that the credential may see, by default the one in the path."""
         session_id = self.path["session_id"] if given is None else given
         store, tenant = self.runtime.store, self.tenant
         head = await store.head(owned_id(tenant, session_id))
         if head is None and tenant:
-            head = await store.head(session_id)  # one that the runtime made for the tenant
+            head = await store.head(session_id)  # a session that the runtime created for the tenant
         if head is None or owner_of(head) != tenant or is_past(head, self.runtime.now_ms()):
             raise SessionNotFound(session_id)
         return head
 
     async def session(self) -> Session[Any]:
-        """Return the session of the path, to look at."""
+        """Return a read-only handle to the session in the path."""
         return self.runtime.session_handle((await self.head()).session_id)
 
     async def working_session(self) -> Session[Any]:
-        """Return the session of the path with its agent, ready to run turns."""
+        """Return the session in the path with its agent, ready to run turns."""
         head = self.runtime.last_head(owned_id(self.tenant, self.path["session_id"]))
         if head is None or owner_of(head) != self.tenant or is_past(head, self.runtime.now_ms()):
             head = await self.head()
@@ -177,16 +177,16 @@ class Call:
         return await self.runtime.session(head.session_id, agent=self.server.agents.get(head.agent))
 
     async def visible_heads(self) -> list[SessionHead]:
-        """Return the sessions that the credential may see, the most recently used first."""
+        """Return the sessions that the credential may see, most recently used first."""
         now = self.runtime.now_ms()
         return [head for head in await self.runtime.sessions() if self._may_see(head, now)]
 
     async def page_heads(
         self, agent: str | None, after: tuple[int, str] | None, *, active: bool = False
     ) -> AsyncIterator[SessionHead]:
-        """Yield the sessions that the credential may see after a position, and read them page by page.
+        """Yield the sessions after position *after* that the credential may see, reading page by page.
 
-        With *active*, only those that have an unfinished turn or a queued input.
+        With *active*, yield only those with an unfinished turn or a queued input.
         """
         now = self.runtime.now_ms()
         while True:
@@ -203,7 +203,7 @@ class Call:
 
 
 def convert_query(kind: Any, pairs: list[tuple[str, str]]) -> Any:
-    """Return query parameters as the struct *kind*; raise 400 if they do not fit."""
+    """Convert query parameters into the struct *kind*; raise 400 if they do not match."""
     if kind is None:
         if pairs:
             raise malformed(f"there is no query parameter {pairs[0][0][:80]!r} here")
@@ -226,7 +226,7 @@ def convert_query(kind: Any, pairs: list[tuple[str, str]]) -> Any:
 
 
 def whole_numbers(value: Any) -> Any:
-    """Return JSON with floats that are whole as integers; some clients write every number as a float."""
+    """Return JSON with integral floats as integers, because some clients write every number as a float."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):

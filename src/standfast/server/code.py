@@ -17,7 +17,7 @@ _OWNER: Final = "standfast.server"
 
 
 async def run_code(call: Call) -> RunResult:
-    """Run code in a session, which is made if there is none. The result also reports failures of the code."""
+    """Run code in a session, which is created if needed. The result also reports failures of the code."""
     return await _execute(call, validate_only=False)
 
 
@@ -67,7 +67,7 @@ async def read_snapshot(call: Call) -> Response:
 
 
 async def restore(call: Call) -> Restored:
-    """Put a stored snapshot into a session."""
+    """Restore a stored snapshot into a session."""
     asked: Restore = call.body
     box = call.server.require_sandbox()
     await _require_snapshot(call, asked.snapshot_id)

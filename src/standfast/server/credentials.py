@@ -1,13 +1,13 @@
-"""Credentials: tokens, the codes that browsers sign in with, and who they belong to.
+"""Credentials: tokens, sign-in codes for browsers, and the identities behind them.
 
 Theory of operation
-------------------- A token is `sf_ID_SECRET`. The store has the SHA-256 of the secret, never the secret: it
-has 256 random bits, so a slow hash would add nothing. A browser exchanges a single-use code for a token of
-its own, which it keeps in a cookie; such a token is listed and revoked like any other.
+------------------- A token is `sf_ID_SECRET`. The store has the SHA-256 of the secret, never the secret
+itself: it has 256 random bits, so a slow hash would add nothing. A browser exchanges a single-use code for
+its own token, which it keeps in a cookie; such a token is listed and revoked like any other.
 
 Rules
 -----
-1. A token is shown once, when it is made.
+1. A token is shown once, when it is created.
 2. A revoked or expired token stops working within `CACHE_S` seconds in every process; its streams end with
    it.
 3. A code works once and for `CODE_S` seconds: the store records its use atomically, as it does an occurrence.
@@ -40,7 +40,7 @@ _MAX_CACHED: Final = 10_000
 
 
 class Scope(enum.StrEnum):
-    """What a route needs. `PUBLIC` needs no credential, `SIGNED` a webhook's signature."""
+    """What a route requires. `PUBLIC` requires no credential, `SIGNED` a webhook's signature."""
 
     READ = "read"
     RUN = "run"
@@ -55,7 +55,7 @@ GRANTED: Final = (Scope.READ, Scope.RUN, Scope.APPROVE, Scope.ADMIN)
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
-    """The holder of a valid token: `id` is in the audit log and, with `name`, in the record of a decision."""
+    """The holder of a valid token. `id` goes into the audit log and, with `name`, into decision records."""
 
     id: str
     name: str = ""
@@ -68,19 +68,19 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> str:
-        """The name that is stored with a decision."""
+        """The name stored with a decision."""
         return f"{self.name} ({self.id})" if self.name else self.id
 
 
 class Authenticator(Protocol):
-    """Tells whose token this is."""
+    """Maps tokens to credentials."""
 
     async def authenticate(self, token: str) -> Credential | None:
-        """Return the credential of a valid token; None if it is not one of this kind, or not valid."""
+        """Return the credential of a valid token; None if it is invalid or of another kind."""
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A token as the store has it. `kind` is "browser" for the cookie of a browser that has signed in."""
+    """The stored form of a token. `kind` is "browser" for the cookie of a signed-in browser."""
 
     id: str
     digest: str
@@ -134,7 +134,7 @@ class Tokens:
         expires_in_s: float | None = None,
         kind: Literal["token", "browser"] = "token",
     ) -> tuple[str, TokenRecord]:
-        """Make a token; return it, which is the only time it is shown, and its record."""
+        """Create a token; return it, which is the only time it is shown, and its record."""
         secret, now = secrets.token_urlsafe(32), _now_ms()
         record = TokenRecord(
             id=f"tok{secrets.token_hex(6)}",
@@ -155,7 +155,7 @@ class Tokens:
         return sorted((_decode(body) for _, body in found), key=lambda record: record.created_at)
 
     async def revoke(self, token_id: str) -> bool:
-        """Revoke a token; return False if there is none of this id."""
+        """Revoke a token; return False if no token has this id."""
         body = await self._store.plugin_record(_OWNER, "tokens", token_id)
         if body is None:
             return False
@@ -175,7 +175,7 @@ class Tokens:
         return found[1] if found[0].is_valid(_now_ms()) else None
 
     async def is_valid(self, credential: Credential) -> bool:
-        """Return whether the token of a credential still works."""
+        """Return whether the credential's token is still valid."""
         found = await self._find(credential.id)
         return found is not None and found[0].is_valid(_now_ms())
 
@@ -186,7 +186,7 @@ class Tokens:
         tenant: str = "",
         scopes: Iterable[str] = (Scope.READ, Scope.RUN, Scope.APPROVE),
     ) -> str:
-        """Return a code that signs a browser in, once, within a minute."""
+        """Return a single-use code that signs a browser in within a minute."""
         code = secrets.token_urlsafe(24)
         kept = _Code(
             name=_checked_name(name),
@@ -199,7 +199,7 @@ class Tokens:
         return code
 
     async def redeem(self, code: str) -> tuple[str, TokenRecord] | None:
-        """Exchange a sign-in code for the token of a browser; None if it is not valid or was used."""
+        """Exchange a sign-in code for a browser's token; None if the code is invalid or already used."""
         key, now = _digest(code), _now_ms()
         body = await self._store.plugin_record(_OWNER, "codes", key)
         if body is None:
@@ -215,16 +215,16 @@ class Tokens:
         )
 
     async def put_address(self, url: str) -> None:
-        """Store the address of the server that takes these tokens, for `address`."""
+        """Store the URL of the server that accepts these tokens, for `address`."""
         await self._store.put_plugin_record(_OWNER, "address", "url", url.encode(), _now_ms())
 
     async def address(self) -> str | None:
-        """Return the address of the server that began last; None if there was none."""
+        """Return the URL of the server that started last, None if no server has."""
         found = await self._store.plugin_record(_OWNER, "address", "url")
         return None if found is None else found.decode()
 
     async def forget_expired(self) -> None:
-        """Delete codes and browsers' tokens that have expired."""
+        """Delete expired codes and expired or revoked browser tokens."""
         now = _now_ms()
         for key, body in await self._store.plugin_records(_OWNER, "codes"):
             if msgspec.json.decode(body, type=_Code).expires_at <= now:
@@ -234,7 +234,7 @@ class Tokens:
                 await self._store.put_plugin_record(_OWNER, "tokens", record.id, None, now)
 
     async def _find(self, token_id: str) -> tuple[TokenRecord, Credential] | None:
-        """Return the record of a token and the credential of its holder, at most `CACHE_S` old."""
+        """Return a token's record and its holder's credential, cached for at most `CACHE_S` seconds."""
         now = time.monotonic()
         cached = self._cached.get(token_id)
         if cached is not None and now - cached[2] < CACHE_S:

@@ -1,13 +1,13 @@
-"""The checks before any credential is looked at: Host, Origin, and what a browser says about a request.
+"""Checks that precede authentication: Host, Origin, and the browser's fetch metadata.
 
 Rules
 -----
-1. Host must be a name of this server. That stops DNS rebinding.
-2. An Origin must be the server's own, or one that the operator named (`--allow-origin`).
-3. A browser's request without Origin must say that it is of the same origin (`Sec-Fetch-Site`, or `Referer`
-   where browsers do not send it). A missing Origin never exempts it.
-4. A request with a cookie that changes something must have the header `Standfast-Request`, which a form of
-   another site cannot send.
+1. Host must be a name of this server. This prevents DNS rebinding.
+2. An Origin must be the server's own, or one that the operator allowed (`--allow-origin`).
+3. A browser's request without Origin must be marked as same-origin (`Sec-Fetch-Site`, or `Referer` where
+   browsers do not send it). A missing Origin never exempts it.
+4. A state-changing request with a cookie must have the header `Standfast-Request`, which another site's form
+   cannot send.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ALLOWED_HEADERS: Final = (
 
 
 class Gate:
-    """Knows the names of this server and the origins that may use it."""
+    """The host names of this server and the origins that may use it."""
 
     def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
         self._hosts = LOOPBACK | {host.lower() for host in hosts}
@@ -37,7 +37,7 @@ class Gate:
     def check(self, method: str, headers: Mapping[str, str], scheme: str, *, navigable: bool = False) -> None:
         """Raise `RequestRefused` unless the request is for this server and from an allowed origin.
 
-        A *navigable* page may be opened by a link on another site.
+        Other sites may link to a *navigable* page.
         """
         host = headers.get("host", "")
         if host_name(host) not in self._hosts and host.lower() not in self._hosts:
@@ -59,16 +59,16 @@ class Gate:
     def check_cookie(
         self, method: str, headers: Mapping[str, str], scheme: str, *, navigable: bool = False
     ) -> None:
-        """Raise `RequestRefused` if a request with the cookie may have been made by another site.
+        """Raise `RequestRefused` if another site may have made this request with our cookie.
 
-        A *navigable* page may be opened by a link: it changes nothing, and no other site can read it.
+        Other sites may link to a *navigable* page: it changes nothing, and they cannot read it.
         """
         if method not in SAFE_METHODS and CSRF_HEADER not in headers:
             raise forbidden(
                 "a request with a cookie needs the header Standfast-Request", "send Standfast-Request: 1"
             )
         if navigable and not _from_browser(headers):
-            return  # a browser that does not say where a request comes from: SameSite=Lax decides
+            return  # without fetch metadata, SameSite=Lax has already decided
         if "origin" not in headers and not self._is_same_origin(method, headers, scheme, navigable):
             raise forbidden("a browser's request must come from a page of this server", "send Origin")
 
@@ -84,7 +84,7 @@ class Gate:
         ]
 
     def preflight_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return what answers a preflight request of an allowed origin."""
+        """Return the headers that answer an allowed origin's preflight request."""
         return {
             "access-control-allow-methods": "GET, POST, PUT, DELETE",
             "access-control-allow-headers": _ALLOWED_HEADERS,

@@ -3,8 +3,8 @@
 Rules
 -----
 1. Only asymmetric algorithms are accepted, and issuer, audience and expiry are required.
-2. A key that is not in the cached set causes at most one fetch in `REFRESH_S` seconds; a key that the
-   provider withdraws is forgotten after `KEPT_S` seconds.
+2. An unknown key id triggers at most one fetch per `REFRESH_S` seconds; a key that the provider withdraws is
+   dropped after `KEPT_S` seconds.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ class JwtAuth:
     """Accepts bearer tokens that an identity provider has signed.
 
     Args:
-        issuer: the `iss` that tokens must have. audience: the `aud` that tokens must have. jwks_url: where
-        the provider publishes its keys. tenant_claim: the claim that names the tenant; a token without it has
-        none. With None, no token has a tenant. scope_claim: the claim with the scopes, as a list or separated
-        by spaces. Others than ours are ignored.
+        issuer: the `iss` that tokens must have.
+        audience: the `aud` that tokens must have.
+        jwks_url: the URL of the provider's key set.
+        tenant_claim: the claim that names the tenant; a token without it has no tenant. With None, no token
+            has one.
+        scope_claim: the claim with the scopes, as a list or separated by spaces. Unknown scopes are ignored.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class JwtAuth:
         )
 
     async def _key(self, key_id: str) -> Any:
-        """Return the provider's key of this id; fetch its key set if it is not known."""
+        """Return the provider's key with this id, fetching the key set if it is stale or lacks the id."""
         age_s = time.monotonic() - self._fetched_at
         if age_s < REFRESH_S or (age_s < KEPT_S and key_id in self._known):
             return self._known.get(key_id)

@@ -1,8 +1,9 @@
-"""What one credential may use at once, and what clients without a credential may try.
+"""Limits on what one credential may use at once, and on requests without a valid credential.
 
 Theory of operation
-------------------- Requests are counted by a bucket that fills at a fixed rate. Streams and turns are counted
-while they are open. All of it is in memory: several processes each apply the limits for themselves.
+-------------------
+Requests are limited by a token bucket that refills at a fixed rate. Streams and turns count while they are
+open. All counts are in memory: each process applies the limits separately.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _MAX_METERS: Final = 10_000
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The limits of each credential.
 
-    requests_per_s: the sustained rate of requests; `burst` may come at once. body_bytes: the size of a JSON
-    body; `attachment_bytes`, of an upload or a snapshot. streams: event streams that are open at once. turns:
-    turns and code runs whose response is being waited for or that were started and still run.
-    failures_per_min: requests without a valid credential, from one address.
+    requests_per_s: the sustained request rate, with bursts of up to `burst`. body_bytes: the size of a JSON
+    body; `attachment_bytes`, of an upload or a snapshot. streams: concurrently open event streams. turns:
+    concurrent turns and code runs, whether a client waits for them or not. failures_per_min: requests without
+    a valid credential from one address.
     """
 
     requests_per_s: float = 200.0
@@ -38,7 +39,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class _Meter:
-    """What one credential or address uses now."""
+    """The current use of one credential or address."""
 
     __slots__ = ("at", "left", "open")
 
@@ -48,7 +49,7 @@ class _Meter:
         self.open = {"streams": 0, "turns": 0}
 
     def take(self, rate: float, burst: float, now: float) -> float:
-        """Take one from the bucket; return 0, or how many seconds to wait if it is empty."""
+        """Take one token from the bucket; return 0, or the seconds to wait if it is empty."""
         self.left = min(burst, self.left + (now - self.at) * rate)
         self.at = now
         if self.left < 1:
@@ -68,7 +69,7 @@ class Use:
         counts[kind] += 1
 
     def close(self) -> None:
-        """Count it no longer. Call this once."""
+        """Stop counting it. Call this once."""
         self._counts[self._kind] -= 1
 
     def __enter__(self) -> None:
@@ -81,7 +82,7 @@ class Use:
 
 
 class Limiter:
-    """Counts what credentials use. Used on one loop."""
+    """Counts what credentials use. Use it on one event loop."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self.limits = limits
@@ -89,7 +90,7 @@ class Limiter:
         self._meters: OrderedDict[str, _Meter] = OrderedDict()
 
     def admit(self, credential_id: str) -> None:
-        """Count a request; raise 429 if the credential sends too many."""
+        """Count a request; raise 429 if the credential exceeds its rate."""
         rate, burst = self.limits.requests_per_s, float(self.limits.burst)
         wait_s = self._meter(credential_id, burst).take(rate, burst, self._clock())
         if wait_s:
@@ -122,7 +123,7 @@ class Limiter:
             meter = self._meters[key] = _Meter(full, self._clock())
             if len(self._meters) > _MAX_METERS:
                 idle = (name for name, one in self._meters.items() if not any(one.open.values()))
-                del self._meters[next(idle)]  # the one used longest ago; the new one is idle, so there is one
+                del self._meters[next(idle)]  # least recently used; the new meter is idle, so one exists
         else:
             self._meters.move_to_end(key)
         return meter

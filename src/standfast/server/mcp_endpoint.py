@@ -1,7 +1,7 @@
-"""MCP at `/mcp`: the sandbox and the agents of this server, behind its credentials, limits and tenants.
+"""MCP at `/mcp`: this server's sandbox and agents, behind its credentials, limits and tenants.
 
-Rule: every request is judged by its own credential: `read` lists and reads, `run` calls tools, and `approve`
-lets the client's person decide. Sessions of another tenant do not exist.
+Rule: every request is authorized by its own credential: `read` lists and reads, `run` calls tools, and
+`approve` lets the client's person decide. Another tenant's sessions do not exist for the client.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PATH: Final = "/mcp"
 
 
 class CredentialCaller(McpCaller):
-    """The holder of a credential as a client of the MCP server."""
+    """The holder of a credential, as a client of the MCP server."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -61,7 +61,7 @@ class CredentialCaller(McpCaller):
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Count a turn or run for its credential; a server that shuts down waits for it."""
+        """Count a turn or run against its credential, and make a shutdown wait for it."""
         server, task = self._call.server, asyncio.current_task()
         assert task is not None
         with server.limiter.use_turn(self._call.credential.id):
@@ -85,7 +85,7 @@ class CredentialCaller(McpCaller):
 
 
 class McpResponse(Response):
-    """Whatever the MCP server answers, with the headers of this server."""
+    """The MCP server's response, with the headers of this server."""
 
     def __init__(self, call: Call) -> None:
         super().__init__(None, 200)
@@ -117,7 +117,7 @@ def _mounted(call: Call) -> Any:
 
 
 async def serve_mcp(call: Call) -> Response:
-    """Answer a client of the Model Context Protocol."""
+    """Handle a request of the Model Context Protocol."""
     if call.server.mcp is None:
         call.server.mcp = _mounted(call)
     return McpResponse(call)
@@ -127,4 +127,4 @@ ROUTES: Final = tuple(
     Route(method=method, path=PATH, scope=Scope.READ, handler=serve_mcp)
     for method in ("GET", "POST", "DELETE")
 )
-"""Not in the OpenAPI document: the protocol has a description of its own."""
+"""Not in the OpenAPI document, because the protocol describes itself."""

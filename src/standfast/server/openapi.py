@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, generated from the table of routes and the value types themselves."""
+"""The OpenAPI 3.1 document, generated from the route table and the value types."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ PATH_PATTERNS: Final = {
     "name": _NAME,
     "source": _NAME,
 }
-"""What a path parameter must match; a path with another value does not exist."""
+"""The pattern of each path parameter; a path with any other value gets a 404."""
 
 
 def openapi_document(routes: Iterable[Route]) -> dict[str, Any]:
-    """Return the document of *routes*."""
+    """Return the OpenAPI document of *routes*."""
     table = list(routes)
     kinds = [kind for route in table for kind in (route.body, route.answer) if kind not in (None, bytes, str)]
     queries = [route.query for route in table if route.query is not None]
-    shared = (Problem, SessionEvent, Event)  # streams have the last two
+    shared = (Problem, SessionEvent, Event)  # the last two occur in streams
     schemas, components = msgspec.json.schema_components((*kinds, *queries, *shared), ref_template=_REF)
     made = dict(zip(map(_key, (*kinds, *queries)), schemas, strict=False))
     paths: dict[str, Any] = {}
@@ -107,7 +107,7 @@ _STREAMED_EVENT: Final = {
     "properties": {"id": {"type": "string"}, "event": {"type": "string"}, "data": {"type": "string"}},
     "required": ["data"],
 }
-"""In OpenAPI before 3.2, the schema of an event stream describes each of its events."""
+"""Before OpenAPI 3.2, the schema of an event stream describes each of its events."""
 
 
 def _responses(route: Route, made: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def _query_parameters(route: Route, made: dict[str, Any], components: dict[str, 
 
 
 def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a parameter, which is left out rather than null."""
+    """Return a parameter's schema without null, because a parameter is omitted instead."""
     kept = {key: value for key, value in schema.items() if key != "default" or value is not None}
     if "anyOf" in kept:
         choices = [one for one in kept.pop("anyOf") if one != {"type": "null"}]
@@ -189,7 +189,7 @@ def _key(kind: Any) -> str:
 
 
 def _tidy(schema: Any) -> Any:
-    """Return the document with descriptions as readers expect docstrings: without the code's indentation."""
+    """Return the document with its descriptions dedented."""
     if isinstance(schema, list):
         return [_tidy(part) for part in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""What an operator asks for: health, metrics, usage, traces, the OpenAPI document, the credential itself."""
+"""Endpoints for operators: health, metrics, usage, traces, the OpenAPI document, the credential itself."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from standfast.trace.trace_reader import read_trace
 
 
 async def healthz(call: Call) -> Health:
-    """Tell whether the process serves requests."""
+    """Report whether the process serves requests."""
     return Health(status="ok")
 
 
 async def readyz(call: Call) -> Response:
-    """Tell whether the server takes new work: 503 while it shuts down or its store cannot be read."""
+    """Report whether the server accepts new work: 503 while it shuts down or cannot read its store."""
 
     status: Health = Health(status="ok")
     if call.server.draining:
@@ -38,7 +38,7 @@ async def readyz(call: Call) -> Response:
 
 
 async def metrics(call: Call) -> Response:
-    """Return counters and gauges in the text format of Prometheus."""
+    """Return counters and gauges in the Prometheus text format."""
     server = call.server
     lines = [
         "# TYPE standfast_responses_total counter",
@@ -53,7 +53,7 @@ async def metrics(call: Call) -> Response:
         "# TYPE standfast_draining gauge",
         f"standfast_draining {int(server.draining)}",
     ]
-    with suppress(StandfastError):  # the other figures are worth showing without these
+    with suppress(StandfastError):  # the other metrics are useful without these
         counts = msgspec.structs.asdict(await call.runtime.turn_counts())
         lines += ["# TYPE standfast_store_turns gauge"]
         lines += [f'standfast_store_turns{{state="{state}"}} {count}' for state, count in counts.items()]
@@ -61,7 +61,7 @@ async def metrics(call: Call) -> Response:
 
 
 async def usage(call: Call) -> UsageReport:
-    """Return what sessions used and what it cost, in all and for each source and model."""
+    """Return the usage and cost of sessions, in total and by source and model."""
     asked: UsageQuery = call.query
     ledger: tuple[UsageEntry, ...] = ()
     total, count = Usage(), 0
@@ -75,7 +75,7 @@ async def usage(call: Call) -> UsageReport:
 
 
 async def usage_days(call: Call) -> list[DayUsage]:
-    """Return what turns used, by day, session and agent; the latest day first."""
+    """Return the usage of turns by day, session and agent, latest day first."""
     asked: UsageQuery = call.query
     mine = {head.session_id for head in await call.visible_heads()}
     found = await call.runtime.usage_by_day(since_ms=asked.since_ms)
@@ -109,7 +109,7 @@ async def operations(call: Call) -> OperationsView:
 
 
 async def prune(call: Call) -> Pruned:
-    """Delete what is no longer needed, and free its space."""
+    """Delete records that are no longer needed, and free their space."""
     asked: Prune = call.body
     pruned = await call.runtime.prune(
         older_than_s=asked.older_than_s,

@@ -15,7 +15,7 @@ PROBLEM: Final = "application/problem+json"
 
 
 def unauthenticated(message: str) -> RequestRefused:
-    """Return the refusal of a request without a valid credential."""
+    """Return the 401 error of a request without a valid credential."""
     return RequestRefused(
         401,
         Code.UNAUTHENTICATED,
@@ -26,7 +26,7 @@ def unauthenticated(message: str) -> RequestRefused:
 
 
 def malformed(message: str) -> RequestRefused:
-    """Return the refusal of a request that does not fit the OpenAPI document."""
+    """Return the 400 error of a request that does not conform to the OpenAPI document."""
     return RequestRefused(400, Code.INVALID_ARGUMENT, message, hint="GET /v1/openapi.json says what fits")
 
 
@@ -57,7 +57,7 @@ _OPENAI_KINDS: Final = {401: "authentication_error", 403: "permission_error", 42
 
 
 def status_of(error: StandfastError) -> int:
-    """Return the HTTP status that an error means."""
+    """Return the HTTP status of an error."""
     if isinstance(error, RequestRefused):
         return error.status
     code = str(error.code)
@@ -71,7 +71,7 @@ def status_of(error: StandfastError) -> int:
 
 
 def openai_error(error: StandfastError) -> OpenAiError:
-    """Return an error as clients of OpenAI's API read it."""
+    """Return an error in the format of OpenAI's API."""
     status = status_of(error)
     kind = _OPENAI_KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
     hint = f" ({error.hint})" if error.hint else ""

@@ -1,4 +1,4 @@
-"""The table of all routes, and how a request finds its line."""
+"""The table of all routes, and the lookup of a request's route."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ ROUTES: Final[tuple[Route, ...]] = (
 
 
 def published(routes: Iterable[Route]) -> tuple[Route, ...]:
-    """Return the routes with those public that an operator can publish."""
+    """Return *routes* with the publishable ones made public."""
     return tuple(replace(route, scope=Scope.PUBLIC) if route.publishable else route for route in routes)
 
 
 class _Segment:
-    """One segment of the paths of routes: what may follow it, and the routes that end here."""
+    """A segment of the routes' paths: the segments that can follow it, and the routes that end at it."""
 
     __slots__ = ("fixed", "methods", "name", "value")
 
     def __init__(self) -> None:
         self.fixed: dict[str, _Segment] = {}
         self.value: _Segment | None = None
-        """Follows if this place of the path is the parameter `name`."""
+        """The next segment if it is the parameter `name`."""
         self.name = ""
         self.methods: dict[str, Route] = {}
 
@@ -45,7 +45,7 @@ class _Segment:
 class RouteTable:
     """Finds the route of a method and a path.
 
-    A path with a parameter matches any one segment in its place; a segment that a route names goes first.
+    A path parameter matches any one segment; a literal segment takes precedence.
     """
 
     def __init__(self, routes: Iterable[Route] = ROUTES) -> None:

@@ -1,12 +1,12 @@
-"""Runs the application under uvicorn: addresses that are safe to listen on, limits of connections, shutdown.
+"""Serves the application with uvicorn: safe listening addresses, connection limits, graceful shutdown.
 
 Rules
 -----
-1. An address other than loopback needs TLS, a trusted proxy, or the operator's word that it is safe.
-2. A connection that sends no complete request head within `HEAD_S` seconds, or more than `HEAD_BYTES` of it,
-   is closed.
-3. On SIGTERM the server first takes no new turns and lets running ones end (`grace_s`), then ends streams,
-   closes connections and gives up its leases, so that another process can continue.
+1. An address other than loopback needs TLS, a trusted proxy, or the operator's explicit consent.
+2. A connection that does not send a complete request head within `HEAD_S` seconds, or sends more than
+   `HEAD_BYTES` of it, is closed.
+3. On SIGTERM the server first rejects new turns and waits for running ones (`grace_s`), then ends streams,
+   closes connections and releases its leases, so that another process can take over.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ HEAD_S: Final = 20.0
 HEAD_BYTES: Final = 64 * 1024
 MAX_CONNECTIONS: Final = 10_000
 _COLLECT_AFTER: Final = 10_000
-"""How many new objects make Python look for garbage. With its default of 700, turns that run at once are
-looked through again and again: that takes a fifth of a server's time, and finds nothing."""
+"""The number of new objects that triggers a garbage collection. With Python's default of 700, the objects of
+concurrent turns are scanned repeatedly, which takes a fifth of a server's time and finds nothing.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listen:
-    """Where to listen, and why that is safe."""
+    """The address to listen on, and what makes it safe."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -69,7 +70,7 @@ class Listen:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only programs on this machine can reach an address."""
+    """Return whether only programs on this machine can reach *host*."""
     if host == "localhost":
         return True
     try:
@@ -81,8 +82,8 @@ def is_loopback(host: str) -> bool:
 class LimitedProtocol(HttpToolsProtocol):
     """HTTP/1.1 that closes connections whose request head is too slow or too large.
 
-    A connection has one timer, which looks when the wait for a head began: a timer for each request would
-    cost more than the rest of this class.
+    A connection has one timer, which checks when the wait for a head began: one timer per request would cost
+    more than the rest of this class.
     """
 
     _timer: asyncio.TimerHandle | None = None
@@ -105,7 +106,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._in_head and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
             if self._awaiting_since is not None:
                 self.send_400_response("Request head too large.")
-            else:  # the response to the request before it is being written
+            else:  # the previous response is still being written
                 self.transport.close()
 
     def on_message_begin(self) -> None:
@@ -113,15 +114,15 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        if self._piece_bytes > HEAD_BYTES:  # one piece can have a head that is too large and whole
+        if self._piece_bytes > HEAD_BYTES:  # a single chunk can hold a complete head that is too large
             size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if size > HEAD_BYTES:
-                raise InvalidArgument(f"the request head has {size:,} bytes")  # the parser refuses it
+                raise InvalidArgument(f"the request head has {size:,} bytes")  # makes the parser reject it
         self._in_head, self._awaiting_since = False, None
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
-        """Start the next request that has arrived, or wait for its head. uvicorn would set a timer here."""
+        """Start the next pipelined request, or wait for its head. uvicorn would set a timer here."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -138,7 +139,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _look(self) -> None:
-        """Close the connection if it has awaited a head for too long; else look again."""
+        """Close the connection if it has waited too long for a head; otherwise reschedule this check."""
         left = HEAD_S
         if self._awaiting_since is not None:
             left -= self.loop.time() - self._awaiting_since
@@ -159,14 +160,14 @@ class StandfastServer(uvicorn.Server):
         self.announcing: asyncio.Future[None] | None = None
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until a signal ends it. The process is the server's own, so its garbage collector is, too."""
+        """Serve until a signal. The server owns the process, so it may tune the garbage collector."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(_COLLECT_AFTER, 10, 10)
         super().run(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Note a signal. Once the server has shut down in order, the process ends as any other does."""
+        """Record a signal, and do not re-raise it after shutdown, so that the process exits normally."""
         super().handle_exit(sig, frame)
         self._captured_signals.clear()
 
@@ -177,7 +178,7 @@ class StandfastServer(uvicorn.Server):
             self.on_started(bound)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drain, then close. A second Ctrl-C closes at once."""
+        """Drain, then shut down. A second Ctrl-C shuts down immediately."""
         draining = asyncio.ensure_future(self._app.drain(self._grace_s))
         while not draining.done() and not self.force_exit:
             await asyncio.wait((draining,), timeout=0.1)

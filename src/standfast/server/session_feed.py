@@ -1,16 +1,16 @@
-"""The events of all sessions, for observers of more than one: live ones of this process, commits of others.
+"""The events of all sessions, for multi-session observers: live ones of this process, commits of others.
 
 Theory of operation
-------------------- While there are observers, the feed keeps the last `MAX_EVENTS` events of all sessions
-with a number each. Live events come from `Runtime.watch`. Once a second the feed also looks for sessions that
-another process has written to, and publishes the nodes that were committed there.
+------------------- While it has observers, the feed keeps the last `MAX_EVENTS` events of all sessions,
+numbered. Live events come from `Runtime.watch`. Once a second the feed also polls for sessions that another
+process has written to, and publishes the nodes committed there.
 
 Rules
 -----
-1. A cursor is the epoch of the feed and the number of the last event. If what follows it is no longer kept,
-   the observer gets a `Gap` and then what follows now: it must list what it shows again, and continue each
-   session from that session's own cursor.
-2. A tenant's observer gets the events of the tenant's sessions and no others.
+1. A cursor is the feed's epoch and the number of the last event. If the events after it are no longer kept,
+   the observer gets a `Gap` and then the current events: it must list its sessions again, and continue each
+   from the session's own cursor.
+2. A tenant's observer gets only the events of the tenant's sessions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOOK_S: Final = 1.0
 
 
 class SessionFeed:
-    """The recent events of all sessions. It works while it has observers."""
+    """The recent events of all sessions. It is active only while it has observers."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -50,7 +50,7 @@ class SessionFeed:
         self._looking: asyncio.Task[None] | None = None
 
     async def follow(self, tenant: str, after: str | None) -> AsyncIterator[tuple[str, SessionEvent]]:
-        """Yield the cursor and the event for everything after a cursor; without one, from now on."""
+        """Yield a cursor and an event for everything after cursor *after*, or from now on if it is None."""
         await self._start()
         bell, seq = EventSignal(), self._last
         if after is not None:
@@ -92,7 +92,7 @@ class SessionFeed:
         self._looking = asyncio.get_running_loop().create_task(self._look())
 
     def _take(self, session_id: str, event: Event) -> None:
-        """Take a live event of this process."""
+        """Publish a live event of this process."""
         if isinstance(event, TurnCommitted):
             self._depths[session_id] = event.depth
         if session_id in self._owners:
@@ -102,7 +102,7 @@ class SessionFeed:
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _take_unknown(self, session_id: str, event: Event) -> None:
-        """Publish an event of a session that was made since the feed was started."""
+        """Publish an event of a session created since the feed started."""
         head = await self._runtime.store.head(session_id)
         if head is not None:
             self._owners[session_id] = owner_of(head)
@@ -117,7 +117,7 @@ class SessionFeed:
             bell.ring()
 
     async def _look(self) -> None:
-        """Publish what other processes committed, while there are observers."""
+        """Poll for commits of other processes and publish them, while there are observers."""
         while True:
             await asyncio.sleep(_LOOK_S)
             if not self._bells:
@@ -131,7 +131,7 @@ class SessionFeed:
                         continue
                     if before.get(head.session_id) == known:
                         await self._publish_nodes(head.session_id, head.leaf, known)
-                    else:  # this process may have committed a turn whose event is about to come
+                    else:  # this process may have committed a turn whose event is still on its way
                         self._ahead[head.session_id] = known
 
     async def _publish_nodes(self, session_id: str, leaf: str, after: int) -> None:

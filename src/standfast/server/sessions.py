@@ -49,7 +49,7 @@ async def list_agents(call: Call) -> list[AgentView]:
 
 
 async def create_session(call: Call) -> SessionHead:
-    """Make a session with an agent, or open it if the tenant has it."""
+    """Create a session with an agent, or open it if the tenant has it."""
     asked: CreateSession = call.body
     session_id = new_session_id(call.tenant, asked.session_id)
     session = await open_session(call, session_id, asked.agent, asked.metadata)
@@ -59,7 +59,7 @@ async def create_session(call: Call) -> SessionHead:
 async def open_session(
     call: Call, session_id: str, agent_name: str, metadata: Mapping[str, Json] | None = None
 ) -> Session[Any]:
-    """Open a session of the tenant with an agent, or make it. *session_id* is the stored id."""
+    """Open a session of the tenant with an agent, creating it if needed. *session_id* is the stored id."""
     agent = call.server.agents.get(agent_name)
     if agent is None:
         hint = "GET /v1/agents lists them"
@@ -76,7 +76,7 @@ async def open_session(
 
 
 async def list_sessions(call: Call) -> SessionPage:
-    """List sessions, the most recently used first."""
+    """List sessions, most recently used first."""
     asked: SessionQuery = call.query
     runtime = call.runtime
     left = {record.turn_id for record in await runtime.store.unfinished(runtime.now_ms())}
@@ -101,7 +101,7 @@ async def list_sessions(call: Call) -> SessionPage:
 
 
 async def read_session(call: Call) -> SessionView:
-    """Read a session with its history, its turns, what it waits for, and its running turn."""
+    """Read a session with its history, turns, waits and running turn."""
     return await view_session(call.runtime, (await call.head()).session_id)
 
 
@@ -116,7 +116,7 @@ async def read_variables(call: Call) -> tuple[Variable, ...]:
 
 
 async def fork_session(call: Call) -> SessionHead:
-    """Make a new session over the same history."""
+    """Fork a session: create a new one over the same history."""
     asked: Fork = call.body
     head = await call.head()
     new_id = new_session_id(call.tenant, asked.session_id)
@@ -125,7 +125,7 @@ async def fork_session(call: Call) -> SessionHead:
 
 
 async def rewind_session(call: Call) -> SessionHead:
-    """Go back to a node, or by a number of turns."""
+    """Rewind a session to a node, or by a number of turns."""
     asked: Rewind = call.body
     head = await call.head()
     return await call.runtime.rewind(head.session_id, asked.to, turns=asked.turns)
@@ -144,7 +144,7 @@ async def delete_session(call: Call) -> None:
 
 
 async def cancel_session(call: Call) -> Cancelled:
-    """End the unfinished turn or run of a session."""
+    """Cancel the unfinished turn or run of a session."""
     head = await call.head()
     if head.code is not None and call.server.sandbox is not None:
         return Cancelled(cancelled=await call.server.sandbox.cancel(head.session_id))
@@ -152,9 +152,9 @@ async def cancel_session(call: Call) -> Cancelled:
 
 
 async def session_events(call: Call) -> EventStream:
-    """Stream the events of a session: what is committed, then what happens.
+    """Stream a session's events: first committed ones, then live ones.
 
-    Each event's id is a cursor; `Last-Event-ID` continues after it.
+    Each event's id is a cursor; `Last-Event-ID` resumes after it.
     """
     session = await call.session()
     cursor = last_event_id(call)
@@ -183,7 +183,7 @@ def sse_of(observed: Observed) -> bytes:
 
 
 def last_event_id(call: Call) -> str | None:
-    """Return the cursor that the client continues after."""
+    """Return the cursor to resume after, None if the client sent none."""
     given = call.headers.get("last-event-id")
     if given is None and isinstance(call.query, EventQuery):
         given = call.query.after
@@ -196,9 +196,9 @@ def stream(
     headers: list[tuple[bytes, bytes]] | None = None,
     may_end: Callable[[], Awaitable[bool]] | None = None,
 ) -> EventStream:
-    """Return a response that streams *chunks*; the credential's limit of streams counts it.
+    """Return a response that streams *chunks* and counts towards the credential's stream limit.
 
-    While the stream is quiet, *may_end* is asked whether to end it.
+    While the stream is quiet, *may_end* is polled for whether to end it.
     """
     server, credential = call.server, call.credential
     counted = server.limiter.use_stream(credential.id)

@@ -1,11 +1,11 @@
-"""How a browser signs in: a link with a single-use code, a page with one button, a cookie.
+"""Browser sign-in: a link with a single-use code, a page with one button, a cookie.
 
 Rules
 -----
-1. Opening the link changes nothing, so a mail scanner or a preview that opens it does not use the code up.
-2. The cookie is HttpOnly and SameSite=Lax, and Secure over https. It holds a token of its own, for twelve
+1. Opening the link changes nothing, so a mail scanner or link preview does not use up the code.
+2. The cookie is HttpOnly and SameSite=Lax, and Secure over https. It holds its own token, valid for twelve
    hours.
-3. No script runs on the page, and it loads nothing.
+3. The page runs no script and loads nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def sign_in_page(call: Call) -> Response:
     """Show the page on which a browser signs in."""
     asked: SignInQuery = call.query
     page = _PAGE.format(style=_STYLE, code=html.escape(asked.code or "", quote=True))
-    # With no-referrer, browsers send the form with `Origin: null`, which the gate refuses.
+    # With no-referrer, browsers submit the form with `Origin: null`, which the gate rejects.
     headers = {"content-security-policy": _CSP, "referrer-policy": "same-origin"}
     return Response(page, 200, headers, "text/html; charset=utf-8")
 

@@ -1,16 +1,17 @@
-"""Event streams (SSE): the cursor is the event's id, so a client that reconnects continues where it was.
+"""Event streams (SSE). An event's id is its cursor, so a client that reconnects resumes where it left off.
 
 Theory of operation
-------------------- A stream is a response that iterates over events and writes each one. One task of the
-server, `OpenStreams.tend`, looks after all of them: it sends heartbeats, ends streams whose reader does not
-read, whose credential is no longer valid, or that must end because the server shuts down. So a stream needs
-no timers of its own.
+-------------------
+A stream is a response that iterates over events and writes each one. One task of the server,
+`OpenStreams.tend`, maintains all of them: it sends heartbeats, and ends streams whose reader has stalled,
+whose credential is no longer valid, or that must end because the server shuts down. So a stream needs no
+timers of its own.
 
 Rules
 -----
-1. A slow reader delays only its own stream; what it does not read is not kept for it. It gets a `Gap`
-   instead.
-2. The end of a stream ends nothing else. A turn that it showed continues.
+1. A slow reader delays only its own stream; events that it does not read are not buffered for it. It gets a
+   `Gap` instead.
+2. Ending a stream ends nothing else. The turn that it showed continues.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Receive = Callable[[], Awaitable[Message]]
 
 
 def sse(event: msgspec.Struct, cursor: object = None, name: str = "") -> bytes:
-    """Return an event as the lines of a stream; its tag is its name unless another is given."""
+    """Encode an event for a stream, named *name* or by its tag."""
     kind = name or str(event.__struct_config__.tag)
     if cursor is None:
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), _encode(event))
@@ -44,7 +45,7 @@ def sse(event: msgspec.Struct, cursor: object = None, name: str = "") -> bytes:
 
 
 class EventStream:
-    """An ASGI response that writes the chunks of an iterator until it ends or the client leaves."""
+    """An ASGI response that writes an iterator's chunks until it ends or the client disconnects."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class EventStream:
         self.status_code = 200
         self.raw_headers = [
             (b"content-type", media_type.encode()),
-            (b"x-accel-buffering", b"no"),  # proxies must pass events on as they come
+            (b"x-accel-buffering", b"no"),  # proxies must not buffer events
             *(headers or []),
         ]
         self._send: Send | None = None
@@ -104,19 +105,19 @@ class EventStream:
                 await close()
 
     async def write(self, chunk: bytes) -> None:
-        """Send one chunk; wait as long as the client's buffer is full."""
+        """Send one chunk, waiting while the client's buffer is full."""
         assert self._send is not None
         self.sending_since = self.sent_at = monotonic()
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
         self.sending_since = None
 
     def end(self) -> None:
-        """End the stream; the client may continue after its last event id."""
+        """End the stream; the client can resume after its last event id."""
         if self._task is not None:
             self._task.cancel()
 
     async def tend(self, now: float) -> None:
-        """End the stream if its reader does not read or may no longer; send a heartbeat if it is quiet."""
+        """End the stream if its reader stalls or lost its access; send a heartbeat if it is quiet."""
         if self.sending_since is not None:
             if now - self.sending_since > SLOW_READER_S:
                 self.end()
@@ -129,7 +130,7 @@ class EventStream:
 
 
 class OpenStreams:
-    """The streams of one application, and the task that looks after them."""
+    """The open streams of one application, and the task that maintains them."""
 
     def __init__(self) -> None:
         self.open: set[EventStream] = set()

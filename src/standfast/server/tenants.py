@@ -1,15 +1,13 @@
-"""Which tenant owns an id. This module alone knows the rule.
+"""Ownership of ids by tenants. Only this module knows the rules.
 
 Rules
 -----
-1. The id of a tenant's session, trigger or source begins with `_TENANT_`. The server adds the prefix to an id
-   that a tenant's client gives without it, so two tenants can use the same id and neither can name the
-   other's.
+1. The id of a tenant's session, trigger or source begins with `_TENANT_`. The server adds the prefix if a
+   tenant's client omits it, so two tenants can use the same id and neither can name the other's.
 2. Credentials without a tenant work on ids without such a prefix.
-3. A session that the runtime made by itself, such as a subagent's, has an id without a prefix; it belongs to
-   the tenant in its metadata, which children and forks inherit.
-4. The id of a conversation in another protocol becomes a session id by `foreign_session_id`, inside the
-   tenant.
+3. A session that the runtime created itself, such as a subagent's, has no prefix; it belongs to the tenant in
+   its metadata, which children and forks inherit.
+4. A conversation's id in another protocol becomes a session id by `foreign_session_id`, within the tenant.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _MAX_ID: Final = 64
 
 
 def checked_tenant(name: str) -> str:
-    """Return the name of a tenant, "" for none; raise `InvalidArgument` if it cannot be one."""
+    """Return *name*, "" for no tenant; raise `InvalidArgument` if it is not a valid tenant name."""
     if name and _tenant.fullmatch(name) is None:
         raise InvalidArgument(
             f"tenant {name[:80]!r} must match {TENANT_PATTERN}",
@@ -43,13 +41,13 @@ def prefix_of(tenant: str) -> str:
 
 
 def owned_id(tenant: str, given: str) -> str:
-    """Return the stored form of an id that a client of *tenant* gave."""
+    """Return the stored form of an id that a client of *tenant* sent."""
     prefix = prefix_of(tenant)
     return given if given.startswith(prefix) else prefix + given
 
 
 def owns_id(tenant: str, stored: str) -> bool:
-    """Return whether a stored id belongs to *tenant* by its prefix, or to no tenant if that is ""."""
+    """Return whether a stored id belongs to *tenant* by its prefix; "" owns the ids without one."""
     found = _owned.fullmatch(stored)
     return (found[1] if found else "") == tenant
 
@@ -60,7 +58,7 @@ def owner_of(head: SessionHead) -> str:
 
 
 def new_session_id(tenant: str, given: str) -> str:
-    """Return the stored id of a new session; raise `InvalidSessionId` if *tenant* cannot have it."""
+    """Return the stored id of a new session; raise `InvalidSessionId` if *tenant* may not use it."""
     stored = SessionId(owned_id(tenant, SessionId(given)))
     if not owns_id(tenant, stored):
         raise InvalidSessionId(given)
@@ -68,7 +66,7 @@ def new_session_id(tenant: str, given: str) -> str:
 
 
 def foreign_session_id(tenant: str, text: str) -> str:
-    """Return the stored session id for the id of a conversation in another protocol."""
+    """Return the stored session id for a conversation id of another protocol."""
     stored = owned_id(tenant, session_id_from(text))
     if len(stored) > _MAX_ID or not owns_id(tenant, stored):
         stored = f"{prefix_of(tenant)}{digest_bytes(text.encode('utf-8', 'surrogatepass'))[:32]}"

@@ -1,7 +1,7 @@
-"""Turns over HTTP: start, follow, inject, queue, cancel; and completions from outside.
+"""Turns over HTTP: start, follow, inject, queue, cancel; and external completions.
 
-Rule: a turn runs in the runtime. A request only starts it, waits for it or watches it; when its client
-leaves, the turn continues, and any other request can follow it.
+Rule: a turn runs in the runtime. A request only starts it, waits for it or watches it; if the client
+disconnects, the turn continues, and any other request can follow it.
 """
 
 from __future__ import annotations
@@ -51,10 +51,9 @@ _QUIET_S = 0.25
 
 
 async def create_turn(call: Call) -> Any:
-    """Start a turn. The response is its result, or with `Accept: text/event-stream` its events and then its
-    result.
+    """Start a turn and return its result, or with `Accept: text/event-stream` its events and then its result.
 
-    With `Prefer: respond-async` the response comes as soon as the turn is stored.
+    With `Prefer: respond-async`, respond as soon as the turn is stored.
     """
     asked: CreateTurn = call.body
     session = await call.working_session()
@@ -84,9 +83,9 @@ async def start_turn(
     system: Sequence[str] = (),
     settings: Mapping[str, Json] | None = None,
 ) -> Turn[Any]:
-    """Start a turn and return it once it is stored. It counts as the credential's until it ends or waits.
+    """Start a turn, return it once it is stored, and count it for the credential until it ends or waits.
 
-    The same *key* and prompt name the same turn. *system* and *settings* are as for `Session.turn`.
+    The same *key* and prompt identify the same turn. *system* and *settings* are as for `Session.turn`.
     """
     call.server.require_serving()
     turn = session.turn(prompt, limits=limits, idempotency_key=key, system=system or None, settings=settings)
@@ -101,12 +100,12 @@ async def start_turn(
     running.add_done_callback(ended)
     await turn.begun()
     if turn.done:
-        await turn.settled()  # raises what kept it from beginning
+        await turn.settled()  # raises the error that kept it from beginning
     return turn
 
 
 async def read_content(call: Call, content: TurnContent) -> Any:
-    """Return the input of a turn as `Session.turn` takes it, with the bytes of uploaded attachments."""
+    """Convert a turn's input for `Session.turn`, loading uploaded attachments."""
     if isinstance(content, str):
         if not content.strip():
             raise malformed("the input is blank")
@@ -121,7 +120,7 @@ async def read_content(call: Call, content: TurnContent) -> Any:
 
 
 def follow_turn(call: Call, session: Session[Any], turn_id: str, after: Cursor) -> EventStream:
-    """Return a stream of the session's events after a cursor, until a turn ends or waits; then its result."""
+    """Stream the session's events after a cursor until a turn ends or waits, then the turn's result."""
 
     async def chunks() -> AsyncIterator[bytes]:
         record = await turn_record(call, session.session_id, turn_id)
@@ -136,7 +135,7 @@ def follow_turn(call: Call, session: Session[Any], turn_id: str, after: Cursor) 
         yield sse(await _view(call, session.session_id, turn_id), name="result")
 
     async def may_end() -> bool:
-        """Return whether the turn is over, which a quiet stream has not shown: another process ran it."""
+        """Return whether the turn is over although the stream is quiet, because another process ran it."""
         return (await turn_record(call, session.session_id, turn_id)).state is not TurnState.RUNNING
 
     location = (b"location", _address(call, turn_id).encode())
@@ -144,16 +143,16 @@ def follow_turn(call: Call, session: Session[Any], turn_id: str, after: Cursor) 
 
 
 async def _until_quiet(events: AsyncIterator[Observed]) -> AsyncIterator[Observed]:
-    """Yield the events that are there already."""
+    """Yield the events that are already available."""
     with suppress(TimeoutError):
         while True:
             yield await asyncio.wait_for(anext(events), _QUIET_S)
 
 
 async def read_turn(call: Call) -> Any:
-    """Read a turn: as JSON, or as an event stream until it ends or waits.
+    """Read a turn as JSON, or as an event stream until it ends or waits.
 
-    With `wait_s`, the JSON comes when the turn has ended or waits, or after that time.
+    With `wait_s`, the JSON response is delayed until the turn ends or waits, or until that time has passed.
     """
     session = await call.session()
     turn_id = call.path["turn_id"]
@@ -176,7 +175,7 @@ async def list_turns(call: Call) -> list[TurnRecord]:
 
 
 async def read_journal(call: Call) -> list[JournalStep]:
-    """Read the journal of a turn: what its machine was fed, knew and decided, input by input."""
+    """Read a turn's journal: each input of its machine, with the machine's state and decisions after it."""
     return await (await call.session()).journal(call.path["turn_id"])
 
 
@@ -188,7 +187,7 @@ async def cancel_turn(call: Call) -> Cancelled:
 
 
 async def resume_turn(call: Call) -> TurnView:
-    """Resume a turn that waits or was interrupted, and return it once it has ended or waits again."""
+    """Resume a waiting or interrupted turn, and return it once it ends or waits again."""
     call.server.require_serving()
     session = await call.working_session()
     record = await turn_record(call, session.session_id, call.path["turn_id"])
@@ -198,7 +197,7 @@ async def resume_turn(call: Call) -> TurnView:
 
 
 async def send_input(call: Call) -> InputSent:
-    """Send a message to the running turn, or queue it for a turn of its own."""
+    """Inject a message into the running turn, or queue it for its own turn."""
     asked: SendInput = call.body
     call.server.require_serving()
     session = await call.working_session()
@@ -209,7 +208,7 @@ async def send_input(call: Call) -> InputSent:
 
 
 async def list_inputs(call: Call) -> list[QueuedInput]:
-    """List the inputs that wait to be claimed by a turn."""
+    """List the inputs that no turn has claimed yet."""
     return await (await call.session()).inputs()
 
 
@@ -221,7 +220,7 @@ async def withdraw_input(call: Call) -> Withdrawn:
 
 
 async def complete(call: Call) -> None:
-    """Deliver the result, or the failure, of a call that waits for an outside system."""
+    """Deliver the result, or the failure, of a call that waits for an external system."""
     asked: Complete = call.body
     turn_id = asked.token.removeprefix("cpl_").partition(".")[0]
     record = await call.runtime.store.turn(turn_id)
@@ -237,7 +236,7 @@ async def complete(call: Call) -> None:
 
 
 async def turn_record(call: Call, session_id: str, turn_id: str) -> TurnRecord:
-    """Return the record of a turn of a session; raise `TurnNotFound` if the session has no such turn."""
+    """Return the record of a session's turn; raise `TurnNotFound` if the session has no such turn."""
     record = await call.runtime.store.turn(turn_id)
     if record is None or record.session_id != session_id:
         raise TurnNotFound(turn_id)

@@ -2,16 +2,16 @@
 
 Theory of operation
 -------------------
-A context is a session, and a task is a turn of it, under the turn's id. A message without a task starts a
+A context is a session, and a task is one of its turns, under the turn's id. A message without a task starts a
 turn; its `messageId` is the turn's idempotency key. A message to a task that waits for a person is the
-decision; one to a task that runs is injected. The answer of a turn is the artifact `answer`: text is appended
+decision; a message to a running task is injected. A turn's answer is the artifact `answer`: text is appended
 to it as it is streamed, and it is sent whole when the turn ends.
 
 Rules
 -----
-1. A client sees the tasks of its tenant and of the agent in the path, and no others.
-2. A card names the agent and how to reach it; it tells nothing about instructions, tools or models.
-3. The server fetches nothing for a client: a part with a URL is refused.
+1. A client sees only the tasks of its tenant and of the agent in the path.
+2. A card names the agent and its URL; it reveals nothing about instructions, tools or models.
+3. The server fetches nothing for a client: a part with a URL is rejected.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _NO: Final = frozenset({"deny", "denied", "no", "n", "reject", "refuse"})
 
 
 class A2ARequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request of JSON-RPC 2.0, as A2A has it."""
+    """A JSON-RPC 2.0 request, as A2A defines it."""
 
     jsonrpc: Literal["2.0"]
     method: str
@@ -76,7 +76,7 @@ class A2ARequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class A2AResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The response: a result or an error."""
+    """A JSON-RPC 2.0 response: a result or an error."""
 
     jsonrpc: str
     id: str | int | None
@@ -85,7 +85,7 @@ class A2AResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class _A2AMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A message of a client. Fields that this server does not use are ignored."""
+    """A client's message. Fields that this server does not use are ignored."""
 
     message_id: str
     parts: list[dict[str, Json]]
@@ -118,7 +118,7 @@ class _ListTasks(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class _A2AFailed(StandfastError):
-    """A request failed in a way that A2A has an error for."""
+    """A failure that A2A defines an error for."""
 
     def __init__(self, number: int, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -127,10 +127,9 @@ class _A2AFailed(StandfastError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Delivered:
-    """A message that has reached its task.
+    """A message that was delivered to its task.
 
-    `after` is the cursor before it, None if the task had ended before; `decided` is the approval that it
-    decided.
+    `after` is the cursor before it, None if the task had already ended; `decided` is the approval it decided.
     """
 
     session: Session[Any]
@@ -173,9 +172,9 @@ def _card(call: Call, agent: AgentDefinition[Any, Any] | None) -> dict[str, Json
 
 
 async def a2a(call: Call) -> Any:
-    """Answer a request of A2A: messages, tasks, and streams of them.
+    """Handle an A2A request: messages, tasks, and streams of them.
 
-    `SendStreamingMessage` and `SubscribeToTask` answer with an event stream.
+    `SendStreamingMessage` and `SubscribeToTask` return an event stream.
     """
     asked: A2ARequest = call.body
     try:
@@ -234,13 +233,13 @@ async def _send(call: Call, agent: AgentDefinition[Any, Any], asked: A2ARequest)
     given = msgspec.convert(asked.params, _SendMessage)
     sent = await _deliver(call, agent, given.message)
     if not given.configuration.return_immediately and sent.after is not None:
-        with suppress(StandfastError):  # the task's status says how it ended
+        with suppress(StandfastError):  # the task's status reports how it ended
             await _settled(sent)
     return {"task": await _task(call, sent.session, sent.turn_id, given.configuration.history_length)}
 
 
 async def _settled(sent: _Delivered) -> None:
-    """Wait until the task has ended, or waits for something else than what the message decided."""
+    """Wait until the task ends or waits for anything but what the message decided."""
     while True:
         result = await sent.session.follow(sent.turn_id).settled()
         if all(wait.wait_id != sent.decided for wait in getattr(result, "waits", ())):
@@ -261,8 +260,8 @@ async def _subscribe(call: Call, agent: AgentDefinition[Any, Any], asked: A2AReq
 
 
 async def _place(call: Call, session: Session[Any], turn_id: str) -> Cursor | None:
-    """Return the cursor from which a task can be followed; None if it has ended or asks a person."""
-    after = Cursor(depth=(await session.head()).depth)  # before the record: what is committed then follows
+    """Return the cursor to follow a task from; None if it has ended or waits for a person."""
+    after = Cursor(depth=(await session.head()).depth)  # read before the record, so as not to miss commits
     return None if await _has_stopped(call, session, turn_id) else after
 
 
@@ -327,7 +326,7 @@ _METHODS: Final[dict[str, Callable[[Call, AgentDefinition[Any, Any], A2ARequest]
 
 
 async def _deliver(call: Call, agent: AgentDefinition[Any, Any], message: _A2AMessage) -> _Delivered:
-    """Bring a message to its task, or start one."""
+    """Deliver a message to its task, or start a task."""
     if not message.message_id or not message.parts:
         raise InvalidArgument("a message needs messageId and parts")
     if not message.task_id:
@@ -350,13 +349,13 @@ async def _start(call: Call, agent: AgentDefinition[Any, Any], message: _A2AMess
     began_at = call.runtime.now_ms()
     turn = await start_turn(call, session, _prompt(message), key=f"a2a:{message.message_id}"[:200])
     record = await turn_record(call, session.session_id, turn.turn_id)
-    if record.created_at < began_at:  # the message was sent before
+    if record.created_at < began_at:  # the message is a retry
         after = await _place(call, session, turn.turn_id)
     return _Delivered(session=session, turn_id=turn.turn_id, after=after)
 
 
 async def _open(call: Call, agent: AgentDefinition[Any, Any], context_id: str) -> Session[Any]:
-    """Return the session of a context, made if there is none."""
+    """Return the session of a context, created if needed."""
     session_id = foreign_session_id(call.tenant, context_id)
     head = await call.runtime.store.head(session_id)
     if head is not None and head.agent != agent.name:
@@ -367,7 +366,7 @@ async def _open(call: Call, agent: AgentDefinition[Any, Any], context_id: str) -
 async def _find(
     call: Call, agent: AgentDefinition[Any, Any], task_id: str
 ) -> tuple[Session[Any], TurnRecord]:
-    """Return the session and the record of a task that the credential may see."""
+    """Return the session and record of a task that the credential may see."""
     record = await call.runtime.store.turn(task_id)
     head = None if record is None else await call.runtime.store.head(record.session_id)
     if record is None or head is None or owner_of(head) != call.tenant or head.agent != agent.name:
@@ -376,7 +375,7 @@ async def _find(
 
 
 def _prompt(message: _A2AMessage) -> list[str | Attachment]:
-    """Return the parts of a message as a prompt."""
+    """Convert the parts of a message into a prompt."""
     parts: list[str | Attachment] = []
     for part in message.parts:
         text, raw = part.get("text"), part.get("raw")
@@ -400,7 +399,7 @@ def _prompt(message: _A2AMessage) -> list[str | Attachment]:
 
 
 async def _decide(call: Call, session: Session[Any], record: TurnRecord, message: _A2AMessage) -> str:
-    """Take a message as the decision about what its task waits for; return the id of the approval."""
+    """Treat a message as the decision that its task waits for; return the approval's id."""
     pending = [one for one in await session.approvals(pending=True) if one.run_id == record.turn_id]
     if not pending:
         raise _A2AFailed(_UNSUPPORTED, f"task {record.turn_id} waits for no person")
@@ -434,7 +433,7 @@ def _decision(pending: list[Approval], message: _A2AMessage) -> tuple[Approval, 
 
 
 def _spoken(approval: Approval, text: str) -> Decide:
-    """Return the decision that a person has written as text."""
+    """Parse a decision that a person wrote as text."""
     word, _, rest = text.partition(" ")
     said = word.strip(".,:;!").lower()
     if said in _NO:
@@ -459,7 +458,7 @@ def _asks(approval: Approval) -> bool:
 
 
 async def _task(call: Call, session: Session[Any], turn_id: str, history: int | None) -> dict[str, Json]:
-    """Return a turn as a task, with up to *history* of its messages; all of them if it is None."""
+    """Return a turn as a task, with up to *history* of its messages, or all of them if it is None."""
     record = await turn_record(call, session.session_id, turn_id)
     head = await session.head()
     task: dict[str, Json] = {
@@ -544,7 +543,7 @@ def _artifact(outcome: Finished) -> dict[str, Json]:
 
 
 def _message(said: Message, message_id: str, task: dict[str, Json]) -> Json:
-    """Return a message of the history; None for one that is no text of the user or the agent."""
+    """Return a message of the history; None unless it is text from the user or the agent."""
     match said:
         case UserMessage(content=content):
             role, text = "ROLE_USER", text_of(content)
@@ -562,7 +561,7 @@ def _message(said: Message, message_id: str, task: dict[str, Json]) -> Json:
 def _follow(
     call: Call, asked: A2ARequest, session: Session[Any], turn_id: str, after: Cursor | None
 ) -> EventStream:
-    """Return a stream of a task: itself, its answer as it comes, and its status when it ends or asks."""
+    """Return a task's stream: the task, its answer as it is streamed, its status when it ends or waits."""
 
     async def chunks() -> AsyncIterator[bytes]:
         task = await _task(call, session, turn_id, 0)
@@ -588,7 +587,7 @@ async def _updates(
     append = False
     async for observed in session.observe(after):
         event = observed.event
-        if isinstance(event, (Gap, NodeCommitted)):  # another process may have ended it
+        if isinstance(event, (Gap, NodeCommitted)):  # the turn may have ended in another process
             if await _has_stopped(call, session, turn_id):
                 return
         elif getattr(event, "turn_id", None) == turn_id:
@@ -597,7 +596,7 @@ async def _updates(
                 yield {"artifact": part, "append": append, "lastChunk": False}
                 append = True
             elif isinstance(event, (ModelCallStarted, TextRetracted)):
-                append = False  # what follows replaces the text so far
+                append = False  # later text replaces the text so far
             elif isinstance(event, TurnCommitted | TurnParked) and await _has_stopped(call, session, turn_id):
                 return
 

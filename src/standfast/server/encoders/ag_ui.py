@@ -1,12 +1,12 @@
-"""AG-UI 1.0: a run is a turn, or the rest of a turn after its interrupts were answered.
+"""AG-UI 1.0: a run is a turn, or the rest of a turn after its interrupts were resolved.
 
 Rules
 -----
-1. A thread is a session, by `tenants.foreign_session_id`. The session keeps the history; of the messages of a
-   run, only the user's after the last of the assistant are new.
-2. A run's id is the turn's idempotency key: the same run again shows the same turn, from its beginning.
-3. An approval is an interrupt, and `resume` carries the decision. It needs the scope `approve`.
-4. The client's context and state are added to the system prompt of the turn. Tools of the client are refused.
+1. A thread is a session, by `tenants.foreign_session_id`. The session keeps the history; of a run's messages,
+   only the user messages after the last assistant message are new.
+2. A run's id is the turn's idempotency key: repeating a run replays the same turn from its beginning.
+3. An approval is an interrupt, and `resume` carries the decision, which needs the scope `approve`.
+4. The client's context and state are added to the turn's system prompt. Client-side tools are rejected.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ForeignId = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 
 
 class AgUiMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a thread. Its other fields are not read."""
+    """A message of a thread. Other fields are ignored."""
 
     role: Literal["developer", "system", "assistant", "user", "tool", "activity", "reasoning"]
     id: str
@@ -61,14 +61,14 @@ class AgUiMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgUiContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that the model should know in this run."""
+    """A fact for the model in this run."""
 
     description: str
     value: str
 
 
 class AgUiAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The answer to an interrupt. For an approval, `payload` is its `responseSchema`'s."""
+    """The answer to an interrupt. For an approval, `payload` matches the interrupt's `responseSchema`."""
 
     interrupt_id: ForeignId
     status: Literal["resolved", "cancelled"]
@@ -76,7 +76,7 @@ class AgUiAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class AgUiRun(Request, frozen=True, kw_only=True, rename="camel"):
-    """A run, as AG-UI's `RunAgentInput`."""
+    """A run: AG-UI's `RunAgentInput`."""
 
     thread_id: ForeignId
     run_id: ForeignId
@@ -97,7 +97,7 @@ class AgentQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_ag_ui(call: Call) -> EventStream:
-    """Run an agent and stream AG-UI's events."""
+    """Run an agent and stream AG-UI events."""
     asked: AgUiRun = call.body
     session = await open_conversation(call, asked.thread_id, call.query.agent)
     if asked.resume:
@@ -125,7 +125,7 @@ def _sse(event: dict[str, Any]) -> bytes:
 
 
 def _prompt(messages: list[AgUiMessage]) -> Prompt:
-    """Return what the user said last."""
+    """Return the user messages after the last assistant message, as a prompt."""
     said: list[str | Attachment] = []
     for message in messages:
         if message.role == "assistant":
@@ -153,7 +153,7 @@ def _pieces(content: Json) -> Iterator[str | Attachment]:
 
 
 def _system(asked: AgUiRun) -> list[str]:
-    """Return what a run adds to the system prompt."""
+    """Return the run's additions to the system prompt."""
     added = [
         one.content
         for one in asked.messages
@@ -210,7 +210,7 @@ class _RunEncoder:
         self._session_id = session.session_id
         self._step = ""
         self._open: tuple[str, str] | None = None
-        """The kind and the id of the message that is being streamed."""
+        """The kind and id of the message being streamed."""
         self._voided = 0
         self._interrupts: list[dict[str, Any]] = []
 
@@ -339,7 +339,7 @@ def _interrupt(call_id: str, approval: Approval) -> dict[str, Any]:
 
 
 def _wait_interrupt(wait: Wait) -> dict[str, Any]:
-    """Return an interrupt that no answer of this client ends."""
+    """Return an interrupt that no answer from this client can resolve."""
     message = "waits for a time" if wait.kind == "timer" else "waits for an outside system"
     return {"id": wait.wait_id, "reason": wait.kind, "message": message, "expiresAt": _iso(wait.due_at)}
 

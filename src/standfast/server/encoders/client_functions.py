@@ -2,17 +2,18 @@
 
 Theory of operation
 -------------------
-The functions of a request are laid over the session's tools. A call of one waits for its completion from
-outside, so the turn parks, on disk, like one that waits for any other system. The response has the call, with
-the completion's token as its id. The client's next request brings the output under that id: it completes the
-call, and the same turn continues.
+The request's functions are an overlay on the session's tools. A call of one waits for an external completion,
+so the turn parks in the store, like one that waits for any other system. The response has the call, with the
+completion's token as its id. The client's next request has the output under that id: it completes the call,
+and the same turn resumes.
 
 Rules
 -----
-1. A function cannot have the name of a tool of the agent: the agent's tools run where their author put them.
-2. The functions hold for the turn that the request begins or continues. The next request brings them again.
-3. They are known to the process that serves the request. If it dies while the turn runs, the turn continues
-   without them; if it dies while the turn waits for the client, the request with the output brings them.
+1. A function cannot have the name of one of the agent's tools: the agent's tools run where their author put
+   them.
+2. The functions apply to the turn that the request starts or resumes. The next request must repeat them.
+3. Only the process that serves the request knows them. If it dies while the turn runs, the turn continues
+   without them; if it dies while the turn waits for the client, the request with the output restores them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _OWNER: Final = "the client"
 
 
 class ClientFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """A function of a client. `strict` changes nothing: arguments are always checked against the schema."""
+    """A client's function. `strict` has no effect: arguments are always validated against the schema."""
 
     name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_-]{0,63}$")]
     description: str | None = None
@@ -47,12 +48,12 @@ class ClientFunction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tool_name(self) -> str:
-        """The name under which the model calls it: tools have no hyphens."""
+        """The name under which the model calls it, because tool names have no hyphens."""
         return self.name.replace("-", "_")
 
 
 class ClientFunctions(StaticTools):
-    """The functions of one client as a source of tools."""
+    """One client's functions as a source of tools."""
 
     def __init__(self, functions: tuple[ClientFunction, ...]) -> None:
         self.functions = functions
@@ -65,7 +66,7 @@ def _tool(function: ClientFunction) -> RegisteredTool:
         description=function.description or "",
         input_schema={"type": "object", **(function.parameters or {})},
         side_effect=SideEffect.EXTERNAL_SYSTEM,
-        idempotent=True,  # the handler only waits, under the same token each time
+        idempotent=True,  # the handler only waits, always under the same token
     )
     return RegisteredTool(
         contract, _wait_for_client, async_mode=True, owner=_OWNER, wants_context=True, loop="runtime"
@@ -77,7 +78,7 @@ async def _wait_for_client(ctx: RunContext[Any], call: ToolCallContext) -> Compl
 
 
 async def offer_functions(call: Call, session: Session[Any], functions: Iterable[ClientFunction]) -> None:
-    """Let the session's model call these functions of the client, and no others of a client."""
+    """Replace the client functions that the session's model may call with *functions*."""
     given = tuple(functions)
     live = call.runtime.live(session.session_id)
     overlay = live.setup.overlay
@@ -98,7 +99,7 @@ async def offer_functions(call: Call, session: Session[Any], functions: Iterable
 
 
 def function_names(call: Call, session_id: str) -> dict[str, str]:
-    """Return the client's names of the functions of a session, by the names that its model calls."""
+    """Return the session's client functions: the client's names by the names that the model calls."""
     providers = call.runtime.live(session_id).setup.overlay.providers
     return {
         one.tool_name: one.name
@@ -111,7 +112,7 @@ def function_names(call: Call, session_id: str) -> dict[str, str]:
 def choice_settings(
     choice: str | None, functions: Iterable[ClientFunction], parallel: bool | None
 ) -> dict[str, Json]:
-    """Return the model's settings for a request's `tool_choice` and `parallel_tool_calls`."""
+    """Return the model settings for a request's `tool_choice` and `parallel_tool_calls`."""
     settings: dict[str, Json] = {}
     if choice not in (None, "auto"):
         by_name = {one.name: one.tool_name for one in functions}
@@ -138,12 +139,12 @@ async def turn_of_tokens(call: Call, tokens: Iterable[str]) -> tuple[TurnRecord,
 
 
 def is_token(text: str) -> bool:
-    """Return whether the id of a call is one that this server gave to a client's function call."""
+    """Return whether *text* is a call id that this server issued for a client's function call."""
     return text.startswith(TOKEN_PREFIX)
 
 
 def number_of_token(token: str) -> int:
-    """Return the number of the call under a token, which is `cpl_TURN.CALL-SECRET`."""
+    """Return the call number in a token, which is `cpl_TURN.CALL-SECRET`."""
     number = token.partition(".")[2].partition("-")[0]
     if not (number.isascii() and number.isdigit() and len(number) < 10):
         raise TokenNotFound(token)

@@ -1,10 +1,10 @@
-"""What encoders share: conversations as sessions, media in messages, and answers to what a turn waits for.
+"""Shared code of the encoders: conversations as sessions, media in messages, and answers to waits.
 
 Rules
 -----
-1. The id of a conversation becomes a session id by `tenants.foreign_session_id`, in every protocol.
-2. Media comes inside a message. The server fetches nothing from an address that a client names.
-3. An answer that repeats an earlier one has no effect: a client that lost its connection may send it again.
+1. In every protocol, a conversation's id becomes a session id by `tenants.foreign_session_id`.
+2. Media is embedded in messages. The server never fetches a URL that a client names.
+3. A repeated answer has no effect, so a client that lost its connection can retry it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _DATA_URL: Final = re.compile(r"data:([^;,]{0,100})(?:;[^;,]{0,100})*?;base64,(.
 
 
 async def open_conversation(call: Call, given: str, agent: str | None) -> Session[Any]:
-    """Open the session of a conversation, or make it.
+    """Open the session of a conversation, creating it if needed.
 
-    Without the name of an *agent*, it is that of the session, or the only one of the server.
+    *agent* defaults to the session's agent, or to the server's only one.
     """
     session_id = foreign_session_id(call.tenant, given)
     if agent is None:
@@ -53,7 +53,7 @@ async def open_conversation(call: Call, given: str, agent: str | None) -> Sessio
 
 
 def prompt_of(pieces: Iterable[str | Attachment]) -> Prompt:
-    """Return the pieces of the user's messages as the input of a turn."""
+    """Convert the pieces of the user's messages into the input of a turn."""
     said = list(pieces)
     if not said:
         raise InvalidArgument("the last message is not the user's", hint="end with a message of the user")
@@ -61,7 +61,7 @@ def prompt_of(pieces: Iterable[str | Attachment]) -> Prompt:
 
 
 def read_data_url(url: str, name: str | None = None) -> Attachment:
-    """Return the attachment in a `data:` address."""
+    """Decode a `data:` URL into an attachment."""
     found = _DATA_URL.fullmatch(url)
     if found is None:
         raise InvalidArgument(
@@ -71,7 +71,7 @@ def read_data_url(url: str, name: str | None = None) -> Attachment:
 
 
 def read_base64(data: str, media_type: str | None = None, name: str | None = None) -> Attachment:
-    """Return an attachment from its bytes in base64."""
+    """Decode base64 *data* into an attachment."""
     try:
         decoded = base64.b64decode(data, validate=True)
     except ValueError:
@@ -80,7 +80,7 @@ def read_base64(data: str, media_type: str | None = None, name: str | None = Non
 
 
 def is_approval_id(text: str) -> bool:
-    """Return whether this is the id of an approval, by its form."""
+    """Return whether *text* has the form of an approval id."""
     return text.startswith("apr_")
 
 
@@ -91,10 +91,10 @@ async def answer_waits(
     outputs: Mapping[str, Json] | None = None,
     functions: Iterable[ClientFunction] = (),
 ) -> tuple[TurnParts, Cursor | None]:
-    """Decide approvals of one turn and complete calls of it; return its parts from then on, and the cursor.
+    """Decide approvals and complete calls of one turn; return its parts from then on, and the cursor.
 
-    *outputs* are by the tokens of the calls; *functions* are those that the client runs. Without a *session*,
-    the approvals or the tokens name it.
+    *outputs* is keyed by the calls' tokens; *functions* are the ones that the client runs. Without a
+    *session*, the approvals or tokens identify it.
     """
     asked = [await find_approval(call, approval_id) for approval_id in answers]
     turns = {one.run_id for one in asked}
@@ -126,6 +126,6 @@ async def answer_waits(
             raise ApprovalAlreadyDecided(one.approval_id, one.state)
     for token in open_tokens:
         parts.answered.add(token)
-        with suppress(TokenAlreadyUsed):  # by another request, at the same time
+        with suppress(TokenAlreadyUsed):  # a concurrent request completed it
             await call.runtime.complete(token, (outputs or {})[token])
     return parts, cursor if is_new else None

@@ -2,14 +2,14 @@
 
 Rules
 -----
-1. `metadata.conversation` names the session; the server then has the history, and of the messages only the
-   user's after the last of the assistant are new.
+1. `metadata.conversation` names the session; the server then has the history, and of the request's messages
+   only the user messages after the last assistant message are new.
 2. A call that waits for a person is a tool call whose id is the approval's. A tool message with that id and
    the content `{"approved": true}` decides, which needs the scope `approve`; the same turn answers.
-3. Calls of the functions in `tools` are tool calls, too; a tool message with the id of one has its output.
-4. Calls of the agent's own tools are in the field `standfast`, because a client would run what is in
+3. Calls of the functions in `tools` are also tool calls; a tool message with such an id has the output.
+4. Calls of the agent's own tools are in the field `standfast`, because a client would run the calls in
    `tool_calls`.
-5. Text cannot be taken back in this protocol: if the model's reply is void, the stream ends with an error.
+5. This protocol cannot retract text: if the model's reply is voided, the stream ends with an error.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _FINISH: Final = {"length": "length", "content_filter": "content_filter", "refus
 
 
 class ChatToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call in an earlier message of the assistant."""
+    """A call in an earlier assistant message."""
 
     id: str
     function: CalledFunction
@@ -98,7 +98,7 @@ class ChatToolChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a chat. Its other fields are not read."""
+    """A message of a chat. Other fields are ignored."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Json = None
@@ -107,13 +107,13 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the last chunk has the usage."""
+    """Whether the last chunk includes the usage."""
 
     include_usage: bool = False
 
 
 class CreateCompletion(Request, frozen=True, kw_only=True):
-    """A request for a chat completion. Fields of OpenAI's that are not here are refused."""
+    """A chat completion request. OpenAI fields that are not listed here are rejected."""
 
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     messages: Annotated[list[ChatMessage], msgspec.Meta(min_length=1)]
@@ -137,7 +137,7 @@ class CreateCompletion(Request, frozen=True, kw_only=True):
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    """A completion. `standfast` names the session and the turn, and has the calls of the agent's tools."""
+    """A completion. `standfast` has the session, the turn, and the calls of the agent's tools."""
 
     id: str
     created: int
@@ -149,7 +149,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def create_chat_completion(call: Call) -> Any:
-    """Answer a chat, as one completion or, with `stream`, as a stream of chunks."""
+    """Create a chat completion, or stream it in chunks with `stream`."""
     asked: CreateCompletion = call.body
     parts, after = await _begin(call, asked)
     encoder = _CompletionEncoder(asked, parts.turn_id, call.runtime.now_ms() // 1000)
@@ -216,7 +216,7 @@ def _settings(asked: CreateCompletion) -> dict[str, Json]:
 
 
 def _answers(messages: list[ChatMessage]) -> tuple[dict[str, Decide], dict[str, Json]]:
-    """Return the decisions, and the outputs of functions, in the tool messages that end a chat."""
+    """Return the decisions and the function outputs in the tool messages that end a chat."""
     decisions: dict[str, Decide] = {}
     outputs: dict[str, Json] = {}
     for message in reversed(messages):
@@ -238,7 +238,7 @@ def _answers(messages: list[ChatMessage]) -> tuple[dict[str, Decide], dict[str, 
 
 
 class _CompletionEncoder:
-    """Encodes the parts of a turn as chunks, and collects them for one completion."""
+    """Encodes the parts of a turn as chunks, and collects them into one completion."""
 
     def __init__(self, asked: CreateCompletion, turn_id: str, created: int) -> None:
         self._asked = asked
@@ -316,7 +316,7 @@ class _CompletionEncoder:
         return {**self._about, "object": "chat.completion.chunk", "choices": [choice]}
 
     def whole(self) -> ChatCompletion:
-        """Return the completion."""
+        """Return the collected completion."""
         message: dict[str, Json] = {"role": "assistant", "content": "".join(self._text), "refusal": None}
         if self._waiting:
             message["tool_calls"] = list(self._waiting)

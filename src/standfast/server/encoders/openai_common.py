@@ -1,14 +1,14 @@
-"""What OpenAI's two APIs share: settings, messages, usage, and the session of a request.
+"""Shared code of OpenAI's two APIs: settings, messages, usage, and the session of a request.
 
 Rules
 -----
-1. A model is an agent. Its tools run on the server; functions that the request defines, the client runs
+1. A model is an agent. Its tools run on the server; the client runs the functions that the request defines
    (`client_functions`).
-2. A request that names a conversation is a turn of that session, whose history the server has. One that names
-   none is the first turn of a session of its own, with the earlier messages of the request as history.
-3. A request that ends with outputs of calls which this server asked for continues their turn. Other calls and
-   outputs are history; if a request ends with them, its turn begins with the words `CONTINUE`.
-4. A parameter that the server does not apply is refused, never ignored.
+2. A request that names a conversation is a turn of that session, whose history the server has. Otherwise it
+   is the first turn of a new session, with the request's earlier messages as history.
+3. A request that ends with outputs of calls that this server requested resumes their turn. Other calls and
+   outputs are history; if a request ends with them, its turn begins with the prompt `CONTINUE`.
+4. A parameter that the server does not apply is rejected, never ignored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 class TextFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The only format of answers that a request may name: the agent decides on others."""
+    """The only answer format that a request may name; other formats are defined by the agent."""
 
     type: Literal["text"] = "text"
 
@@ -59,7 +59,7 @@ class SaidMessage:
 
 
 class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """A call in the history of a request."""
+    """A function call in a request's history."""
 
     name: str
     arguments: str = "{}"
@@ -67,7 +67,7 @@ class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestMessages:
-    """The messages of a request: instructions, what was said before, and what the user says now."""
+    """A request's messages: instructions, history, and the new user messages."""
 
     def __init__(self, messages: Iterable[SaidMessage]) -> None:
         self.system: list[str] = []
@@ -95,7 +95,7 @@ class RequestMessages:
             self.prompt = []
 
     def _add_reply(self, text: str, calls: tuple[ToolCall, ...]) -> None:
-        """Add a reply; calls that follow a reply, as items of their own, belong to it."""
+        """Add a reply; calls that follow it as separate items are merged into it."""
         last = self.history[-1] if self.history else None
         if isinstance(last, AssistantMessage) and calls and not text:
             joined = msgspec.structs.replace(last, tool_calls=(*last.tool_calls, *calls))
@@ -160,7 +160,7 @@ def read_content(content: Json) -> Iterator[Piece]:
 async def open_turn_session(
     call: Call, conversation: str | None, model: str, said: RequestMessages
 ) -> Session[Any]:
-    """Open the session of a request, or make one for it with the history that the request has."""
+    """Open the request's session, or create one with the history in the request."""
     if model not in call.server.agents:
         raise RequestRefused(
             404, Code.NOT_CONFIGURED, f"there is no model {model[:80]!r}", hint="see /models"

@@ -1,13 +1,13 @@
-"""OpenAI's Responses, and the list of models: a response is a turn, or the rest of one after a decision.
+"""OpenAI's Responses, and the model list: a response is a turn, or the rest of one after a decision.
 
 Rules
 -----
-1. `conversation` names the session by `tenants.foreign_session_id`, `previous_response_id` by a turn of it. A
-   response that does not follow the last turn of its session is made in a fork of it.
-2. The agent's tools run on the server, so their calls are items `mcp_call`. A call that waits for a person is
+1. `conversation` names the session by `tenants.foreign_session_id`, `previous_response_id` by one of its
+   turns. A response that does not follow the session's last turn is created in a fork.
+2. The agent's tools run on the server, so their calls are `mcp_call` items. A call that waits for a person is
    an `mcp_approval_request`; an `mcp_approval_response` decides, which needs the scope `approve`.
-3. Calls of the functions in `tools` are items `function_call`; a `function_call_output` completes one.
-4. A response can be read again by its id, and `background` responses are read only so.
+3. Calls of the functions in `tools` are `function_call` items; a `function_call_output` completes one.
+4. A response can be retrieved by its id, which is the only way to get a `background` response.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ _PREFIX: Final = "resp_"
 
 
 class ResponseItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A message, a call of a function, its output, or the answer to an approval request.
+    """A message, a function call, a function output, or the answer to an approval request.
 
-    Its other fields are not read.
+    Other fields are ignored.
     """
 
     type: Literal["message", "function_call", "function_call_output", "mcp_approval_response"] = "message"
@@ -104,13 +104,13 @@ class FunctionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReasoningEffort(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much the model thinks first."""
+    """How much reasoning the model does before it replies."""
 
     effort: Effort | None = None
 
 
 class ConversationRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation by its id."""
+    """A reference to a conversation by id."""
 
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 
@@ -122,7 +122,7 @@ class TextConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class CreateResponse(Request, frozen=True, kw_only=True):
-    """A request for a response. Fields of OpenAI's that are not here are refused."""
+    """A response request. OpenAI fields that are not listed here are rejected."""
 
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     input: str | list[ResponseItem]
@@ -146,7 +146,7 @@ class CreateResponse(Request, frozen=True, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent of this server, as a model."""
+    """An agent of this server, presented as a model."""
 
     id: str
     created: int = 0
@@ -160,7 +160,7 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewConversation(Request, frozen=True, kw_only=True):
-    """A conversation to begin. Its session is made by its first response."""
+    """A conversation to create. Its first response creates its session."""
 
     metadata: Metadata | None = None
 
@@ -178,13 +178,13 @@ async def list_models(call: Call) -> ModelList:
 
 
 async def create_conversation(call: Call) -> Conversation:
-    """Return a new id of a conversation. Any id that a client chooses is one, too."""
+    """Return a new conversation id. Clients may also choose their own ids."""
     now, asked = call.runtime.now_ms() // 1000, call.body
     return Conversation(id=f"conv_{secrets.token_hex(12)}", created_at=now, metadata=asked.metadata or {})
 
 
 async def create_response(call: Call) -> Any:
-    """Answer, as one response or, with `stream`, as a stream of events."""
+    """Create a response, or stream its events with `stream`."""
     asked: CreateResponse = call.body
     if asked.stream and asked.background:
         raise InvalidArgument("a background response is not streamed", hint="read it by its id")
@@ -214,7 +214,7 @@ async def create_response(call: Call) -> Any:
 
 
 async def read_response(call: Call) -> dict[str, Json]:
-    """Read a response: all of its turn so far."""
+    """Retrieve a response: its whole turn so far."""
     record, session = await _turn_of(call, call.path["response_id"])
     asked = CreateResponse(model=record.agent, input="")
     encoder = _ResponseEncoder(asked, call.path["response_id"], record.created_at // 1000)
@@ -280,7 +280,7 @@ def _said(item: ResponseItem) -> SaidMessage:
 
 
 async def _session_after(call: Call, response_id: str) -> Session[Any]:
-    """Return the session of a response; a fork of it, if other turns followed."""
+    """Return the session of a response, or a fork of it if other turns followed."""
     record, session = await _turn_of(call, response_id)
     session_id = session.session_id
     if (await session.turns())[-1].turn_id != record.turn_id:
@@ -318,7 +318,7 @@ def _settings(asked: CreateResponse) -> dict[str, Json]:
 
 
 def _answers(asked: CreateResponse) -> tuple[dict[str, Decide], dict[str, Json]]:
-    """Return the decisions of a request, and the outputs of functions that end it."""
+    """Return a request's decisions, and the function outputs at its end."""
     items = asked.input if isinstance(asked.input, list) else []
     decisions = {
         item.approval_request_id: Decide(approved=item.approve, reason=item.reason)
@@ -335,16 +335,16 @@ def _answers(asked: CreateResponse) -> tuple[dict[str, Decide], dict[str, Json]]
 
 
 class _ResponseEncoder:
-    """Encodes the parts of a turn as the events of a response, and keeps the response up to date."""
+    """Encodes the parts of a turn as response events, and keeps the response object up to date."""
 
     def __init__(self, asked: CreateResponse, response_id: str, created_at: int) -> None:
         self._number = 0
         self._label = asked.model
         self._asks = False
-        """Whether the client is to decide or to run something."""
+        """Whether the response ends with a decision or a call for the client."""
         self._output: list[dict[str, Any]] = []
         self._places: dict[str, int] = {}
-        """Where the items are in the output, by the id of their reply or call."""
+        """The items' positions in the output, by the id of their reply or call."""
         self.response: dict[str, Any] = _response(asked, response_id, created_at)
         self.response["output"] = self._output
 
@@ -424,7 +424,7 @@ class _ResponseEncoder:
         yield self._item_event("response.output_item.done", place)
 
     def _call_function(self, part: FunctionCallShown) -> Iterator[dict[str, Any]]:
-        """Put a call that the client runs last; its arguments come whole."""
+        """Append a call that the client runs; its arguments are sent whole."""
         self._asks, place = True, len(self._output)
         arguments = part.arguments if isinstance(part.arguments, str) else encode(part.arguments).decode()
         item = {"id": f"fc_{part.token.removeprefix(TOKEN_PREFIX)}", "type": "function_call"}
@@ -438,7 +438,7 @@ class _ResponseEncoder:
         yield self._item_event("response.output_item.done", place)
 
     def _ask(self, part: ApprovalShown) -> Iterator[dict[str, Any]]:
-        """Put the request for approval after the call, which is left incomplete."""
+        """Append the approval request after its call, which is left incomplete."""
         self._asks, approval = True, part.approval
         if part.call_id in self._places:
             yield from self._leave(self._places[part.call_id])

@@ -1,15 +1,15 @@
-"""One turn as a sequence of parts, which encoders put into the words of their protocols.
+"""A turn as a sequence of parts, which encoders translate into their protocols.
 
 Theory of operation
 -------------------
-The messages of a turn are on disk, and any process can read them. Events say when to read them again, and
-bring the text of a reply while it is streamed. So an encoder gets every part once and in order, also after a
+A turn's messages are in the store, and any process can read them. Events signal when to read them again, and
+carry the text of a reply while it is streamed. So an encoder gets every part once and in order, even after a
 reconnect, a takeover by another process, or a gap in the events.
 
 Rules
 -----
-1. Text that was streamed and does not begin the reply on disk is void, and the reply's own text follows.
-2. A turn that waits is over for its reader when no decision about it is known that it has not taken in yet.
+1. Streamed text that is not a prefix of the stored reply is voided, and the stored text follows.
+2. For its reader, a waiting turn is over once it has applied every known decision about it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LOOK_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class TextAdded:
-    """A piece of the text of a reply."""
+    """A piece of a reply's text."""
 
     reply_id: str
     text: str
@@ -65,14 +65,14 @@ class ReasoningAdded:
 
 @dataclass(frozen=True, slots=True)
 class TextVoided:
-    """The text and the reasoning that were given of a reply are void."""
+    """A retraction of the text and reasoning emitted so far for a reply."""
 
     reply_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyShown:
-    """A reply is complete; all of its text was given. Its calls follow."""
+    """A complete reply, all of whose text has been emitted. Its calls follow."""
 
     reply_id: str
     message: AssistantMessage
@@ -80,7 +80,7 @@ class ReplyShown:
 
 @dataclass(frozen=True, slots=True)
 class CallShown:
-    """A call of a tool: one that the model asked for, or one that its code makes."""
+    """A tool call that the model requested or its code makes."""
 
     call_id: str
     reply_id: str
@@ -90,7 +90,7 @@ class CallShown:
 
 @dataclass(frozen=True, slots=True)
 class ResultShown:
-    """The result of a call that was shown, or why it failed."""
+    """The result or the error of a call that was shown."""
 
     call_id: str
     name: str
@@ -101,7 +101,7 @@ class ResultShown:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalShown:
-    """A call that was shown waits for a person."""
+    """A shown call that waits for a person."""
 
     call_id: str
     approval: Approval
@@ -109,7 +109,7 @@ class ApprovalShown:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCallShown:
-    """A call of a function that the client runs. It brings the output under *token*."""
+    """A call of a function that the client runs. The client returns the output under *token*."""
 
     token: str
     name: str
@@ -118,7 +118,7 @@ class FunctionCallShown:
 
 @dataclass(frozen=True, slots=True)
 class TurnShown:
-    """The last part: the turn has ended, or waits. `blocked` says why it cannot run in this process."""
+    """The last part: the turn has ended or waits. `blocked` says why it cannot run in this process."""
 
     view: TurnView
     stop_reason: str
@@ -141,7 +141,8 @@ TurnPart = (
 class TurnParts:
     """The parts of one turn, for one reader.
 
-    *functions* are the reader's own, by the names that the model calls: their calls are shown to it as such.
+    *functions* has the reader's own functions by the names that the model calls; their calls are shown as
+    such.
     """
 
     def __init__(
@@ -152,9 +153,9 @@ class TurnParts:
         self._session = session
         self.turn_id = turn_id
         self._replies = 0
-        """How many replies were shown whole."""
+        """The number of replies shown whole."""
         self._heard: int | None = None
-        """How many replies events have told of; None if the reader came too late to know."""
+        """The number of replies announced by events; None if the reader subscribed too late to know."""
         self._streamed = ""
         self._thought = ""
         self._calls: dict[int, ToolCall] = {}
@@ -162,10 +163,10 @@ class TurnParts:
         self._stop_reason = ""
         self._blocked: ErrorObject | None = None
         self.answered: set[str] = set()
-        """The ids of waits that this reader's request has ended."""
+        """The ids of waits that this reader's request has resolved."""
 
     async def skip(self, after_call: int | None = None) -> None:
-        """Leave out what there is now, which the reader knows; or only up to the reply with a call."""
+        """Skip the existing parts, which the reader has; with *after_call*, only up to that call's reply."""
         messages = await self._messages()
         if after_call is not None:
             asked = [at for at, one in enumerate(messages) if after_call in _asked_in(one)]
@@ -180,7 +181,7 @@ class TurnParts:
     async def follow(self, after: Cursor | None = None) -> AsyncIterator[TurnPart]:
         """Yield the parts until the turn ends or waits.
 
-        *after* is a cursor from before the turn began, or from when `skip` was called.
+        *after* is a cursor taken before the turn began, or when `skip` was called.
         """
         if after is not None and self._heard is None and not self._replies:
             self._heard = 0
@@ -205,7 +206,7 @@ class TurnParts:
         yield TurnShown(view, self._stop_reason, self._blocked)
 
     async def _events(self, cursor: Cursor) -> AsyncIterator[Event]:
-        """Yield the turn's events; if there are none for a while, look whether the turn is over."""
+        """Yield the turn's events; after a quiet interval, check whether the turn is over."""
         events = self._session.observe(cursor)
         while True:
             try:
@@ -248,7 +249,7 @@ class TurnParts:
         return []
 
     def _catch_up(self, messages: tuple[Message, ...]) -> Iterator[TurnPart]:
-        """Yield what the messages have that was not shown."""
+        """Yield the parts of *messages* that have not been shown."""
         number = 0
         for message in messages:
             if isinstance(message, AssistantMessage):
@@ -317,7 +318,7 @@ class TurnParts:
         return record
 
     async def _messages(self) -> tuple[Message, ...]:
-        """Return the messages of the turn so far."""
+        """Return the turn's messages so far."""
         current = await self._session.current_turn()
         if current is not None and current.turn_id == self.turn_id:
             return current.messages
@@ -325,7 +326,7 @@ class TurnParts:
 
 
 def _arguments(call: ToolCall) -> Json:
-    """Return the arguments of a call as one value; those by position are under `args`."""
+    """Return a call's arguments as one value, positional ones under `args`."""
     if call.args:
         return {"args": list(call.args), **(call.arguments or {})}
     return call.raw if call.arguments is None else call.arguments
@@ -336,7 +337,7 @@ def _asked_in(message: Message) -> tuple[int, ...]:
 
 
 def waits_of(record: TurnRecord) -> tuple[Wait, ...]:
-    """Return what a turn that waits waits for."""
+    """Return the waits of a waiting turn, () for others."""
     outcome = None if record.summary is None else record.summary.outcome
     return outcome.waits if isinstance(outcome, Waiting) else ()
 

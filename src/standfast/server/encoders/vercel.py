@@ -1,13 +1,13 @@
-"""The UI message stream (v1) of Vercel's AI SDK: a chat is a session, an assistant's message is a turn.
+"""The UI message stream (v1) of Vercel's AI SDK: a chat is a session, an assistant message is a turn.
 
 Rules
 -----
-1. A chat's id becomes a session id by `tenants.foreign_session_id`. The session keeps the history; of the
-   messages that a client sends, only the last one is read.
-2. The id of the user's message is the turn's idempotency key, the id of the assistant's is the turn's.
-3. A call that waits is an approval request. A message of the assistant with the responses decides, which
-   needs the scope `approve`, and its turn continues in the same message.
-4. `GET {api}/{chat}/stream` shows the last turn again from its beginning, as the SDK's transport expects.
+1. A chat's id becomes a session id by `tenants.foreign_session_id`. The session keeps the history; only the
+   last message that a client sends is read.
+2. The id of the user's message is the turn's idempotency key; the assistant message has the turn's id.
+3. A waiting call is an approval request. An assistant message with the responses decides, which needs the
+   scope `approve`, and its turn continues in the same message.
+4. `GET {api}/{chat}/stream` replays the last turn from its beginning, as the SDK's transport expects.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _HEADERS: Final = [(b"x-vercel-ai-ui-message-stream", b"v1")]
 
 
 class UiMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a chat. Its other fields are not read."""
+    """A message of a chat. Other fields are ignored."""
 
     id: ForeignId
     role: Literal["system", "user", "assistant"]
@@ -63,7 +63,7 @@ class UiMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UiChat(Request, frozen=True, kw_only=True, rename="camel"):
-    """What the SDK's transport sends: the chat and its messages."""
+    """A request from the SDK's transport: the chat and its messages."""
 
     id: ForeignId
     messages: Annotated[list[UiMessage], msgspec.Meta(min_length=1)]
@@ -72,7 +72,7 @@ class UiChat(Request, frozen=True, kw_only=True, rename="camel"):
 
 
 async def send_ui_message(call: Call) -> EventStream:
-    """Send the last message of a chat, or the decisions in it, and stream the answer."""
+    """Send a chat's last message, or the decisions in it, and stream the answer."""
     asked: UiChat = call.body
     session = await open_conversation(call, asked.id, call.query.agent)
     last = asked.messages[-1]
@@ -91,7 +91,7 @@ async def send_ui_message(call: Call) -> EventStream:
 
 
 async def resume_ui_stream(call: Call) -> EventStream | Response:
-    """Stream the last turn of a chat again, from its beginning; 204 if there is none."""
+    """Stream a chat's last turn again from its beginning; 204 if there is none."""
     try:
         head = await call.head(foreign_session_id(call.tenant, call.path["chat_id"]))
     except SessionNotFound:
@@ -134,7 +134,7 @@ def _prompt(message: UiMessage) -> Iterator[str | Attachment]:
 
 
 def _answers(message: UiMessage) -> Iterator[tuple[str, Decide]]:
-    """Yield the decisions of a message with responses to approval requests."""
+    """Yield the decisions in a message that responds to approval requests."""
     for part in message.parts:
         match part:
             case {
@@ -154,7 +154,7 @@ class _ChunkEncoder:
     def __init__(self) -> None:
         self._step = ""
         self._open: tuple[str, str] | None = None
-        """The kind and the id of the part that is being streamed."""
+        """The kind and id of the part being streamed."""
         self._voided = 0
 
     def encode(self, part: TurnPart) -> Iterator[dict[str, Any]]:
