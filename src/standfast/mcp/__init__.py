@@ -1,1 +1,1 @@
-"""MCP, both ways: the tools of MCP servers for agents, and Standfast as an MCP server."""
+"""MCP in both directions: MCP servers' tools for agents, and Standfast as an MCP server."""

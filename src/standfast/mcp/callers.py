@@ -1,6 +1,6 @@
-"""Who uses Standfast as an MCP server: what the client may do, and which sessions are its own.
+"""Clients of Standfast as an MCP server: their permissions and their sessions.
 
-Rule: every request is judged by its own credential. A connection grants nothing.
+Rule: every request is authorized by its own credential. A connection grants nothing.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from standfast.model.approval import Approval
 from standfast.model.session import SessionHead, SessionId
 
 SCOPE_KEY: Final = "standfast.mcp_caller"
-"""Where the ASGI scope of a request has its caller."""
+"""The ASGI scope key of a request's caller."""
 
 
 class McpCaller:
-    """The owner of the data directory, such as the client on stdio: it may do everything."""
+    """The owner of the data directory, such as the client on stdio, with all permissions."""
 
     tenant: str | None = None
-    """Whose snapshots it may restore; None for all."""
+    """The tenant whose snapshots it may restore; None for all."""
 
     def may(self, scope: str) -> bool:
-        """Return whether it may "read", "run" or "approve"."""
+        """Return whether the caller has the scope "read", "run" or "approve"."""
         return True
 
     def require(self, scope: str) -> None:
-        """Raise if it may not do what needs *scope*, or if the server takes no more of it."""
+        """Raise if the caller lacks *scope*, or if the server accepts no more such requests."""
 
     def own_id(self, given: str) -> str:
-        """Return the stored form of a session id that the client gave."""
+        """Return the stored form of a session id that the client sent."""
         return SessionId(given)
 
     def owns(self, head: SessionHead) -> bool:
@@ -41,20 +41,20 @@ class McpCaller:
 
     @property
     def metadata(self) -> dict[str, Any] | None:
-        """What new sessions record about their owner."""
+        """The owner metadata of new sessions."""
         return None
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Count a turn or a run while it is under way."""
+        """Count a turn or run while it is in progress."""
         yield
 
     def decided_by(self, client: str) -> str:
-        """Return who decides an approval, as the approval records it."""
+        """Return the name to record as the decider of an approval."""
         return f"mcp:{client}"[:200]
 
     def decided(self, approval: Approval) -> None:
-        """Note that an approval was decided."""
+        """Record that an approval was decided."""
 
 
 def caller_of(ctx: Any) -> McpCaller:

@@ -1,4 +1,4 @@
-"""The read stream of the SDK's session, with results of 2026-07-28 as the session wants them."""
+"""A read stream for the SDK's session that adapts results of revision 2026-07-28."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from mcp_types import JSONRPCResponse
 
 
 class CompleteResults:
-    """Pass on the messages of *stream*; once `assumed`, results without a `resultType` count as complete.
+    """Forwards the messages of *stream*; once `assumed`, results without a `resultType` count as complete.
 
-    2026-07-28 wants them read that way, and the SDK refuses them.
+    2026-07-28 requires that reading, but the SDK rejects such results.
     """
 
     def __init__(self, stream: Any) -> None:

@@ -1,4 +1,4 @@
-"""`mcp.json`: the servers of a project, in the form that most MCP clients read.
+"""`mcp.json`: the servers of a project, in the format that most MCP clients read.
 
     {"mcpServers": {
         "files": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "."]},
@@ -6,8 +6,8 @@
                  "standfast": {"approval": "manual", "tools": {"find_*": {"approval": "none"}}}}
     }}
 
-Settings that only Standfast has are under `standfast`, named as the arguments of `McpServer` are. `${NAME}`
-and `${NAME:-default}` are replaced from the environment. Rule: what is not understood is refused.
+Settings specific to Standfast are under `standfast`, named like the arguments of `McpServer`. `${NAME}` and
+`${NAME:-default}` are replaced from the environment. Rule: an unknown setting is an error.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _TOOL: Final = frozenset(McpTool.__dataclass_fields__)
 
 
 def read_mcp_servers(path: str | os.PathLike[str], *, data_dir: Path | None = None) -> list[McpServer]:
-    """Return the servers of an `mcp.json` file that are not disabled, for `Agent(tools=[...])`.
+    """Return the enabled servers of an `mcp.json` file, for `Agent(tools=[...])`.
 
-    Raise `NotConfigured` for a mistake in the file.
+    Raise `NotConfigured` if the file is invalid.
     """
     file = Path(path)
     try:
@@ -74,7 +74,7 @@ def read_mcp_servers(path: str | os.PathLike[str], *, data_dir: Path | None = No
 def add_mcp_servers(
     agents: Iterable[AgentDefinition[Any, Any]], path: str | os.PathLike[str], *, data_dir: Path | None = None
 ) -> None:
-    """Give each of *agents* the tools of the servers of an `mcp.json` file."""
+    """Connect each of *agents* to the servers of an `mcp.json` file."""
     servers = read_mcp_servers(path, data_dir=data_dir)
     for agent in agents:
         for server in servers:
@@ -82,7 +82,7 @@ def add_mcp_servers(
 
 
 def server_name(name: str) -> str:
-    """Return the part of tools' names that stands for a server that the file calls *name*."""
+    """Return the form of a server's *name* in the file that is used in tool names."""
     return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
 
 
@@ -115,14 +115,14 @@ def _server(name: str, entry: dict[str, Any], data_dir: Path | None) -> McpServe
 
 
 def _known(given: Mapping[str, Any], known: frozenset[str], what: str = "") -> Any:
-    """Return *given*; raise `InvalidArgument` if it has a setting that is not *known*."""
+    """Return *given*; raise `InvalidArgument` if it has a setting that is not in *known*."""
     if unknown := sorted(set(given) - known):
         raise InvalidArgument(f"there is no setting {unknown[0]!r}{what}")
     return given
 
 
 def _expanded(value: Any) -> Any:
-    """Return *value* with variables of the environment filled in."""
+    """Return *value* with environment variables expanded."""
     if isinstance(value, dict):
         return {key: _expanded(part) for key, part in value.items()}
     if isinstance(value, list):

@@ -1,19 +1,18 @@
-"""A connection to an MCP server, by the official SDK: its calls, and what the server asks during them.
+"""A connection to an MCP server through the official SDK: calls, and the server's requests during them.
 
 Theory of operation
 -------------------
-A connection lives on the event loop of the runtime that uses it, so a call changes no thread. The SDK speaks
-both revisions. A server of 2026-07-28 answers a call with
-`input_required` and a state of its own; the call is made again with the answers, by any process. A server of
-2025-11-25 asks in the middle of a call, so the call is cancelled, and repeated once a person has answered;
-the same questions then get the same answers.
+A connection lives on the event loop of the runtime that uses it, so a call never switches threads. The SDK
+speaks both revisions. A server of 2026-07-28 answers a call with `input_required` and a state of its own; the
+call is repeated with the answers, by any process. A server of 2025-11-25 asks in the middle of a call, so the
+call is cancelled, and repeated once a person has answered; the same questions then get the same answers.
 
 Rules
 -----
 1. A question to a person is never answered here: it is the result of the call (`Asked`).
-2. What a server asks belongs to the only call under way. While there are others it has to wait; if all of
+2. A server's request is attributed to the only call in progress. While there are several it waits; if all of
    them ask, they are refused, because a question could belong to another session.
-3. A call that is given up is cancelled at the server. A server that does not answer after that is ended.
+3. An abandoned call is cancelled at the server. A server that stops responding after that is terminated.
 """
 
 from __future__ import annotations
@@ -65,12 +64,12 @@ PING_S: Final = 5.0
 HANDSHAKE: Final = "2025-11-25"
 STATELESS: Final = "2026-07-28"
 NO_BACK_CHANNEL: Final = "no back-channel for server-initiated requests"
-"""How a server of the Python SDK refuses a call if its tool uses `ctx.elicit`, which 2026-07-28 has not."""
+"""How a server of the Python SDK refuses a call whose tool uses `ctx.elicit`, which 2026-07-28 lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """How a server is reached: the command of a child process, or a URL."""
+    """How to reach a server: the command of a child process, or a URL."""
 
     name: str
     command: tuple[str, ...] = ()
@@ -86,7 +85,7 @@ class Endpoint:
     sampling: bool = False
 
     def launch(self) -> dict[str, Any]:
-        """Return what is pinned of it: no value of a variable or a header."""
+        """Return the part that is pinned, which has no values of variables or headers."""
         if self.url:
             return {"url": self.url}
         found: dict[str, Any] = {"command": list(self.command), "env": sorted(self.env)}
@@ -94,9 +93,9 @@ class Endpoint:
 
 
 class McpConnection:
-    """A connected server, made and used on one event loop.
+    """A connected server, created and used on one event loop.
 
-    *changed* gets what the server advertises after a change, on a thread of its own.
+    *changed* is called with what the server advertises after a change, on a separate thread.
     """
 
     def __init__(self, endpoint: Endpoint, idle_s: float, changed: Callable[[Pin], None]) -> None:
@@ -128,7 +127,7 @@ class McpConnection:
 
     @property
     def pid(self) -> int | None:
-        """The id of the server's process, if it is one."""
+        """The id of the server's process, if it is a child process."""
         return None if self._process is None else self._process.pid
 
     @property
@@ -145,7 +144,7 @@ class McpConnection:
         return self._is_closed or self._loop.is_closed()
 
     async def close(self) -> None:
-        """End the connection, and the server if it is a child process."""
+        """Close the connection, and terminate the server if it is a child process."""
         self._stop.set()
         with suppress(asyncio.CancelledError, StandfastError):
             await asyncio.shield(self._running)
@@ -161,7 +160,7 @@ class McpConnection:
             if self._ready.done():
                 return
             self._ready.set_exception(failure)
-            self._ready.exception()  # the task that waits for it may be gone
+            self._ready.exception()  # mark it as retrieved, because the waiting task may be gone
         finally:
             self._is_closed = True
             if self._timer is not None:
@@ -170,7 +169,7 @@ class McpConnection:
                 task.cancel()
 
     async def _serve(self, mode: str) -> None:
-        """Connect, list the tools, and stay until `close`, the end of the server or its idle time."""
+        """Connect, list the tools, and serve until `close`, the server's exit or the idle timeout."""
         self._stop.clear()
         try:
             async with contextlib.AsyncExitStack() as stack:
@@ -192,10 +191,10 @@ class McpConnection:
             ended = self._process is not None and not isinstance(_leaf(error), TimeoutError | OSError)
             if mode != "auto" or self._ready.done() or not ended:
                 raise
-            await self._serve("legacy")  # some servers end at any message before `initialize`
+            await self._serve("legacy")  # some servers exit on any message before `initialize`
 
     async def _discover(self) -> None:
-        """Ask a server of 2026-07-28 for its capabilities. The SDK's own way gives up after 10 seconds."""
+        """Ask a server of 2026-07-28 for its capabilities. The SDK's own request times out after 10 s."""
         import mcp_types as types
         from mcp import MCPError
 
@@ -253,10 +252,10 @@ class McpConnection:
             yield self._results, outgoing
 
     def _failure(self, error: BaseException) -> StandfastError:
-        """Return what an exception of the SDK or of a transport means."""
+        """Convert an exception of the SDK or of a transport."""
         leaf = _leaf(error)
         if isinstance(problem := getattr(self.endpoint.auth, "problem", None), StandfastError):
-            return problem  # the SDK may report only that the connection has ended
+            return problem  # the SDK may report only a closed connection
         if isinstance(leaf, StandfastError):
             return leaf
         name = self.endpoint.name
@@ -277,7 +276,7 @@ class McpConnection:
         return (clean_text(self._process.last_words(), 300) or None) if self._process is not None else None
 
     def _watch_idle(self) -> None:
-        """Close the connection once no call has come for `idle_s`; look again when that may be."""
+        """Close the connection after `idle_s` without calls; otherwise reschedule this check."""
         left = self._idle_s if self._exchanges else self._used_at + self._idle_s - self._loop.time()
         if left <= 0:
             self._stop.set()
@@ -318,11 +317,11 @@ class McpConnection:
             features=tuple(features),
             protocol=STATELESS if self.is_stateless else HANDSHAKE,
         )
-        await asyncio.to_thread(lambda: found.digest)  # of thousands of tools it takes a while
+        await asyncio.to_thread(lambda: found.digest)  # hashing thousands of tools takes a while
         return found
 
     async def pages(self, listing: Callable[..., Any], what: str, most: int) -> list[Any]:
-        """Return the first *most* entries of a list of the server, page by page."""
+        """Return the first *most* entries of one of the server's lists, fetched page by page."""
         found: list[Any] = []
         cursor: str | None = None
         for _ in range(MAX_PAGES):
@@ -341,14 +340,14 @@ class McpConnection:
             self._spawn(self._list_again())
 
     async def _listen(self) -> None:
-        """Wait for changes at a server of 2026-07-28. A server that ends the stream is not asked again."""
+        """Follow changes at a server of 2026-07-28. If the server ends the stream, do not subscribe again."""
         with suppress(Exception):
             async with self.client.listen(tools_list_changed=True) as changes:
                 async for _ in changes:
                     await self._list_again()
 
     async def _list_again(self) -> None:
-        with suppress(Exception):  # the next call finds out what is wrong
+        with suppress(Exception):  # the next call reports the problem
             async with asyncio.timeout(self.endpoint.connect_s):
                 self.advertised = await self._list()
             await asyncio.to_thread(self._changed, self.advertised)
@@ -373,7 +372,7 @@ class McpConnection:
             return await self._exchange(exchange, tool, arguments)
         except asyncio.CancelledError:
             if exchange.asked is not None and exchange.task.uncancel() == 0:
-                return exchange.asked  # the question of the server has ended the call
+                return exchange.asked  # the server's question ended the call
             self._spawn(self._check_health())
             raise
         except Exception as error:
@@ -386,7 +385,7 @@ class McpConnection:
             self._used_at = self._loop.time()
 
     def _refused(self, error: Exception) -> Exception:
-        """Return the failure of a call: the server's own words, or that the server is gone."""
+        """Return a call's failure: the server's own message, or that the server is gone."""
         from mcp import MCPError
         from mcp_types import CONNECTION_CLOSED
 
@@ -409,7 +408,7 @@ class McpConnection:
     async def _exchange(
         self, exchange: Exchange, tool: str, arguments: dict[str, Any]
     ) -> types.CallToolResult | Asked:
-        """Make a call, and continue it as long as the server wants nothing of a person."""
+        """Make a call, and continue it as long as the server needs no person."""
         import mcp_types as types
         from mcp import MCPError
 
@@ -442,7 +441,7 @@ class McpConnection:
                     if state is None or repeated or "requeststate" not in error.message.lower():
                         raise
                     responses, state, repeated = None, None, exchange.known()
-                    continue  # the server has lost the key of its state, so it asks everything again
+                    continue  # the server has lost its state's key, so it asks everything again
             if isinstance(result, types.CallToolResult):
                 return result
             asked = await self._input_required(exchange, result)
@@ -458,7 +457,7 @@ class McpConnection:
     async def _input_required(
         self, exchange: Exchange, result: types.InputRequiredResult
     ) -> Asked | dict[str, Any]:
-        """Return the responses to what the server asks of the client, or its questions to a person."""
+        """Return the responses to the server's requests, or its questions to a person."""
         import mcp_types as types
 
         questions: dict[str, Any] = {}
@@ -495,7 +494,7 @@ class McpConnection:
         return Asked(state.question, schema, state)
 
     async def _check_health(self) -> None:
-        """End a server that does not answer after a call was given up."""
+        """Terminate a server that does not respond after a call was abandoned."""
         try:
             async with asyncio.timeout(PING_S):
                 if self.is_stateless:
@@ -509,7 +508,7 @@ class McpConnection:
     # What a server of 2025-11-25 asks in the middle of a call
 
     async def _asking_exchange(self) -> Exchange | None:
-        """Return the call that asks, once it is the only one; None if several ask at once."""
+        """Return the asking call once it is the only one in progress; None if several ask at once."""
         self._asking += 1
         try:
             while len(self._exchanges) > 1 and self._asking < len(self._exchanges):
@@ -521,7 +520,7 @@ class McpConnection:
     async def _elicit(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        """Answer as a person has answered before; a new question ends the call."""
+        """Repeat a person's earlier answer; a new question ends the call."""
         import mcp_types as types
 
         exchange, text = await self._asking_exchange(), question_text(params)
@@ -540,7 +539,7 @@ class McpConnection:
             state = InputState(question=text, earlier=tuple(exchange.heard))
             exchange.asked = Asked(text, answer_schema(params), state)
             exchange.task.cancel()
-            await exchange.over.wait()  # the server reads the cancellation before this answer
+            await exchange.over.wait()  # the server must read the cancellation before this answer
         return types.ElicitResult(action="cancel")
 
     async def _sample(
@@ -557,9 +556,9 @@ class McpConnection:
             return types.ErrorData(code=types.INTERNAL_ERROR, message=error.message)
 
     async def _log(self, params: types.LoggingMessageNotificationParams) -> None:
-        """Show a log message to the session whose calls are under way; drop it if they are of several."""
+        """Report a log message to the session with calls in progress; drop it if there are several."""
         if len({one.context.session_id for one in self._exchanges}) == 1:
-            exchange = self._exchanges[-1]  # with several calls, the server does not say which it means
+            exchange = self._exchanges[-1]  # with several calls, the server does not say which one it means
             said = clean_text(str(params.data), MAX_QUESTION_CHARS)
             exchange.report("log", {"level": str(params.level), "message": said})
 

@@ -1,13 +1,13 @@
-"""The tools that an MCP server advertises, and the capabilities that Standfast makes of them.
+"""The tools that an MCP server advertises, and the capabilities made from them.
 
 Rules
 -----
-1. A name begins with `mcp__SERVER__`, so that no server can shadow another name. Two names of a server that
-   become the same identifier get a digest at the end, both of them.
-2. Annotations are a server's own words. They can only add caution, unless the user trusts them.
-3. A description is untrusted text: it is cut, cleaned of invisible characters, and marked as the server's.
-   Those inside a schema are cut and cleaned, too.
-4. A tool whose schema is wrong, or refers to another document, is left out.
+1. A tool's name begins with `mcp__SERVER__`, so that no server can shadow another name. If two of a server's
+   names map to the same identifier, both get a digest as suffix.
+2. Annotations are a server's own claims. They can only add caution, unless the user trusts them.
+3. A description is untrusted text: it is truncated, cleaned of invisible characters, and marked as the
+   server's. Descriptions inside a schema are truncated and cleaned too.
+4. A tool whose schema is invalid, or refers to another document, is omitted.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from standfast.tools.decorator import checked_approval
 from standfast.tools.registered_tool import check_schema
 
 MAX_TOOLS: Final = 5000
-"""The most tools of one server; a server that lists more is refused."""
+"""The most tools of one server; a server that lists more is rejected."""
 
 MAX_SCHEMA_DEPTH: Final = 64
 MAX_DESCRIPTION_CHARS: Final = 4096
 MAX_NAME_CHARS: Final = 64
-"""What providers accept as the name of a tool."""
+"""The longest tool name that providers accept."""
 
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9_]", re.ASCII)
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*", re.ASCII)
@@ -43,14 +43,14 @@ _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpTool:
-    """What the user declares about one tool of a server, or about all of them; it wins over annotations.
+    """The user's declarations about one tool of a server, or about all; they override annotations.
 
     Args:
         approval: "none", "manual", or `auto_approval("rule")`.
         side_effect: none, read, write, network, database or external_system.
         idempotent: whether a second call with the same arguments changes nothing.
-        timeout_ms: how long a call may take.
-        availability: how near the tool is to the model: showcased, callable, searchable or off.
+        timeout_ms: the time limit of a call.
+        availability: how the model reaches the tool: showcased, callable, searchable or off.
     """
 
     approval: ApprovalPolicy | None = None
@@ -69,7 +69,7 @@ class McpTool:
             checked_approval(self.approval, "of an MCP server")
 
     def over(self, other: McpTool) -> McpTool:
-        """Return these declarations, with those of *other* where nothing is declared."""
+        """Return these declarations, with *other*'s where nothing is declared."""
         given = {one.name: getattr(self, one.name) for one in fields(self)}
         return replace(other, **{name: value for name, value in given.items() if value is not None})
 
@@ -88,7 +88,7 @@ class AdvertisedTool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return digest_json(msgspec.to_builtins(self))
 
     def problem(self) -> str | None:
-        """Return why this tool cannot be offered; None if it can."""
+        """Return why this tool cannot be offered, None if it can."""
         if nested_deeper_than([self.input_schema, self.output_schema], MAX_SCHEMA_DEPTH):
             return f"a schema of {self.name[:80]!r} is nested deeper than {MAX_SCHEMA_DEPTH}"
         try:
@@ -101,7 +101,7 @@ class AdvertisedTool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 def check_server_name(name: str) -> str:
-    """Return *name*; raise `InvalidArgument` unless it can be a part of tool names."""
+    """Return *name*; raise `InvalidArgument` unless it can be part of a tool name."""
     if not isinstance(name, str) or not _SERVER_NAME.fullmatch(name) or len(name) > 32:
         raise InvalidArgument(
             f"{str(name)[:80]!r} cannot be the name of an MCP server",
@@ -111,7 +111,7 @@ def check_server_name(name: str) -> str:
 
 
 def tool_names(server: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the own name of each tool of a server by the name that it gets here."""
+    """Return the server's own tool names by the names that the tools get here."""
     given = list(dict.fromkeys(names))
     prefix = f"mcp__{server}__"
     plain = {
@@ -128,7 +128,7 @@ def tool_names(server: str, names: Iterable[str]) -> dict[str, str]:
 
 
 def clean_text(text: str, limit: int) -> str:
-    """Return *text* without invisible and control characters, cut to *limit* characters."""
+    """Return *text* without invisible and control characters, truncated to *limit* characters."""
     text = text[: 4 * limit]
     kept = (
         text
@@ -143,7 +143,7 @@ def clean_text(text: str, limit: int) -> str:
 
 
 def clean_schema(schema: Any) -> Any:
-    """Return *schema* with its descriptions and titles cut and cleaned; what it accepts stays the same."""
+    """Return *schema* with its descriptions and titles truncated and cleaned; it accepts the same values."""
     if isinstance(schema, list):
         return [clean_schema(one) for one in schema]
     if not isinstance(schema, dict):
@@ -160,17 +160,17 @@ def clean_schema(schema: Any) -> Any:
 
 
 def described(server: str, tool: AdvertisedTool) -> str:
-    """Return the description that the model reads; it says whose words they are."""
+    """Return the description for the model, marked as the server's own words."""
     words = clean_text(tool.description or tool.title, MAX_DESCRIPTION_CHARS).strip()
     return f"[described by the MCP server {server}] {words}" if words else f"[of the MCP server {server}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
-    """What the user declares about a server's tools: `tools` by name or pattern, `common` for the others.
+    """The user's declarations about a server's tools: `tools` by name or pattern, `common` for the others.
 
-    `include` are the names or patterns of those to offer, None for all. Without `trust_annotations` the
-    server's own words about a tool only add caution.
+    `include` has the names or patterns of the tools to offer, None for all. Without `trust_annotations`, the
+    server's annotations only add caution.
     """
 
     server: str
@@ -180,19 +180,19 @@ class Declarations:
     trust_annotations: bool = False
 
     def of(self, own: str) -> McpTool:
-        """Return what is declared about a tool: by its name, by the first pattern that fits, or for all."""
+        """Return the declarations about a tool: by its name, by the first matching pattern, or `common`."""
         if not self.tools:
             return self.common
         matching = (one for pattern, one in self.tools.items() if fnmatchcase(own, pattern))
         return self.tools.get(own) or next(matching, self.common)
 
     def included(self, names: Iterable[str]) -> list[str]:
-        """Return those of *names* that are offered."""
+        """Return the *names* that are offered."""
         patterns = self.include
         return [name for name in names if patterns is None or any(fnmatchcase(name, one) for one in patterns)]
 
     def side_effect(self, tool: AdvertisedTool) -> SideEffect:
-        """Return what a tool may touch: as declared, else everything, unless its annotations are trusted."""
+        """Return a tool's side effect: as declared, else the broadest unless its annotations are trusted."""
         if (declared := self.of(tool.name).side_effect) is not None:
             return SideEffect(declared)
         reads = self.trust_annotations and tool.annotations.get("readOnlyHint") is True

@@ -1,10 +1,10 @@
-"""How a person signs in to an MCP server over HTTP, and where the credentials are kept.
+"""OAuth sign-in settings for MCP servers over HTTP, and the storage of credentials.
 
-Credentials are a file in the data directory, sealed with AES-256-GCM. The key is `STANDFAST_MCP_KEY`, else in
-the system's keyring (if the package `keyring` is installed and works), else a file in the user's
-configuration directory: a copy of the data directory alone opens nothing.
+Credentials are in a file in the data directory, sealed with AES-256-GCM. The key is `STANDFAST_MCP_KEY`, else
+in the system's keyring (if the package `keyring` is installed and works), else in a file in the user's
+configuration directory: a copy of the data directory alone decrypts nothing.
 
-Rule: a file opens only for the server and the URL that it was written for.
+Rule: a file can be decrypted only for the server and URL that it was written for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from standfast.model.canonical import digest_json
 KEY_VARIABLE: Final = "STANDFAST_MCP_KEY"
 MIN_KEY_CHARS: Final = 16
 SIGN_IN_S: Final = 300.0
-"""How long a person has to sign in."""
+"""The time limit for a person to sign in."""
 
 _MAGIC: Final = b"SFC1"
 _NONCE_BYTES: Final = 12
@@ -35,17 +35,17 @@ _MAX_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpSignIn:
-    """How Standfast signs in to a server by OAuth. Without it, it registers itself with the server.
+    """How Standfast signs in to a server with OAuth. By default, it registers itself with the server.
 
     Args:
-        client_id: the id of a client that was registered beforehand.
+        client_id: the id of a preregistered client.
         client_secret: its secret, if it has one.
-        metadata_url: the https URL of a client metadata document, which is the client's id where the
+        metadata_url: the https URL of a client metadata document, which serves as the client's id where the
             authorization server supports that.
-        scopes: what to ask for if the server does not say.
-        redirect_port: the port on 127.0.0.1 that the sign-in page returns to; 0 takes any.
-        open_page: shows a person the address of the sign-in page. Without it, a server that requires
-            sign-in is an error that says how to sign in.
+        scopes: the scopes to request if the server names none.
+        redirect_port: the port on 127.0.0.1 that the sign-in page redirects to; 0 for any free one.
+        open_page: shows a person the URL of the sign-in page. Without it, a server that requires sign-in
+            raises an error that says how to sign in.
     """
 
     client_id: str | None = None
@@ -65,10 +65,10 @@ class McpSignIn:
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What signing in has brought, as the SDK writes it.
+    """The credentials from a sign-in, in the SDK's format.
 
-    `metadata` and `resource` say which authorization server the tokens belong to: a token is renewed there
-    and nowhere else.
+    `metadata` and `resource` identify the authorization server of the tokens: a token is refreshed only
+    there.
     """
 
     client: dict[str, Any] | None = None
@@ -111,7 +111,7 @@ class CredentialFile:
             ) from None
 
     def write(self, credentials: Credentials) -> None:
-        """Replace the credentials, whole or not at all."""
+        """Replace the credentials atomically."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -119,7 +119,7 @@ class CredentialFile:
         write_private(self.path, _MAGIC + nonce + content)
 
     def remove(self) -> bool:
-        """Forget the credentials; return False if there were none."""
+        """Delete the credentials; return False if there were none."""
         try:
             self.path.unlink()
         except FileNotFoundError:
@@ -128,13 +128,13 @@ class CredentialFile:
 
 
 def key_file() -> Path:
-    """Return where the key is if there is no keyring: apart from the data."""
+    """Return the path of the key file, used without a keyring. It is outside the data directory."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(base) / "standfast" / "mcp.key"
 
 
 def sealing_key() -> bytes:
-    """Return the key of all credential files, which is made on first use."""
+    """Return the key of all credential files, created on first use."""
     if (given := os.environ.get(KEY_VARIABLE)) is not None:
         if len(given) < MIN_KEY_CHARS:
             raise NotConfigured(
@@ -145,7 +145,7 @@ def sealing_key() -> bytes:
 
 
 def _key_in_keyring() -> bytes | None:
-    """Return the key in the system's keyring; None if there is no keyring that works."""
+    """Return the key in the system's keyring, None if no keyring works."""
     try:
         import keyring
         from keyring.errors import KeyringError

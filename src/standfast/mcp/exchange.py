@@ -1,4 +1,4 @@
-"""One call to an MCP server: what it continues with, what the server asks during it, and the answers."""
+"""One call to an MCP server: its saved state, the server's questions during it, and the answers."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     import mcp_types as types
 
 MAX_ROUNDS: Final = 10
-"""How often a server may ask for input during one call."""
+"""The number of times a server may ask for input during one call."""
 
 MAX_REPORTS: Final = 1000
 MAX_QUESTION_CHARS: Final = 2000
 
 
 class InputState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the next execution of a call needs besides the answer of a person.
+    """The state, besides a person's answer, that the next execution of a call needs.
 
-    A server of 2026-07-28 has `keys` of its questions with their `defaults`, `responses` that are known
-    already and a `request_state`. `earlier` has the questions that were answered before, in order: one of
-    2025-11-25 asks them again, and so does one of 2026-07-28 that was started anew and lost its key.
+    For a server of 2026-07-28: the `keys` of its questions with their `defaults`, `responses` that are
+    already known, and a `request_state`. `earlier` has the questions answered before, in order: a server of
+    2025-11-25 asks them again, and so does one of 2026-07-28 that was restarted and lost its key.
     """
 
     question: str
@@ -44,7 +44,7 @@ class InputState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The server asks a person: a text, the JSON Schema of the answer, and the state to continue with."""
+    """A server's question to a person: a text, the JSON Schema of the answer, the state to continue with."""
 
     text: str
     schema: dict[str, Any]
@@ -52,21 +52,21 @@ class Asked:
 
 
 class AskedMidway(Exception):
-    """A server wants to ask in the middle of a call, as in 2025-11-25; a connection of 2026-07-28 cannot."""
+    """A server tried to ask in the middle of a call, as in 2025-11-25; a 2026-07-28 connection cannot."""
 
 
 Answer = dict[str, Any] | str
 """A person's answer to a question, or how it ended without one: `"decline"` or `"cancel"`."""
 
 Ask = Callable[[AskPerson], Answer | None]
-"""Asks a person who is there, on a thread that may block; None declines."""
+"""Asks a person who is present, on a thread that may block; None declines."""
 
 
 @dataclass(slots=True)
 class Exchange:
-    """One call under way. `given` is the state it continues with, and the answer to its question.
+    """One call in progress. `given` is the state it continues with, and the answer to its question.
 
-    If `ask` is given, a person is there: it answers a question in the middle of the call.
+    If `ask` is set, a person is present: it answers questions in the middle of the call.
     """
 
     context: RunContext[Any]
@@ -74,7 +74,7 @@ class Exchange:
     given: tuple[InputState, Answer] | None = None
     ask: Ask | None = None
     asked: Asked | None = None
-    """The question that ends the call."""
+    """The question that ended the call."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     heard: list[tuple[str, Answer]] = field(default_factory=list)
     reports: int = 0
@@ -93,7 +93,7 @@ class Exchange:
 
 
 def question_text(params: types.ElicitRequestParams) -> str:
-    """Return what the server asks; of a page that a person is to open, with its address."""
+    """Return the server's question, with the URL if it asks the person to open a page."""
     text = clean_text(params.message, MAX_QUESTION_CHARS)
     return text if params.mode == "form" else f"{text} {clean_text(params.url, MAX_QUESTION_CHARS)}"
 
@@ -110,7 +110,7 @@ def defaults_of(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def elicited(answer: Answer, defaults: dict[str, Any] | None) -> types.ElicitResult:
-    """Return a person's answer with the *defaults* of what was left out; None sends no content."""
+    """Convert a person's answer, filling in *defaults*; if *defaults* is None, send no content."""
     import mcp_types as types
 
     if isinstance(answer, str):
@@ -122,7 +122,7 @@ def elicited(answer: Answer, defaults: dict[str, Any] | None) -> types.ElicitRes
 def responses_to(
     given: tuple[InputState, Answer] | None,
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """Return the responses for a server of 2026-07-28, and the state that it has sent."""
+    """Return the responses for a server of 2026-07-28, and the state that it sent."""
     import mcp_types as types
 
     if given is None:
@@ -140,7 +140,7 @@ def responses_to(
 async def sampled(
     exchange: Exchange, server: str, params: types.CreateMessageRequestParams
 ) -> types.CreateMessageResult:
-    """Ask the session's model for the server; the cost is in the session's ledger as `mcp:SERVER`."""
+    """Call the session's model for the server; the ledger charges it to `mcp:SERVER`."""
     import mcp_types as types
 
     messages: list[Message] = []
@@ -153,7 +153,7 @@ async def sampled(
     request = DirectRequest(
         prompt=tuple(messages),
         instructions=params.system_prompt or "",
-        # a server that wants few tokens leaves none for reasoning, which counts
+        # A server that asks for few tokens leaves none for reasoning, which counts towards them.
         settings={
             "max_tokens": params.max_tokens,
             "stop": params.stop_sequences or [],

@@ -1,4 +1,4 @@
-"""A server that is reached by streamable HTTP: the client and the limits of its responses.
+"""The client for servers reached over streamable HTTP, with limits on their responses.
 
 The SDK follows redirects only within the endpoint's origin and limits the size of an event. Rule: a response
 is never decompressed, and has at most `MAX_RESPONSE_BYTES`, whatever its headers say.
@@ -18,7 +18,7 @@ READ_S: Final = 300.0
 
 @asynccontextmanager
 async def http_transport(url: str, headers: Mapping[str, str], auth: Any) -> AsyncIterator[tuple[Any, Any]]:
-    """Connect to the endpoint at *url*; *auth* adds credentials to each request, if it is given."""
+    """Connect to the endpoint at *url*; *auth*, if given, adds credentials to each request."""
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 

@@ -1,8 +1,8 @@
-"""A jail for a server that is a child process: the namespaces of the sandbox's jail, around other files.
+"""A jail for a server that is a child process: the namespaces of the sandbox's jail, with other files.
 
-The server sees the system's programs and libraries, an empty `/tmp`, and the paths that the user names; no
-other process, and no network unless the user allows it. Rule: where there is no jail, the server is not
-started.
+The server sees the system's programs and libraries, an empty `/tmp`, and the paths that the user lists; it
+sees no other process, and has no network unless the user allows it. Rule: without a working jail, the server
+is not started.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpJail:
-    """What a jailed server may use besides the system's own programs.
+    """What a jailed server may use besides the system's programs.
 
     Args:
         readable: files and directories that it may read, such as those of its own program.
@@ -47,7 +47,7 @@ class McpJail:
             object.__setattr__(self, name, paths)
 
     def wrapped(self, command: Sequence[str], cwd: str | None) -> list[str]:
-        """Return *command* inside of the jail; raise `CodeExecutionUnavailable` if this machine has none."""
+        """Return *command* wrapped in the jail; raise `CodeExecutionUnavailable` if this machine has none."""
         from standfast.sandbox.cpython.jail import NAMESPACES, jail_report
 
         jail_report("bubblewrap").require()

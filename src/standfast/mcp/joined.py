@@ -1,6 +1,6 @@
-"""An MCP server of the user's own that also offers what Standfast does, at one address.
+"""The user's own MCP server combined with Standfast's, at one URL.
 
-Rule: a name of Standfast wins, so that no other tool, prompt or resource can take its place.
+Rule: Standfast's names take precedence, so that no other tool, prompt or resource can replace them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LISTS: Final = {
 }
 _NAMED: Final = {"tools/call": "tools/list", "prompts/get": "prompts/list"}
 _METHODS: Final = (*_LISTS, *_NAMED, "resources/read", "tasks/get", "tasks/update", "tasks/cancel")
-"""What Standfast answers itself; the rest is the SDK's."""
+"""The methods that Standfast handles; the SDK handles the rest."""
 
 
 def joined(server: Server[Any], own: object) -> Server[Any]:
@@ -54,7 +54,7 @@ def joined(server: Server[Any], own: object) -> Server[Any]:
 
 
 def _listed(ours: Handler, theirs: Handler, field: str) -> Handler:
-    """Return a handler of a list: on the first page what is Standfast's, on each page what is the user's."""
+    """Return a list handler: Standfast's entries come on the first page, the user's on every page."""
 
     async def listing(ctx: Any, params: Any) -> Any:
         first = getattr(await ours(ctx, None), field)
@@ -69,12 +69,12 @@ def _listed(ours: Handler, theirs: Handler, field: str) -> Handler:
 
 
 def _identity(one: Any) -> str:
-    """Return what a client names an entry of a list by: an address, or a name."""
+    """Return the identity of a list entry: its URI, URI template or name."""
     return str(getattr(one, "uri", None) or getattr(one, "uri_template", None) or one.name)
 
 
 def _routed(ours: Handler, theirs: Handler, listing: Handler | None = None, field: str = "") -> Handler:
-    """Return a handler that asks the server that has the entry of a list, or the address, of a request."""
+    """Return a handler that routes a request to the server that owns the named entry or URI."""
 
     async def routed(ctx: Any, params: Any) -> Any:
         if listing is None:

@@ -2,15 +2,16 @@
 
 Theory of operation
 -------------------
-What a server advertises is pinned when it is first used. From then on a session is opened with the pinned
-tools, and the server is started by the first call. A connection compares what the server advertises with the
-pin; if they differ, the call becomes a question to a person. A call is an effect like that of any other tool:
-the journal, approvals, limits and records do not know that it leaves through MCP.
+What a server advertises is pinned on first use. From then on a session opens with the pinned tools, and the
+first call starts the server. A connection compares what the server advertises with the pin; if they differ,
+the call becomes a question to a person. A call is an effect like that of any other tool: the journal,
+approvals, limits and records do not know about MCP.
 
 Rules
 -----
 1. Nothing on a server that differs from its pin is called before a person agrees.
-2. A server is connected while calls are under way and for `idle_s` after that. A turn that waits holds none.
+2. A server stays connected while calls are in progress and for `idle_s` after that. A waiting turn holds no
+   connection.
 """
 
 from __future__ import annotations
@@ -74,35 +75,35 @@ MAX_RESOURCES: Final = 1000
 
 
 class McpServer:
-    """The tools of an MCP server, for `Agent(tools=[...])`. They are called `mcp__NAME__TOOL`.
+    """The tools of an MCP server, for `Agent(tools=[...])`. They are named `mcp__NAME__TOOL`.
 
     Args:
-        target: a command line (or a list of its words) that starts a server on stdio, or the URL of one that
-            speaks streamable HTTP.
+        target: the command line (or a list of its words) of a server on stdio, or the URL of one that speaks
+            streamable HTTP.
         name: the part of the tools' names that tells servers apart.
-        include: names of the tools to use, or patterns such as `"read_*"`; without it, all.
-        tools: what you declare about tools, by name or pattern: `{"write_*": McpTool(approval="manual")}`.
-        approval: the approval policy of all tools that `tools` says nothing about.
+        include: names of the tools to use, or patterns such as `"read_*"`; by default all.
+        tools: your declarations about tools, by name or pattern: `{"write_*": McpTool(approval="manual")}`.
+        approval: the approval policy of all tools that `tools` does not cover.
         trust_annotations: believe the server which tools only read, and which are idempotent.
-        pin_tools: ask a person when the server's tools change; without it, only when its command does.
+        pin_tools: ask a person when the server's tools change; without it, only when its command changes.
         env: the variables of a child process: a mapping, or names of variables to pass on.
         cwd: the working directory of a child process.
-        memory_mb: how much data memory a child process may use, and each of its own.
-        cpu_s: how long each of them may use the processor, in seconds.
-        jail: start a child process in a jail, which shows it only the system's programs and what `McpJail`
-            names. It needs bubblewrap.
-        headers: what each HTTP request carries, such as `{"Authorization": "Bearer ..."}`.
-        auth: an `httpx2.Auth` of your own, which adds credentials to each HTTP request.
-        sign_in: how to sign in by OAuth, if the server requires it and neither `auth` nor an Authorization
+        memory_mb: the data memory limit of a child process and of each of its own.
+        cpu_s: the CPU time limit of each of them, in seconds.
+        jail: start a child process in a jail, which shows it only the system's programs and the paths in
+            `McpJail`. It needs bubblewrap.
+        headers: the headers of each HTTP request, such as `{"Authorization": "Bearer ..."}`.
+        auth: your own `httpx2.Auth`, which adds credentials to each HTTP request.
+        sign_in: how to sign in with OAuth, if the server requires it and neither `auth` nor an Authorization
             header is given; see also `sign_in()`.
-        sampling: let the server ask the session's model; the ledger charges it to `mcp:NAME`.
-        protocol: `"2025-11-25"`, `"2026-07-28"`, or `"auto"` to find out.
-        media: the types of media in results that your model takes besides images, such as `["audio/wav"]`.
-        availability: how near its tools are to the model; `"searchable"` suits servers with many.
-        timeout_s: how long a call may take, the start of the server included.
+        sampling: let the server call the session's model; the ledger charges it to `mcp:NAME`.
+        protocol: `"2025-11-25"`, `"2026-07-28"`, or `"auto"` to negotiate.
+        media: the media types in results that your model accepts besides images, such as `["audio/wav"]`.
+        availability: how the model reaches its tools; `"searchable"` suits servers with many.
+        timeout_s: the time limit of a call, including the start of the server.
         idle_s: how long an unused server stays connected.
-        connect_s: how long a server may take to start and to list its tools.
-        data_dir: where the pin is kept; `STANDFAST_HOME` or `~/.standfast` by default.
+        connect_s: the time limit for a server to start and list its tools.
+        data_dir: where the pin is stored; `STANDFAST_HOME` or `~/.standfast` by default.
     """
 
     def __init__(
@@ -189,7 +190,7 @@ class McpServer:
         return self._revision
 
     def manifests(self) -> list[ToolManifest]:
-        """Return the server's tools; the first time ever, start it and pin them. It blocks."""
+        """Return the server's tools; on first use ever, start it and pin them. Blocks."""
         if self._pin is None:
             stored = self._file().read()
             if stored is None:
@@ -207,7 +208,7 @@ class McpServer:
         return listed
 
     def resolve(self, name: str) -> RegisteredTool | None:
-        """Return a tool of the server under its name here."""
+        """Return one of the server's tools by its name here."""
         if (tool := self._tools.get(name)) is not None:
             return self._registered(self._declared.capability(name, tool), partial(self._execute, tool))
         for contract, work in self._resource_tools().values():
@@ -216,14 +217,14 @@ class McpServer:
         return None
 
     async def close(self) -> None:
-        """End the connections of the running loop; the next call opens another."""
+        """Close the running loop's connections; the next call opens a new one."""
         loop = asyncio.get_running_loop()
         for key in [one for one in list(self._connections) if one[0] is loop]:
             await self._connections.pop(key).close()
 
     @property
     def connections(self) -> list[McpConnection]:
-        """The open connections: one for each event loop and revision that was used lately."""
+        """The open connections: one per recently used event loop and revision."""
         return [one for one in list(self._connections.values()) if not one.closed]
 
     def _registered(self, contract: Capability, handler: Any) -> RegisteredTool:
@@ -247,7 +248,7 @@ class McpServer:
         return PinFile(self._data_dir or default_data_dir(), self.name)
 
     def _adopt(self, pin: Pin) -> None:
-        """Offer the tools of a pin from now on."""
+        """Offer the tools of *pin* from now on."""
         left_out = frozenset(pin.examined().left_out or ())
         usable = {one.name: one for one in pin.tools if one.name not in left_out}
         names = tool_names(self.name, self._declared.included(usable))
@@ -256,7 +257,7 @@ class McpServer:
         self._revision += 1
 
     def _first_use(self) -> None:
-        """Connect to list the tools, and pin them. The loop that calls them first connects again."""
+        """Connect to list the tools, and pin them. The loop that first calls one connects again."""
         _require_sdk(self.name)
 
         async def listed() -> Pin:
@@ -277,11 +278,11 @@ class McpServer:
 
     @property
     def pinned(self) -> Pin | None:
-        """What was trusted, if the server was ever used here."""
+        """The pin, if the server was ever used here."""
         return self._pin or self._file().read()
 
     def changes(self, now: Pin) -> tuple[str, ...]:
-        """Return in words how the server differs from its pin."""
+        """Describe how the server differs from its pin."""
         pin = self._pin
         if pin is None or pin.digest != now.digest:  # another process may have trusted it meanwhile
             stored = self._file().read()
@@ -301,12 +302,12 @@ class McpServer:
         self._adopt(now)
 
     def forget(self) -> bool:
-        """Remove the pin; return False if there was none. The next use pins the server anew."""
+        """Delete the pin; return False if there was none. The next use pins the server again."""
         self._pin = None
         return self._file().remove()
 
     def _relisted(self, now: Pin) -> None:
-        """Take over a list that the server has changed, unless a person has to see it first."""
+        """Adopt a tool list that the server has changed, unless a person must review it first."""
         if not self._pin_tools and not self.changes(now):
             self.trust(now)
 
@@ -319,7 +320,7 @@ class McpServer:
     ) -> Json:
         """Call a tool by the server's own name for it, without an agent, and return the value.
 
-        *ask* answers the questions of the server; `"decline"` (or None) and `"cancel"` reach it as such.
+        *ask* answers the server's questions; `"decline"` (or None) and `"cancel"` are passed to it as such.
         Raise `McpServerChanged` if the server differs from its pin.
         """
         name = next((name for name, one in self._tools.items() if one.name == tool), None)
@@ -346,7 +347,7 @@ class McpServer:
             context = RunContext(None, answer=person)
 
     async def advertised(self) -> Pin:
-        """Connect, and return what the server advertises now. Nothing on it is called."""
+        """Connect, and return what the server advertises now, without calling anything on it."""
         return (await self._connected()).advertised
 
     # Calls
@@ -354,7 +355,7 @@ class McpServer:
     async def _execute(
         self, tool: AdvertisedTool, ctx: RunContext[Any], call: ToolCallContext, ask: Ask | None = None
     ) -> Any:
-        """Carry out a call of *tool*; the result is a value, or a question to a person."""
+        """Execute a call of *tool*; return its value, or a question to a person."""
         by_position = dict(zip(tool.input_schema.get("properties", {}), call.args, strict=False))
         result = await self._call(tool, call.name, {**by_position, **call.kwargs}, ctx, ask)
         return result if isinstance(result, AskPerson) else result_value(self.name, result, ctx, self._shown)
@@ -391,7 +392,7 @@ class McpServer:
                     hint=f'reach it with protocol="{HANDSHAKE}" or "auto"; it said: {error}',
                 ) from None
             await self._connected(HANDSHAKE)
-            if self._pin is not None:  # every process speaks 2025-11-25 to the server from now on
+            if self._pin is not None:  # from now on, every process speaks 2025-11-25 to the server
                 self._pin = msgspec.structs.replace(self._pin, protocol=HANDSHAKE)
                 await asyncio.to_thread(self._file().write, self._pin)
             return await self._call(tool, name, arguments, ctx, ask)
@@ -402,7 +403,7 @@ class McpServer:
         return result
 
     async def _check_trust(self, now: Pin, ctx: RunContext[Any]) -> AskPerson | None:
-        """Return the question whether the server is still trusted, unless it is, or was answered."""
+        """Return the question whether to trust a changed server; None if it is unchanged or was accepted."""
         if self._pin is not None and self._pin.digest == now.digest:
             return None
         changes = await asyncio.to_thread(self.changes, now)
@@ -417,7 +418,7 @@ class McpServer:
         return AskPerson(f"{text}. Trust it as it is now?", state={"trust": now.digest})
 
     async def _connected(self, protocol: str = "") -> McpConnection:
-        """Return the connection of the running loop, a new one if there is none."""
+        """Return the running loop's connection, opening one if there is none."""
         protocol = protocol or self._endpoint.protocol
         if protocol == "auto" and self._pin is not None and self._pin.protocol == HANDSHAKE:
             protocol = HANDSHAKE
@@ -446,10 +447,10 @@ class McpServer:
     async def sign_in(
         self, open_page: Callable[[str], Awaitable[object] | object], *, scopes: Iterable[str] = ()
     ) -> bool:
-        """Sign in by the page that *open_page* shows to a person; return False if none is needed.
+        """Sign in through the page that *open_page* shows to a person; return False if no sign-in is needed.
 
-        *scopes* are asked for besides those that the server names and those that were granted before. The
-        credentials are kept, encrypted, in the data directory.
+        *scopes* are requested besides those that the server names and those granted before. The credentials
+        are stored, encrypted, in the data directory.
         """
         if self._sign_in is None:
             raise InvalidArgument(f"MCP server {self.name!r} has credentials of its own, or is no URL")
@@ -468,11 +469,11 @@ class McpServer:
         return auth.signed_in
 
     async def sign_out(self) -> bool:
-        """Forget the credentials, here and at the authorization server; return False if there were none."""
+        """Delete the credentials, here and at the authorization server; return False if there were none."""
         file = self._credentials()
         if not file.path.exists():
             return False
-        with suppress(Exception):  # the server may be gone; the credentials go anyway
+        with suppress(Exception):  # the server may be gone; delete the credentials anyway
             await self._signing_in(self._sign_in or McpSignIn()).revoke()
         await self.close()
         return file.remove()
@@ -488,10 +489,10 @@ class McpServer:
     # Resources and prompts
 
     def _resource_tools(self) -> dict[str, tuple[Capability, Any]]:
-        """Return the contract and the work of the tools that read resources, if the server has any.
+        """Return the contracts and handlers of the tools that read resources, if the server has any.
 
-        What the user declares about `list_resources` and `read_resource` counts for them, `include` too. A
-        tool of the server that has the name already keeps it.
+        The user's declarations about `list_resources` and `read_resource` apply to them, and so does
+        `include`. If the server has a tool of the same name, that tool keeps it.
         """
         if self._pin is None or "resources" not in self._pin.features:
             return {}
@@ -533,11 +534,11 @@ class McpServer:
         return "\n".join(resource_text(self.name, one, ctx, self._shown) for one in result.contents)
 
     async def _list_resources(self, connection: McpConnection) -> Json:
-        """List the resources, and the templates of addresses, by which further ones can be read."""
+        """List the resources, and the URI templates of further ones."""
         client, pages = connection.client, connection.pages
         listed = await _sdk(self.name, pages(client.list_resources, "resources", MAX_RESOURCES))
         templates: list[Any] = []
-        with suppress(McpServerFailed):  # many servers do not know templates
+        with suppress(McpServerFailed):  # many servers do not implement templates
             listing = pages(client.list_resource_templates, "resource_templates", MAX_RESOURCES)
             templates = await _sdk(self.name, listing)
         addressed = [({"uri": str(one.uri)}, one) for one in listed]
@@ -556,7 +557,7 @@ class McpServer:
         return await _sdk(self.name, connection.client.read_resource(uri))
 
     async def resource(self, uri: str) -> Attachment:
-        """Return a resource of the server as an attachment for a turn."""
+        """Return one of the server's resources as an attachment for a turn."""
         result = await self._trusted(partial(self._read_resource, uri=uri))
         if not result.contents:
             raise McpServerFailed(self.name, f"has nothing at {uri[:200]!r}")
@@ -567,7 +568,7 @@ class McpServer:
         return Attachment(data, kind, uri)
 
     async def prompt(self, name: str, /, **arguments: str) -> list[str | Attachment]:
-        """Return a prompt of the server as the input of a turn."""
+        """Return one of the server's prompts as the input of a turn."""
 
         async def get(connection: McpConnection) -> Any:
             return await _sdk(self.name, connection.client.get_prompt(name, arguments))
@@ -581,7 +582,7 @@ class McpServer:
         return pieces
 
     async def _trusted(self, work: Any) -> Any:
-        """Await *work* of a connection; raise `McpServerChanged` if the server differs from its pin."""
+        """Await *work* on a connection; raise `McpServerChanged` if the server differs from its pin."""
         connection = await self._connected()
         if self.pinned is None:
             await asyncio.to_thread(self.trust, connection.advertised)
@@ -594,7 +595,7 @@ class McpServer:
 
 
 class _Kept:
-    """Attachments that a prompt brings; they become parts of the input."""
+    """The attachments of a prompt, which become parts of the input."""
 
     def __init__(self) -> None:
         self._kept: list[Attachment] = []
@@ -614,7 +615,7 @@ class _Kept:
 
 
 async def _sdk(server: str, work: Coroutine[Any, Any, T]) -> T:
-    """Await a request of the SDK; what it raises becomes `McpServerFailed`."""
+    """Await an SDK request, converting its exceptions to `McpServerFailed`."""
     try:
         return await work
     except McpServerFailed:
@@ -636,7 +637,7 @@ def _command(name: str, target: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _variables(name: str, env: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
-    """Return the variables of a child process, those given by name with the values that they have here."""
+    """Return the variables of a child process; those given by name take their values from this process."""
     if isinstance(env, Mapping):
         return {str(key): str(value) for key, value in env.items()}
     names = list(env)

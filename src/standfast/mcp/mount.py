@@ -1,4 +1,4 @@
-"""The MCP server as a part of an ASGI application that checks credentials itself."""
+"""The MCP server as part of an ASGI application that checks credentials itself."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from standfast.mcp.serving import McpService
 
 
 class McpMount:
-    """An endpoint for streamable HTTP over a service; it lives on the loop that it is made on.
+    """A streamable HTTP endpoint over a service, bound to the loop that creates it.
 
-    The application has checked Host, Origin and the credential. A session of revision 2025-11-25 can be used
-    only with the credential that opened it.
+    The application has already checked Host, Origin and the credential. A session of revision 2025-11-25 can
+    be used only with the credential that opened it.
     """
 
     def __init__(self, service: McpService, *, max_body_bytes: int) -> None:
@@ -38,7 +38,7 @@ class McpMount:
         self._running = asyncio.ensure_future(run())
 
     async def handle(self, scope: Any, receive: Any, send: Any, caller: McpCaller, owner: str) -> None:
-        """Answer a request of *caller*; *owner* names its credential."""
+        """Handle a request of *caller*; *owner* identifies its credential."""
         await self._ready.wait()
         user = AuthenticatedUser(AccessToken(token="", client_id=owner, scopes=[]))
         await self._manager.handle_request({**scope, SCOPE_KEY: caller, "user": user}, receive, send)

@@ -1,8 +1,8 @@
-"""Pins: what an MCP server was when it was trusted, and how it differs now.
+"""Pins: an MCP server's state when it was trusted, and the differences since.
 
-A pin is a file of its own in the data directory. It holds how the server is started and the contract of each
-of its tools, so a session opens without starting the server. Rule: if a server differs from its pin, nothing
-on it is called until a person has seen the difference.
+A pin is a file in the data directory. It records how the server is started and the contract of each of its
+tools, so a session opens without starting the server. Rule: if a server differs from its pin, nothing on it
+is called until a person has reviewed the difference.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     features: tuple[str, ...] = ()
     protocol: str = ""
     left_out: tuple[str, ...] | None = None
-    """The tools that cannot be offered; None if that was not looked at yet."""
+    """The tools that cannot be offered; None if they have not been examined yet."""
 
     @cached_property
     def digest(self) -> str:
@@ -40,14 +40,14 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return digest_json([self.launch, {tool.name: tool.digest() for tool in self.tools}, self.features])
 
     def examined(self) -> Pin:
-        """Return this pin with the names of the tools that cannot be offered."""
+        """Return this pin with `left_out` filled in."""
         if self.left_out is not None:
             return self
         left_out = tuple(tool.name for tool in self.tools if tool.problem() is not None)
         return msgspec.structs.replace(self, left_out=left_out)
 
     def changes(self, now: Pin) -> tuple[str, ...]:
-        """Return in words how *now* differs from this pin, the first twenty of the differences."""
+        """Describe how *now* differs from this pin, up to twenty differences."""
         found = [
             f"{key} was {self.launch.get(key)!r}, is {now.launch.get(key)!r}"
             for key in sorted({*self.launch, *now.launch})
@@ -81,7 +81,7 @@ class PinFile:
         self.path = data_dir / "mcp" / f"{server}.json"
 
     def read(self) -> Pin | None:
-        """Return the pin, or None if the server was never trusted here."""
+        """Return the pin, None if the server was never trusted here."""
         try:
             with self.path.open("rb") as file:
                 return msgspec.json.decode(file.read(_MAX_PIN_BYTES), type=Pin)
@@ -95,11 +95,11 @@ class PinFile:
             ) from None
 
     def write(self, pin: Pin) -> None:
-        """Replace the pin, whole or not at all."""
+        """Replace the pin atomically."""
         write_private(self.path, msgspec.json.encode(pin))
 
     def remove(self) -> bool:
-        """Forget the server; return False if it had no pin."""
+        """Delete the pin; return False if there was none."""
         try:
             self.path.unlink()
         except FileNotFoundError:
@@ -108,7 +108,7 @@ class PinFile:
 
 
 def write_private(path: Path, data: bytes, *, replace: bool = True) -> None:
-    """Write a file for its owner alone, whole or not at all; *replace* one that exists, or keep it."""
+    """Write a file atomically, readable only by its owner; without *replace*, keep an existing one."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

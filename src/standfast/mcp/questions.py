@@ -1,8 +1,8 @@
 """Approvals as questions to the person at an MCP client.
 
-A client of 2026-07-28 is asked by `input_required`, one of 2025-11-25 by an elicitation; one that supports
-neither, or may not approve, reads how to decide. Rule: a decision is taken only from the client's person,
-never from an argument of a tool, because a model writes those.
+A client of 2026-07-28 is asked with `input_required`, one of 2025-11-25 with an elicitation; a client that
+supports neither, or may not approve, gets instructions for deciding. Rule: a decision is accepted only from
+the client's person, never from a tool argument, because a model writes those.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DECISION: Final = {
 DECIDE_WITH: Final = "standfast approvals approve"
 
 Decision = tuple[bool, dict[str, Any] | None, str | None]
-"""Whether a call is approved, the answer to its question, the reason of a refusal."""
+"""Whether a call is approved, the answer to its question, the reason for a denial."""
 
 
 def can_ask(ctx: Any, caller: McpCaller) -> bool:
@@ -41,14 +41,14 @@ def can_ask(ctx: Any, caller: McpCaller) -> bool:
 
 
 def input_requests(pending: list[Approval]) -> dict[str, Any]:
-    """Return the questions for a client of 2026-07-28, by approval."""
+    """Return the questions for a client of 2026-07-28, by approval id."""
     import mcp_types as types
 
     return {one.approval_id: types.ElicitRequest(params=_question(one)) for one in pending}
 
 
 def decisions(pending: list[Approval], responses: Any) -> dict[str, Decision]:
-    """Return what the client's person has answered, by approval; other answers do not count."""
+    """Return the answers of the client's person, by approval id; ignore answers to anything else."""
     import mcp_types as types
 
     known = {one.approval_id: one for one in pending}
@@ -60,7 +60,7 @@ def decisions(pending: list[Approval], responses: Any) -> dict[str, Decision]:
 
 
 async def ask(ctx: Any, caller: McpCaller, pending: list[Approval]) -> Any:
-    """Return the decisions of the client's person, none if it cannot be asked, or `input_required`."""
+    """Return the person's decisions, {} if the person cannot be asked, or an `input_required` result."""
     import mcp_types as types
 
     if not pending or not can_ask(ctx, caller):
@@ -77,7 +77,7 @@ async def ask(ctx: Any, caller: McpCaller, pending: list[Approval]) -> Any:
 
 
 def how_to_decide(approval: Approval, command: str) -> dict[str, Json]:
-    """Return what an approval is about, and the *command* with which a person decides it."""
+    """Return a description of an approval, with the *command* with which a person decides it."""
     told: dict[str, Json] = {
         "tool": approval.capability,
         "arguments": approval.arguments,

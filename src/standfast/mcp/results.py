@@ -1,13 +1,13 @@
-"""Results of MCP calls as values of Standfast.
+"""Conversion of MCP call results into Standfast values.
 
 A result with structured content is that content, and the model reads its other content beside it; any other
-result is its text. Media becomes attachments of the call's result: the model sees images and what else is
-`shown`, and reads of the rest what it is and how large.
+result is its text. Media becomes attachments of the call's result: the model sees images and the other types
+in `shown`; for the rest it reads the type and size.
 
 Rules
 -----
-1. Text of a server is a tool's result and nothing more.
-2. Text that only repeats the structured content, as MCP wants it, is dropped.
+1. A server's text is a tool's result and nothing more.
+2. Text that only repeats the structured content, as MCP recommends, is dropped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_MEDIA_BYTES: Final = 16 << 20
 _MAX_DEPTH: Final = 128
 """A call whose structured content is nested deeper fails."""
 IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
-"""The images that every provider's models take."""
+"""The image types that every provider's models accept."""
 
 
 def result_value(
@@ -48,16 +48,17 @@ def result_value(
     if structured is None:
         return "\n".join(texts)
     if not nested_deeper_than(structured, _MAX_DEPTH):
-        with suppress(ServiceUnavailable):  # no model reads the result of a call without a turn
+        with suppress(ServiceUnavailable):  # without a turn, no model reads the result
             for text in _not_repeated(texts, structured):
                 context.attachments.add_text(text)
     return structured
 
 
 def _not_repeated(texts: Iterable[str], structured: Json) -> Iterator[str]:
-    """Yield the texts that are not the structure, a field of it or an item of such a field.
+    """Yield the texts that do not repeat the structured content, one of its fields or an item of one.
 
-    Python's SDK calls a value that is no object the field `result`, and writes each item of a list as a text.
+    Python's SDK wraps a value that is not an object in the field `result`, and writes each item of a list as
+    a separate text.
     """
     known: set[bytes] | None = None
     for text in texts:
@@ -75,7 +76,7 @@ def _not_repeated(texts: Iterable[str], structured: Json) -> Iterator[str]:
 
 
 def _key(value: Json) -> bytes:
-    """Return the JSON by which a piece of a result is compared; of a value that has none, nothing."""
+    """Return the canonical JSON of a part of a result, for comparison; b"" if it has none."""
     with suppress(UnicodeError, RecursionError, TypeError, OverflowError):
         return encode_sorted(value)
     return b""
@@ -84,7 +85,7 @@ def _key(value: Json) -> bytes:
 def content_text(
     server: str, block: Any, context: RunContext[Any], shown: Collection[str] = IMAGE_TYPES
 ) -> str:
-    """Return the text of one piece of content, and keep its media as an attachment."""
+    """Return the text of one content block, storing its media as an attachment."""
     match block.type:
         case "text":
             return str(block.text)
@@ -99,7 +100,7 @@ def content_text(
 def resource_text(
     server: str, resource: Any, context: RunContext[Any], shown: Collection[str] = IMAGE_TYPES
 ) -> str:
-    """Return the text of a resource, or keep its bytes as an attachment."""
+    """Return the text of a resource, or store its bytes as an attachment."""
     if hasattr(resource, "text"):
         return str(resource.text)
     media_type = resource.mime_type or "application/octet-stream"
@@ -107,7 +108,7 @@ def resource_text(
 
 
 def decoded(server: str, data: str) -> bytes:
-    """Return the bytes of media; raise `McpServerFailed` if they are not base64, or too many."""
+    """Decode base64 media; raise `McpServerFailed` if it is invalid or too large."""
     if len(data) > MAX_MEDIA_BYTES * 4 // 3 + 4:
         raise McpServerFailed(server, f"sent media of more than {MAX_MEDIA_BYTES} bytes")
     try:

@@ -1,4 +1,4 @@
-"""Runs Standfast as an MCP server, on stdio or over HTTP.
+"""Standfast served as an MCP server, on stdio or over HTTP.
 
 Rule: over HTTP every request needs the token, and its Host and Origin must be known.
 """
@@ -34,10 +34,10 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What is served: a sandbox, the agents of an app, and the file of their trace, if there is one.
+    """What is served: a sandbox, the agents of an app, and their trace file, if there is one.
 
-    `own` is an MCP server of the user's, which offers its own tools as well. `decide_with` is the command
-    with which a person decides an approval of this store.
+    `own` is the user's own MCP server, whose tools are offered too. `decide_with` is the command with which a
+    person decides an approval in this store.
     """
 
     sandbox: SandboxOptions
@@ -72,7 +72,7 @@ async def serve_stdio(offer: Offer) -> None:
 
 
 def service_token(file: Path) -> str:
-    """Return the token of the environment, else that of *file*, which is made on first use."""
+    """Return the token in the environment, else the one in *file*, which is created on first use."""
     given = os.environ.get(TOKEN_VARIABLE)
     if given is None:
         try:
@@ -88,7 +88,7 @@ def service_token(file: Path) -> str:
 
 
 class RequireToken:
-    """An ASGI app that passes on requests with the bearer token and answers 401 to all others."""
+    """An ASGI app that forwards requests with the bearer token and answers 401 to all others."""
 
     def __init__(self, app: Any, token: str) -> None:
         self._app = app

@@ -2,14 +2,14 @@
 
 Theory of operation
 -------------------
-Each tool works on the store, so a client that was cut off finds its work again: a run by its session, a turn
-by its key. If a run or a turn waits for a person, the client's person is asked (see `questions`).
+Each tool works on the store, so a client that was disconnected finds its work again: a run by its session, a
+turn by its key. If a run or a turn waits for a person, the client's person is asked (see `questions`).
 
 Rules
 -----
-1. Every request is judged by its caller: `read`, `run`, `approve`, and the sessions of its tenant.
-2. An answer counts for an approval of the session that the call names, and no other.
-3. What a tool raises is a result with `isError`; the connection survives it.
+1. Every request is authorized by its caller: `read`, `run`, `approve`, and the sessions of its tenant.
+2. An answer applies only to an approval of the session that the call names.
+3. A tool's exception becomes a result with `isError`; the connection survives it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from standfast.runtime.sandbox import Sandbox
 from standfast.tools.registered_tool import validate_answer
 
 SNAPSHOT_OWNER: Final = "standfast.server"
-"""Under which the store keeps whose snapshot is whose, for HTTP and for MCP."""
+"""The owner of the store's records of snapshot ownership, for HTTP and MCP."""
 
 _TEXT: Final = {"type": "string"}
 _SESSION: Final = {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$", "default": "mcp"}
@@ -66,7 +66,7 @@ class McpService:
         self._prompts = AgentPrompts(agents)
 
     def server(self) -> Server[Any]:
-        """Return a server of the SDK, which speaks both revisions."""
+        """Return an SDK server, which speaks both revisions."""
         from standfast import __version__
 
         made: Server[Any] = Server(
@@ -89,7 +89,7 @@ class McpService:
     # Tools
 
     def tools(self, caller: McpCaller) -> list[types.Tool]:
-        """Return the tools that *caller* may use: those of the sandbox, and one for each agent."""
+        """Return the tools that *caller* may use: the sandbox's, and one for each agent."""
         found = [*self._sandbox_tools(), *self._agents.tools()]
         return [
             one for one in found if caller.may("run") or (one.name == "list_sessions" and caller.may("read"))
@@ -160,14 +160,14 @@ class McpService:
     async def _use_sandbox(
         self, ctx: Any, caller: McpCaller, tool: str, given: dict[str, Any], responses: Any
     ) -> Any:
-        """Carry out a call of a tool of the sandbox, and return its value or a question."""
+        """Execute a call of one of the sandbox's tools; return its value or a question."""
         box, store = self._sandbox, self._runtime.store
         assert box is not None  # its tools are listed
         owned = f"snapshots:{caller.tenant}"
         match tool:
             case "run_code":
                 session = await self._code_session(caller, given)
-                if responses:  # the run waits already; these are the answers
+                if responses:  # the run is already waiting; these are the answers
                     return await self._decided_run(ctx, caller, session, None, responses)
                 options = {"timeout_ms": given["timeout_ms"]} if "timeout_ms" in given else {}
                 with caller.working():

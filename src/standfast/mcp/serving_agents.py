@@ -1,17 +1,17 @@
-"""Agents as tools of an MCP server: each request is a turn, and for clients that know tasks, a task.
+"""Agents as tools of an MCP server: each request is a turn, and a task for clients that support tasks.
 
 Theory of operation
 -------------------
-A turn belongs to the runtime. A call waits for it; if the client leaves, the turn continues, and the same key
-finds it again. A client of 2026-07-28 that declares the extension `io.modelcontextprotocol/tasks` (SEP-2663)
-gets a task at once instead. The task is the turn: its id is the turn's, its state is read from the store, so
-any process over that store can answer for it, also after a crash.
+A turn belongs to the runtime. A call waits for it; if the client disconnects, the turn continues, and the
+same key finds it again. A client of 2026-07-28 that declares the extension `io.modelcontextprotocol/tasks`
+(SEP-2663) gets a task immediately instead. The task is the turn: its id is the turn's and its state is read
+from the store, so any process over that store can answer for it, even after a crash.
 
 Rules
 -----
 1. A task is returned once its turn is stored.
-2. A task of another tenant does not exist.
-3. What a turn waits for becomes `inputRequests`, one for each approval, if the client may decide.
+2. Another tenant's task does not exist for the client.
+3. A turn's approvals become `inputRequests`, one for each, if the client may decide.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class AgentTools:
         return found
 
     async def ask(self, ctx: Any, tool: str, given: dict[str, Any], responses: Any) -> Any:
-        """Run the turn that a client asks for; return its result, a question, or a task."""
+        """Run the turn that a client requests; return its result, a question, or a task."""
         caller, name = caller_of(ctx), self.names[tool]
         caller.require("run")
         session = await self._session(caller, name, given.get("session", f"mcp-{name}"))
@@ -133,7 +133,7 @@ class AgentTools:
         return await self._runtime.session(stored, agent=self._agents[name], metadata=metadata)
 
     async def _continued(self, caller: McpCaller, session: Session[Any]) -> Any:
-        """Continue the unfinished turn of a session; return its result, or that of the last turn."""
+        """Resume a session's unfinished turn; return its result, or that of the last turn."""
         with caller.working():
             turn = await session.resume()
             if turn is None:
@@ -164,14 +164,14 @@ class AgentTools:
         """Return the task of a turn once it is stored."""
         await started.begun()
         if started.done:
-            await started.settled()  # raises what kept it from beginning
+            await started.settled()  # raises the error that kept it from beginning
         self._follow(caller, started)
         record = await self._runtime.store.turn(started.turn_id)
         assert record is not None
         return {"resultType": "task", **_task(record, _status(record))}
 
     def _follow(self, caller: McpCaller, turn: Turn[Any]) -> None:
-        """Keep a turn going in this process, and counted, until it ends or waits."""
+        """Follow a turn in this process, and count it, until it ends or waits."""
 
         async def until_settled() -> None:
             with suppress(StandfastError), caller.working():
@@ -183,7 +183,7 @@ class AgentTools:
             following.add_done_callback(lambda _: self._followed.pop(turn.turn_id, None))
 
     async def get_task(self, ctx: Any, params: TaskParams) -> dict[str, Any]:
-        """Answer `tasks/get`; a turn that no process runs any more is taken over."""
+        """Handle `tasks/get`; take over a turn that no process runs any more."""
         record, head = await self._find(ctx, params, "read")
         session = await self._runtime.session(record.session_id, agent=self._agents[head.agent])
         if record.state is TurnState.RUNNING and caller_of(ctx).may("run"):
@@ -207,11 +207,11 @@ class AgentTools:
         return task
 
     async def update_task(self, ctx: Any, params: UpdateParams) -> dict[str, Any]:
-        """Answer `tasks/update`: decide what the person at the client has answered, and continue."""
+        """Handle `tasks/update`: apply the decisions of the person at the client, and resume."""
         record, head = await self._find(ctx, params, "approve")
         answers = {}
         for key, value in params.input_responses.items():
-            with suppress(ValueError):  # what is no answer does not count
+            with suppress(ValueError):  # ignore malformed answers
                 answers[key] = types.ElicitResult.model_validate(value)
         pending = await self._pending(record.session_id, record.turn_id)
         decided = questions.decisions(pending, answers)
@@ -222,15 +222,15 @@ class AgentTools:
         return {}
 
     async def cancel_task(self, ctx: Any, params: TaskParams) -> dict[str, Any]:
-        """Answer `tasks/cancel`."""
+        """Handle `tasks/cancel`."""
         record, head = await self._find(ctx, params, "run")
         if record.state is not TurnState.ENDED and await self._runtime.cancel(record.turn_id):
             session = await self._runtime.session(record.session_id, agent=self._agents[head.agent])
-            self._follow(caller_of(ctx), session.follow(record.turn_id))  # a turn that waits has to end, too
+            self._follow(caller_of(ctx), session.follow(record.turn_id))  # a waiting turn has to end too
         return {}
 
     async def _find(self, ctx: Any, params: TaskParams, scope: str) -> tuple[TurnRecord, SessionHead]:
-        """Return the turn of a task and its session's head; raise `MCPError` if the caller has none."""
+        """Return a task's turn and its session's head; raise `MCPError` if the caller has no such task."""
         if ctx.protocol_version < STATELESS:
             raise MCPError(types.METHOD_NOT_FOUND, f"{ctx.method} needs revision {STATELESS}")
         require_client_extension(ctx, TASKS)
@@ -272,7 +272,7 @@ def _time(at_ms: int) -> str:
 
 
 def _result_of(turn: Any) -> types.CallToolResult:
-    """Return the result of a turn that has ended."""
+    """Return the tool result of a turn that has ended."""
     if isinstance(turn, FinishedTurn):
         return tool_result(turn.output if isinstance(turn.output, str) else msgspec.to_builtins(turn.output))
     if isinstance(turn, StoppedTurn):

@@ -1,10 +1,10 @@
 """Resources and prompts of an MCP server: histories, artefacts and traces of sessions; prompts of agents.
 
     standfast://sessions/ID                      the messages of a session
-    standfast://sessions/ID/artifacts/DIGEST     a file that a turn was given or has made
-    standfast://sessions/ID/trace                the records of its trace, if the server keeps one
+    standfast://sessions/ID/artifacts/DIGEST     a file that a turn received or produced
+    standfast://sessions/ID/trace                the session's trace records, if the server keeps a trace
 
-Rule: a session that is not the caller's does not exist.
+Rule: a session that is not the caller's does not exist for the caller.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from standfast.trace.trace_reader import read_trace
 
 SCHEME: Final = "standfast://sessions/"
 PAGE: Final = 50
-"""How many sessions one answer to `resources/list` covers."""
+"""The number of sessions that one page of `resources/list` covers."""
 
 _JSON: Final = "application/json"
 
 
 class SessionResources:
-    """What clients may read of sessions."""
+    """The resources of sessions."""
 
     def __init__(self, runtime: Runtime, trace_file: str | None) -> None:
         self._runtime = runtime
         self._trace_file = trace_file
 
     async def list_resources(self, ctx: Any, params: Any) -> types.ListResourcesResult:
-        """Answer `resources/list` with the resources of some sessions, the most recently used first."""
+        """Handle `resources/list`: return one page, most recently used sessions first."""
         caller = _reader(ctx)
         cursor = None if params is None else params.cursor
         if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
@@ -72,7 +72,7 @@ class SessionResources:
         return found
 
     async def templates(self, ctx: Any, params: Any) -> types.ListResourceTemplatesResult:
-        """Answer `resources/templates/list`."""
+        """Handle `resources/templates/list`."""
         _reader(ctx)
         kinds = {"{session}": "messages", "{session}/artifacts/{digest}": "artefact"}
         if self._trace_file is not None:
@@ -84,7 +84,7 @@ class SessionResources:
         return types.ListResourceTemplatesResult(resource_templates=made)
 
     async def read(self, ctx: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        """Answer `resources/read`."""
+        """Handle `resources/read`."""
         caller, uri = _reader(ctx), str(params.uri)
         try:
             content = await self._content(caller, uri)
@@ -95,7 +95,7 @@ class SessionResources:
     async def _content(self, caller: McpCaller, uri: str) -> Any:
         session_id, *rest = uri.removeprefix(SCHEME).split("/")
         store, head = self._runtime.store, None
-        if uri.startswith(SCHEME):  # the runtime itself makes sessions, too, whose ids have no prefix
+        if uri.startswith(SCHEME):  # sessions created by the runtime itself have no prefix
             head = await store.head(caller.own_id(session_id)) or await store.head(session_id)
         if head is None or not caller.owns(head):
             raise SessionNotFound(session_id)
@@ -138,7 +138,7 @@ class AgentPrompts:
         }
 
     async def list_prompts(self, ctx: Any, params: Any) -> types.ListPromptsResult:
-        """Answer `prompts/list`."""
+        """Handle `prompts/list`."""
         _reader(ctx)
         made = [
             types.Prompt(
@@ -151,7 +151,7 @@ class AgentPrompts:
         return types.ListPromptsResult(prompts=made)
 
     async def get(self, ctx: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
-        """Answer `prompts/get` with the text, its places filled in."""
+        """Handle `prompts/get`: return the text with its placeholders filled in."""
         _reader(ctx)
         if params.name not in self._prompts:
             raise MCPError(types.INVALID_PARAMS, f"there is no prompt {params.name[:80]!r}")

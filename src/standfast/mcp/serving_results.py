@@ -1,4 +1,4 @@
-"""Values and failures of Standfast as results of an MCP server's tools."""
+"""Conversion of Standfast's values and errors into MCP tool results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 def tool_result(value: Any) -> types.CallToolResult:
-    """Return a value as the result of a tool: as text, and an object also as structured content."""
+    """Convert a value into a tool result: text, and for an object also structured content."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     content: list[types.ContentBlock] = [types.TextContent(type="text", text=text)]
     return types.CallToolResult(
@@ -18,7 +18,7 @@ def tool_result(value: Any) -> types.CallToolResult:
 
 
 def failed_result(error: Any) -> types.CallToolResult:
-    """Return a failure, which the client's model reads."""
+    """Convert an error into a tool result that the client's model reads."""
     hint = f" ({error.hint})" if error.hint else ""
     content: list[types.ContentBlock] = [
         types.TextContent(type="text", text=f"{error.code}: {error.message}{hint}")

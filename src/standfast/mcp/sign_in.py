@@ -1,19 +1,19 @@
-"""Signing in to an MCP server by OAuth: the SDK's flow, with what it leaves to the application.
+"""OAuth sign-in to an MCP server: the SDK's flow, and the parts that it leaves to the application.
 
 Theory of operation
 -------------------
 The SDK discovers the authorization server, registers a client, uses PKCE, and checks state, issuer and
-resource. Here are the rest: the credentials outlive the process, tokens are renewed before a person is
-bothered, the page of the sign-in returns to a port of this machine, and the addresses in a server's metadata
-are checked before anything is sent to them.
+resource. This module adds the rest: credentials outlive the process, tokens are refreshed before a person is
+asked, the sign-in page redirects to a port on this machine, and the URLs in a server's metadata are checked
+before any request is sent to them.
 
 Rules
 -----
 1. Without a person (`open_page`) nothing is registered and no page is opened: the call fails and says how to
    sign in.
-2. Metadata of a server leads to https addresses of the public internet. Only a server that is itself on a
+2. A server's metadata may only lead to https URLs on the public internet. Only a server that is itself on a
    private network may lead to private addresses, and only one on this machine to http.
-3. The connection goes to an address that was checked. A name that resolves differently later changes nothing.
+3. The connection goes to the address that was checked, even if the name later resolves differently.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MAX_HEAD_BYTES: Final = 16384
 
 
 class SignIn(OAuthClientProvider):
-    """The credentials of one server for the HTTP client. It is the SDK's token storage, too."""
+    """The credentials of one server, for the HTTP client. It is also the SDK's token storage."""
 
     def __init__(
         self, server: str, url: str, settings: McpSignIn, file: CredentialFile, *, anew: bool = False
@@ -77,7 +77,7 @@ class SignIn(OAuthClientProvider):
     # What the SDK stores
 
     async def _initialize(self) -> None:
-        """Load the credentials with what belongs to them, so that a token is renewed where it was issued."""
+        """Load the credentials with their metadata, so that a token is refreshed where it was issued."""
         stored = await asyncio.to_thread(self._file.read)
         if stored.metadata is not None:
             self.context.oauth_metadata = OAuthMetadata.model_validate(stored.metadata)
@@ -121,7 +121,7 @@ class SignIn(OAuthClientProvider):
         return None if found is None else OAuthClientInformationFull.model_validate(found)
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Store nothing yet: a client without tokens is registered again by the next attempt."""
+        """Store nothing yet: the next attempt registers a client without tokens again."""
 
     # The flow of one request
 
@@ -160,7 +160,7 @@ class SignIn(OAuthClientProvider):
                 self._listener = None
 
     async def _has_newer_token(self) -> bool:
-        """Return whether another process has renewed the token; use it then."""
+        """Load the token if another process has refreshed it; return whether one has."""
         used = self.context.current_tokens
         stored = await self.get_tokens()
         if used is None or stored is None or stored.access_token == used.access_token:
@@ -169,10 +169,10 @@ class SignIn(OAuthClientProvider):
         return True
 
     async def _prepare(self, response: httpx2.Response) -> httpx2.Response:
-        """Before the SDK signs in: raise if there is no person, else listen for the page's return.
+        """Prepare the SDK's sign-in: raise if there is no person, else listen for the redirect.
 
-        Return the response that the SDK sees. It has the scopes that the user wants, too, because the SDK
-        asks for those that the server names and no others.
+        Return the response for the SDK, with the user's scopes added, because the SDK requests only the
+        scopes that the server names.
         """
         more = response.status_code == 403 and (
             extract_field_from_www_auth(response, "error") == "insufficient_scope"
@@ -188,11 +188,11 @@ class SignIn(OAuthClientProvider):
         wanted = set((union_scopes(named, self._scopes) or "").split())
         client = None if self._settings.client_id is not None else self.context.client_info
         if client is not None and client.scope is not None and not wanted <= set(client.scope.split()):
-            self.context.client_info = None  # it was registered for fewer scopes
+            self.context.client_info = None  # the client was registered for fewer scopes
         if not self._scopes:
             return response
         if not more:
-            self.context.oauth_metadata = None  # discover it again, as the SDK does for 401
+            self.context.oauth_metadata = None  # rediscover it, as the SDK does for 401
         where = extract_field_from_www_auth(response, "resource_metadata")
         challenge = f'Bearer error="insufficient_scope", scope="{" ".join(sorted(wanted))}"'
         challenge += f', resource_metadata="{where}"' if where else ""
@@ -207,7 +207,7 @@ class SignIn(OAuthClientProvider):
     # The page that a person signs in on
 
     async def _listen(self) -> None:
-        """Listen on the port of the registered redirect address, or on another if that is taken."""
+        """Listen on the port of the registered redirect URI, or on another if that is taken."""
         registered = self.context.client_info.redirect_uris if self.context.client_info else None
         known = urlsplit(str(registered[0])).port if registered else None
         ports = [self._settings.redirect_port] if self._settings.redirect_port else [known or 0, 0]
@@ -227,7 +227,7 @@ class SignIn(OAuthClientProvider):
             self.context.client_info = None  # the authorization server may compare ports
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the browser; take what the page returns if its state is the one of this sign-in."""
+        """Answer the browser, accepting the redirect if its state is that of this sign-in."""
         status, text = "404 Not Found", "There is nothing here."
         try:
             head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).decode("latin-1")
@@ -270,7 +270,7 @@ class SignIn(OAuthClientProvider):
         )
 
     async def revoke(self) -> None:
-        """Tell the authorization server that the tokens are no longer used, if it wants to know."""
+        """Revoke the tokens at the authorization server, if it supports revocation."""
         await self._initialize()
         metadata, tokens = self.context.oauth_metadata, self.context.current_tokens
         if metadata is None or metadata.revocation_endpoint is None or tokens is None:
@@ -286,7 +286,7 @@ class SignIn(OAuthClientProvider):
     # Addresses
 
     async def _admitted(self, request: httpx2.Request) -> httpx2.Request:
-        """Return *request* to a checked address; raise `McpServerFailed` if it may not be sent."""
+        """Return *request* directed at a checked address; raise `McpServerFailed` if it may not be sent."""
         host = request.url.host
         address = await self._check_address(str(request.url))
         if address is not None and str(address) != host:
@@ -295,12 +295,12 @@ class SignIn(OAuthClientProvider):
         return request
 
     async def _check_address(self, url: str) -> Address | None:
-        """Return the address to connect to, None if the system may choose; raise if the URL is refused."""
+        """Return the address to connect to, None to let the system choose; raise if the URL is forbidden."""
         target, own = urlsplit(url), urlsplit(self.context.server_url)
         if (target.scheme, target.netloc) == (own.scheme, own.netloc):
             return None
         found = await self._addresses(target.hostname or "", target.port or 443)
-        if any(one.is_link_local for one in found):  # clouds keep credentials of machines there
+        if any(one.is_link_local for one in found):  # where clouds serve machine credentials
             raise McpServerFailed(self._server, f"leads to a private address: {clean_text(url, 200)!r}")
         if target.scheme != "https" and not all(one.is_loopback for one in found):
             raise McpServerFailed(self._server, f"leads to {clean_text(url, 200)!r}, which is not https")

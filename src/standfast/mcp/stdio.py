@@ -1,16 +1,16 @@
-"""A server that is a child process: its environment, its limits, its pipes, its end.
+"""A server that is a child process: its environment, limits, pipes and termination.
 
 The SDK's own transport inherits variables of the host and reads lines of any length, so this one replaces it.
 
 Rules
 -----
-1. The child sees `PATH` and the variables that the user names, and nothing else. It leads a session and a
-   process group of its own, which is killed as a whole. Its limits are set before its program starts, so
-   that its own children have them, too.
+1. The child sees only `PATH` and the variables that the user names. It leads its own session and process
+   group, which is killed as a whole. Its limits are set before its program starts, so that its own children
+   inherit them.
 2. A message has at most `MAX_MESSAGE_BYTES`. Between two calls a server may send at most `MAX_MESSAGES`
-   messages and `MAX_BYTES` bytes; one that sends more is ended.
-3. Lines that are not JSON-RPC are dropped, and count. Of what the child writes to stderr, the last
-   `STDERR_BYTES` are kept for error messages.
+   messages and `MAX_BYTES` bytes; a server that sends more is terminated.
+3. Lines that are not JSON-RPC are dropped, but count. The last `STDERR_BYTES` of the child's stderr are kept
+   for error messages.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ MAX_BYTES: Final = 64 << 20
 MAX_FILES: Final = 4096
 STDERR_BYTES: Final = 4096
 GRACE_S: Final = 1.0
-"""How long a server has to end after its stdin is closed, and again after SIGTERM."""
+"""The grace period for a server to exit after its stdin is closed, and again after SIGTERM."""
 
 
 @dataclass(slots=True)
 class Allowance:
-    """What a server may still send before the next call, and why it was cut off."""
+    """The remaining allowance of a server until the next call, and why it was cut off."""
 
     messages: int = MAX_MESSAGES
     size: int = MAX_BYTES
@@ -74,19 +74,19 @@ for name, most in given["limits"].items():
 env = {name: os.environ[name] for name in given["env"] if name in os.environ}
 os.execve(sys.argv[2], sys.argv[2:], env)
 """
-"""Sets limits and becomes the server. A shell would add variables, and `preexec_fn` can block."""
+"""Sets limits and execs the server. A shell would add variables, and `preexec_fn` can deadlock."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """What a server and each of its children may use: data memory, time on the processor, open files."""
+    """Limits of a server and each of its children: data memory, CPU time, open files."""
 
     memory_mb: int | None = None
     cpu_s: int | None = None
     files: int = MAX_FILES
 
     def wrapped(self, command: Sequence[str], names: Iterable[str]) -> list[str]:
-        """Return *command* to be started under these limits, with the variables *names* alone."""
+        """Return *command* wrapped to start under these limits, with only the variables *names*."""
         wanted = {
             "RLIMIT_CORE": 0,
             "RLIMIT_NOFILE": self.files,
@@ -99,7 +99,7 @@ class ProcessLimits:
 
 @dataclass(slots=True)
 class ServerProcess:
-    """How a server is started, and what is known of it while it runs."""
+    """How to start a server, and its state while it runs."""
 
     command: Sequence[str]
     env: Mapping[str, str]
@@ -142,7 +142,7 @@ class ServerProcess:
 
 
 class IncomingMessages:
-    """The messages that the child writes, until it ends, floods, or the session is gone.
+    """The messages that the child writes, until it exits, floods, or the session is gone.
 
     It is the read stream of the SDK's session, which takes the messages straight from the pipe.
     """
@@ -182,7 +182,7 @@ class IncomingMessages:
                 if self.take_reply is None or not await self.take_reply(line):
                     return SessionMessage(self._parse(line, by_name=False))
             except (ValueError, RecursionError):
-                await asyncio.sleep(0)  # a flood of noise delays no other session
+                await asyncio.sleep(0)  # a flood of noise must not delay other sessions
         await self.aclose()
         raise StopAsyncIteration
 
@@ -202,15 +202,15 @@ class IncomingMessages:
 
 
 class OutgoingMessages:
-    """The write stream of the SDK's session: messages go straight into the pipe.
+    """The write stream of the SDK's session, which writes messages straight to the pipe.
 
-    A child that takes no messages, or has closed its end, ends the connection.
+    A child that stops reading, or has closed its end, ends the connection.
     """
 
     def __init__(self, stdin: asyncio.StreamWriter) -> None:
         self._stdin = stdin
         self.listing_meta: dict[str, Any] = {}
-        """The `_meta` with which the session has listed the tools; each of its requests has the same."""
+        """The `_meta` with which the session listed the tools; all its requests have the same."""
 
     async def send(self, item: SessionMessage) -> None:
         if getattr(item.message, "method", "") == "tools/list":
@@ -222,7 +222,7 @@ class OutgoingMessages:
         await self._send(msgspec.json.encode(message))
 
     def write_soon(self, message: dict[str, Any]) -> None:
-        """Send a message when the pipe takes it; one that is closed drops it."""
+        """Send a message without waiting; drop it if the pipe is closed."""
         with suppress(OSError, RuntimeError):
             self._stdin.write(msgspec.json.encode(message) + b"\n")
 
@@ -249,7 +249,7 @@ class OutgoingMessages:
 async def stdio_transport(
     server: ServerProcess, ended: asyncio.Event
 ) -> AsyncIterator[tuple[IncomingMessages, OutgoingMessages]]:
-    """Start the server and connect to its pipes; end its whole process group at the end.
+    """Start the server and connect to its pipes; terminate its whole process group on exit.
 
     *ended* is set when the server has closed its output, or was cut off.
     """
@@ -272,13 +272,13 @@ async def stdio_transport(
 
 
 async def _end(process: asyncio.subprocess.Process, errors: asyncio.Task[None]) -> None:
-    """Close stdin, then send SIGTERM and SIGKILL to the process group, each after some time."""
+    """Close stdin, then send SIGTERM and SIGKILL to the process group, each after a grace period."""
     assert process.stdin is not None
     process.stdin.close()
     await _exited(process)
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)  # children that outlive their parent are in its group
+            os.killpg(process.pid, number)  # orphaned children are still in its group
             await _exited(process)
     errors.cancel()
     await asyncio.gather(errors, return_exceptions=True)
@@ -286,7 +286,7 @@ async def _end(process: asyncio.subprocess.Process, errors: asyncio.Task[None]) 
 
 
 async def _exited(process: asyncio.subprocess.Process) -> None:
-    """Wait until the process has ended, for `GRACE_S` at most; `wait` would wait for its pipes, too."""
+    """Wait up to `GRACE_S` for the process to exit; `Process.wait` would also wait for its pipes."""
     deadline = asyncio.get_running_loop().time() + GRACE_S
     while process.returncode is None and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.01)

@@ -1,7 +1,7 @@
-"""A shorter way for the calls of tools over stdio, beside the SDK's own for everything else.
+"""A fast path for tool calls over stdio, beside the SDK's own path for everything else.
 
-The SDK makes a span, three models and two streams for each request, and passes it through four tasks. A call
-made here is one write, and one future that the reader of the pipe settles.
+For each request, the SDK creates a span, three models and two streams, and passes it through four tasks. A
+call made here is one write, and one future that the pipe's reader resolves.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from mcp_types import CONNECTION_CLOSED
 from standfast.mcp.stdio import IncomingMessages, OutgoingMessages
 
 _FIRST_ID: Final = 1_000_000
-"""The SDK counts its own requests from 1."""
+"""Far above the ids of the SDK's own requests, which start at 1."""
 
 
 class _Message(msgspec.Struct):
-    """What a reply or a progress notification has; a server may put anything there."""
+    """A reply or a progress notification; a server may put anything into the fields."""
 
     id: Any = None
     method: Any = None
@@ -35,7 +35,7 @@ _decode: Final = msgspec.json.Decoder(_Message).decode
 
 
 class StdioCalls:
-    """The calls of tools over the pipes of a child process, beside the SDK's session on the same pipes."""
+    """Tool calls over the pipes of a child process, beside the SDK's session on the same pipes."""
 
     def __init__(self, incoming: IncomingMessages, outgoing: OutgoingMessages) -> None:
         self._incoming = incoming
@@ -46,7 +46,7 @@ class StdioCalls:
         incoming.on_end = self._end
 
     async def call(self, tool: str, arguments: dict[str, Any], on_progress: ProgressFnT) -> dict[str, Any]:
-        """Call a tool and return the raw result. A call that is given up is cancelled at the server."""
+        """Call a tool and return the raw result. An abandoned call is cancelled at the server."""
         if self._incoming.has_ended:
             raise _closed()
         self._last_id = number = self._last_id + 1
@@ -71,7 +71,7 @@ class StdioCalls:
             reply.cancel()
 
     async def _take(self, line: bytes) -> bool:
-        """Return whether *line* belongs to a call that was made here, after settling that."""
+        """Consume *line* if it replies to a call made here or reports its progress; return whether it did."""
         if not self._calls:
             return False
         message = _decode(line)
