@@ -1,7 +1,7 @@
 """The health endpoint of a worker: `/health` and `/ready`, JSON over HTTP.
 
 `/health` is 200 while the worker reaches its store, `/ready` while it claims turns; otherwise both are 503.
-They say nothing about sessions, and so need no credential.
+They reveal nothing about sessions, so they need no credential.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The state of a worker; `body` is what the endpoint shows."""
+    """The state of a worker; `body` is the endpoint's response body."""
 
     healthy: bool
     ready: bool
@@ -70,7 +70,7 @@ async def serve_health(
 
 
 async def _request_line(reader: asyncio.StreamReader) -> list[str]:
-    """Return the words of the request line; none if the head is cut off or too long."""
+    """Return the words of the request line, [] if the head is incomplete or too long."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):

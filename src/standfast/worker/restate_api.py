@@ -1,4 +1,4 @@
-"""Restate as a worker calls it: to register itself, and to wake sessions whose work no invocation has."""
+"""A worker's client for Restate: registers the worker, and wakes sessions with unclaimed work."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _SETTLE_S: Final = 1.0
 
 
 class RestateApi:
-    """The HTTP interfaces of Restate: its admin API and its ingress, each at one URL or several, with commas.
+    """Restate's admin API and ingress, each at one URL or several separated by commas.
 
-    The servers of a cluster are interchangeable: if one does not answer, the next one is asked.
+    The servers of a cluster are interchangeable: if one does not respond, the next one is tried.
     """
 
     def __init__(self, admin: str, ingress: str) -> None:
         self._admin, self._ingress = admin.split(","), ingress.split(",")
 
     async def register(self, uri: str) -> None:
-        """Register the worker's address as a deployment. One that is known stays as it is."""
+        """Register the worker's URL as a deployment. An existing registration is kept."""
         await self._post(self._admin, "/deployments", {"uri": uri}, known=409)
 
     async def wake(self, session_id: str, reason: str, *, service: str = SERVICE) -> bool:
@@ -42,7 +42,7 @@ class RestateApi:
     async def _post(
         self, urls: list[str], path: str, body: Json, *, headers: dict[str, str] | None = None, known: int = 0
     ) -> bool:
-        """Return whether Restate accepts the request; False if its answer has the status *known*."""
+        """Return whether Restate accepts the request; False if it responds with the status *known*."""
         data = None if body is None else json.dumps(body).encode()
         given = {} if body is None else {"content-type": "application/json"}
         problem = ""
@@ -71,10 +71,10 @@ def _send(request: urllib.request.Request) -> None:
 
 
 async def sweep(runtime: Runtime, restate: RestateApi, every_s: float) -> None:
-    """Wake sessions with work that no invocation has: turns whose worker died, inputs that others queued.
+    """Wake sessions with work that no invocation has: turns of dead workers, inputs queued elsewhere.
 
-    It looks every so often, and a moment after the store has announced work: by then an invocation that was
-    made for it has begun.
+    It polls every *every_s*, and shortly after the store has announced work: by then an invocation that was
+    made for the work has begun.
     """
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
 

@@ -1,23 +1,23 @@
-"""Sessions as virtual objects of Restate, which decides where and when their turns run.
+"""Sessions as Restate virtual objects. Restate decides where and when their turns run.
 
 Theory of operation
 -------------------
 Each session is an object whose key is the session's id. A turn is one durable step. If Restate retries the
 step, on this worker or another, the turn has the same idempotency key, so the retry finds it: it returns the
-result of a turn that has ended, joins one that still runs, and takes over one whose worker is dead, or whose
-lease is over, where its journal ends.
+result of a turn that has ended, joins one that is still running, and takes over one whose worker is dead or
+whose lease has expired, resuming at the end of its journal.
 
 Rules
 -----
 1. `turn` and `wake` are exclusive and run turns. All other handlers are shared: they write to the store and
    send `wake`. As exclusive handlers they would wait behind the very turn that waits for them.
-2. Only errors that a retry can fix are retried, because the retry holds the session's lock: the store cannot
-   be reached, another worker has the session. Every other error is terminal.
+2. Only errors that a retry can fix are retried, because the retry holds the session's lock: the store is
+   unreachable, or another worker has the session. Every other error is terminal.
 3. The runtime itself starts only the turns of subagents. A parked turn has a `wake` at its next due time; a
    sweep sends one for turns and inputs whose invocation was lost.
 4. Restate never aborts a step: only the worker's death, or the turn's own limits, end it early.
-5. Code that waits continues on the build of its engine that suspended it. Each build is an object type of its
-   own, so that Restate still finds the workers that have it after a newer version was registered.
+5. Waiting code resumes on the engine build that suspended it. Each build is its own object type, so that
+   Restate still finds the workers that have it after a newer version was registered.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _RETRY: Final = InvocationRetryPolicy(
     exponentiation_factor=2.0,
     max_interval=timedelta(seconds=5),
     max_attempts=10_000,
-    on_max_attempts="kill",  # not "pause": the lock is freed, and a sweep finds the turn
+    on_max_attempts="kill",  # not "pause": this frees the lock, and a sweep finds the turn
 )
 _NOT_FOUND: Final = (Code.SESSION_NOT_FOUND, Code.APPROVAL_NOT_FOUND, Code.TOKEN_NOT_FOUND)
 _EARLY_MS: Final = 1_000
@@ -83,7 +83,7 @@ _CLOSE_S: Final = 0.5
 
 
 class TurnSubmission(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt for a session. Without `agent`, it is for the session's own, or the only one there is."""
+    """A prompt for a session. `agent` defaults to the session's own, or to the only one."""
 
     prompt: str
     agent: str | None = None
@@ -101,14 +101,14 @@ class SubmittedDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubmittedCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a call that a tool left to an outside system."""
+    """The result of a call that a tool left to an external system."""
 
     token: str
     value: Json = None
 
 
 class SessionObject:
-    """The handlers of all sessions, over one runtime, with up to as many turns at once as *slots* admit."""
+    """The handlers of all sessions, over one runtime, running as many turns at once as *slots* allows."""
 
     def __init__(self, runtime: Runtime, api: RestateApi, slots: TurnSlots) -> None:
         self._runtime = runtime
@@ -121,7 +121,7 @@ class SessionObject:
         self._idle = asyncio.Event()
 
     def definitions(self) -> list[VirtualObject]:
-        """Return the object of sessions, and one for each build of an engine that is here."""
+        """Return the sessions object, and one object for each engine build installed here."""
         sessions = _new_object(SERVICE)
         _add(sessions, self.turn, TurnSubmission)
         _add(sessions, self.wake)
@@ -154,7 +154,7 @@ class SessionObject:
                     return await take(session)
             return await take(await self._session(session_id, request))
 
-        # One step, because each is a round trip to Restate and an entry of its journal.
+        # One step, because each step costs a round trip to Restate and a journal entry.
         answer = await self._step(ctx, "turn", run)
         if answer.pop("queued", False):
             self._wake_at(ctx, session_id, 0)
@@ -170,7 +170,7 @@ class SessionObject:
             if answer["status"] in ("idle", "parked", "waiting", "elsewhere"):
                 break
             ran += 1
-        # A turn that was parked before has its wake; one that comes a little early makes another.
+        # A turn that was already parked has a wake scheduled; only a slightly early wake needs another.
         if answer["status"] == "waiting" or answer.get("due_ms", _EARLY_MS) < _EARLY_MS:
             self._wake_at(ctx, session_id, answer["due_ms"])
         return {"ran": ran, "status": answer["status"]}
@@ -195,7 +195,7 @@ class SessionObject:
         queued = [item for item in await store.inputs(session_id) if item.kind == "queue"]
         if not queued:
             return {"status": "idle"}
-        with contextlib.suppress(InputNotFound):  # it was withdrawn
+        with contextlib.suppress(InputNotFound):  # the input was withdrawn
             async with self._slot(live):
                 return self._answer(await live.run_input(queued[0]))
         return {"status": "withdrawn"}
@@ -203,7 +203,7 @@ class SessionObject:
     # Shared: they write to the store, and wake the session
 
     async def queue(self, ctx: ObjectSharedContext, request: TurnSubmission) -> Answer:
-        """Queue a turn: as `turn`, without waiting for its result."""
+        """Queue a turn: like `turn`, without waiting for its result."""
         session_id, input_id = ctx.key(), _key(ctx, request)
 
         async def put() -> Answer:
@@ -213,7 +213,7 @@ class SessionObject:
         return await self._then_wake(ctx, put)
 
     async def inject(self, ctx: ObjectSharedContext, request: TurnSubmission) -> Answer:
-        """Send a message to the running turn, for its next checkpoint, or to the next one."""
+        """Inject a message into the running turn at its next checkpoint, or into the next turn."""
         session_id, input_id = ctx.key(), _key(ctx, request)
 
         async def put() -> Answer:
@@ -236,7 +236,7 @@ class SessionObject:
                 made = await self._runtime.store.approval(approval_id)
                 wanted = ApprovalState.APPROVED if request.approved else ApprovalState.DENIED
                 same = made is not None and (made.state, made.decided_by) == (wanted, request.decided_by)
-                if not same:  # or an attempt of this very call was stored
+                if not same:  # unless an earlier attempt of this very call was stored
                     raise
             return {"approval_id": approval_id, "approved": request.approved}
 
@@ -245,7 +245,7 @@ class SessionObject:
     async def complete(self, ctx: ObjectSharedContext, request: SubmittedCompletion) -> Answer:
         """Deliver the result of a call.
 
-        A token that was used is no error, nor is one whose turn has ended: Restate may repeat a request.
+        A used token is not an error, nor is one whose turn has ended, because Restate may repeat a request.
         """
 
         async def complete() -> Answer:
@@ -262,7 +262,7 @@ class SessionObject:
         return await self._then_wake(ctx, complete)
 
     async def cancel(self, ctx: ObjectSharedContext) -> Answer:
-        """Ask for the end of the unfinished turn; the worker that runs it ends it, else a wake does."""
+        """Request cancellation of the unfinished turn; the worker that runs it, or else a wake, ends it."""
         session_id = ctx.key()
 
         async def cancel() -> Answer:
@@ -272,7 +272,7 @@ class SessionObject:
         return await self._then_wake(ctx, cancel)
 
     async def show(self, ctx: ObjectSharedContext) -> Answer:
-        """Return the state of the session's last turn, without a step: it is read each time."""
+        """Return the state of the session's last turn. It is not a step, so every call reads the store."""
         turns = await self._runtime.store.turns(ctx.key())
         if not turns:
             return {"state": "new"}
@@ -306,7 +306,7 @@ class SessionObject:
 
     @contextlib.asynccontextmanager
     async def _slot(self, live: LiveSession) -> AsyncIterator[None]:
-        """Wait for a slot for a turn of a session, and take it."""
+        """Hold a slot for a turn of a session, waiting until one is free."""
         agent = live.require_agent().agent
         while (free := self._slots.take(agent, below=live.is_below)) is None:
             self._freed.clear()
@@ -318,7 +318,7 @@ class SessionObject:
             free(None)
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuse new steps, which Restate then retries elsewhere, and wait for those that run."""
+        """Reject new steps, which Restate then retries elsewhere, and wait for running ones."""
         self._draining = self._runtime.slots.is_closed = True
         self._freed.set()
         with contextlib.suppress(TimeoutError):
@@ -337,7 +337,7 @@ class SessionObject:
         ctx.generic_send(SERVICE, "wake", b"", key=session_id, send_delay=delay)
 
     def _answer(self, result: TurnResult[Any]) -> Answer:
-        """Return a result as JSON; if it waits, with `due_ms`, the time until one of its waits is due."""
+        """Return a result as JSON; if it waits, with `due_ms`, the time until its next wait is due."""
         due = {"due_ms": self._due_ms(result.waits)} if result.waits else {}
         outcome = msgspec.to_builtins(result.outcome)
         return {
@@ -355,7 +355,7 @@ class SessionObject:
         return any(item.kind == "queue" for item in await self._runtime.store.inputs(session_id))
 
     def _open_session(self, session_id: str, request: TurnSubmission) -> Session[Any] | None:
-        """Return the session without reading the store, if the agent that the request is for has it here."""
+        """Return the session without reading the store, if it is open here with the requested agent."""
         prepared = self._runtime.live(session_id).prepared
         wanted = None if request.agent is None else self._runtime.agents.get(request.agent)
         if prepared is None or (request.agent is not None and prepared.agent is not wanted):
@@ -363,7 +363,7 @@ class SessionObject:
         return self._runtime.session_handle(session_id)
 
     async def _session(self, session_id: str, request: TurnSubmission) -> Session[Any]:
-        """Open the session with the agent that the request names, or its own, or the only one there is."""
+        """Open the session with the requested agent, else its own, else the only one."""
         name, agents = request.agent, self._runtime.agents
         if name is not None and name not in agents:
             raise InvalidArgument(f"there is no agent {name!r}", hint=f"use one of {', '.join(agents)}")
@@ -374,11 +374,11 @@ class SessionObject:
 
 @contextlib.contextmanager
 def _terminal_errors() -> Iterator[None]:
-    """Raise `TerminalError` instead of errors that a retry cannot fix."""
+    """Convert errors that a retry cannot fix to `TerminalError`."""
     try:
         yield
     except StandfastError as error:
-        # Another worker has the turn after a lost lease; the retry joins it.
+        # After a lost lease another worker has the turn; the retry joins it.
         if error.retryable or isinstance(error, (RuntimeClosed, LeaseLost)):
             raise
         seen = error.error_object()
@@ -390,7 +390,7 @@ def _terminal_errors() -> Iterator[None]:
 
 
 def _service_of(build: str) -> str:
-    """Return the object type of the workers that have a build of an engine."""
+    """Return the object type of the workers that have an engine build."""
     return f"{SERVICE}_{digest_bytes(build.encode())[:16]}"
 
 
@@ -411,7 +411,7 @@ def _add(
     *,
     shared: bool = False,
 ) -> None:
-    """Add a handler as a function, which is all that Restate takes; its request is JSON of that type."""
+    """Register *method* as a plain function, as Restate requires; *request* is the type of its JSON body."""
 
     async def alone(ctx: ObjectContext) -> Answer:
         return await method(ctx)
@@ -428,9 +428,9 @@ def _add(
 
 
 def _key(ctx: ObjectContext | ObjectSharedContext, request: TurnSubmission) -> str:
-    """Return the idempotency key of a request, or else the id of the invocation, which a retry shares.
+    """Return the request's idempotency key, else the invocation's id, which retries share.
 
-    The key of the ingress's header is Restate's own: calls with it reach the handler once.
+    The key in the ingress header is Restate's own: calls with the same key reach the handler once.
     """
     return request.idempotency_key or ctx.request().id
 
@@ -439,9 +439,9 @@ def _key(ctx: ObjectContext | ObjectSharedContext, request: TurnSubmission) -> s
 
 
 def listen_for_restate(address: tuple[str, int]) -> socket.socket:
-    """Return a socket that listens on *address*, which other workers of this machine may share.
+    """Return a socket listening on *address*, which other workers on this machine can share.
 
-    The kernel spreads connections among them.
+    The kernel distributes connections among them.
     """
     listening = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

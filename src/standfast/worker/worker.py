@@ -1,16 +1,15 @@
 """A process that claims the turns of a store and runs them, until the operator stops it.
 
 Theory of operation
--------------------
-A worker is a runtime whose background loop has a limit: it claims queued inputs, turns whose waits have
-ended, due timers and triggers, and turns whose owner is gone, as long as it has a free slot. Nothing else
-coordinates workers; the store's leases decide which of them gets a turn.
+------------------- A worker is a runtime whose background loop has a concurrency limit: while it has a free
+slot, it claims queued inputs, turns whose waits have ended, due timers and triggers, and turns whose owner is
+gone. Nothing else coordinates workers; the store's leases decide which of them gets a turn.
 
 Rules
 -----
-1. A worker that drains claims nothing. Its turns may end in `grace_s`; those that do not are released, with
-   their leases, and another worker continues them at once.
-2. All workers of a store use one snapshot key. One with another key does not start.
+1. A draining worker claims nothing. Its turns have `grace_s` to end; the others are released with their
+   leases, and another worker resumes them immediately.
+2. All workers of a store use the same snapshot key. A worker with another key does not start.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ log: Final = logging.getLogger("standfast")
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _STUCK_S: Final = 30.0
-"""A worker whose loop has not succeeded for this long is not healthy."""
+"""A worker whose loop has not succeeded for this long is unhealthy."""
 
 _COUNT_S: Final = 2.0
-"""How long a report waits for the counts of the store."""
+"""The time limit for a report to read the store's counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestateSettings:
-    """Where a worker listens for Restate, and where Restate listens for it.
+    """Where a worker listens for Restate, and where it reaches Restate.
 
-    `advertise` is the worker's address as Restate reaches it. A sweep for lost work comes every `sweep_s`.
+    `advertise` is the URL under which Restate reaches the worker. A sweep for lost work runs every `sweep_s`.
     """
 
     listen: tuple[str, int]
@@ -61,7 +60,7 @@ class RestateSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """How a worker works.
+    """The settings of a worker.
 
     `queues` are those that it claims from, each with its own limit; None for all. `health` is the host and
     port of its health endpoint.
@@ -76,13 +75,13 @@ class WorkerSettings:
 
 
 class Worker:
-    """`await Worker(runtime, settings).run()` returns when `stop` was called and the worker has drained."""
+    """A worker. `await Worker(runtime, settings).run()` returns once it was stopped and has drained."""
 
     def __init__(self, runtime: Runtime, settings: WorkerSettings) -> None:
         self.runtime = runtime
         self.settings = settings
         self.address: tuple[str, int] | None = None
-        """Where the health endpoint listens."""
+        """The address of the health endpoint."""
         queues = settings.queues
         if settings.restate is not None and queues is not None:  # Restate sends turns of all queues
             queues = {**{agent.queue: None for agent in runtime.agents.values()}, **queues}
@@ -91,15 +90,15 @@ class Worker:
         self._at_once = asyncio.Event()
 
     def stop(self) -> None:
-        """Drain and return; called again, release the running turns without waiting for their end."""
+        """Drain and return; if called again, release the running turns without waiting for them to end."""
         if self._stopping.is_set():
             self._at_once.set()
         self._stopping.set()
 
     async def run(self, started: Callable[[], None] = lambda: None) -> None:
-        """Work until `stop`, or SIGTERM or SIGINT; *started* is called once the worker claims turns."""
+        """Run until `stop`, SIGTERM or SIGINT; call *started* once the worker claims turns."""
         settings, runtime, slots = self.settings, self.runtime, self._slots
-        # If Restate decides what runs here, the runtime itself starts only turns below those that run.
+        # If Restate schedules the turns, the runtime itself starts only those below running ones.
         runtime.slots = slots if settings.restate is None else TurnSlots(0)
         async with runtime, self._stopped_by_signals():
             await require_same_key(runtime.store, settings.snapshot_key, runtime.now_ms())
@@ -125,14 +124,14 @@ class Worker:
             ) from None
         api = RestateApi(settings.admin, settings.ingress)
         sessions = SessionObject(self.runtime, api, self._slots)
-        listening = listen_for_restate(settings.listen)  # Restate calls it when it is registered
+        listening = listen_for_restate(settings.listen)  # Restate connects during registration
         serving = asyncio.ensure_future(
             serve_sessions(sessions, listening, self._stopping.wait, self.settings.grace_s)
         )
         sweeping = asyncio.ensure_future(sweep(self.runtime, api, settings.sweep_s))
         try:
             await api.register(settings.advertise)
-            self._listen_to_signals()  # Restate's SDK has replaced the handler with its own
+            self._listen_to_signals()  # Restate's SDK has replaced the handlers
             started()
             await _first_of(serving, self._at_once.wait())
         finally:
@@ -141,7 +140,7 @@ class Worker:
             await asyncio.gather(sweeping, serving, return_exceptions=True)
 
     async def report(self) -> Report:
-        """Return whether the worker is healthy, whether it claims turns, and the counts of its store."""
+        """Report whether the worker is healthy and claims turns, with the counts of its store."""
         slots, looked_s = self._slots, self.runtime.looked_s
         silent_s = None if looked_s is None else time.monotonic() - looked_s
         turns: TurnCounts | None = None
@@ -177,7 +176,7 @@ class Worker:
 
 
 async def _first_of(*waits: Awaitable[Any]) -> None:
-    """Wait for one of *waits*, and cancel the others."""
+    """Wait for the first of *waits*, and cancel the others."""
     tasks = [asyncio.ensure_future(one) for one in waits]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
@@ -188,7 +187,7 @@ async def _first_of(*waits: Awaitable[Any]) -> None:
 async def require_same_key(store: SessionStore, key: bytes | None, now_ms: int) -> None:
     """Raise `NotConfigured` if *key* is not the snapshot key that the store's other workers use.
 
-    The first worker's is recorded, as a digest.
+    The first worker records its key's digest.
     """
     if key is None:
         return
