@@ -1,1 +1,1 @@
-"""JSON-RPC over stdio and unix sockets: the sandbox's daemon, and agents for editors (ACP)."""
+"""JSON-RPC over stdio and unix sockets: the sandbox daemon, and agents for editors (ACP)."""

@@ -1,16 +1,15 @@
 """An agent for editors: the Agent Client Protocol, version 1, over JSON-RPC.
 
 Theory of operation
--------------------
-An ACP session is a session of the runtime, and a prompt is a turn of it. The editor sees the events of the
-turn as updates; a call that needs approval is a permission request. A prompt first brings an unfinished turn
-of its session to its end, so a session that was left by another process is simply loaded and continued.
+------------------- An ACP session is a session of the runtime, and a prompt is one of its turns. The editor
+sees the turn's events as updates; a call that needs approval is a permission request. A prompt first
+completes the session's unfinished turn, so a session left by another process is simply loaded and continued.
 
 Rules
 -----
 1. The id of an ACP session becomes a session id by `session_id_from`, as in every other protocol.
-2. A permission request that is not answered decides nothing: the turn waits, and is asked about again.
-3. The turn belongs to its session: if the editor goes away, the turn is continued by the next process.
+2. An unanswered permission request decides nothing: the turn waits, and the request is repeated.
+3. The turn belongs to its session: if the editor disconnects, the next process resumes the turn.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ from standfast.runtime.turn import Turn
 
 _LOOK_S: Final = 0.2
 _MAX_FORMS: Final = 5
-"""How often a question is asked whose answers do not fit."""
+"""The number of times a question is asked if its answers do not match the schema."""
 _CWD: Final = "acp_cwd"
 _KINDS: Final = {"read": "read", "write": "edit", "network": "fetch", "none": "think"}
 _OPTIONS: Final = [
@@ -73,7 +72,7 @@ _STOPPED: Final = {
 
 
 class _Camel(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Parameters of ACP. Fields that this agent does not use are ignored, as the protocol wants it."""
+    """ACP parameters. Fields that this agent does not use are ignored, as the protocol requires."""
 
 
 class _Initialize(_Camel, frozen=True, kw_only=True):
@@ -233,7 +232,7 @@ class AcpAgent:
         return _KINDS.get(self._effects.get(tool, ""), "other")
 
     async def decide(self, given: str, approval: Approval, call: dict[str, Json]) -> bool:
-        """Ask the editor's user about a call; return whether it is decided."""
+        """Ask the editor's user about a call; return whether it was decided."""
         assert self._peer is not None
         runtime, by = self._runtime, self._user
         try:
@@ -253,7 +252,7 @@ class AcpAgent:
         return True
 
     async def _ask_form(self, given: str, approval: Approval) -> bool:
-        """Ask the question of a tool; tell an editor that has no forms how to answer it."""
+        """Ask a tool's question; tell an editor without forms how to answer it."""
         assert self._peer is not None
         message = approval.reason or f"{approval.capability} asks"
         if not self._asks_forms:
@@ -282,7 +281,7 @@ class AcpAgent:
 
 
 class _Following:
-    """Shows the turns of one prompt to the editor, until the last has ended."""
+    """Shows the turns of one prompt to the editor, until the last one ends."""
 
     def __init__(self, acp: AcpAgent, session: Session[Any], given: str) -> None:
         self._acp = acp
@@ -292,7 +291,7 @@ class _Following:
         self._shown: set[str] = set()
 
     async def see_through(self, turn: Turn[Any]) -> Outcome:
-        """Run a turn, show its events and ask about its calls; return how it ended."""
+        """Run a turn, showing its events and asking about its calls; return its outcome."""
         after = await self._session.cursor()
         if turn.request is None and (await self._record(turn.turn_id)).state is TurnState.WAITING:
             if not await self._ask(turn.turn_id):
@@ -300,7 +299,7 @@ class _Following:
         else:
             await turn.begun()
             if turn.done:
-                await turn.settled()  # raises what kept it from beginning
+                await turn.settled()  # raises the error that kept it from beginning
         async for observed in self._session.observe(after):
             event = observed.event
             await self._show(event)
@@ -313,13 +312,13 @@ class _Following:
                 record = await self._record(turn.turn_id)
                 if record.state is TurnState.ENDED and record.summary is not None:
                     return record.summary.outcome
-        raise AssertionError  # an observation has no end
+        raise AssertionError  # an observation never ends
 
     async def _record(self, turn_id: str) -> TurnRecord:
         return next(one for one in reversed(await self._session.turns()) if one.turn_id == turn_id)
 
     async def _ask(self, turn_id: str) -> bool:
-        """Have the calls decided that a turn waits for; return False if one is left undecided."""
+        """Ask about the calls that a turn waits for; return False if one is left undecided."""
         pending = [one for one in await self._session.approvals(pending=True) if one.run_id == turn_id]
         for approval in pending:
             arguments = approval.kwargs or {"args": list(approval.args)}
@@ -329,10 +328,10 @@ class _Following:
                 return False
         if pending:
             self._session.follow(turn_id).start()
-        return True  # what waits for a time or an outside system is resumed by the runtime
+        return True  # the runtime resumes turns that wait for a timer or an external system
 
     async def _left_waiting(self, turn_id: str) -> Outcome:
-        """Return the end of a turn that the editor cancels instead of answering; raise if it does not."""
+        """Return the outcome of a turn that the editor cancels instead of answering; raise if it does not."""
         for _ in range(10):
             record = await self._record(turn_id)
             if record.state is TurnState.ENDED and record.summary is not None:
@@ -413,13 +412,13 @@ def _diff(path: Json, old: Json, new: Json) -> dict[str, Json]:
 
 
 def _shown(value: Json) -> dict[str, Json]:
-    """Return the result of a call as the content that an editor shows."""
+    """Convert the result of a call into content for the editor."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return {"type": "content", "content": {"type": "text", "text": text}}
 
 
 def _history(said: Message) -> list[dict[str, Json]]:
-    """Return a message of the history as updates."""
+    """Convert a message of the history into updates."""
     match said:
         case UserMessage(content=content):
             return [_text(text_of(content), "user_message_chunk")]
@@ -439,7 +438,7 @@ def _history(said: Message) -> list[dict[str, Json]]:
 
 
 def _content(block: dict[str, Any]) -> str | Attachment:
-    """Return a block of a prompt as `Session.turn` takes it; raise `InvalidArgument` if it does not fit."""
+    """Convert a block of a prompt for `Session.turn`; raise `InvalidArgument` if it is invalid."""
     try:
         match block.get("type"):
             case "text":

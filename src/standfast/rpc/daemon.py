@@ -2,11 +2,11 @@
 
 Rules
 -----
-1. A method does what the method of `Sandbox` does, and returns its value. A failure of guest code is a
-   result; a request that cannot be done is an error, with our error object as its `data`.
-2. A run belongs to its session, not to its connection: when a client leaves, the run ends by itself and its
-   state is stored.
-3. The user on the other side of the connection is the one who decided an approval.
+1. A method corresponds to the method of `Sandbox` and returns its value. A failure of guest code is a result;
+   a request that cannot be executed is an error, with our error object as its `data`.
+2. A run belongs to its session, not to its connection: if a client disconnects, the run still completes and
+   its state is stored.
+3. The user on the other side of the connection is recorded as the decider of an approval.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from standfast.runtime.sandbox import Sandbox
 
 
 class Params(HoldsSessionIds, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The parameters of a method, by name. One that is not known is refused."""
+    """A method's parameters, by name. Unknown parameters are rejected."""
 
 
 class NoParams(Params, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class OfSession(Params, frozen=True, kw_only=True):
 
 
 class CreateCodeSession(Params, frozen=True, kw_only=True):
-    """A new session; after `ttl_s` seconds it is deleted."""
+    """A new session, deleted after `ttl_s` seconds."""
 
     session_id: SessionIdField
     language: str | None = None
@@ -46,7 +46,7 @@ class CreateCodeSession(Params, frozen=True, kw_only=True):
 
 
 class RunInSession(Params, frozen=True, kw_only=True):
-    """Code to run. `limits` replaces some of the session's limits, for this run."""
+    """Code to run. `limits` overrides some of the session's limits for this run."""
 
     code: str
     session_id: SessionIdField = "default"
@@ -60,7 +60,7 @@ class RunInSession(Params, frozen=True, kw_only=True):
 
 
 class RestoreSnapshot(Params, frozen=True, kw_only=True):
-    """A stored snapshot, for its own session or another."""
+    """A stored snapshot to restore, into its own session or another."""
 
     snapshot_id: str
     session_id: SessionIdField | None = None
@@ -76,7 +76,7 @@ class DescribeTool(Params, frozen=True, kw_only=True):
 
 
 class ListApprovals(Params, frozen=True, kw_only=True):
-    """Only those of one session; only those that can still be decided."""
+    """A filter for approvals: those of one session, those still pending."""
 
     session_id: SessionIdField | None = None
     pending: bool = False
@@ -100,7 +100,7 @@ class SandboxService:
         self._user = user
 
     async def handle(self, method: str, params: Any) -> Any:
-        """Return the result of a request; raise `StandfastError` if it cannot be done."""
+        """Return the result of a request; raise `StandfastError` if it cannot be executed."""
         found = METHODS.get(method)
         if found is None:
             raise no_method(method, f"the methods are {', '.join(METHODS)}")
@@ -206,7 +206,7 @@ METHODS: Final[dict[str, tuple[type[Params], str]]] = {
     "approvals.list": (ListApprovals, "approvals"),
     "approvals.decide": (DecideApproval, "decide"),
 }
-"""The methods, with the type of their parameters and the method of `SandboxService` that answers them."""
+"""Each method with its parameter type and the method of `SandboxService` that handles it."""
 
 
 async def serve_sandbox(box: Sandbox, read: Read, write: Write, user: str) -> None:

@@ -1,16 +1,16 @@
-"""JSON-RPC 2.0, one value a line, with requests in both directions.
+"""JSON-RPC 2.0, one value per line, with requests in both directions.
 
 Theory of operation
 -------------------
-`RpcPeer.serve` reads lines and starts a task for each request, so a request that takes long delays no other.
+`RpcPeer.serve` reads lines and starts a task for each request, so a slow request delays no other.
 `RpcPeer.request` sends a request to the other side and waits for its response, which `serve` receives.
 
 Rules
 -----
-1. A line of more than `max_line_bytes` is refused and skipped; no more than that is ever kept of it.
-2. Up to `MAX_REQUESTS` requests are handled at once; the next one is refused until one has ended.
-3. A line that is not JSON-RPC gets the error that the specification has for it, and the connection stays.
-4. When the input ends, requests that still run are answered before `serve` returns. Cancelling it cancels
+1. A line of more than `max_line_bytes` is rejected and skipped; no more than that is ever buffered.
+2. Up to `MAX_REQUESTS` requests are handled at once; further ones are rejected until one has ended.
+3. A line that is not JSON-RPC gets the error that the specification defines for it, and the connection stays.
+4. When the input ends, `serve` answers the requests in progress before it returns. Cancelling it cancels
    them.
 """
 
@@ -39,7 +39,7 @@ _CODES: Final[dict[str, int]] = {
     Code.INVALID_SESSION_ID: INVALID_PARAMS,
     Code.INVALID_TOOL_NAME: INVALID_PARAMS,
 }
-"""The codes of JSON-RPC for errors of ours; any other is `SERVER_ERROR`."""
+"""The JSON-RPC codes of our error codes; any other is `SERVER_ERROR`."""
 _log: Final = logging.getLogger("standfast.rpc")
 
 Handle = Callable[[str, Any], Awaitable[Any]]
@@ -48,7 +48,7 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class _Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, or without `id` a notification."""
+    """A request, or a notification if it has no `id`."""
 
     jsonrpc: str
     method: str
@@ -57,7 +57,7 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Response(msgspec.Struct, frozen=True, kw_only=True):
-    """The response to a request of this side."""
+    """The response to a request from this side."""
 
     id: str | int | float | None
     result: Any = None
@@ -65,7 +65,7 @@ class _Response(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RpcPeer:
-    """One side of a connection: *handle* answers the requests of the other."""
+    """One side of a connection. *handle* answers the other side's requests."""
 
     def __init__(self, read: Read, write: Write, handle: Handle, *, max_line_bytes: int = 16 << 20) -> None:
         self._read = read
@@ -80,7 +80,7 @@ class RpcPeer:
     async def serve(self) -> None:
         """Answer requests until the input ends or the other side cannot be written to."""
         try:
-            with contextlib.suppress(OSError):  # the other side is gone; what it asked for ends by itself
+            with contextlib.suppress(OSError):  # the other side is gone; its requests still complete
                 async for line in self._lines():
                     if line is None:
                         limit = f"a line may have {self._max_line_bytes:,} bytes"
@@ -97,7 +97,7 @@ class RpcPeer:
                 task.cancel()
 
     async def request(self, method: str, params: Any) -> Any:
-        """Send a request and return its result; raise `OutsideError` if the other side refuses it."""
+        """Send a request and return its result; raise `OutsideError` if the other side returns an error."""
         self._last_id += 1
         number, waiting = self._last_id, asyncio.get_running_loop().create_future()
         self._asked[number] = waiting
@@ -114,7 +114,7 @@ class RpcPeer:
         await self._send({"jsonrpc": "2.0", "method": method, "params": params})
 
     async def _lines(self) -> AsyncIterator[bytes | None]:
-        """Yield lines; None for one that is too long."""
+        """Yield lines, None for one that is too long."""
         kept, skipping = bytearray(), False
         while data := await self._read():
             first, *rest = data.split(b"\n")
@@ -156,7 +156,7 @@ class RpcPeer:
         task.add_done_callback(self._running.discard)
 
     async def _answer(self, value: Any) -> None:
-        """Answer a request, or a batch of them with one message; notifications have no answer."""
+        """Answer a request, or a batch of them with one message; notifications get no answer."""
         response: Any
         if isinstance(value, list):
             found = await asyncio.gather(*(self._response(one) for one in value))
@@ -168,7 +168,7 @@ class RpcPeer:
                 await self._send(response)
 
     async def _response(self, value: Any) -> dict[str, Any] | None:
-        """Return the response to a request, None to a notification."""
+        """Return the response to a request, None for a notification."""
         try:
             asked = msgspec.convert(value, _Request)
             if asked.jsonrpc != "2.0":
@@ -190,7 +190,7 @@ class RpcPeer:
         return None if asked.id is msgspec.UNSET else response
 
     def _settle(self, value: dict[str, Any]) -> None:
-        """Give a response to the request that waits for it."""
+        """Deliver a response to the request that waits for it."""
         try:
             given = msgspec.convert(value, _Response)
         except msgspec.ValidationError:
@@ -210,12 +210,12 @@ class RpcPeer:
 
 
 def no_method(method: str, hint: str | None = None) -> RequestRefused:
-    """Return the refusal of a request whose method does not exist."""
+    """Return the error of a request whose method does not exist."""
     return RequestRefused(404, Code.METHOD_NOT_FOUND, f"there is no method {method[:80]!r}", hint=hint)
 
 
 def converted(params: Any, kind: Any) -> Any:
-    """Return the parameters of a request as the struct *kind*; raise `InvalidArgument` if they do not fit."""
+    """Convert a request's parameters into the struct *kind*; raise `InvalidArgument` if they do not match."""
     try:
         return msgspec.convert({} if params is None else params, kind)
     except msgspec.ValidationError as error:

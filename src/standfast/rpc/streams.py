@@ -1,11 +1,10 @@
-"""How JSON-RPC reaches this process: its standard input and output, or a unix socket.
+"""Transports of JSON-RPC: standard input and output, or a unix socket.
 
 Rules
 -----
-1. Standard output carries responses and nothing else: what Python code or a child process prints goes to
-   standard error.
-2. A socket is only for the user who started the process: its file has mode 0600, and a connection of another
-   user is closed.
+1. Standard output carries only responses: output of Python code or of a child process goes to standard error.
+2. A socket is only for the user who started the process: its file has mode 0600, and a connection from
+   another user is closed.
 3. A socket file that no process listens on is replaced; any other file in its place is an error.
 """
 
@@ -31,7 +30,7 @@ SLOW_READER_S: Final = 60.0
 _CHUNK_BYTES: Final = 1 << 16
 
 Serve = Callable[[Read, Write, str], Awaitable[None]]
-"""Serves one connection: how to read, how to write, and who is on the other side."""
+"""Serves one connection, given functions to read and write and the name of the user on the other side."""
 
 
 async def serve_stdio(serve: Serve, stop: asyncio.Event) -> None:
@@ -41,7 +40,7 @@ async def serve_stdio(serve: Serve, stop: asyncio.Event) -> None:
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     os.close(nothing)
-    threads = DaemonThreads("standfast-stdio")  # a read that waits must not keep the process from ending
+    threads = DaemonThreads("standfast-stdio")  # a blocked read must not keep the process alive
 
     async def read() -> bytes:
         return await _until(stop, threads.run(lambda: os.read(given, _CHUNK_BYTES)))
@@ -61,7 +60,7 @@ async def serve_stdio(serve: Serve, stop: asyncio.Event) -> None:
 
 
 async def _until(stop: asyncio.Event, reading: Coroutine[None, None, bytes]) -> bytes:
-    """Return what is read; nothing, as at the end of the input, if *stop* is set before."""
+    """Return the data read, or b"" as at the end of the input if *stop* is set first."""
     read, stopped = asyncio.ensure_future(reading), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((read, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -104,7 +103,7 @@ async def serve_socket(path: Path, serve: Serve, stop: asyncio.Event) -> None:
 
 
 async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Write, and wait for a client that reads slowly; one that does not read at all is cut off."""
+    """Write and wait for a slow reader; abort the connection of one that does not read at all."""
     writer.write(data)
     try:
         async with asyncio.timeout(SLOW_READER_S):
@@ -120,7 +119,7 @@ async def _listening(
 ) -> AsyncIterator[None]:
     _remove_leftover(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)  # the file must never be open to others, not even for a moment
+    before = os.umask(0o177)  # the file must never be accessible to others, not even briefly
     try:
         listener.bind(str(path))
     except OSError as error:
@@ -138,7 +137,7 @@ async def _listening(
 
 
 def _remove_leftover(path: Path) -> None:
-    """Remove the socket file of a process that has ended; raise `NotConfigured` if it is anything else."""
+    """Remove the socket file of a dead process; raise `NotConfigured` if the path is anything else."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
