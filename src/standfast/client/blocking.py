@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class _Loop:
-    """Runs coroutines on a thread of their own and waits for them. Ctrl-C cancels them."""
+    """Runs coroutines on a dedicated thread and waits for them. Ctrl-C cancels them."""
 
     def __init__(self) -> None:
         self._thread = LoopThread()
@@ -72,7 +72,7 @@ class BlockingClient:
     def __init__(
         self, url: str, *, token: str | None = None, retry_s: float = 60.0, timeout_s: float = 60.0
     ) -> None:
-        async def made() -> Client:  # on the loop that it is used on
+        async def made() -> Client:  # must run on the loop that uses it
             return Client(url, token=token, retry_s=retry_s, timeout_s=timeout_s)
 
         self._loop = _Loop()
@@ -99,18 +99,18 @@ class BlockingClient:
     def session(
         self, session_id: str = "default", *, agent: str, metadata: Mapping[str, Json] | None = None
     ) -> BlockingRemoteSession:
-        """Open a session of the agent of this name, or make it."""
+        """Open a session with the agent of this name, creating it if needed."""
         opened = self._loop.run(self._client.session(session_id, agent=agent, metadata=metadata))
         return BlockingRemoteSession(self._loop, opened)
 
     def session_handle(self, session_id: str) -> BlockingRemoteSession:
-        """Return a session by its id, without asking the server."""
+        """Return a session by its id, without a request to the server."""
         return BlockingRemoteSession(self._loop, self._client.session_handle(session_id))
 
     def sessions(
         self, *, agent: str | None = None, state: str | None = None, prefix: str | None = None
     ) -> list[SessionLine]:
-        """Return all sessions, the most recently used first."""
+        """Return all sessions, most recently used first."""
         return self._loop.run(self._client.sessions(agent=agent, state=state, prefix=prefix))
 
     def delete(self, session_id: str) -> None:
@@ -118,7 +118,7 @@ class BlockingClient:
         self._loop.run(self._client.delete(session_id))
 
     def events(self, after: str | None = None) -> Iterator[tuple[str, SessionEvent]]:
-        """Yield the cursor and the event for what happens in all sessions. It has no end."""
+        """Yield a cursor and an event for everything that happens in any session. It never ends."""
         return self._loop.iterate(self._client.events(after))
 
     def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
@@ -140,7 +140,7 @@ class BlockingClient:
         return self._loop.run(self._client.deny(approval_id, reason=reason))
 
     def grants(self, *, session: str | None = None, in_force: bool = False) -> list[Grant]:
-        """Return the grants, oldest first: those that cover a session, and those in force now, if asked."""
+        """Return the grants, oldest first, optionally only those that cover a session or are in force."""
         return self._loop.run(self._client.grants(session=session, in_force=in_force))
 
     def grant(
@@ -160,11 +160,11 @@ class BlockingClient:
         return self._loop.run(given)
 
     def revoke_grant(self, grant_id: str) -> Grant:
-        """End a grant now."""
+        """Revoke a grant, effective immediately."""
         return self._loop.run(self._client.revoke_grant(grant_id))
 
     def complete(self, token: str, value: Json = None) -> None:
-        """Deliver the result of a call that a tool left to an outside system."""
+        """Deliver the result of a call that a tool left to an external system."""
         self._loop.run(self._client.complete(token, value))
 
     def run(self, code: str, *, session: str = "default", **options: Any) -> RunResult:
@@ -192,28 +192,28 @@ class BlockingClient:
         prompt: str = "{payload}",
         schedule: Schedule | None = None,
     ) -> Trigger:
-        """Queue a turn of a session for each occurrence at a source. A trigger of this name is replaced."""
+        """Queue a turn of a session for each occurrence at a source, replacing a trigger of this name."""
         adding = self._client.add_trigger(name, source, session_id, prompt=prompt, schedule=schedule)
         return self._loop.run(adding)
 
     def remove_trigger(self, name: str) -> None:
-        """Delete a trigger. Inputs that it has queued stay."""
+        """Delete a trigger. Inputs that it has queued remain."""
         self._loop.run(self._client.remove_trigger(name))
 
     def triggers(self) -> list[Trigger]:
-        """Return all triggers, by name."""
+        """Return all triggers by name."""
         return self._loop.run(self._client.triggers())
 
     def occur(self, source: str, key: str, payload: Json = None) -> int:
-        """Report an occurrence at a source. Return how many turns it starts."""
+        """Report an occurrence at a source; return the number of turns it starts."""
         return self._loop.run(self._client.occur(source, key, payload))
 
     def usage_by_day(self, *, agent: str | None = None, since_ms: int = 0) -> list[DayUsage]:
-        """Return what turns used, by day, session and agent; the latest day first."""
+        """Return the usage of turns by day, session and agent, latest day first."""
         return self._loop.run(self._client.usage_by_day(agent=agent, since_ms=since_ms))
 
     def usage(self, *, agent: str | None = None, since_ms: int = 0) -> UsageReport:
-        """Return what sessions used and what it cost."""
+        """Return the usage and cost of sessions."""
         return self._loop.run(self._client.usage(agent=agent, since_ms=since_ms))
 
 
@@ -228,7 +228,7 @@ class BlockingRemoteSession:
     def turn(
         self, prompt: RemotePrompt, *, limits: UsageLimits | None = None, idempotency_key: str | None = None
     ) -> AwaitedResult[Json]:
-        """Run a turn with this input to its end, or to where it waits; raise `TurnStopped` if it stops."""
+        """Run a turn with this input until it ends or waits; raise `TurnStopped` if it stops."""
         turn = self._session.turn(prompt, limits=limits, idempotency_key=idempotency_key)
         return self._loop.run(turn.result())
 
@@ -240,7 +240,7 @@ class BlockingRemoteSession:
         return self._loop.iterate(turn.__aiter__())
 
     def follow(self, turn_id: str) -> AwaitedResult[Json]:
-        """Wait for the turn of this id, and return its result."""
+        """Wait for the turn with this id, and return its result."""
         return self._loop.run(self._session.follow(turn_id).result())
 
     def turns(self) -> list[TurnRecord]:
@@ -248,7 +248,7 @@ class BlockingRemoteSession:
         return self._loop.run(self._session.turns())
 
     def cancel(self) -> bool:
-        """End the unfinished turn, if there is one."""
+        """Cancel the unfinished turn, if there is one."""
         return self._loop.run(self._session.cancel())
 
     def approvals(self, *, pending: bool = False) -> list[Approval]:
@@ -266,11 +266,11 @@ class BlockingRemoteSession:
         return self._loop.run(self._session.deny(approval_id, reason=reason))
 
     def inject(self, prompt: RemotePrompt, *, id: str | None = None) -> str:
-        """Send a message to the running turn, for its next checkpoint; if none runs, to the next turn."""
+        """Inject a message into the running turn at its next checkpoint; if none runs, into the next turn."""
         return self._loop.run(self._session.inject(prompt, id=id))
 
     def queue(self, prompt: RemotePrompt, *, id: str | None = None) -> str:
-        """Queue a message that starts a turn of its own once the session is free."""
+        """Queue a message that starts its own turn once the session is free."""
         return self._loop.run(self._session.queue(prompt, id=id))
 
     def withdraw(self, input_id: str) -> bool:
@@ -278,7 +278,7 @@ class BlockingRemoteSession:
         return self._loop.run(self._session.withdraw(input_id))
 
     def view(self) -> SessionView:
-        """Return the session with its history, its turns and what it waits for."""
+        """Return the session with its history, turns and waits."""
         return self._loop.run(self._session.view())
 
     def export(self) -> SessionExport:
@@ -290,7 +290,7 @@ class BlockingRemoteSession:
         return self._loop.run(self._session.messages())
 
     def usage(self) -> tuple[UsageEntry, ...]:
-        """Return what model calls used, one line for each source and model."""
+        """Return the usage of model calls, one entry per source and model."""
         return self._loop.run(self._session.usage())
 
     def attachment(self, digest: str) -> bytes:
@@ -298,23 +298,23 @@ class BlockingRemoteSession:
         return self._loop.run(self._session.attachment(digest))
 
     def journal(self, turn_id: str) -> list[JournalStep]:
-        """Return what a turn's machine was fed, knew and decided, input by input."""
+        """Return each input of a turn's machine, with the machine's state and decisions after it."""
         return self._loop.run(self._session.journal(turn_id))
 
     def fork(
         self, new_id: str, *, at: str | None = None, input: int | None = None, edit: JournalEdit | None = None
     ) -> BlockingRemoteSession:
-        """Make a new session over the same history, up to the node *at* if given.
+        """Create a session over the same history, up to the node *at* if given.
 
-        With *input*, *at* is a turn, and the fork stands after that input of it, as *edit* has it.
+        With *input*, *at* is a turn, and the fork continues after that input of it, modified by *edit*.
         """
         forked = self._loop.run(self._session.fork(new_id, at=at, input=input, edit=edit))
         return BlockingRemoteSession(self._loop, forked)
 
     def rewind(self, to: str | None = None, *, turns: int = 1) -> SessionHead:
-        """Move back to the node *to*, or by a number of turns."""
+        """Rewind to the node *to*, or by a number of turns."""
         return self._loop.run(self._session.rewind(to, turns=turns))
 
     def observe(self, after: Cursor | str | None = None) -> Iterator[Observed]:
-        """Yield everything after a cursor: committed nodes, then live events. It has no end."""
+        """Yield everything after a cursor: committed nodes, then live events. It never ends."""
         return self._loop.iterate(self._session.observe(after))

@@ -39,10 +39,10 @@ class Client:
     """A server, with the methods of `Runtime`. Use it as `async with Client(url, token=...) as client`.
 
     Args:
-        url: the server's address, such as `http://127.0.0.1:8000`.
+        url: the server's URL, such as `http://127.0.0.1:8000`.
         token: from `standfast tokens create`.
-        retry_s: how long to try to reach the server again, before a request or a stream fails.
-        timeout_s: how long the server may take to answer a request that waits for no turn.
+        retry_s: how long to retry an unreachable server before a request or a stream fails.
+        timeout_s: the time limit for a response that does not wait for a turn.
     """
 
     def __init__(
@@ -74,19 +74,19 @@ class Client:
     async def session(
         self, session_id: str = "default", *, agent: str, metadata: Mapping[str, Json] | None = None
     ) -> RemoteSession:
-        """Open a session of the agent of this name, or make it."""
+        """Open a session with the agent of this name, creating it if needed."""
         body = {"session_id": session_id, "agent": agent, "metadata": dict(metadata or {})}
         head = await self.connection.call("POST", "/v1/sessions", SessionHead, body, repeatable=True)
         return RemoteSession(self.connection, head.session_id)
 
     def session_handle(self, session_id: str) -> RemoteSession:
-        """Return a session by its id, without asking the server."""
+        """Return a session by its id, without a request to the server."""
         return RemoteSession(self.connection, session_id)
 
     async def sessions(
         self, *, agent: str | None = None, state: str | None = None, prefix: str | None = None
     ) -> list[SessionLine]:
-        """Return all sessions, the most recently used first."""
+        """Return all sessions, most recently used first."""
         found: list[SessionLine] = []
         after = None
         while True:
@@ -98,11 +98,11 @@ class Client:
                 return found
 
     async def fork(self, session_id: str, new_id: str, *, at: str | None = None) -> RemoteSession:
-        """Make a session over the same history."""
+        """Create a session over the same history."""
         return await self.session_handle(session_id).fork(new_id, at=at)
 
     async def rewind(self, session_id: str, to: str | None = None, *, turns: int = 1) -> SessionHead:
-        """Move a session to the node *to*, or back by a number of turns."""
+        """Rewind a session to the node *to*, or by a number of turns."""
         return await self.session_handle(session_id).rewind(to, turns=turns)
 
     async def delete(self, session_id: str) -> None:
@@ -110,7 +110,7 @@ class Client:
         await self.connection.send("DELETE", f"/v1/sessions/{session_id}")
 
     async def events(self, after: str | None = None) -> AsyncIterator[tuple[str, SessionEvent]]:
-        """Yield the cursor and the event for what happens in all sessions. It reconnects and has no end."""
+        """Yield a cursor and an event for everything in any session. It reconnects and never ends."""
         async for event in self.connection.events("/v1/events", after):
             yield event.id, _event(event.data)
 
@@ -136,7 +136,7 @@ class Client:
         return await decide(self.connection, approval_id, {"approved": False, "reason": reason})
 
     async def grants(self, *, session: str | None = None, in_force: bool = False) -> list[Grant]:
-        """Return the grants, oldest first: those that cover a session, and those in force now, if asked."""
+        """Return the grants, oldest first, optionally only those that cover a session or are in force."""
         return await self.connection.get("/v1/grants", list[Grant], session_id=session, in_force=in_force)
 
     async def grant(
@@ -161,16 +161,16 @@ class Client:
         return await self.connection.call("POST", "/v1/grants", Grant, body)
 
     async def revoke_grant(self, grant_id: str) -> Grant:
-        """End a grant now."""
+        """Revoke a grant, effective immediately."""
         path = f"/v1/grants/{grant_id}/revoke"
         return await self.connection.call("POST", path, Grant, repeatable=True)
 
     async def complete(self, token: str, value: Json = None) -> None:
-        """Deliver the result of a call that a tool left to an outside system."""
+        """Deliver the result of a call that a tool left to an external system."""
         await self.connection.send("POST", "/v1/completions", body={"token": token, "value": value})
 
     async def fail(self, token: str, error: StandfastError) -> None:
-        """Deliver the failure of such a call."""
+        """Deliver the failure of a call that a tool left to an external system."""
         body = {"token": token, "error": error.error_object()}
         await self.connection.send("POST", "/v1/completions", body=body)
 
@@ -187,7 +187,7 @@ class Client:
         return await self.connection.call("POST", "/v1/validations", RunResult, body, patient=True)
 
     async def upload(self, attachment: Attachment) -> Uploaded:
-        """Upload an attachment; a turn then names it by its digest."""
+        """Upload an attachment, which a turn then refers to by its digest."""
         return await upload(self.connection, attachment)
 
     # Background
@@ -207,7 +207,7 @@ class Client:
         return await self.connection.call("POST", path, MonitorSnapshot, spec)
 
     async def triggers(self) -> list[Trigger]:
-        """Return all triggers, by name."""
+        """Return all triggers by name."""
         return await self.connection.get("/v1/triggers", list[Trigger])
 
     async def add_trigger(
@@ -220,7 +220,7 @@ class Client:
         schedule: Schedule | None = None,
         enabled: bool = True,
     ) -> Trigger:
-        """Queue a turn of a session for each occurrence at a source. A trigger of this name is replaced."""
+        """Queue a turn of a session for each occurrence at a source, replacing a trigger of this name."""
         body = {
             "source": source,
             "session_id": session_id,
@@ -231,18 +231,18 @@ class Client:
         return await self.connection.call("PUT", f"/v1/triggers/{name}", Trigger, body, repeatable=True)
 
     async def remove_trigger(self, name: str) -> None:
-        """Delete a trigger. Inputs that it has queued stay."""
+        """Delete a trigger. Inputs that it has queued remain."""
         await self.connection.send("DELETE", f"/v1/triggers/{name}")
 
     async def occur(self, source: str, key: str, payload: Json = None) -> int:
-        """Report an occurrence at a source. Return how many turns it starts."""
+        """Report an occurrence at a source; return the number of turns it starts."""
         body = {"source": source, "key": key, "payload": payload}
         return (await self.connection.call("POST", "/v1/occurrences", Occurred, body, repeatable=True)).turns
 
     async def usage_by_day(self, *, agent: str | None = None, since_ms: int = 0) -> list[DayUsage]:
-        """Return what turns used, by day, session and agent; the latest day first."""
+        """Return the usage of turns by day, session and agent, latest day first."""
         return await self.connection.get("/v1/usage/days", list[DayUsage], agent=agent, since_ms=since_ms)
 
     async def usage(self, *, agent: str | None = None, since_ms: int = 0) -> UsageReport:
-        """Return what sessions used and what it cost."""
+        """Return the usage and cost of sessions."""
         return await self.connection.get("/v1/usage", UsageReport, agent=agent, since_ms=since_ms)

@@ -1,9 +1,9 @@
-"""Requests to a server: errors as exceptions, retries of what may be repeated, streams that reconnect.
+"""Requests to a server: errors as exceptions, retries of repeatable requests, streams that reconnect.
 
 Rules
 -----
-1. A request is repeated only if that changes nothing: it reads, or it has an idempotency key.
-2. A stream that breaks continues after the last event id; the caller gets every event once.
+1. A request is retried only if a repetition changes nothing: it reads, or it has an idempotency key.
+2. A broken stream resumes after the last event id; the caller gets every event once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ServerEvent(msgspec.Struct, frozen=True):
 
 
 class Connection:
-    """An HTTP client for one server and one token. Used on one event loop."""
+    """An HTTP client for one server and one token. Use it on one event loop."""
 
     def __init__(self, url: str, token: str | None, *, retry_s: float, timeout_s: float) -> None:
         headers = {"user-agent": "standfast-client"}
@@ -66,9 +66,9 @@ class Connection:
         repeatable: bool = False,
         patient: bool = False,
     ) -> httpx2.Response:
-        """Send a request and return a good response; raise `RequestRefused` for a bad one.
+        """Send a request and return a successful response; raise `RequestRefused` for any other.
 
-        A *patient* request waits for its response without a limit.
+        A *patient* request has no time limit.
         """
         sent = dict(headers or {})
         if body is not None:
@@ -100,7 +100,7 @@ class Connection:
         return _decoded(await self.send("GET", path, query=query), kind)
 
     async def call(self, method: str, path: str, kind: type[T], body: Any = None, **options: Any) -> T:
-        """Change something, and return the value of the response."""
+        """Send a request that changes state, and return the value of the response."""
         return _decoded(await self.send(method, path, body=body, **options), kind)
 
     async def events(
@@ -111,10 +111,10 @@ class Connection:
         start: Mapping[str, Any] | None = None,
         moved: list[str] | None = None,
     ) -> AsyncIterator[ServerEvent]:
-        """Yield the events of a stream, and reconnect when it breaks, until the caller stops.
+        """Yield the events of a stream, reconnecting when it breaks, until the caller stops.
 
-        With *start*, the first request is sent as that says; the address in its response, which is put into
-        *moved*, continues it.
+        With *start*, the first request has those arguments; the URL in its response, which is put into
+        *moved*, continues the stream.
         """
         pauses, last = self._pauses(True), after or ""
         while True:
@@ -150,7 +150,7 @@ class Connection:
 
 
 class _Pauses:
-    """The pauses between attempts, which double, up to a total time."""
+    """Exponential pauses between attempts, up to a total time."""
 
     def __init__(self, total_s: float) -> None:
         self._total_s = total_s
@@ -161,7 +161,7 @@ class _Pauses:
         self._left_s = self._total_s
 
     async def wait(self) -> bool:
-        """Wait before the next attempt; return False if there is no time left for one."""
+        """Wait before the next attempt; return False if no time is left for one."""
         if self._left_s <= 0:
             return False
         pause_s = self._next_s * random.uniform(0.5, 1.0)  # noqa: S311 - spreads clients that reconnect at once
@@ -172,7 +172,7 @@ class _Pauses:
 
 
 async def _parsed(lines: AsyncIterator[str]) -> AsyncIterator[ServerEvent]:
-    """Yield the events in the lines of a stream; one that is cut off is dropped."""
+    """Yield the events in the lines of a stream, dropping one that is cut off."""
     identity = name = ""
     data: list[str] = []
     async for line in lines:
@@ -192,7 +192,7 @@ async def _parsed(lines: AsyncIterator[str]) -> AsyncIterator[ServerEvent]:
 
 
 def refusal(response: httpx2.Response) -> RequestRefused:
-    """Return the exception for a response that is not good."""
+    """Convert an error response into an exception."""
     try:
         problem = msgspec.json.decode(response.content, type=Problem)
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""A session and a turn on a server, with the methods that `Session` and `Turn` have."""
+"""A session and a turn on a server, with the methods of `Session` and `Turn`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RemotePrompt = str | Attachment | Sequence[str | Attachment]
 
 
 class RemoteTurn:
-    """A turn on a server. It starts when it is awaited or iterated over, and runs on if this program ends.
+    """A turn on a server. It starts when awaited or iterated over, and keeps running if this program ends.
 
     `async for event in turn` yields its events and reconnects if the stream breaks; `await turn` gives the
     result and raises `TurnStopped` if the turn ended without an answer.
@@ -52,14 +52,14 @@ class RemoteTurn:
         self._result: TurnView | None = None
 
     async def settled(self) -> TurnResult[Json]:
-        """Return the result of any kind: `await turn` without the `TurnStopped`."""
+        """Return the result of any kind: like `await turn`, but without raising `TurnStopped`."""
         async for _ in self:
             pass
         assert self._result is not None
         return result_of(self._result)
 
     async def cancel(self) -> bool:
-        """End the turn; return False if it had ended before."""
+        """Cancel the turn; return False if it had already ended."""
         path = f"{self._session.path}/turns/{self.turn_id}/cancel"
         return (await self._session.connection.call("POST", path, Cancelled)).cancelled
 
@@ -112,16 +112,16 @@ class RemoteSession:
     def turn(
         self, prompt: RemotePrompt, *, limits: UsageLimits | None = None, idempotency_key: str | None = None
     ) -> RemoteTurn:
-        """Return a turn with this input. The same key and prompt name the same turn."""
+        """Return a turn with this input. The same key and prompt identify the same turn."""
         key = idempotency_key or f"client-{secrets.token_hex(12)}"
         return RemoteTurn(self, {"input": prompt, "limits": limits, "idempotency_key": key})
 
     def follow(self, turn_id: str) -> RemoteTurn:
-        """Return the turn of this id; awaiting it gives its result."""
+        """Return the turn with this id; awaiting it gives its result."""
         return RemoteTurn(self, None, turn_id)
 
     async def resume(self) -> RemoteTurn | None:
-        """Resume the unfinished turn, and return it; None if there is none."""
+        """Resume the unfinished turn and return it, None if there is none."""
         record = await self.unfinished()
         if record is None:
             return None
@@ -137,11 +137,11 @@ class RemoteSession:
         return await self.connection.get(f"{self.path}/turns", list[TurnRecord])
 
     async def cancel(self) -> bool:
-        """End the unfinished turn, if there is one."""
+        """Cancel the unfinished turn, if there is one."""
         return (await self.connection.call("POST", f"{self.path}/cancel", Cancelled)).cancelled
 
     async def turn_body(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the body of a new turn, with attachments uploaded."""
+        """Return the request body of a new turn, with attachments uploaded."""
         limits = request["limits"]
         body = {"input": await self._content(request["input"])}
         return body if limits is None else {**body, "limits": limits}
@@ -188,11 +188,11 @@ class RemoteSession:
     # Input while a turn runs
 
     async def inject(self, prompt: RemotePrompt, *, id: str | None = None) -> str:
-        """Send a message to the running turn, for its next checkpoint; if none runs, to the next turn."""
+        """Inject a message into the running turn at its next checkpoint; if none runs, into the next turn."""
         return await self._send_input(prompt, "inject", id)
 
     async def queue(self, prompt: RemotePrompt, *, id: str | None = None) -> str:
-        """Queue a message that starts a turn of its own once the session is free."""
+        """Queue a message that starts its own turn once the session is free."""
         return await self._send_input(prompt, "queue", id)
 
     async def _send_input(self, prompt: RemotePrompt, mode: str, input_id: str | None) -> str:
@@ -201,7 +201,7 @@ class RemoteSession:
         return sent.input_id
 
     async def inputs(self) -> list[QueuedInput]:
-        """Return the inputs that wait to be claimed, oldest first."""
+        """Return the unclaimed inputs, oldest first."""
         return await self.connection.get(f"{self.path}/inputs", list[QueuedInput])
 
     async def withdraw(self, input_id: str) -> bool:
@@ -212,7 +212,7 @@ class RemoteSession:
     # History
 
     async def view(self) -> SessionView:
-        """Return the session with its history, its turns and what it waits for."""
+        """Return the session with its history, turns and waits."""
         return await self.connection.get(self.path, SessionView)
 
     async def export(self) -> SessionExport:
@@ -237,7 +237,7 @@ class RemoteSession:
         return (await self.view()).current
 
     async def usage(self) -> tuple[UsageEntry, ...]:
-        """Return what model calls used, one line for each source and model."""
+        """Return the usage of model calls, one entry per source and model."""
         return (await self.head()).usage
 
     async def attachment(self, digest: str) -> bytes:
@@ -245,29 +245,29 @@ class RemoteSession:
         return await self.connection.get(f"{self.path}/attachments/{digest}", bytes)
 
     async def journal(self, turn_id: str) -> list[JournalStep]:
-        """Return what a turn's machine was fed, knew and decided, input by input."""
+        """Return each input of a turn's machine, with the machine's state and decisions after it."""
         return await self.connection.get(f"{self.path}/turns/{turn_id}/journal", list[JournalStep])
 
     async def fork(
         self, new_id: str, *, at: str | None = None, input: int | None = None, edit: JournalEdit | None = None
     ) -> RemoteSession:
-        """Make a new session over the same history, up to the node *at* if given.
+        """Create a session over the same history, up to the node *at* if given.
 
-        With *input*, *at* is a turn, and the fork stands after that input of it, as *edit* has it.
+        With *input*, *at* is a turn, and the fork continues after that input of it, modified by *edit*.
         """
         body = {"session_id": new_id, "at": at, "input": input, "edit": edit}
         head = await self.connection.call("POST", f"{self.path}/fork", SessionHead, body)
         return RemoteSession(self.connection, head.session_id)
 
     async def rewind(self, to: str | None = None, *, turns: int = 1) -> SessionHead:
-        """Move back to the node *to*, or by a number of turns."""
+        """Rewind to the node *to*, or by a number of turns."""
         body = {"to": to, "turns": turns}
         return await self.connection.call("POST", f"{self.path}/rewind", SessionHead, body)
 
     # Observation
 
     async def observe(self, after: Cursor | str | None = None) -> AsyncIterator[Observed]:
-        """Yield everything after a cursor: committed nodes, then live events. It has no end."""
+        """Yield everything after a cursor: committed nodes, then live events. It never ends."""
         cursor = None if after is None else str(after)
         async for event in self.connection.events(f"{self.path}/events", cursor):
             yield Observed(_event(event.data), Cursor.parse(event.id))
@@ -277,7 +277,7 @@ class RemoteSession:
 
 
 async def upload(connection: Connection, attachment: Attachment) -> Uploaded:
-    """Upload an attachment; a turn then names it by its digest."""
+    """Upload an attachment, which a turn then refers to by its digest."""
     response = await connection.send(
         "POST",
         "/v1/attachments",
@@ -296,7 +296,7 @@ async def decide(connection: Connection, approval_id: str, body: dict[str, Any])
 
 
 def result_of(view: TurnView) -> TurnResult[Json]:
-    """Return a turn's view as the class of its result."""
+    """Convert a turn's view into a result object."""
     facts: dict[str, Any] = {
         "turn_id": view.turn_id,
         "session_id": view.session_id,
