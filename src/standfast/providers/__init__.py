@@ -1,9 +1,9 @@
-"""Model providers, and what a model of your own needs. A name is loaded when it is first used.
+"""Model providers, and the parts for writing your own. A name is loaded on first use.
 
 `resolve` finds a provider by its name. `openai`, `openai_compatible`, `anthropic` and `google` are vendors,
 in folders with the same four files (`request`, `reply_reader`, `errors`, `model`) over `http`. `scripted`
-replays a script. `recorded`, `cached`, `fallback` and `rate_limit` are models around other models. `catalog`
-says what a model can do, `vendors` where the vendors are and which variables hold their keys.
+replays a script. `recorded`, `cached`, `fallback` and `rate_limit` wrap other models. `catalog` describes the
+capabilities of models; `vendors` has the vendors' URLs and the variables that hold their keys.
 """
 
 from __future__ import annotations

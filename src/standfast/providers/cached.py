@@ -1,6 +1,6 @@
-"""A cache of replies, under the digest of the request and the model's id.
+"""A cache of replies, keyed by the digest of the request and the model's id.
 
-A reply from the cache counts as a call of no tokens at no cost; its `response_id` begins with `cached:`. Only
+A cached reply counts as a call with no tokens and no cost; its `response_id` begins with `cached:`. Only
 complete replies are cached. An entry that cannot be read or written is a miss.
 """
 
@@ -31,11 +31,11 @@ _FREE: Final = Usage(calls=1, priced=1)
 
 
 class Cached(model_provider.ModelWrapper):
-    """A model that answers each request once: `Cached("openai:gpt-5", "replies")`.
+    """A model that answers each distinct request once: `Cached("openai:gpt-5", "replies")`.
 
     Args:
         path: a directory for the replies, which several processes may share; without one they are in memory.
-        max_entries: how many replies to keep, evicting the least recently used.
+        max_entries: the number of replies to keep, evicting the least recently used.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Cached(model_provider.ModelWrapper):
 
 
 class _MemoryCache:
-    """The replies of this process, the most recently used last."""
+    """The replies of this process, most recently used last."""
 
     def __init__(self, max_entries: int) -> None:
         self._kept: OrderedDict[str, Reply] = OrderedDict()
@@ -91,7 +91,7 @@ class _MemoryCache:
 
 
 class _FolderCache:
-    """A file for each reply, written atomically. Its modification time is the time of its last use."""
+    """One file per reply, written atomically. Its modification time is the time of its last use."""
 
     def __init__(self, path: str | os.PathLike[str], max_entries: int) -> None:
         self._folder = Path(path).expanduser().absolute()
@@ -118,7 +118,7 @@ class _FolderCache:
             scratch.write_bytes(msgspec.json.encode(reply))
             scratch.replace(self._folder / f"{key}.json")
             self._puts += 1
-            if self._puts % max(1, self._max_entries // 10) == 0:  # counting files takes time
+            if self._puts % max(1, self._max_entries // 10) == 0:  # counting files is slow
                 ages = sorted((file.stat().st_mtime_ns, file) for file in self._folder.glob("*.json"))
                 for _, file in ages[: -self._max_entries]:
                     file.unlink(missing_ok=True)

@@ -2,8 +2,9 @@
 
 `catalog.json` has entries whose names are patterns: `anthropic:claude-sonnet-4*`, or without a provider
 `llama-3.3*` for that model on any host. The matching entry with the longest name describes the model. A
-user's file of the same form, in `STANDFAST_MODELS` or passed, is merged over it. A file is checked when it is
-read, and errors name it. Rule: the catalog only informs; nothing is refused because of it.
+user's file in the same format, from `STANDFAST_MODELS` or passed explicitly, is merged over it. A file is
+validated when it is read, and errors name it. Rule: the catalog only informs; nothing is rejected because of
+it.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _FIRST_HAND: Final = ("openai", "anthropic", "google")
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a model can do. None means unknown.
+    """The capabilities of a model. None means unknown.
 
     name: the pattern of the entry. window: tokens of input and output together. max_output: tokens of one
-    reply. tools: calls tools. images, files: reads them. reasoning: thinks before it answers.
-    structured_output: can be held to a JSON schema.
+    reply. tools: calls tools. images, files: accepts them. reasoning: thinks before it answers.
+    structured_output: can be constrained to a JSON schema.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Catalog:
     as_of: str = ""
 
     def describe(self, model_id: str) -> ModelInfo | None:
-        """Return the entry of a model; None if there is none."""
+        """Return the entry of a model, None if there is none."""
         for name in _names_of(model_id):
             fits = [entry for pattern, entry in self.entries.items() if fnmatchcase(name, pattern.lower())]
             if fits:
@@ -95,7 +96,7 @@ def describe(model_id: str, *, catalog: str | os.PathLike[str] | None = None) ->
 
 
 def providers_of(model: str) -> list[str]:
-    """Return the vendors that make a model of this name, by the shipped catalog."""
+    """Return the vendors that make a model of this name, according to the shipped catalog."""
     found = [(one, _own().describe(f"{one}:{model}")) for one in _FIRST_HAND]
     return [one for one, entry in found if entry is not None and entry.name.startswith(f"{one}:")]
 
@@ -119,7 +120,7 @@ def _read(path: Path) -> Catalog:
 
 
 def _names_of(model_id: str) -> Iterator[str]:
-    """Yield the names that a model may be listed under: its own, then without the router before it."""
+    """Yield the names that a model may be listed under: its own, then the name without a router prefix."""
     whole = model_id.lower().partition("@http")[0]
     yield whole
     provider, colon, model = whole.partition(":")

@@ -1,12 +1,12 @@
-"""Several models in a row: when a call fails, the next attempt goes to the next model.
+"""Several models in order of preference: after a failed call, the next attempt goes to the next model.
 
-The number of the attempt selects the model, so a turn that another process takes over resumes with the right
-one. Each switch is a failed attempt like any other: journaled, counted, its streamed text retracted.
+The attempt number selects the model, so a turn that another process takes over resumes with the right one.
+Each switch is a failed attempt like any other: journaled, counted, its streamed text retracted.
 
 Rules
 -----
-1. A failure of any model but the last is retryable at once. The last model's failure is passed on; if it is
-   retryable, the first model is next.
+1. A failure of any model but the last is retryable immediately. The last model's failure is passed on; if it
+   is retryable, the first model is next.
 2. A context overflow is passed on. The turn can shorten its context, which helps every model.
 """
 
@@ -25,7 +25,7 @@ SEPARATOR: Final = "|"
 
 
 class Fallback:
-    """The first of *models* that answers. With names: `Agent(model=["a:b", "c:d"])`."""
+    """The first of *models* that answers. As names: `Agent(model=["a:b", "c:d"])`."""
 
     def __init__(self, *models: ModelProvider) -> None:
         members: list[ModelProvider] = []
@@ -69,7 +69,7 @@ class Fallback:
             ) from error
 
     async def close(self) -> None:
-        """Close all models, and then raise the first error."""
+        """Close all models, then raise the first error."""
         errors = []
         for model in self.models:
             try:
@@ -84,7 +84,7 @@ class Fallback:
 
 
 def fallback_name(names: list[str]) -> str:
-    """Return the name of several models in a row; `resolve_model` turns it back into them."""
+    """Return the combined name of several models, which `resolve_model` parses."""
     for name in names:
         if SEPARATOR in name:
             raise InvalidArgument(

@@ -1,14 +1,14 @@
-"""What model calls cost.
+"""The cost of model calls.
 
 A price is looked up in the user's table, under the name of the model that served the reply or of the
-requested one, and then in the data of `genai-prices` (the extra `prices`). A scripted model costs nothing. Of
-several models in a row (`fallback:A|B`) the one that served the reply counts. Lookups are cached.
+requested one, and then in the data of `genai-prices` (the extra `prices`). A scripted model is free. For a
+fallback (`fallback:A|B`), the model that served the reply counts. Lookups are cached.
 
 Rules
 -----
-1. A cost is a whole number of 1e-9 dollars, rounded up once for each reply: sums are exact.
+1. A cost is a whole number of 1e-9 dollars, rounded up once per reply, so sums are exact.
 2. An unknown cost is None, never zero.
-3. Nothing is fetched. The data is imported when a model may be in it, and not before.
+3. Nothing is fetched. The data is imported only when a model may be in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from standfast.errors import InvalidArgument, NotConfigured
 from standfast.model.limits import NANO, Usage
 
 PriceTable = Mapping[str, "Mapping[str, float | str | Decimal] | Price"]
-"""Prices by the name of a model, with its provider (`openai:gpt-5`) or without."""
+"""Prices by model name, with the provider (`openai:gpt-5`) or without."""
 
 _Pricer = Callable[[Usage], int | None]
 
@@ -42,7 +42,7 @@ _REMEMBERED: Final = 1_000
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Dollars for a million tokens. Cached input costs what other input does, unless it is given."""
+    """Dollars per million tokens. Cached input costs the same as other input unless given."""
 
     input: Decimal
     output: Decimal
@@ -73,7 +73,7 @@ class Prices:
         self._needs_nothing: set[str] = set()
 
     def cost(self, model_id: str, served_model: str, usage: Usage) -> int | None:
-        """Return the cost of a reply in 1e-9 dollars; None if it is unknown."""
+        """Return the cost of a reply in 1e-9 dollars, None if it is unknown."""
         key = (model_id, served_model)
         if key not in self._pricers:
             if len(self._pricers) >= _REMEMBERED:
@@ -83,11 +83,11 @@ class Prices:
         return None if pricer is None else pricer(usage)
 
     def knows(self, model_id: str) -> bool:
-        """Tell whether there is a price for this model, or for each of several. May load the data."""
+        """Return whether this model, or each member of a fallback, has a price. May load the data."""
         return all(self.cost(member, "", Usage()) is not None for member in _members(model_id))
 
     def must_load(self, model_id: str) -> bool:
-        """Tell whether to call `load` before the first call of this model; True at most once."""
+        """Return whether to call `load` before the first call of this model; True at most once."""
         if self._asked_to_load or model_id in self._needs_nothing:
             return False
         if any(_is_catalogued(member.partition(":")[0]) for member in _members(model_id)):
@@ -110,9 +110,9 @@ class Prices:
         self._loaded = True
 
     def _pricer(self, model_id: str, served_model: str) -> _Pricer | None:
-        """Return the function that prices a model; None if its price is unknown."""
+        """Return the function that prices a model, None if its price is unknown."""
         likely = _members(model_id)
-        if len(likely) > 1 and served_model:  # those of the reply's provider, the closest name first
+        if len(likely) > 1 and served_model:  # those of the reply's provider, closest name first
             likely = [one for one in likely if one.partition(":")[0] == served_model.partition(":")[0]]
             likely.sort(key=lambda one: len(one) if served_model.startswith(one) else 0, reverse=True)
         names = [name for member in likely for name in _names(member, served_model)]
@@ -128,7 +128,7 @@ class Prices:
         return None
 
     def _catalogued(self, name: _Name) -> _Pricer | None:
-        """Return a function that prices a model by the library, if the library can."""
+        """Return a function that prices a model with `genai-prices`, None if the library cannot."""
         self.load()
         calculate = self._calculate
         if calculate is None:
@@ -152,7 +152,7 @@ class Prices:
 
 
 class _Name(NamedTuple):
-    """A name of a model. `url` is where it is served, if that is part of the name."""
+    """A name of a model. `url` is the server's, if that is part of the name."""
 
     provider: str
     model: str
@@ -160,7 +160,7 @@ class _Name(NamedTuple):
 
 
 def _names(model_id: str, served_model: str) -> Iterator[_Name]:
-    """Yield the names under which a price may be found, the best first."""
+    """Yield the names under which a price may be found, best first."""
     provider, _, rest = model_id.partition(":")
     model, _, url = rest.partition("@") if provider == _BY_URL else (rest, "", "")
     prefix, _, bare = served_model.partition(":")

@@ -1,4 +1,4 @@
-"""Rate limits: how many calls at once, and how many calls and tokens in a minute.
+"""Rate limits: concurrent calls, and calls and tokens per minute.
 
 Calls queue. The first one waits for another call to end, or until enough of the last minute has passed. It
 knows that time and sleeps until then; only a call that ends, perhaps with fewer tokens than estimated, wakes
@@ -6,9 +6,9 @@ it earlier.
 
 Rules
 -----
-1. First in, first out. A call that is larger than the limit itself waits until the minute is empty.
+1. First in, first out. A call that exceeds the limit by itself waits until the minute is empty.
 2. No sixty seconds contain more requests than allowed. Tokens are an estimate until a call has ended.
-3. A cancelled call leaves the queue and has used nothing.
+3. A cancelled call leaves the queue and counts as nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RateLimit:
 
 @dataclass(slots=True, eq=False)
 class Admission:
-    """A call that was admitted at a time for a number of tokens."""
+    """A call admitted at a time for a number of tokens."""
 
     at: float
     tokens: int
@@ -110,12 +110,12 @@ class Limiter:
         self._changed.set()
 
     def hold(self, milliseconds: int) -> None:
-        """Admit no call for a while, as the provider asked."""
+        """Admit no calls for this long, as the provider requested."""
         until = self._clock.monotonic() + min(milliseconds, _LONGEST_HOLD_MS) / 1000
         self._not_before = max(self._not_before, until)
 
     def _pause_s(self, tokens: int) -> float:
-        """Return how many seconds a call must wait: 0, a number, or infinity for the end of another call."""
+        """Return the seconds that a call must wait: 0, a number, or infinity until another call ends."""
         limit = self.limit
         if limit.concurrency is not None and self._running >= limit.concurrency:
             return math.inf
@@ -141,7 +141,7 @@ class Limiter:
 class Limited(ModelWrapper):
     """A model behind a rate limit: `Limited("openai:gpt-5", RateLimit(concurrency=4))`.
 
-    Several models share a limit if they get the same `Limiter`. If the provider asks for a pause, all models
+    Several models share a limit if they get the same `Limiter`. If the provider requests a pause, all models
     that share the limit pause.
     """
 
@@ -170,7 +170,7 @@ class Limited(ModelWrapper):
 
 
 class SharedLimits:
-    """The limits of a runtime, by a provider's name or a model's id."""
+    """The limits of a runtime, by provider name or model id."""
 
     def __init__(
         self, limits: Mapping[str, RateLimit], *, clock: Clock | None = None, sleep: Sleep = asyncio.sleep

@@ -1,9 +1,9 @@
-"""Records the replies of a model as a script that `scripted:FILE` replays.
+"""Recording of a model's replies as a script that `scripted:FILE` replays.
 
 Each call is one line of a `.jsonl` file: a `Reply` with the number of its call and a digest of its request.
 On replay both select the line, so one file holds any number of sessions, and a changed prompt is detected.
-Nothing else of a request is written, and a failure's text contains no key. A line is written under a lock and
-in one piece, so that several processes can record to one file; a cancelled call leaves none.
+Nothing else of a request is written, and a failure's text contains no key. A line is written under a lock in
+a single write, so that several processes can record to one file; a cancelled call leaves no line.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Recorded(model_provider.ModelWrapper):
             self._write(recorder.broken_off(), number, expect)
 
     def _write(self, reply: Reply, number: int, expect: Expectation) -> None:
-        """Append a line; end an unfinished one before it."""
+        """Append a line, after ending an unfinished one."""
         reply = msgspec.structs.replace(reply, call=number, expect=expect)
         try:
             line = msgspec.json.encode(reply) + b"\n"

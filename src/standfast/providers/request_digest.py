@@ -19,7 +19,7 @@ _TOKENS_OF_AN_ATTACHMENT: Final = 1_000
 
 
 def request_digest(request: ModelRequest) -> str:
-    """Return the lower-case hex SHA3-256 of a request's content, for any model."""
+    """Return the lower-case hex SHA3-256 of a request's content, independent of the model."""
     return digest_bytes(_request_bytes(request))
 
 

@@ -1,4 +1,4 @@
-"""Finds the provider of a model by its name, and imports it only then. `model_id` is such a name."""
+"""Lookup of a model's provider by name, imported on demand. `model_id` is such a name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CLASSES: Final = {"openai": "OpenAIModel", "anthropic": "AnthropicModel", "goog
 
 
 def resolve_model(model: str | ModelProvider | Sequence[str | ModelProvider]) -> ModelProvider:
-    """Return the provider of a name, a provider unchanged, and a `Fallback` over a list of models."""
+    """Return the provider of a name, a provider unchanged, or a `Fallback` over a list of models."""
     if isinstance(model, str):
         return _named(model)
     if isinstance(model, (list, tuple)):
@@ -60,7 +60,7 @@ def _named(model: str) -> ModelProvider:
 
 
 def one_of(models: Sequence[str | ModelProvider]) -> str | ModelProvider:
-    """Return several models as one: as a name if all of them are names."""
+    """Combine several models into one: a name if all of them are names."""
     if not models:
         raise InvalidArgument("a list of models has at least one", hint=_FORM)
     if len(models) == 1:
@@ -70,7 +70,7 @@ def one_of(models: Sequence[str | ModelProvider]) -> str | ModelProvider:
 
 
 def _unknown(model: str) -> InvalidArgument | ProviderUnavailable:
-    """Return an error that suggests similar names, or the name with the provider that was left out."""
+    """Return an error that suggests similar names, or the name with its missing provider."""
     provider, colon, name = model.partition(":")
     close: list[str] = []
     if not colon and provider:

@@ -2,11 +2,11 @@
 
 Rules
 -----
-1. A script has `replies`, of which the number of the call selects one, or `rules`, of which the first that
+1. A script has `replies`, one of which the call number selects, or `rules`, of which the first one that
    matches the last message answers.
-2. A file is checked when it is read. Errors name the file and the entry.
+2. A file is validated when it is read. Errors name the file and the entry.
 3. `prepare_reply` prepares everything, so that a chunk costs one step of a generator.
-4. A recorded reply is what arrived. Chunks that do not add up to the text are left out.
+4. A recorded reply is what arrived. Chunks that do not add up to the text are omitted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from standfast.ports.model_provider import (
 
 
 class ScriptedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A tool call to ask for. `arguments` given as a string is passed on as it is, malformed or not."""
+    """A tool call to request. `arguments` given as a string are passed on unchanged, malformed or not."""
 
     name: str
     arguments: dict[str, Json] | str = msgspec.field(default_factory=dict)
@@ -47,7 +47,7 @@ class ScriptedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class ScriptedFailure(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """A `ModelError` to raise, after that many chunks."""
+    """A `ModelError` to raise, after `after_chunks` chunks."""
 
     message: str = "the script fails this call"
     code: str = TurnCode.PROVIDER_ERROR
@@ -70,10 +70,10 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One reply. Its text arrives as one chunk, cut by `chunk_size`, or as `chunks`.
+    """One reply. Its text arrives as one chunk, split by `chunk_size`, or as `chunks`.
 
     `delay_ms` passes before the first chunk, `chunk_delay_ms` between two of them. `call` is the number of
-    the call that the reply is for, if that is not its place in the script; of several replies to one call,
+    the call that the reply is for, if that is not its position in the script; of several replies to one call,
     the first that expects the request is used. `reasoning_parts` are sent back to the provider.
     """
 
@@ -106,7 +106,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Rule(Reply, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A reply to messages that match: words of the user (all of them, in any case), or the result of a tool.
+    """A reply to matching messages: words of the user (all of them, in any case), or the result of a tool.
 
     With `when_told`, the instructions must contain these words. In `text`, `{text}` is the user's last
     message and `{value}` the result of the tool.
@@ -131,7 +131,7 @@ class ModelScript:
 
 
 def checked(entries: Entries, kind: type[R], *, source: str, unit: str = "reply") -> tuple[R, ...]:
-    """Convert the entries of a script; a plain string is a reply of that text."""
+    """Convert the entries of a script; a plain string is a reply with that text."""
     numbered = enumerate(entries, 1)
     return tuple(_entry(entry, kind, f"{source}, {unit} {number}") for number, entry in numbered)
 
@@ -205,7 +205,7 @@ class PreparedReply:
 
 
 def prepare_reply(reply: Reply, number: int, model_id: str) -> PreparedReply:
-    """Convert a scripted reply to the deltas of the call with that number."""
+    """Convert a scripted reply into the deltas of call *number*."""
     text, pieces, usage = reply.whole_text(), reply.pieces(), reply.usage
     if reply.failure is not None:
         pieces = pieces[: reply.failure.after_chunks]
@@ -235,7 +235,7 @@ def prepare_reply(reply: Reply, number: int, model_id: str) -> PreparedReply:
 
 
 class ReplyRecorder:
-    """Collects the deltas of one reply; `ended`, `failed` or `broken_off` converts them to a `Reply`."""
+    """Collects the deltas of one reply; `ended`, `failed` or `broken_off` converts them into a `Reply`."""
 
     def __init__(self) -> None:
         self._chunks: list[str] = []
@@ -275,7 +275,7 @@ class ReplyRecorder:
         )
 
     def broken_off(self) -> Reply:
-        """Record a reply that had no end."""
+        """Record a reply that was cut off."""
         message = "the model's reply broke off before its end"
         return self._cut_off(ScriptedFailure(message=message, retryable=True))
 

@@ -1,10 +1,10 @@
 """A model that replays a script.
 
-A script of replies is indexed by the request's `call_number`, which counts the calls of a session over all
+A script of replies is indexed by the request's `call_number`, which counts the calls of a session across all
 processes. The model has no state that matters: one script serves many sessions, and resumes after a restart.
 A recording may have several replies for one number, from several sessions: then the request selects one. A
 script of rules is matched against the last message instead. A call without a reply is an error, and so are
-unused replies. They are prepared before the first call: a chunk costs one step of a generator.
+unused replies. Replies are prepared before the first call, so that a chunk costs one step of a generator.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _check(expect: Expectation, request: ModelRequest) -> None:
 
 
 def _fits(rule: Rule, request: ModelRequest) -> bool:
-    """Tell whether the rule matches the last message, and its tools are on offer."""
+    """Return whether the rule matches the last message, and its tools are on offer."""
     last = request.messages[-1] if request.messages else None
     if rule.when_told is not None and rule.when_told not in request.instructions:
         return False
@@ -163,7 +163,7 @@ def _fits(rule: Rule, request: ModelRequest) -> bool:
 
 
 def _last_said(messages: list[Message]) -> str:
-    """Return the last text of the user."""
+    """Return the text of the last user message."""
     for message in reversed(messages):
         if isinstance(message, UserMessage):
             return text_of(message.content)
@@ -171,7 +171,7 @@ def _last_said(messages: list[Message]) -> str:
 
 
 def _words_of(message: Message) -> str:
-    """Return the text of a message, or the text of a tool's result that the model reads."""
+    """Return the text of a message; for a tool's result, the text that the model reads."""
     if isinstance(message, UserMessage):
         return text_of(message.content)
     if isinstance(message, AssistantMessage):

@@ -19,9 +19,9 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a model should answer. None leaves it to the provider.
+    """Settings of a model call. None leaves a setting to the provider.
 
-    reasoning: how much the model thinks first, in words or as a number of tokens. tool_choice: `auto`,
+    reasoning: how much the model thinks first, as a named effort or a number of tokens. tool_choice: `auto`,
     `none`, `required`, or the name of a tool. cache: let the provider cache repeated input.
     """
 
@@ -43,7 +43,7 @@ _DEFAULTS = ModelSettings()
 
 
 def read_settings(given: Mapping[str, Any]) -> ModelSettings:
-    """Convert and check the settings of a request."""
+    """Convert and validate the settings of a request."""
     if not given:
         return _DEFAULTS
     try:

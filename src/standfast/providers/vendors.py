@@ -1,4 +1,4 @@
-"""The vendors of models: their addresses and variables, which are only checked for being set, never shown."""
+"""The model vendors: their URLs and variables. Keys are only checked for presence, never shown."""
 
 from __future__ import annotations
 

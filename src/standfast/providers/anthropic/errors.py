@@ -1,7 +1,7 @@
-"""Reads Anthropic's errors, from a response or from the middle of a stream.
+"""Parsing of Anthropic's errors, from a response or from the middle of a stream.
 
-The message is the vendor's own, with its type of error and its request id. The type decides whether to retry,
-or, if it is unknown, the HTTP status.
+The message is the vendor's own, with its error type and request id. The error type decides whether to retry;
+if it is unknown, the HTTP status does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads the streamed reply of the Messages API.
+"""Reader of the Messages API's streamed reply.
 
 A reply is a list of blocks: text, thinking, tool calls. A block starts, grows by deltas and stops;
 `message_delta` says why the reply ended, `message_stop` that it did. The reader keeps the blocks by index,
@@ -117,7 +117,7 @@ _decode_type: Final = msgspec.json.Decoder(_EventType).decode
 
 
 class _Block:
-    """A block while it arrives."""
+    """A block that is still arriving."""
 
     __slots__ = ("pieces", "signature", "start", "stopped")
 
@@ -130,7 +130,7 @@ class _Block:
 
 
 class AnthropicReplyReader:
-    """A `ReplyReader` of one reply."""
+    """The `ReplyReader` of one reply."""
 
     def __init__(self, prepared: PreparedRequest) -> None:
         self._origin = prepared.origin
@@ -203,7 +203,7 @@ class AnthropicReplyReader:
         return _NONE
 
     def _count(self, tokens: _Tokens | None) -> None:
-        """Update the counts; a later event counts the whole reply and may omit figures."""
+        """Update the counts; each later event has totals for the whole reply and may omit some of them."""
         if tokens is None:
             return
         for name in _Tokens.__struct_fields__:
@@ -239,7 +239,7 @@ class AnthropicReplyReader:
         return (ended,) if refusal is None else (TextArrived(refusal), ended)
 
     def _calls(self, reason: str) -> tuple[RequestedCall, ...]:
-        """Return the calls with the arguments that arrived; some servers send them all with the start."""
+        """Return the calls with the arguments that arrived; some servers send them whole with the start."""
         if reason == "refusal":
             return ()
         found = [block for block in self._blocks.values() if block.start.type == "tool_use"]
@@ -261,7 +261,7 @@ class AnthropicReplyReader:
 
 
 def _decode(data: bytes) -> _Event | None:
-    """Decode an event; return None for one of an unknown type that does not fit `_Event`."""
+    """Decode an event; return None for one of an unknown type that does not match `_Event`."""
     try:
         return _decode_event(data)
     except msgspec.ValidationError as error:

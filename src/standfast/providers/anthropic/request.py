@@ -1,16 +1,17 @@
-"""Writes a request to the Messages API.
+"""Encoder of requests to the Messages API.
 
-The API takes turns that alternate between user and assistant, each a list of blocks. The messages of the user
-and of the tools between two replies become one user turn, with the tool results first, because the vendor
-requires every call to be answered in the next turn.
+The API takes turns that alternate between user and assistant, each a list of blocks. The user and tool
+messages between two replies become one user turn, with the tool results first, because the vendor requires
+every call to be answered in the next turn.
 
 Rules
 -----
 1. The first and the last turn are the user's; a placeholder is added where the conversation has none.
-2. Thinking is sent back unchanged, before what followed from it, and only to the server it came from.
+2. Thinking is sent back unchanged, before the content that followed from it, and only to the server that
+   produced it.
 3. A call has the same id as its result, and no two calls have the same id.
-4. Blocks without text are never sent; the vendor refuses them.
-5. Settings that thinking excludes are left out: a temperature, `top_k`, a `top_p` below 0.95, a forced tool.
+4. Blocks without text are never sent, because the vendor rejects them.
+5. Settings that thinking excludes are omitted: a temperature, `top_k`, a `top_p` below 0.95, a forced tool.
    `seed` does not exist in this API and is ignored.
 6. There are at most three cache breakpoints: after the system prompt, the tools, and the last message. The
    vendor allows four.
@@ -52,14 +53,14 @@ _MIN_BUDGET: Final = 1024
 _BUDGETS: Final = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
 _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 _ADAPTIVE_TOKENS: Final = 24576
-"""How many tokens an adaptive model may think if the user sets no `max_tokens`."""
+"""The thinking tokens of an adaptive model if the user sets no `max_tokens`."""
 
 
 def request_body(prepared: PreparedRequest) -> Body:
     """Write the body, without the user's `extra_body`."""
     request, settings = prepared.request, prepared.settings
     turns = _Conversation(prepared).turns()
-    # A model with a thinking budget may not think after calls without their thinking.
+    # A model with a thinking budget may not think if its earlier calls lack their thinking.
     may_think = len(turns) < 2 or not turns[-1].results
     if not may_think and (blocks := turns[-2].blocks):
         may_think = blocks[0]["type"] in _THINKING_TYPES
@@ -98,7 +99,7 @@ def request_body(prepared: PreparedRequest) -> Body:
 
 
 class _Turn(NamedTuple):
-    """What one side says. Only user turns have `results`; they precede `blocks`."""
+    """The blocks of one side's turn. Only user turns have `results`; they precede `blocks`."""
 
     role: str
     blocks: list[Body]
@@ -206,14 +207,14 @@ def _attachment(part: AttachmentPart, data: bytes) -> Body:
 
 
 def _tools(offered: tuple[Capability, ...], turns: list[_Turn]) -> list[Body]:
-    """Describe the tools on offer; if there are none, those that the conversation calls."""
+    """Describe the tools on offer; if there are none, the tools that the conversation calls."""
     if not offered:
         calls = [block for turn in turns for block in turn.blocks if block["type"] == "tool_use"]
         names = dict.fromkeys(call["name"] for call in calls)
         return [{"name": name, "input_schema": {"type": "object"}} for name in names]
     tools: list[Body] = []
     for tool in offered:
-        # A model passes arguments by name; a schema of positions has no names.
+        # A model passes arguments by name; a schema of positional arguments has no names.
         by_name = tool.input_schema.get("type") == "object"
         schema = tool.input_schema if by_name else {"type": "object", "properties": {}}
         description = {"description": tool.description} if tool.description.strip() else {}
@@ -250,10 +251,10 @@ def _given(**values: Json) -> Body:
 
 
 def _version(model: str) -> tuple[int, int] | None:
-    """Read the version from the name of a Claude; None for other models.
+    """Parse the version in the name of a Claude model; None for other models.
 
-    A Claude without a version counts as the newest. Another model belongs to some other server that speaks
-    this format; it gets the oldest forms of everything.
+    A Claude without a version counts as the newest. Any other model belongs to a server that merely speaks
+    this format; it gets the oldest form of everything.
     """
     if "claude" not in model:
         return None
@@ -262,26 +263,26 @@ def _version(model: str) -> tuple[int, int] | None:
 
 
 def thinks_adaptively(model: str) -> bool:
-    """Tell whether the model decides how much it thinks, and refuses a budget of tokens."""
+    """Return whether the model chooses how much it thinks, and rejects a token budget."""
     version = _version(model)
     return version is not None and version >= (4, 7)
 
 
 def takes_output_format(model: str) -> bool:
-    """Tell whether the model can be held to a JSON schema."""
+    """Return whether the model's output can be constrained to a JSON schema."""
     version = _version(model)
     return version is None or version >= (4, 5)
 
 
 def default_max_tokens(model: str) -> int:
-    """Return the length of a reply if the user sets none; the vendor requires a number."""
+    """Return the reply length to request if the user sets none; the vendor requires a number."""
     version = _version(model)
     return 4096 if version is not None and version < (3, 5) else 8192
 
 
 @dataclass(frozen=True, slots=True)
 class _Thinking:
-    """The request's fields about thinking. `max_tokens` covers thinking and answer."""
+    """The request's thinking fields. `max_tokens` covers thinking and answer."""
 
     max_tokens: int
     config: Body | None = None
@@ -290,7 +291,7 @@ class _Thinking:
 
 
 def _thinking(model: str, settings: ModelSettings, *, may_think: bool) -> _Thinking:
-    """Convert `reasoning`: to a budget of tokens up to Claude 4.6, to an effort in words from 4.7 on."""
+    """Convert `reasoning`: to a token budget up to Claude 4.6, to a named effort from 4.7 on."""
     wanted, adaptive = settings.reasoning, thinks_adaptively(model)
     usual = settings.max_tokens or default_max_tokens(model)
     if wanted is None:

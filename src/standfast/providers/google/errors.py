@@ -1,7 +1,7 @@
-"""Reads the errors of the Gemini API, from a response or from the middle of a stream.
+"""Parsing of the Gemini API's errors, from a response or from the middle of a stream.
 
-The message is Google's; its status, then its details, then its words decide what to do about it. A quota that
-is daily or zero is not worth a retry, although Google names a delay for it.
+The message is Google's; its status, then its details, then its wording decide how to handle it. A daily or
+zero quota is not worth a retry, although Google names a delay for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_CHARS: Final = 2_000
 
 
 def read_error(status: int, body: bytes) -> ErrorReport:
-    """Read the body of an error response; streaming endpoints wrap the error in a list."""
+    """Parse the body of an error response; streaming endpoints wrap the error in a list."""
     try:
         decoded = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -69,7 +69,7 @@ def _report(error: Json, status: int) -> ErrorReport:
 
 
 def _delay_ms(message: str, details: list[dict[str, Any]]) -> int | None:
-    """Read how long Google asks to wait."""
+    """Parse the delay that Google requests."""
     for detail in details:
         if found := _DELAY.fullmatch(str(detail.get("retryDelay", ""))):
             return round(float(found[1]) * 1000)

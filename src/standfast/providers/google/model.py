@@ -13,7 +13,7 @@ from standfast.providers.http.model import VendorModel
 
 
 class GoogleDialect:
-    """`streamGenerateContent` with server-sent events. The key is in a header: a URL ends up in logs."""
+    """`streamGenerateContent` with server-sent events. The key is in a header: URLs end up in logs."""
 
     provider = "google"
 

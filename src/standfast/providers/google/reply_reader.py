@@ -1,18 +1,18 @@
-"""Reads Gemini's stream of chunks.
+"""Reader of Gemini's stream of chunks.
 
 Every event is a whole response object with the new parts: text, thoughts, and calls, each complete in its
 part. No event says "done": the reply ends with the chunk that has a finish reason, and the stream with the
-connection. Every chunk counts the tokens so far.
+connection. Every chunk has the token counts so far.
 
-Gemini signs single parts of a reply: a call, a piece of text, a thought, or an otherwise empty part. Our
+Gemini signs individual parts of a reply: a call, a piece of text, a thought, or an otherwise empty part. Our
 messages have one text and a list of calls, so the reader stores a `PartLayout` in `Reasoning.opaque`: the
 parts in order, each with its range of the text or of the thoughts, or the id of its call, and its signature.
-From the layout and the message, `request` restores the parts.
+`request` restores the parts from the layout and the message.
 
 Rules
 -----
-1. The chunk with the finish reason ends the reply at once, so that an open connection delays nothing. Counts
-   that would follow it are not awaited.
+1. The chunk with the finish reason ends the reply immediately, so that an open connection delays nothing.
+   Counts that might follow it are not awaited.
 2. A call without an id gets one from its position: the number of the model call and its number in the reply.
 3. If a filter stopped the reply, its calls are dropped and the text says what was blocked.
 """
@@ -50,7 +50,7 @@ class _Wire(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class _FunctionCall(_Wire, frozen=True):
-    """A complete call. Its arguments stay the text that arrived."""
+    """A complete call. Its arguments are kept as the text that arrived."""
 
     name: str | None = None
     id: str | None = None
@@ -73,7 +73,7 @@ class _Part(_Wire, frozen=True):
     tool_response: msgspec.Raw = _ABSENT
 
     def is_bare(self) -> bool:
-        """Tell whether the part holds nothing that the reader ignores."""
+        """Return whether the part has no content that the reader ignores."""
         others = (self.inline_data, self.file_data, self.executable_code, self.code_execution_result)
         return not any(map(_is_there, (*others, self.tool_call, self.tool_response)))
 
@@ -129,7 +129,7 @@ _decode_chunk: Final = msgspec.json.Decoder(_Chunk).decode
 
 
 class GoogleReplyReader:
-    """A `ReplyReader` of one reply."""
+    """The `ReplyReader` of one reply."""
 
     __slots__ = (
         "_calls", "_ended", "_layout", "_length", "_model", "_number", "_origin", "_response_id", "_text",
@@ -228,7 +228,7 @@ class GoogleReplyReader:
         self._layout.add(self._length, PartPlace(of="call", call=call_id, signature=signature))
 
     def _blocked(self, message: str, stop_reason: str) -> list[ModelDelta]:
-        """End the reply without its calls; *message* stands in for an empty text."""
+        """End the reply without its calls; *message* replaces an empty text."""
         self._calls.clear()
         words = () if self._length else self._words(_Part(), message)
         return [*words, self._end(stop_reason)]
@@ -272,7 +272,7 @@ class PartLayout(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PartLayoutWriter:
-    """Records the parts of a reply as they arrive; unsigned text only when another part follows."""
+    """Records the parts of a reply as they arrive; unsigned text only once another part follows."""
 
     __slots__ = ("_places", "_recorded", "_signed")
 
@@ -282,7 +282,7 @@ class PartLayoutWriter:
         self._signed = False
 
     def add(self, text_end: int, place: PartPlace) -> None:
-        """Record the unsigned text up to *text_end*, and then *place*."""
+        """Record the unsigned text up to *text_end*, then *place*."""
         self._record_text(text_end)
         self._signed = self._signed or place.signature is not None
         self._places.append(place)
@@ -290,7 +290,7 @@ class PartLayoutWriter:
             self._recorded = place.end
 
     def reasoning(self, origin: str, text: str, thoughts: str) -> tuple[Reasoning, ...]:
-        """Return the reasoning to store: none if the reply has neither thoughts nor signatures."""
+        """Return the reasoning to store, () if the reply has neither thoughts nor signatures."""
         if not self._signed:
             return (Reasoning(origin=origin, text=thoughts),) if thoughts else ()
         self._record_text(len(text))

@@ -1,16 +1,16 @@
-"""Writes a request to the Gemini API.
+"""Encoder of requests to the Gemini API.
 
 Rules
 -----
-1. Unset settings are not sent: Gemini has defaults of its own. `parallel_tool_calls` and `cache` have no
-   counterpart: Gemini decides about parallel calls and caches repeated input by itself.
-2. The roles `user` and `model` alternate, and `user` is first: consecutive messages of one role become one
+1. Unset settings are not sent: Gemini has its own defaults. `parallel_tool_calls` and `cache` have no
+   counterpart: Gemini itself decides about parallel calls and caches repeated input.
+2. The roles `user` and `model` alternate, starting with `user`: consecutive messages of one role become one
    content.
 3. The results of all calls of a reply are in the content right after it, in the order of the calls.
 4. No empty text is sent, except in the empty part that a signature arrived with.
-5. Gemini has ids of its own, or none. An id that this side made up is not sent.
+5. Gemini has its own ids, or none. An id that we made up is not sent.
 6. A signature goes back in the part that it arrived with, or not at all. If the text has changed since
-   (`PartLayout.digest` tells), only the calls keep their signatures. Unsigned thoughts are not sent back.
+   (`PartLayout.digest` differs), only the calls keep their signatures. Unsigned thoughts are not sent back.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def request_body(prepared: PreparedRequest) -> Body:
     if not contents:
         raise InvalidArgument("there is nothing to send to the model: every message is empty")
     body: Body = {"contents": contents}
-    # Before generation 3, a model with functions to call cannot be held to a schema.
+    # Before generation 3, a model with functions to call cannot be constrained to a schema.
     takes_both = _generation(prepared.model) >= 3 and not prepared.model.startswith("gemma")
     native = takes_both or not request.tools
     instructions = request.instructions
@@ -124,7 +124,7 @@ def _thinking_config(model: str, reasoning: Effort | int) -> Body:
 
 
 def _generation(model: str) -> int:
-    """Read the generation from a model's name; `gemini-flash-latest` and the like count as the newest."""
+    """Parse the generation in a model's name; `gemini-flash-latest` and the like count as the newest."""
     found = _GENERATION.search(model)
     return 99 if found is None else int(found[1])
 
@@ -194,17 +194,17 @@ def _user_part(part: Part, prepared: PreparedRequest) -> Body | None:
 
 
 def _id(provider_id: str) -> Body:
-    """Return the id of a call as a field, if a vendor gave it."""
+    """Return a call's id as a field, if a vendor assigned it."""
     return {} if not provider_id or _MADE_UP_ID.fullmatch(provider_id) else {"id": provider_id}
 
 
 def _reply_parts(message: AssistantMessage, origin: str) -> list[Body]:
-    """Write an earlier reply, with the signatures that came from *origin*."""
+    """Encode an earlier reply, with the signatures that came from *origin*."""
     calls: dict[str, Body] = {}
     for call in message.tool_calls:
         name = call.provider_id
         args = call.arguments
-        if args is None:  # they are no object: show them to the model as text
+        if args is None:  # not an object: show them to the model as text
             args = {} if call.raw is None else {"unreadable_arguments": call.raw}
         part: Body = {"functionCall": {**_id(name), "name": call.name, "args": args}}
         calls[name if name and name not in calls else f"#{call.call_id}"] = part

@@ -1,1 +1,1 @@
-"""What all vendors share: HTTP, server-sent events, deadlines, keys and failures."""
+"""Shared code of all vendors: HTTP, server-sent events, deadlines, keys and failures."""

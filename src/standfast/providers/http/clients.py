@@ -1,11 +1,11 @@
 """The HTTP clients of one model: one for each event loop that uses it.
 
-Connections belong to an event loop, and an agent may be used in several loops, one after the other
-(`run_sync` makes one each time) or at once. A client is created when a loop first needs it. A suspended async
-generator closes it: `asyncio.run` closes every suspended generator before it closes the loop, so no
-connection is left open. The generator is kept until then even if its model is garbage-collected: closing
-takes a few iterations of the loop. The clients of collected models are closed when another model is first
-used in the loop.
+Connections belong to an event loop, and an agent may be used in several loops, in sequence (`run_sync`
+creates one each time) or at once. A client is created when a loop first needs it. A suspended async generator
+closes it: `asyncio.run` closes every suspended generator before it closes the loop, so no connection is left
+open. The generator is kept until then even if its model is garbage-collected, because closing takes a few
+iterations of the loop. The clients of collected models are closed when another model is first used in the
+loop.
 
 Rules
 -----
@@ -30,7 +30,7 @@ _Closer = AsyncGenerator[None]
 
 
 class _LoopClosers:
-    """The suspended generators of one loop, and those among them whose model was garbage-collected."""
+    """The suspended generators of one loop, and those whose model was garbage-collected."""
 
     __slots__ = ("closers", "orphans")
 
@@ -106,7 +106,7 @@ async def _close_with_loop(client: httpx2.AsyncClient) -> AsyncGenerator[None]:
 
 @functools.cache
 def _ssl_context() -> ssl.SSLContext:
-    """Load the trusted certificates once: this takes longer than everything else about a client."""
+    """Load the trusted certificates once, because this dominates the cost of a client."""
     import httpx2
 
     return httpx2.create_ssl_context()

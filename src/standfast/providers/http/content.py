@@ -18,7 +18,7 @@ _TEXT_TYPES: Final = frozenset(
 
 
 def result_text(message: ToolMessage) -> str:
-    """Return the text of a tool's result that a model reads."""
+    """Return the text of a tool's result for the model."""
     if message.shown is not None:
         return message.shown
     if message.error is not None:
@@ -36,7 +36,7 @@ def input_text(part: InputPart) -> str:
 
 
 def schema_instruction(schema: dict[str, Any]) -> str:
-    """Tell a model in words which JSON Schema its answer must match."""
+    """Return an instruction that describes the JSON Schema of the answer in words."""
     text = json_text(schema)
     return f"Your final answer must be one JSON value that fits this JSON Schema, and nothing else:\n{text}"
 
@@ -47,7 +47,7 @@ def media_type(part: AttachmentPart) -> str:
 
 
 def is_text(media_type: str) -> bool:
-    """Tell whether content of this media type can be sent as text."""
+    """Return whether content of this media type can be sent as text."""
     return (
         media_type.startswith("text/") or media_type in _TEXT_TYPES or media_type.endswith(("+json", "+xml"))
     )

@@ -1,10 +1,9 @@
-"""How long a model's server may take, and the timer that enforces it.
+"""Time limits for a model's server, and the timer that enforces them.
 
-A `WaitTimer` has one timer handle for a whole reply. A task that waits notes when it began. When the handle
-fires, the timer checks whether a wait is overdue, and otherwise schedules the handle for the earliest time at
-which one could be. So a chunk costs neither a timer nor a task of its own. Only a task that waits for the
-server is interrupted, never one that consumes the reply; a wait that is cancelled from outside stays
-cancelled.
+A `WaitTimer` has one timer handle for a whole reply. A task that waits records when it began. When the handle
+fires, the timer checks whether a wait is overdue, and otherwise reschedules the handle for the earliest time
+at which one could be. So a chunk costs neither a timer nor a task. Only a task that waits for the server is
+interrupted, never one that consumes the reply; a wait that is cancelled from outside stays cancelled.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _NEVER: Final = float("inf")
 
 
 class WaitTimer:
-    """Use `with timer:` around each wait. `limit_each` limits each wait, `limit_all` all waits together.
+    """A timer for waits: use `with timer:` around each. `limit_each` limits each wait, `limit_all` their sum.
 
     `begin`, `end` and `interrupted` are the same in steps, for loops that wait ten thousand times.
     """
@@ -117,7 +116,7 @@ class WaitTimer:
         self._handle = self._loop.call_at(when, self._check)
 
     def _check(self) -> None:
-        """Interrupt a wait that is overdue, or check again when one may be."""
+        """Interrupt an overdue wait, or reschedule the check for when one may be overdue."""
         now = self._loop.time()
         due = min(now + self._each_s if self._task is None else self._due, self._stop)
         self._handle = None

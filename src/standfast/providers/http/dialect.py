@@ -1,4 +1,4 @@
-"""What the HTTP layer needs to know about a vendor's wire format.
+"""The interface between the HTTP layer and a vendor's wire format.
 
 Rules
 -----
@@ -62,7 +62,7 @@ class PreparedRequest:
 
 
 class ReplyReader(Protocol):
-    """Converts the events of one reply to deltas."""
+    """Converts the events of one reply into deltas."""
 
     def feed(self, event: ServerEvent, /) -> Sequence[ModelDelta]:
         """Return the deltas of *event*; raise `ModelError` if it reports a failure or cannot be read."""
@@ -73,7 +73,7 @@ class Dialect(Protocol):
     """The part of a model's id before the colon."""
 
     def call(self, prepared: PreparedRequest, /) -> HttpCall:
-        """Write the request; raise `InvalidArgument` if the vendor has no form for it."""
+        """Encode the request; raise `InvalidArgument` if the vendor has no form for it."""
 
     def reader(self, prepared: PreparedRequest, /) -> ReplyReader: ...
 
@@ -81,4 +81,4 @@ class Dialect(Protocol):
         """Return the headers that carry *key*."""
 
     def read_error(self, status: int, body: bytes, /) -> ErrorReport:
-        """Read the body of an error response."""
+        """Parse the body of an error response."""

@@ -1,4 +1,4 @@
-"""Where a model is served, and the key for it.
+"""The server of a model, and its key.
 
 Rule: no `repr`, `str` or format of a secret contains it, and it cannot be copied into a record or pickled.
 Every text about a call passes through `Secret.scrub` before it leaves this package.
@@ -19,11 +19,11 @@ from standfast.providers.http.dialect import HttpCall
 
 _SHOWN: Final = "[key]"
 _MIN_SECRET_CHARS: Final = 8
-"""A shorter key is a placeholder for some local server; scrubbing it would only mangle ordinary words."""
+"""A shorter key is a placeholder for a local server; scrubbing it would only mangle ordinary words."""
 _MAX_TOLD_CHARS: Final = 16
 """Vendors identify a key by fewer characters than this. More of a key must not be shown."""
 _AFTER_A_CUT: Final = 8
-"""How many characters may follow a truncated text: an ellipsis, a quote, a bracket."""
+"""The number of characters that may follow a truncated text: an ellipsis, a quote, a bracket."""
 
 
 class Secret:
@@ -95,7 +95,7 @@ class Endpoint:
         except ValueError:
             parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            # The argument may be a key that was passed in the wrong place: show only what looks like a URL.
+            # The argument may be a key passed in the wrong place: show it only if it looks like a URL.
             is_url = any(sign in url for sign in ":/") and not any(sign in url for sign in "@?#")
             given = repr(url[:200]) if is_url else "what was given"
             raise InvalidArgument(f"{given} is no base URL", hint="it begins with https:// or http://")

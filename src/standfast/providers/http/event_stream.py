@@ -1,15 +1,15 @@
 """One POST that is answered with a stream of events.
 
 A `StreamClient` belongs to one model and keeps its connections open between calls. A response is read chunk
-by chunk as its events are asked for; nothing reads ahead, so a slow consumer slows the server down. After the
+by chunk as its events are requested; nothing reads ahead, so a slow consumer slows the server down. After the
 last event the client waits briefly for the end of the body, so that the connection can be reused.
 
 Rules
 -----
-1. A call is one request to one address. A redirect is refused: the key goes only where the user sent it.
-2. A caller that leaves before the last event closes the connection at once.
+1. A call is one request to one URL. A redirect is an error: the key goes only where the user sent it.
+2. A caller that leaves before the last event closes the connection immediately.
 3. Every wait has a deadline, every size a limit.
-4. An exception of httpx2 holds the request, and so the key: none leaves this file, not even as the context of
+4. An httpx2 exception holds the request, and so the key: none leaves this file, not even as the context of
    another one. Every text that leaves has been scrubbed.
 """
 
@@ -60,7 +60,7 @@ class StreamClient:
 
     @asynccontextmanager
     async def post(self, call: HttpCall, explain: ExplainResponse) -> AsyncIterator[EventStream]:
-        """Send *call* and close the response with the context; raise `explain(...)` if it is no stream."""
+        """Send *call* and close the response with the context; raise `explain(...)` if it is not a stream."""
         client = await self._clients.get()
         stream = EventStream(self._endpoint, self._deadlines, self._max_reply_bytes)
         try:
@@ -107,7 +107,7 @@ class EventStream:
 
     @property
     def retry_ms(self) -> int | None:
-        """How long the server has asked to wait before another call, if it has."""
+        """The delay before another call that the server requested, if any."""
         return self._parser.retry_ms
 
     def mark_complete(self) -> None:
@@ -141,7 +141,7 @@ class EventStream:
             raise explain(response.status_code, response.headers, await self._read_up_to(MAX_ERROR_BYTES))
 
     async def more(self) -> list[ServerEvent] | None:
-        """Return the events that arrive next, as many as arrive together; None at the end."""
+        """Return the next events, as many as arrive together; None at the end."""
         timer = self._timer
         while True:
             try:
@@ -169,7 +169,7 @@ class EventStream:
                 )
             if events := self._parser.feed(data):
                 return events
-        raise failure  # outside of the handlers, so that it is chained to nothing
+        raise failure  # outside the handlers, so that it has no context
 
     async def close(self) -> None:
         """Release the connection for reuse if the reply is complete; otherwise close it."""
@@ -186,7 +186,7 @@ class EventStream:
                     await self._response.aclose()
                     connection = self._response.extensions.get("network_stream")
                     if self._ended and not self._complete and connection is not None:
-                        # The body ended too early: its rest may follow, and must not answer another call.
+                        # The body ended early: its rest may still arrive, and must not answer another call.
                         await connection.aclose()
 
     async def _first_chunk(self) -> bytes:
@@ -216,6 +216,6 @@ class EventStream:
 
 
 def _is_event_stream(response: httpx2.Response) -> bool:
-    """Tell whether this (or no) content type means events. The caller must not hold it: it may be the key."""
+    """Return whether this (or no) content type means events. Do not pass it on: it may hold the key."""
     kind = response.headers.get("content-type", EVENT_STREAM)
     return kind.partition(";")[0].strip().lower() == EVENT_STREAM

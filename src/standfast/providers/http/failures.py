@@ -1,4 +1,4 @@
-"""Converts what went wrong with a call to a `ModelError`.
+"""Conversion of failed calls into `ModelError`.
 
 Rule: the message is the vendor's, without the key; the vendor, else the HTTP status, decides about a retry.
 """
@@ -85,7 +85,7 @@ def excerpt(body: bytes) -> str:
 
 
 def retry_after_ms(headers: Mapping[str, str]) -> int | None:
-    """Read how long the server asks to wait: in milliseconds, in seconds, or as a date. 0 becomes None."""
+    """Parse the delay that the server requests: in milliseconds, in seconds, or as a date. 0 becomes None."""
     for name, factor in (("retry-after-ms", 1), ("retry-after", 1000)):
         try:
             wait_ms = float(headers.get(name, "")) * factor
@@ -96,7 +96,7 @@ def retry_after_ms(headers: Mapping[str, str]) -> int | None:
     then_s = _seconds_of(headers.get("retry-after", ""))
     if then_s is None:
         return None
-    now_s = _seconds_of(headers.get("date", ""))  # the server's own clock, if it tells
+    now_s = _seconds_of(headers.get("date", ""))  # the server's own clock, if it sends it
     wait_s = then_s - (time.time() if now_s is None else now_s)
     return min(max(0, math.ceil(wait_s * 1000)), _MAX_WAIT_MS) or None
 
@@ -126,7 +126,7 @@ def connection_error(error: Exception, endpoint: Endpoint, deadlines: Deadlines)
 
     if isinstance(error, httpx2.ConnectTimeout):
         return deadline_error("connect_s", deadlines, endpoint.base_url)
-    # The text may quote the request, whose headers may hold a secret: keep what comes before the quotation.
+    # The text may quote the request, whose headers may hold a secret: keep the part before the quotation.
     text = str(error).partition(" b'")[0].partition(' b"')[0]
     message = endpoint.secret.scrub(text)[:_MAX_MESSAGE_CHARS] or type(error).__name__
     unreached = isinstance(error, httpx2.ConnectError | httpx2.ProxyError | httpx2.UnsupportedProtocol)

@@ -1,14 +1,14 @@
 """A model behind HTTP, in any dialect.
 
-The dialect writes the request and reads the events; `StreamClient` carries both. This module does what all
-vendors have in common: it looks up settings and media, requires the vendor's terminal event, and raises every
+The dialect encodes the request and reads the events; `StreamClient` carries both. This module does what all
+vendors have in common: it resolves settings and media, requires the vendor's terminal event, and raises every
 failure as a `ModelError` without the key.
 
 Rules
 -----
-1. A stream that ends before its `ReplyEnded` has failed. Nothing is read after it that could change it.
+1. A stream that ends before its `ReplyEnded` has failed. Nothing read after it can change the reply.
 2. An error that a dialect raises is replaced by a scrubbed copy: vendors repeat keys in their errors, and
-   neither the context nor the frames of what is raised here may lead to the vendor's text.
+   neither the context nor the frames of the raised error may lead to the vendor's text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from standfast.providers.settings import read_settings
 from standfast.providers.vendors import VENDORS, base_url_of
 
 _READ_ERRORS: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
-"""What a reply reader may raise for data that it cannot read."""
+"""The exceptions of a reply reader for data that it cannot read."""
 
 
 class HttpModel:
@@ -132,7 +132,7 @@ class VendorModel(HttpModel):
 
     dialect: ClassVar[Dialect]
     name_prefix: ClassVar[str] = ""
-    """A prefix that users may write before a model's name, and that is dropped."""
+    """A prefix that users may write before a model's name, and that is removed."""
 
     def __init__(
         self,

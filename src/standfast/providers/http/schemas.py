@@ -1,13 +1,13 @@
-"""The parts of JSON Schema that each vendor accepts.
+"""The subset of JSON Schema that each vendor accepts.
 
 Rules
 -----
-1. A schema is changed only where the vendor would refuse or ignore it, and then to one with the same meaning.
-2. Anthropic's grammar knows a part of JSON Schema. A constraint that it lacks is moved to the description; a
-   schema that would change its meaning (a map with any keys, a value of any type, a recursive type) has no
+1. A schema is changed only where the vendor would reject or ignore it, and then to an equivalent one.
+2. Anthropic's grammar supports a part of JSON Schema. An unsupported constraint is moved to the description;
+   a schema whose meaning would change (a map with any keys, a value of any type, a recursive type) has no
    native form, and is described to the model in words.
-3. OpenAI's strict mode requires closed objects with every property required. A schema that goes further is
-   sent as advice (`strict: false`).
+3. OpenAI's strict mode requires closed objects with every property required. Any other schema is sent as
+   advice (`strict: false`).
 4. Gemini accepts nearly everything: `$ref` must stand alone, and `const` becomes an `enum` of one.
 """
 
@@ -54,7 +54,7 @@ def openai_parameters(schema: Schema) -> Schema:
 
 
 def fits_strict(schema: Schema) -> bool:
-    """Tell whether OpenAI can hold a model to the schema of an object."""
+    """Return whether OpenAI can constrain a model to the schema of an object."""
     return is_object(schema) and "anyOf" not in schema and _fits(schema, 0)
 
 
@@ -87,11 +87,11 @@ _ANTHROPIC_DEPTH: Final = 40
 
 
 class _NoNativeForm(Exception):
-    """The schema says something that the vendor's grammar cannot express."""
+    """The schema needs something that the vendor's grammar cannot express."""
 
 
 def anthropic_schema(schema: Schema) -> Schema | None:
-    """Return the schema in Anthropic's form; None if it has none, as a type that contains itself."""
+    """Return the schema in Anthropic's form; None if it has none, such as for a recursive type."""
     definitions = schema.get("$defs", {})
     mentions = {name: _references(part) for name, part in definitions.items()}
     while mentions:

@@ -1,17 +1,17 @@
-"""A parser of server-sent events for bytes that arrive in pieces of any size.
+"""A parser of server-sent events for bytes that arrive in chunks of any size.
 
 A line ends with LF, CRLF or CR, an event with an empty line. The parser converts line ends to LF as bytes
-arrive, so an event is whatever precedes two LFs. It keeps the pieces of an unfinished event in a list and
-joins them once, so a large event costs its size however small the pieces are. Nearly every chunk is one event
-that has the name of the one before and one line of data: `feed` cuts out its data; everything else is parsed
-line by line.
+arrive, so an event is whatever precedes two LFs. It keeps the chunks of an unfinished event in a list and
+joins them once, so a large event costs its size however small the chunks are. Nearly every chunk is one event
+that has the name of the previous one and one line of data: `feed` slices out its data; everything else is
+parsed line by line.
 
 Rules
 -----
-1. The events do not depend on how the stream is cut, and each is returned with its last byte.
+1. The events do not depend on how the stream is chunked, and each is returned with its last byte.
 2. Comments, ids, unknown fields and events with empty data are skipped. No vendor sends anything in an empty
-   event, and some servers use one to keep a connection alive.
-3. The size of an event is limited; a larger one is refused before all of it is held.
+   event, and some servers use one as a keep-alive.
+3. The size of an event is limited; a larger one is rejected before all of it is buffered.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from standfast.providers.http.dialect import ServerEvent
 MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
 _BOM: Final = b"\xef\xbb\xbf"
 _MAX_RETRY_DIGITS: Final = 9
-_new: Final = tuple.__new__  # what a named tuple's own constructor calls
+_new: Final = tuple.__new__  # what a named tuple's constructor calls
 
 
 class EventParser:
-    """Converts bytes to events. `retry_ms` is how long the server asks to wait, if it does."""
+    """Converts bytes into events. `retry_ms` is the delay that the server requests, if any."""
 
     __slots__ = (
         "_after_cr", "_at_line_end", "_before", "_bom", "_clear", "_line_end", "_mark", "_max_bytes",
@@ -38,7 +38,7 @@ class EventParser:
     def __init__(self, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self.retry_ms: int | None = None
         self._max_bytes = max_event_bytes
-        self._bom: bytes | None = b""  # the possible beginning of a BOM; None once it is decided
+        self._bom: bytes | None = b""  # a possible prefix of a BOM; None once decided
         self._after_cr = False
         self._pieces: list[bytes] = []
         self._size = 0
@@ -75,7 +75,7 @@ class EventParser:
                 self._bom, data = data, b""
             else:
                 self._bom, data = None, data.removeprefix(_BOM)
-        if self._after_cr and data:  # the CR of a CRLF that was cut in two has ended the line
+        if self._after_cr and data:  # the CR of a split CRLF has already ended the line
             self._after_cr = False
             data = data.removeprefix(b"\n")
         if b"\r" in data:

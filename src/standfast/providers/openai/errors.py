@@ -1,6 +1,6 @@
-"""Reads OpenAI's errors, from a response, an `error` event or a failed response: flat, or inside `error`.
+"""Parsing of OpenAI's errors, from a response, an `error` event or a failed response.
 
-Rule: the message is the vendor's own; its code only decides what to do about it.
+Rule: the message is the vendor's own; its code only decides how to handle it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DELAY: Final = re.compile(r"try again in (?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)(ms|
 
 
 def read_error(status: int, body: bytes) -> ErrorReport:
-    """Read the body of an error response; the message is empty if the body is."""
+    """Parse the body of an error response; the message is empty if the body is."""
     try:
         decoded = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""`openai:MODEL`: a model of OpenAI's, or of another server with the Responses API."""
+"""`openai:MODEL`: a model of OpenAI, or of another server with the Responses API."""
 
 from __future__ import annotations
 

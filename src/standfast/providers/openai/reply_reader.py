@@ -1,4 +1,4 @@
-"""Reads the events of one streamed response.
+"""Reader of the events of one streamed response.
 
 A response is a list of items, numbered by `output_index`. An item begins (`output_item.added`), grows by
 deltas, and is done (`output_item.done`), which repeats it whole. `response.completed` or
@@ -10,8 +10,8 @@ length, a call by its id. `request` never takes texts or calls from an outline: 
 
 Rules
 -----
-1. Deltas are for display. `done` gives the final item; if that does not continue what was shown, the stream
-   is broken, and the attempt with it.
+1. Deltas are for display. `done` gives the final item; if that does not continue the streamed text, the
+   stream is broken, and the attempt fails with it.
 2. A delta belongs to an item that has begun and is not done. Numbered events arrive in the order of their
    numbers. A violation is a retryable `ModelError`.
 3. A call that is not done when the response is complete, or that the response contradicts, is never returned.
@@ -36,11 +36,11 @@ from standfast.providers.openai.errors import stream_error
 Deltas = Sequence[ModelDelta]
 
 SEPARATOR: Final = "\n\n"
-"""What stands between the texts of two messages of one reply."""
+"""The separator between the texts of two messages of one reply."""
 _STOP_REASONS: Final = {"max_output_tokens": "length"}
 
-# The events, as far as they are read. An item is decoded when its type is known, because the same field may
-# have another meaning in another type.
+# The events, as far as they are read. An item is decoded once its type is known, because a field can mean
+# something else in another type.
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -147,7 +147,7 @@ _decode_reasoning: Final = msgspec.json.Decoder(_ReasoningItem).decode
 
 
 class _Item:
-    """An item while it arrives. `part` is the number of the part that the last of `pieces` belongs to."""
+    """An item that is still arriving. `part` is the number of the part that the last piece belongs to."""
 
     __slots__ = ("call", "done", "kind", "message", "part", "pieces", "reasoning")
 
@@ -162,7 +162,7 @@ class _Item:
 
 
 class OpenAIReplyReader:
-    """A `ReplyReader` of one response."""
+    """The `ReplyReader` of one response."""
 
     def __init__(self, prepared: PreparedRequest) -> None:
         self._origin = prepared.origin
@@ -176,7 +176,7 @@ class OpenAIReplyReader:
 
     def feed(self, event: ServerEvent, /) -> Deltas:
         try:
-            # The data of an event without a name says what the event is.
+            # An event without a name has its type in its data.
             if event.name in ("", "message"):
                 return (
                     () if event.data == b"[DONE]" else self._read(_decode_kind(event.data).type, event.data)
@@ -347,7 +347,7 @@ class OpenAIReplyReader:
 
 
 def _check_complete(items: list[_Item], response: _Response) -> None:
-    """Raise if a complete response has unfinished items, or others than those that were streamed."""
+    """Raise if a complete response has unfinished items, or items that differ from the streamed ones."""
     if not all(item.done for item in items):
         raise _broken("the response ended before all of its items were done")
     if any(item.call is not None and item.call.status not in (None, "completed") for item in items):
@@ -396,7 +396,7 @@ def _broken(problem: str) -> ModelError:
 
 
 class ReasoningEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
-    """A reasoning item as the API wants it back."""
+    """A reasoning item in the form that the API accepts back."""
 
     id: str
     summary: list[Json]
@@ -404,7 +404,7 @@ class ReasoningEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
     encrypted_content: str | None = None
 
     def item(self) -> dict[str, Json]:
-        """Return the item to send. The vendor stores nothing, so an id alone would mean nothing to it."""
+        """Return the item to send, whole: the vendor stores nothing, so it could not resolve an id."""
         item: dict[str, Json] = {"type": "reasoning", "id": self.id, "summary": self.summary}
         if self.content:
             item["content"] = self.content
@@ -470,7 +470,7 @@ def stored_outline(reasoning: Sequence[Reasoning], origin: str) -> Outline | Non
 
 
 def texts_of(text: str, outline: Outline) -> list[str]:
-    """Cut *text* into the messages of the outline; if it has changed, the first message gets all of it."""
+    """Split *text* into the messages of the outline; if it has changed, the first message gets all of it."""
     sizes = [entry.chars for entry in outline if isinstance(entry, MessageEntry)]
     between = max(0, sum(map(bool, sizes)) - 1)
     if sum(sizes) + len(SEPARATOR) * between != len(text):

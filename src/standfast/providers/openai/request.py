@@ -1,15 +1,14 @@
-"""Writes a request to `POST /responses`.
+"""Encoder of requests to `POST /responses`.
 
 Rules
 -----
-1. The vendor stores nothing (`store: false`): the request contains all that it needs, encrypted reasoning
-   included.
-2. A setting that the API does not have is refused, not dropped.
+1. The vendor stores nothing (`store: false`): the request is self-contained, including encrypted reasoning.
+2. A setting that the API does not have is an error; it is never dropped.
 3. A call and its result have the same id, and no two calls have the same id. It is the vendor's own wherever
    that can be sent.
-4. A reply whose outline is stored goes back in its order, with its reasoning; any other as text, then calls.
-   Reasoning goes back only right before the item that it led to: the API refuses any other.
-5. Images and documents are sent as data URLs, text attachments as text. Other attachments are refused.
+4. A reply with a stored outline goes back in its order, with its reasoning; any other as text, then calls.
+   Reasoning goes back only right before the item that it led to: the API rejects any other.
+5. Images and documents are sent as data URLs, text attachments as text. Other attachments are errors.
 6. Nothing empty is sent.
 """
 
@@ -117,7 +116,7 @@ def _tools(tools: tuple[Capability, ...], settings: ModelSettings) -> dict[str, 
 
 
 def _reasoning(model: str, wanted: Effort | int | None) -> dict[str, Json]:
-    """Write how much to think. A model without reasoning refuses a request for its encrypted reasoning."""
+    """Encode the reasoning effort. A model without reasoning rejects requests for encrypted reasoning."""
     if wanted == "none":
         return {"reasoning": {"effort": "none"}}
     include: dict[str, Json] = {"include": ["reasoning.encrypted_content"]}
@@ -132,7 +131,7 @@ def _reasoning(model: str, wanted: Effort | int | None) -> dict[str, Json]:
 
 
 class _Conversation:
-    """Writes a conversation as the items of `input`, message by message."""
+    """Encodes a conversation as the items of `input`, message by message."""
 
     def __init__(self, prepared: PreparedRequest) -> None:
         self.items: list[Json] = []
@@ -171,7 +170,7 @@ class _Conversation:
                 assert_never(message)
 
     def _reply(self, message: AssistantMessage, outline: reply_reader.Outline) -> list[Json]:
-        """Write a reply in the order of its outline; calls that it does not mention come last."""
+        """Encode a reply in the order of its outline; calls that it does not mention come last."""
         texts = reply_reader.texts_of(message.text, outline)
         calls = {call.provider_id or str(call.call_id): call for call in message.tool_calls}
         items: list[Json] = [_text_item(message.text)] if message.text and not texts else []

@@ -1,4 +1,4 @@
-"""Chat Completions, as many servers provide it: `openai-compatible:MODEL@BASE_URL`."""
+"""Chat Completions, as many servers implement it: `openai-compatible:MODEL@BASE_URL`."""
 
 from standfast.providers.openai_compatible.model import OpenAICompatibleModel, split_name
 

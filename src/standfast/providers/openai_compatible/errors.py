@@ -1,6 +1,6 @@
-"""Reads a server's errors, in the many shapes that servers use.
+"""Parsing of a server's errors, in the many shapes that servers use.
 
-Rule: the message is the server's own; a code in the error outweighs its words, and its words the status.
+Rule: the message is the server's own; a code in the error outweighs its wording, and the wording the status.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SPENT: Final = re.compile(r"insufficient_(quota|balance|credits)|exceeded your 
 
 
 class _ServerError(NamedTuple):
-    """An error as the server sent it. `kind` is its code and its type, `status` the status in its body."""
+    """An error as the server sent it. `kind` is its code and type, `status` the status in its body."""
 
     message: str
     kind: str = ""
@@ -45,7 +45,7 @@ class _ServerError(NamedTuple):
 
 
 def read_error(status: int, body: bytes) -> ErrorReport:
-    """Read the body of an error response."""
+    """Parse the body of an error response."""
     return _report(_decode(body), status)
 
 
@@ -100,7 +100,7 @@ def _find_error(value: Json) -> _ServerError:
     if message is None:
         message = json_text(value)
     else:
-        metadata = value.get("metadata")  # a router puts the error of the server behind it there
+        metadata = value.get("metadata")  # where a router puts the upstream server's error
         raw = metadata.get("raw") if isinstance(metadata, dict) else None
         message += f": {_as_text(raw)}" if raw else ""
     return _ServerError(message, " ".join(kinds), code if isinstance(code, int) else 0)

@@ -5,7 +5,7 @@ Rules
 1. In `MODEL@BASE_URL` the base URL starts at the last `@http`; the model may contain `/`, `:` and `@`.
 2. A base URL has no user, password, query or fragment: it is recorded, and paths are appended to it.
 3. The key of one host is never sent to another, nor without TLS.
-4. Once the model has finished, the reply is complete. The count of tokens is awaited only briefly: if the
+4. Once the model has finished, the reply is complete. The token count is awaited only briefly: if the
    connection breaks or stays silent, the reply lacks the count and nothing else.
 """
 
@@ -59,7 +59,7 @@ class OpenAICompatibleModel(HttpModel):
     """
 
     usage_within_s: float = 5.0
-    """How long the count of tokens may take after the end of the text."""
+    """The time limit for the token count after the end of the text."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def checked_base_url(text: str) -> str:
-    """Return the base URL as it is recorded: without a trailing slash and without the path of the call."""
+    """Return the base URL in its recorded form: without a trailing slash and without the path of the call."""
     try:
         parts = urlsplit(text)
         known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0

@@ -1,9 +1,9 @@
-"""Reads the chunks of a streamed chat completion.
+"""Reader of the chunks of a streamed chat completion.
 
-The `finish_reason` ends the text. The count of tokens may follow: in the same chunk, in a later one, or not
-at all. So the reply ends with the first of: a count in that chunk or a later one, `[DONE]`, the end of the
-stream. The end of the stream is no event: the reader returns `ReplyFinished` with the `finish_reason`, and
-the model takes the reply from it if nothing more arrives.
+The `finish_reason` ends the text. The token count may follow: in the same chunk, in a later one, or not at
+all. So the reply ends with the first of: a count in that chunk or a later one, `[DONE]`, the end of the
+stream. The end of the stream is not an event: the reader returns `ReplyFinished` with the `finish_reason`,
+and the model takes the reply from it if nothing more arrives.
 
 Servers put reasoning in four places: `reasoning_content` (DeepSeek, vLLM), `reasoning` (OpenRouter, Groq,
 Ollama, vLLM), thinking parts of the content (Mistral), and `reasoning_details` (OpenRouter), which hold
@@ -15,8 +15,8 @@ repeat id and name in every piece: that begins nothing.
 
 Rules
 -----
-1. Without a `finish_reason` there is no reply, not even after `[DONE]`: a server that fails sends that, too.
-2. Text or calls after the `finish_reason`, and pieces that fit no call or two, mean that events were mixed
+1. Without a `finish_reason` there is no reply, not even after `[DONE]`, which a failing server also sends.
+2. Text or calls after the `finish_reason`, and pieces that match no call or two, mean that events were mixed
    up: a retryable failure. Better no call than one that the model did not make.
 3. Calls are returned when the reply has ended. A call without arguments has `{}`; one that the end of the
    reply cut off has the text that arrived.
@@ -129,7 +129,7 @@ class ReplyFinished(TextArrived, frozen=True):
 
 
 class OpenAICompatibleReplyReader:
-    """A `ReplyReader` of one reply."""
+    """The `ReplyReader` of one reply."""
 
     def __init__(self, prepared: PreparedRequest) -> None:
         self._origin = prepared.origin
@@ -210,7 +210,7 @@ class OpenAICompatibleReplyReader:
             self._check_order()
             for piece in delta.tool_calls or ():
                 self._calls.add(piece)
-            if delta.function_call is not None:  # the one call that servers of an older kind make
+            if delta.function_call is not None:  # the single call of older servers
                 self._calls.add(_CallDelta(index=-1, function=delta.function_call))
         return deltas
 
@@ -220,7 +220,7 @@ class OpenAICompatibleReplyReader:
         deltas.append(TextArrived(text))
 
     def _add_parts(self, parts: Sequence[Json], deltas: list[ModelDelta]) -> None:
-        """Add content in the form of a list: text, refusals, and thinking."""
+        """Add content that is a list: text, refusals, and thinking."""
         for part in parts:
             if not isinstance(part, dict):
                 continue
@@ -242,7 +242,7 @@ class OpenAICompatibleReplyReader:
             raise _after_the_end()
 
     def _convert_reason(self, choice: _Choice, reason: str) -> str:
-        """Return the port's word for why the model stopped, or the server's own."""
+        """Return the port's term for why the model stopped, or the server's own."""
         if reason in _FAILED:
             raise ModelError(f"the server gave the reply up: {reason}", retryable=True)
         if reason in _CUT:
@@ -273,7 +273,7 @@ def _after_the_end() -> ModelError:
 
 
 def _usage(tokens: _Tokens | None) -> Usage:
-    """Convert a server's counts; a server that counts nothing has made one call all the same."""
+    """Convert a server's counts; without counts, it is still one call."""
     if tokens is None:
         return Usage(calls=1)
     details = tokens.prompt_tokens_details or _InputTokens()
@@ -281,7 +281,7 @@ def _usage(tokens: _Tokens | None) -> Usage:
     read = min(prompt, _count(details.cached_tokens) or _count(tokens.prompt_cache_hit_tokens))
     cached = min(prompt - read, _count(details.cache_write_tokens))
     reasoning = _count((tokens.completion_tokens_details or _OutputTokens()).reasoning_tokens)
-    # Some servers do not include reasoning in the completion: then the total tells.
+    # Some servers exclude reasoning from the completion: the total reveals it.
     is_extra = reasoning > written or _count(tokens.total_tokens) == prompt + written + reasoning
     return Usage(
         input=prompt - read - cached,
@@ -329,14 +329,14 @@ class _ReasoningBuffer:
         self._texts.append(text)
 
     def ended(self, origin: str) -> tuple[Reasoning, ...]:
-        """Return the reasoning, with what is needed to send it back."""
+        """Return the reasoning, with the data needed to send it back."""
         if not self._field and not self._details:
             return ()
         opaque: Json = {REASONING_DETAILS: self._details} if self._details else {"field": self._field}
         return (Reasoning(origin=origin, text="".join(self._texts), opaque=opaque),)
 
     def _add_detail(self, detail: Json) -> str:
-        """Store a detail, joined to the one before if it continues it; return its text."""
+        """Store a detail, merged into the previous one if it continues it; return its text."""
         if not isinstance(detail, dict):
             return ""
         field = _DETAIL_TEXTS.get(str(detail.get("type")), "")
@@ -355,7 +355,7 @@ class _ReasoningBuffer:
 
 
 class _Call:
-    """A call while it arrives."""
+    """A call that is still arriving."""
 
     __slots__ = ("id", "name", "pieces")
 
@@ -365,7 +365,7 @@ class _Call:
         self.pieces: list[str] = []
 
     def is_complete(self) -> bool:
-        """Tell whether the arguments are a JSON object, so that nothing can follow."""
+        """Return whether the arguments are a JSON object, so that nothing can follow."""
         text = "".join(self.pieces)
         if not text.rstrip().endswith("}"):
             return False
@@ -404,7 +404,7 @@ class _CallBuffer:
             call.pieces.append(given if isinstance(given, str) else json_text(given))
 
     def _find(self, delta: _CallDelta, name: str | None) -> _Call | None:
-        """Return the call that a piece belongs to; None if it begins one."""
+        """Return the call that a piece belongs to, None if it begins one."""
         if delta.index is not None:
             call = self._by_index.get(delta.index)
         else:
@@ -433,7 +433,7 @@ class _CallBuffer:
             if "}{" in text:
                 with suppress(ValueError, RecursionError):
                     _, end = json.JSONDecoder().raw_decode(text.lstrip())
-                    if text.lstrip()[end:].lstrip().startswith("{"):  # pieces that arrived twice
+                    if text.lstrip()[end:].lstrip().startswith("{"):  # duplicated pieces
                         raise _mixed_up("the arguments of a call continue after their end")
             provider_id = call.id if call.id and call.id not in ids else f"call_{self._call_number}_{place}"
             ids.add(provider_id)

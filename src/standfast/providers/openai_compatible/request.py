@@ -1,20 +1,20 @@
-"""Writes a request to a Chat Completions endpoint.
+"""Encoder of requests to a Chat Completions endpoint.
 
 Rules
 -----
-1. Unset settings are not sent: some servers refuse fields that they do not know.
+1. Unset settings are not sent: some servers reject fields that they do not know.
 2. A schema that the server does not accept, or not beside tools, is described to the model in words. The
-   answer is checked in either case.
+   answer is validated in either case.
 3. A `tool` message follows the reply that made its call, under the call's id. A result without a call becomes
-   a user message, because servers refuse it otherwise.
+   a user message, because servers reject it otherwise.
 4. Arguments are always the text of a JSON object: servers parse it to fill in their templates.
 5. Nothing empty is sent. A reply that only called tools has the content null.
 6. Text alone is sent as a string: many servers accept nothing else. Images, audio and documents are sent as
-   parts, in base64; an attachment without a part type is refused.
+   parts, in base64; an attachment without a part type is an error.
 7. Reasoning that came as text goes back in the field it came in, and only with a reply that called tools:
-   there the server needs it, elsewhere it drops or refuses it. `reasoning_details` go back whole, with every
+   there the server needs it, elsewhere it drops or rejects it. `reasoning_details` go back whole, with every
    reply. If one reply has `reasoning_content`, every reply that called tools has it, empty if need be:
-   DeepSeek refuses a conversation in which it is missing.
+   DeepSeek rejects a conversation in which it is missing.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ChatHost:
     """A host of Chat Completions, and what it accepts.
 
     asks_usage: accepts `stream_options`. json_schema: accepts `response_format` with a schema.
-    schema_with_tools: accepts it beside tools; most others refuse that, or never call a tool again.
+    schema_with_tools: accepts it beside tools; most others reject that, or never call a tool again.
     nine_letter_ids: requires call ids of nine letters or digits. reasoning_object: accepts `reasoning`, which
     may be a number of tokens.
     """
@@ -145,7 +145,7 @@ def request_body(prepared: PreparedRequest, host: ChatHost) -> dict[str, Json]:
     reasoning: dict[str, Json] = {}
     if wanted is not None and host.reasoning_object:
         reasoning = {"reasoning": {"max_tokens" if isinstance(wanted, int) else "effort": wanted}}
-    elif wanted is not None:  # most hosts accept only a word
+    elif wanted is not None:  # most hosts accept only a named effort
         if isinstance(wanted, int):
             wanted = "low" if wanted <= _LOW_TOKENS else "medium" if wanted <= _MEDIUM_TOKENS else "high"
         reasoning = {"reasoning_effort": wanted}
@@ -191,7 +191,7 @@ def _tools(tools: tuple[Capability, ...], settings: ModelSettings) -> dict[str, 
 
 
 def _response_format(prepared: PreparedRequest, host: ChatHost) -> tuple[Json, str]:
-    """Return the `response_format`, if there can be one, and the instruction in words otherwise."""
+    """Return the `response_format`, if there can be one, and otherwise the instruction in words."""
     request = prepared.request
     if request.output_schema is None:
         return None, ""
@@ -208,7 +208,7 @@ def _response_format(prepared: PreparedRequest, host: ChatHost) -> tuple[Json, s
 
 
 class _Conversation:
-    """Writes a conversation, message by message."""
+    """Encodes a conversation, message by message."""
 
     def __init__(self, prepared: PreparedRequest, host: ChatHost) -> None:
         self.messages: list[Any] = []
