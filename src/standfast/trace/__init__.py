@@ -1,4 +1,4 @@
-"""Traces: where the records of turns go. A name is loaded when it is first used."""
+"""Traces: the sinks for the records of turns. A name is loaded on first use."""
 
 from __future__ import annotations
 

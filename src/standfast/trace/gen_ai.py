@@ -1,4 +1,4 @@
-"""Converts records to OpenTelemetry's semantic conventions for generative AI.
+"""Conversion of records to OpenTelemetry's semantic conventions for generative AI.
 
 A turn is `invoke_agent`, a model call `chat`, a tool call and a cell `execute_tool`; attributes that the
 conventions lack have names under `standfast.`.
@@ -24,7 +24,7 @@ _OPERATIONS: Final = {
 }
 
 _PROVIDERS: Final = {"google": "gcp.gemini", "mistral": "mistral_ai", "xai": "x_ai"}
-"""Our names of providers, and those of the conventions where they differ."""
+"""The conventions' names of providers, where they differ from ours."""
 
 _FINISH: Final = {"end": "stop", "tool_calls": "tool_calls", "length": "length"}
 
@@ -77,7 +77,7 @@ def attributes_of(record: TraceRecord) -> dict[str, Attribute]:
 
 
 def exception_of(record: TraceRecord) -> dict[str, Attribute]:
-    """Return the attributes of the span event `exception`; empty if the tool raised none."""
+    """Return the attributes of the span event `exception`, {} if the tool raised none."""
     body = record.body if isinstance(record.body, dict) else {}
     raised, content = body.get("exception"), body.get("content")
     if not isinstance(raised, dict):
@@ -106,7 +106,7 @@ def _of_call(record: TraceRecord, body: dict[str, Json]) -> dict[str, Attribute]
 
 
 def _of_model(body: dict[str, Json], kind: str, keys: tuple[str, ...]) -> dict[str, Attribute]:
-    """Return the model, the usage and the contents of a turn or a model call, and its fields *keys*."""
+    """Return the model, usage and contents of a turn or a model call, and its fields *keys*."""
     found = _of_usage(body.get("usage"))
     if model := _text(body, "model"):
         found["gen_ai.provider.name"], found["gen_ai.request.model"] = _model_of(model)
@@ -126,7 +126,7 @@ def _of_model(body: dict[str, Json], kind: str, keys: tuple[str, ...]) -> dict[s
 
 
 def _of_usage(usage: Json) -> dict[str, Attribute]:
-    """Count tokens by the conventions: cached input is input as well."""
+    """Count tokens by the conventions, which include cached input in the input."""
     if not isinstance(usage, dict) or not usage:
         return {}
     fresh, read, write = (_count(usage, key) for key in ("input", "cache_read", "cache_write"))

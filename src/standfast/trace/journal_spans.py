@@ -1,11 +1,11 @@
-"""The spans of a turn, derived from its journal when a reader asks for them: nothing is written for it.
+"""The spans of a turn, derived from its journal on demand: nothing is written for them.
 
 Theory of operation
 -------------------
 The journal is fed to a fresh machine, and `TurnSpans` records what each input begins and ends, as it does
-while a turn runs. A `Resumed` input says that a process took the turn over: after a wait, or in the middle of
-something, because the process before it died or gave the turn back. What had its outcome before that was
-replayed, not executed again; `replays` in the body of its span counts how often.
+while a turn runs. A `Resumed` input means that a process took the turn over: after a wait, or in the middle
+of an operation, because the previous process died or released the turn. Operations that had completed before
+that were replayed, not executed again; `replays` in the body of a span counts how often.
 
 Rule: the time of a record is that of an input. So a model call begins with the input that led to it, and an
 interruption is recorded at the last input before it.
@@ -29,7 +29,7 @@ _replace = msgspec.structs.replace
 
 
 class _Journal:
-    """The sink and the clock of one reading: it collects the records, and its time is the last input's."""
+    """The sink and clock of one reading: it collects the records, and its time is the last input's."""
 
     def __init__(self, *, contents: bool) -> None:
         self.contents = contents
@@ -50,7 +50,7 @@ class _Journal:
         return self.ms / 1000
 
     def taken_over(self) -> None:
-        """Count one more replay of everything that is over."""
+        """Count one more replay of every completed span."""
         self.replays = [count + 1 for count in self.replays]
 
     def records(self) -> list[TraceRecord]:
@@ -65,10 +65,10 @@ class _Journal:
 def journal_spans(
     turn: JournaledTurn, about: TurnAbout, *, now_ms: int, contents: bool = False
 ) -> list[TraceRecord]:
-    """Return the records of a turn; with *contents*, with messages, arguments and results.
+    """Return the records of a turn; with *contents*, including messages, arguments and results.
 
-    A turn that has not ended has no span of its own yet. What is under way in it, or waits, has a span up to
-    *now_ms* with the status `open`.
+    A turn that has not ended has no span of its own yet. An operation in progress, or a wait, has a span up
+    to *now_ms* with the status `open`.
     """
     record = turn.record
     read, machine = _Journal(contents=contents), TurnMachine()

@@ -24,7 +24,7 @@ log: Final = logging.getLogger("standfast")
 
 
 class JsonlTrace:
-    """A trace sink for `Runtime(trace=...)`; the file is created with the first record.
+    """A trace sink for `Runtime(trace=...)`; the first record creates the file.
 
     Args:
         path: the file.
@@ -85,10 +85,10 @@ class JsonlTrace:
             self._open()
         if self._torn:
             line = b"\n" + line
-        self._torn = True  # unless all of it arrives
+        self._torn = True  # until all of it has been written
         self._torn = os.write(self._file, line) < len(line)
         if self._max_bytes is not None and os.fstat(self._file).st_size >= self._max_bytes:
-            fcntl.flock(self._file, fcntl.LOCK_EX)  # of several processes, one begins a new file
+            fcntl.flock(self._file, fcntl.LOCK_EX)  # only one of several processes rotates the file
             with contextlib.suppress(FileNotFoundError):
                 if self._is_current():
                     os.replace(self.path, f"{self.path}.1")

@@ -1,13 +1,13 @@
 """A trace as OpenTelemetry spans, in its conventions for generative AI. Needs `standfast[otel]`.
 
-A record describes a finished span and has its ids. So a span is started and ended at once, with the times of
-the record, under a parent that may be recorded later or by another process. Ids are not random here: the
+A record describes a finished span and has its ids. So a span is started and ended immediately, with the times
+of the record, under a parent that may be recorded later or by another process. Ids are not random here: the
 tracer gets an id generator that returns those of the record.
 
 Rules
 -----
 1. The sampler decides about a trace by its root, and its decision holds for all spans of the trace.
-2. A turn that a call of another turn began is a trace of its own; its first span is linked to that call.
+2. A turn started by a call of another turn is a separate trace; its first span is linked to that call.
 3. Secrets are removed first, as in a file.
 """
 
@@ -119,7 +119,7 @@ class OtelTrace:
         self.close()
 
     def _parent(self, record: TraceRecord) -> Any:
-        """Return the context that the span begins in: an empty one for the root of a trace."""
+        """Return the span's parent context, an empty one for the root of a trace."""
         from opentelemetry.context import Context
         from opentelemetry.sdk.trace.sampling import Decision
         from opentelemetry.trace import NonRecordingSpan, set_span_in_context

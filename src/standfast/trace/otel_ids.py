@@ -38,7 +38,7 @@ class GivenIds(RandomIdGenerator):
 
 
 def ids_of(tracer: Tracer) -> GivenIds:
-    """Return the `GivenIds` of the tracer; install it if there is none. All users of the tracer share it."""
+    """Return the tracer's `GivenIds`, installing it if needed. All users of the tracer share it."""
     if not isinstance(tracer.id_generator, GivenIds):
         tracer.id_generator = GivenIds()
     return tracer.id_generator

@@ -1,4 +1,4 @@
-"""Removes secrets from records before they are written.
+"""Removal of secrets from records before they are written.
 
 Hardly any record contains a secret, and searching each of its texts for all patterns would cost more than
 writing it. So a text is first searched for the fixed parts of the patterns, and short texts without any are
@@ -34,7 +34,7 @@ _SUSPICIOUS: Final = (
     "sk-", "akia", "asia", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "xox", "bearer",
     "-----begin",
 )  # fmt: skip
-"""A text that matches a pattern contains one of these, in lower case."""
+"""Every text that matches a pattern contains one of these, in lower case."""
 
 _SHORT: Final = 64
 _REMEMBERED: Final = 4_096
@@ -65,12 +65,12 @@ class Redaction:
         self._harmless: set[str] = set()
 
     def clean(self, record: TraceRecord) -> TraceRecord | None:
-        """Return the record to write; None if it must be omitted."""
+        """Return the record to write, None if it must be omitted."""
         line = self.line(record)
         return None if line is None else _decode(line)
 
     def line(self, record: TraceRecord) -> bytes | None:
-        """Return the record to write as JSON; None if it must be omitted."""
+        """Return the record to write as JSON, None if it must be omitted."""
         try:
             if self._function is not None:
                 changed = self._function(record)

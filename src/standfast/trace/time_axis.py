@@ -1,4 +1,4 @@
-"""Maps times to positions for drawings of spans; time in which a turn only waits is shortened."""
+"""A time axis for drawings of spans, on which stretches of pure waiting are shortened."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from standfast.trace.trace_reader import SpanTree
 
 _IDLE_SHARE: Final = 0.15
-"""The longest that a stretch of pure waiting is drawn, as a share of all other time."""
+"""The longest drawn stretch of pure waiting, as a fraction of all other time."""
 
 
 class TimeAxis:

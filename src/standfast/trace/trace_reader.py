@@ -1,7 +1,7 @@
-"""Reads a trace file and builds trees of its spans.
+"""Reader of trace files, which builds trees of their spans.
 
-A line that is no record is skipped: a full disk truncated it, or another program wrote it. Of several records
-of one span the last counts. A turn that has not ended is included, from its beginning to its latest record.
+A line that is not a record is skipped: a full disk truncated it, or another program wrote it. Of several
+records of one span the last counts. An unfinished turn is included, from its beginning to its latest record.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def read_trace(path: str | os.PathLike[str]) -> Iterator[TraceRecord]:
 def span_trees(
     records: Iterable[TraceRecord], *, session_id: str | None = None, turn_id: str | None = None
 ) -> list[SpanTree]:
-    """Return the turns among *records*, and what happened outside of turns, in the order of their beginnings.
+    """Return the turns among *records*, and records outside of turns, ordered by start.
 
-    With a session or a turn, return only those, with the turns that their calls began in other sessions.
+    With a session or a turn, return only those, with the turns that their calls started in other sessions.
     """
     spans: dict[str, SpanTree] = {}
     events: list[SpanTree] = []
@@ -105,7 +105,7 @@ def _add_unfinished(nodes: list[SpanTree]) -> None:
 
 
 def _hang(one: SpanTree, known: dict[str, SpanTree]) -> bool:
-    """Put a node under its parent, or its turn if the parent has no record; False if there is neither."""
+    """Attach a node to its parent, or to its turn if the parent has no record; False if there is neither."""
     record = one.record
     wanted = [record.parent_id] if record.parent_id else []
     if record.kind != "turn" and record.turn_id:

@@ -1,6 +1,6 @@
-"""Passes the records of one runtime to its sinks; without a sink there is no `Tracer`.
+"""The tracer, which passes a runtime's records to its sinks; without a sink there is no `Tracer`.
 
-Rule: no failure of a sink reaches a turn, and one without `contents = True` never gets the value under
+Rule: no failure of a sink reaches a turn, and a sink without `contents = True` never gets the value under
 `content`.
 """
 
@@ -25,7 +25,7 @@ from standfast.ports.trace import UNDER, TraceSink, Under
 log: Final = logging.getLogger("standfast")
 
 _PIECEWISE: Final = "assistant_stream"
-"""The hook that is called for each piece of a reply; its spans would hide the others."""
+"""The hook called for each piece of a reply; its spans would hide the others."""
 
 _NOTHING: Final = nullcontext()
 _MOST_CALLERS: Final = 10_000
@@ -94,19 +94,19 @@ class Tracer:
     # Turns that calls of other turns have begun
 
     def called_by(self, turn_id: str, caller: Under) -> None:
-        """Remember the span that a turn was begun in; forget the oldest of too many."""
+        """Remember the span that started a turn, evicting the oldest entry if there are too many."""
         self._callers[turn_id] = caller
         if len(self._callers) > _MOST_CALLERS:
             del self._callers[next(iter(self._callers))]
 
     def caller_of(self, turn_id: str) -> Under | None:
-        """Return and forget the span that a turn was begun in."""
+        """Return and forget the span that started a turn."""
         return self._callers.pop(turn_id, None)
 
     # Hooks
 
     def watching(self, plugin_id: str, kind: str, given: Sequence[Any]) -> AbstractContextManager[object]:
-        """Return a context that records a span for a hook, below its turn and the call that it is about."""
+        """Return a context that records a hook's span, below its turn and the call that it concerns."""
         about = given[0] if given else None
         session_id = getattr(about, "session_id", "")
         if kind == _PIECEWISE or not session_id:
@@ -117,7 +117,7 @@ class Tracer:
 
 
 class _HookSpan:
-    """The span of one run of a hook; what the hook does is below it."""
+    """The span of one hook run; what the hook does is below it."""
 
     __slots__ = ("_at", "_began", "_kind", "_plugin_id", "_span_id", "_started_ms", "_token", "_tracer")
 
@@ -159,7 +159,7 @@ class _HookSpan:
 
 
 def span_under(turn_id: str) -> str:
-    """Return the id of the span that the current code of a turn runs in."""
+    """Return the id of the span that the turn's current code runs in."""
     if not turn_id:
         return ""
     under = UNDER.get()

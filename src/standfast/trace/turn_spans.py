@@ -1,10 +1,10 @@
 """The spans of one turn, derived from the machine's inputs and commands.
 
 Every event of a turn is fed to its machine with its time, and is in the journal. So the spans follow from the
-inputs: a call begins where an input leads to `RunTool` and ends with `ToolSettled`, a wait lies between
+inputs: a call begins where an input leads to `RunTool` and ends with `ToolSettled`; a wait lies between
 `WaitOpened` and `WaitEnded`. A process that takes a turn over replays the journal without recording, and then
-knows when every unfinished span began. Only the start of a model call is not in the journal: the input that
-leads to it is, so that the spans of a turn can be derived from its journal later (`journal_spans`).
+knows when every unfinished span began. Only the start of a model call is not in the journal, but the input
+that leads to it is, so the spans of a turn can also be derived from its journal later (`journal_spans`).
 
 Rules
 -----
@@ -93,26 +93,26 @@ class TurnSpans:
         self.resumed()
 
     def resumed(self) -> None:
-        """Record that a process took the turn over. A model call that was under way is made again."""
+        """Record that a process took the turn over. A model call in progress is repeated."""
         if self._model_call is not None:
             number, attempt, _ = self._model_call
             self._model_call = (number, attempt, self._tracer.clock.now_ms())
         self._event("turn_taken_up", {"agent": self._about.agent})
 
     def interrupted(self) -> None:
-        """Record that the process that ran the turn died, or gave it back, at some time after now."""
+        """Record that the process running the turn died, or released it, at some time after now."""
         self._event("turn_interrupted", {"agent": self._about.agent})
 
     def parked(self, outcome: Waiting) -> None:
         self._event("turn_parked", {"waits": [wait.kind for wait in outcome.waits]})
 
     def left(self, error: BaseException) -> None:
-        """Record that this process gave the turn up before its end."""
+        """Record that this process gave up the turn before its end."""
         code = getattr(error, "code", None)
         self._event("turn_left", {"error": code if isinstance(code, str) else type(error).__name__})
 
     def under_way(self) -> None:
-        """Record every span that is still open as far as it has come, with the status `open`."""
+        """Record every span that is still open, up to now, with the status `open`."""
         now = self._tracer.clock.now_ms()
         if self._model_call is not None:
             self._end_model_call(now, "open", {})
@@ -128,7 +128,7 @@ class TurnSpans:
             self._end_model_call(now, "cancelled", {})
         for wait_id in list(self._waits):
             self._end_wait(wait_id, now, "cancelled", {})
-        for call_id in sorted(self._calls, reverse=True):  # the calls of a cell before the cell
+        for call_id in sorted(self._calls, reverse=True):  # a cell's calls before the cell
             self._end_call(call_id, now, "cancelled", {})
         if usage.calls or ledger:
             lines = [{"source": one.source, "model": one.model, **usage_json(one.usage)} for one in ledger]
@@ -162,7 +162,7 @@ class TurnSpans:
         return body
 
     def showing(self, show: Callable[[Event], None]) -> Callable[[Event], None]:
-        """Wrap *show* so that it also notes when a model call starts."""
+        """Wrap *show* so that it also records when a model call starts."""
 
         def shown(event: Event) -> None:
             if type(event) is ModelCallStarted:
@@ -172,7 +172,7 @@ class TurnSpans:
         return shown
 
     def fed(self, given: inputs.Input, following: Sequence[Command]) -> None:
-        """Record what the input *given* and the commands *following* from it begin and end."""
+        """Record the spans that the input *given* and the commands *following* from it begin and end."""
         match given:
             case inputs.ModelReplied():
                 self._replied(given, following)
@@ -214,7 +214,7 @@ class TurnSpans:
             replies = (it for it in reversed(self._machine.messages) if isinstance(it, AssistantMessage))
             reply = next(replies, None)
             for call in reply.tool_calls if reply is not None else ():
-                if call.raw is not None:  # its arguments cannot be read, so it is not executed
+                if call.raw is not None:  # its arguments cannot be parsed, so it is not executed
                     self._call_span(call, given.at_ms, given.at_ms, "error", {"error": Code.INVALID_ARGUMENT})
 
     def _end_model_call(self, at_ms: int, status: TraceStatus, body: dict[str, Json]) -> None:
@@ -352,7 +352,7 @@ def usage_json(usage: Usage) -> dict[str, Json]:
 
 
 def reply_facts(reply: inputs.ModelReplied | model_provider.ReplyEnded) -> dict[str, Json]:
-    """Return what the span of a model call says about its reply."""
+    """Return the facts about a reply for the span of its model call."""
     facts: dict[str, Json] = {
         "served": reply.model,
         "stop_reason": reply.stop_reason,
