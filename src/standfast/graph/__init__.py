@@ -1,1 +1,1 @@
-"""The history of sessions: append-only nodes, branches, frames. Pure."""
+"""The history of sessions: append-only nodes, branches, frames. Pure functions."""

@@ -4,18 +4,18 @@ Theory of operation
 -------------------
 A segment is a chain of nodes with one parent. A path is the list of segments from the root to a leaf, each
 cut after the node where the next one branches off. Sessions share one growing set of segments; a session's
-place in it is a `Branch`. The functions do not know where segments are stored: their caller passes a
+position in it is a `Branch`. The functions do not know where segments are stored: their caller passes a
 `Lookup`. `SessionGraph` keeps everything in memory.
 
 Rules
 -----
 1. Segments are only ever added. Forking and rewinding move leaves and touch no segment.
-2. A session's leaf moves to a node that exists, and its revision rises by one when it does.
-3. A session reaches its active path and what it appended itself; the nodes of others do not exist for it.
-4. `append` with a required ancestor that is not on the active path is `StaleBranch` and changes nothing.
-5. A parent that is missing was pruned; the path begins after it.
-6. Every call that the model sees has a result. Where the history was cut between a call and its result, by a
-   rewind for instance, the result says so.
+2. A session's leaf moves to a node that exists, and its revision increases by one when it does.
+3. A session reaches its active path and the nodes that it appended itself; for it, no other nodes exist.
+4. `append` raises `StaleBranch` and changes nothing if a required ancestor is not on the active path.
+5. A missing parent was pruned; the path begins after it.
+6. Every call that the model sees has a result. Where the history was cut between a call and its result, for
+   instance by a rewind, the result says so.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMes
 from standfast.model.session import Entry, FrameOpened, Node, Segment, node_id, split_node_id
 
 Lookup = Callable[[str], Segment | None]
-"""Returns the segment of an id, None if there is none."""
+"""Returns the segment with an id, None if there is none."""
 
 
 class Branch(msgspec.Struct, frozen=True):
-    """Where a session stands in the graph."""
+    """A session's position in the graph."""
 
     leaf: str | None = None
     depth: int = 0
@@ -57,7 +57,7 @@ def path(lookup: Lookup, leaf: str, *, after_depth: int = 0) -> list[Segment]:
 
 
 def frame_path(lookup: Lookup, leaf: str, *, known: str | None = None) -> list[Segment]:
-    """Return the segments of the leaf's frame, from the one that opens it, or those after *known*."""
+    """Return the segments of the leaf's frame, from the one that opens it, or only those after *known*."""
     found: list[Segment] = []
     for segment in _back_from(lookup, leaf):
         if known is not None and segment.leaf == known:
@@ -69,7 +69,7 @@ def frame_path(lookup: Lookup, leaf: str, *, known: str | None = None) -> list[S
 
 
 def holds(lookup: Lookup, leaf: str | None, wanted: str) -> bool:
-    """Whether the node *wanted* is on the path to *leaf*."""
+    """Return whether the node *wanted* is on the path to *leaf*."""
     segment_id, place = split_node_id(wanted)
     return leaf is not None and any(
         segment.segment_id == segment_id and place <= index and place < len(segment.entries)
@@ -78,7 +78,7 @@ def holds(lookup: Lookup, leaf: str | None, wanted: str) -> bool:
 
 
 def branch_at(lookup: Lookup, session_id: str, leaf: str | None, node: str, revision: int) -> Branch:
-    """Return the branch that ends at *node*; `NodeNotFound` if the session with that leaf cannot reach it."""
+    """Return the branch that ends at *node*; raise `NodeNotFound` if the session cannot reach it."""
     segment_id, index = split_node_id(node)
     segment = lookup(segment_id)
     if segment is None or index >= len(segment.entries):
@@ -95,7 +95,7 @@ def branch_at(lookup: Lookup, session_id: str, leaf: str | None, node: str, revi
 
 
 def frame_at(lookup: Lookup, leaf: str) -> str:
-    """Return the frame of a node. A segment knows the frame of its end, so few are looked up."""
+    """Return the frame of a node. A segment has the frame of its end, so few segments are looked up."""
     for segment, index in _steps_from(lookup, leaf):
         if not segment.opens_frame or not opens_frame(segment.entries[index + 1 :]):
             return segment.frame
@@ -122,7 +122,7 @@ def model_calls_at(segment: Segment, index: int) -> int:
 
 
 def nodes_of(segments: Sequence[Segment], frame: str = INITIAL) -> list[Node]:
-    """Return the nodes of a path, oldest first. *frame* is the one that the path begins in."""
+    """Return the nodes of a path, oldest first. The path begins in *frame*."""
     nodes: list[Node] = []
     for segment in segments:
         parent = segment.parent
@@ -148,7 +148,7 @@ def opens_frame(entries: Sequence[Entry]) -> bool:
 
 
 def cut(segment: Segment, index: int, before: str = INITIAL) -> Segment:
-    """Return the segment up to the node at *index*, as if nothing followed. It begins in frame *before*."""
+    """Return the segment cut after the node at *index*. It begins in frame *before*."""
     if index + 1 >= len(segment.entries):
         return segment
     entries = segment.entries[: index + 1]
@@ -189,7 +189,7 @@ def _steps_from(lookup: Lookup, leaf: str) -> Iterator[tuple[Segment, int]]:
 def grown(
     branch: Branch, session_id: str, segment_id: str, entries: tuple[Entry, ...], model_calls: int
 ) -> Segment:
-    """Return the segment that *entries* make under the leaf of *branch*."""
+    """Return the segment that appending *entries* to the leaf of *branch* creates."""
     frame, opens = branch.frame, False
     for entry in entries:
         if isinstance(entry.payload, FrameOpened):
@@ -240,7 +240,7 @@ class SessionGraph:
         requires: str | None = None,
         model_calls: int = 0,
     ) -> Branch:
-        """Add a chain of nodes under the leaf."""
+        """Append a chain of nodes to the leaf."""
         branch = self.branch(session_id)
         if requires is not None and not holds(self.segments.get, branch.leaf, requires):
             raise errors.StaleBranch(branch.leaf)
@@ -305,7 +305,7 @@ class SessionGraph:
 
 
 def has_attachments(messages: Iterable[Message]) -> bool:
-    """Return whether a result among *messages* has attachments, or texts beside its value."""
+    """Return whether a tool result among *messages* has attachments, or texts beside its value."""
     return bool([one for one in messages if isinstance(one, ToolMessage) and (one.attachments or one.texts)])
 
 
@@ -344,7 +344,7 @@ def answered(messages: list[Message]) -> list[Message]:
 
 
 def _cut_off(calls: dict[int, ToolCall]) -> list[ToolMessage]:
-    """Return a result for each of *calls*, and empty it."""
+    """Return a result for each of *calls*, and clear *calls*."""
     error = errors.ErrorObject(
         code=errors.Code.CANCELLED,
         message="the conversation was taken back to before this call had its result",
