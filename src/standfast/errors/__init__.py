@@ -1,9 +1,9 @@
-"""Every way Standfast fails, as one tree and one table of codes.
+"""Standfast's errors: one exception tree and one table of codes.
 
 The first split is whose fault it is::
 
     StandfastError
-    ├── CallerError            what was asked for cannot be done as asked
+    ├── CallerError            the request cannot be done as asked
     │   ├── InvalidArgument        INVALID_ARGUMENT
     │   │   └── ValueTooLarge      REQUEST_TOO_LARGE
     │   ├── RequestTooLarge        REQUEST_TOO_LARGE
@@ -60,7 +60,7 @@ The first split is whose fault it is::
     │   ├── ProviderUnavailable    PROVIDER_UNAVAILABLE
     │   ├── ProviderMismatch       PROVIDER_MISMATCH
     │   ├── CodeExecutionUnavailable   ENGINE_UNAVAILABLE
-    │   ├── TurnNotRunnable        a turn cannot run in this process and stays as it is
+    │   ├── TurnNotRunnable        a turn cannot run in this process and is unchanged
     │   │   ├── DepsMissing        DEPS_MISSING
     │   │   ├── EngineMismatch     ENGINE_MISMATCH
     │   │   └── WrongAgent         WRONG_AGENT
@@ -83,14 +83,14 @@ The first split is whose fault it is::
     │   │   └── PluginStateLost    PLUGIN_ERROR
     │   └── ModelError             PROVIDER_ERROR, CONTEXT_OVERFLOW, RATE_LIMITED or the provider's own
     │       └── UnexpectedModelCall    PROVIDER_ERROR
-    ├── StoreError             what is stored cannot be read or written
+    ├── StoreError             a stored record cannot be read or written
     │   ├── RecordCorrupt          RECORD_CORRUPT
     │   ├── SchemaTooNew           SCHEMA_TOO_NEW
     │   ├── StaleState             STALE_STATE
     │   ├── LeaseLost              LEASE_LOST
     │   └── StoreUnavailable       STORE_UNAVAILABLE
     ├── InternalError          our fault                 RUNTIME_ERROR
-    └── TurnStopped            a turn ended without an answer, for any of these reasons; has its code
+    └── TurnStopped            a turn ended without an answer, for any of these reasons, with its code
 
 Rule 1: an exception and its `ErrorObject` are two views of one thing.
 Rule 2: a code, once released, never changes its meaning or its status.

@@ -1,4 +1,4 @@
-"""Errors of the caller: what was asked for cannot be done as asked."""
+"""Errors of the caller: the request cannot be done as asked."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from standfast.errors.kinds import CallerError
 
 
 class InvalidArgument(CallerError):
-    """A value that was passed in does not fit."""
+    """An argument is invalid."""
 
 
 class ValueTooLarge(InvalidArgument):
-    """A value takes more bytes, or has more parts, than it may. `limit` says how many it may have."""
+    """A value exceeds its size limit in bytes or parts. `limit` describes the limit."""
 
     code = Code.REQUEST_TOO_LARGE
     hint = "pass less at once"
@@ -24,13 +24,13 @@ class ValueTooLarge(InvalidArgument):
 
 
 class RequestTooLarge(CallerError):
-    """The code or the inputs of a run are larger than the sandbox takes."""
+    """The code or the inputs of a run are larger than the sandbox accepts."""
 
     code = Code.REQUEST_TOO_LARGE
 
 
 class InvalidSessionId(CallerError):
-    """A session id has characters or a length that ids may not have."""
+    """A session id has invalid characters or an invalid length."""
 
     code = Code.INVALID_SESSION_ID
 
@@ -49,7 +49,7 @@ class InvalidToolName(CallerError):
 
 
 class ToolNameTaken(InvalidToolName):
-    """Two owners want the same capability name."""
+    """Two owners register the same capability name."""
 
     code = Code.TOOL_CONFLICT
     hint = "rename one of them with @tool(name=...)"
@@ -76,7 +76,7 @@ class SessionNotFound(CallerError):
 
 
 class SessionWaiting(CallerError):
-    """The session has a run that waits for a person, so nothing else can run on it."""
+    """The session has a run that waits for a person, so nothing else can run in it."""
 
     code = Code.WAITING_FOR_APPROVAL
 
@@ -160,7 +160,7 @@ class RuntimeRequired(CallerError):
 
 
 class IdempotencyConflict(CallerError):
-    """The idempotency key was used before with other content."""
+    """The idempotency key was already used with other content."""
 
     code = Code.IDEMPOTENCY_CONFLICT
     hint = "use a key per input"
@@ -212,7 +212,7 @@ class TokenNotFound(CallerError):
 
 
 class TokenAlreadyUsed(CallerError):
-    """The token was used before, or its deadline has passed."""
+    """The token was already used, or its deadline has passed."""
 
     code = Code.TOKEN_ALREADY_USED
 
@@ -241,7 +241,7 @@ class GrantNotFound(CallerError):
 
 
 class JournalNotKept(CallerError):
-    """The journal of an ended turn is not in the store, or no longer."""
+    """The journal of an ended turn is not, or no longer, in the store."""
 
     code = Code.JOURNAL_NOT_KEPT
     hint = "Runtime(keep_journals=SECONDS) says how long the journals of ended turns are kept"
@@ -251,7 +251,7 @@ class JournalNotKept(CallerError):
 
 
 class ApprovalAlreadyDecided(CallerError):
-    """The approval was decided before; a decision is final."""
+    """The approval was already decided; a decision is final."""
 
     code = Code.APPROVAL_ALREADY_DECIDED
     hint = "a decision is used once; run the code again to ask anew"
@@ -300,7 +300,7 @@ class TriggerNotFound(CallerError):
 
 
 class RequestRefused(CallerError):
-    """A server refused a request; `status` is that of its response, `headers` belong to it."""
+    """A server refused a request with the HTTP response `status` and `headers`."""
 
     def __init__(
         self,
@@ -316,7 +316,7 @@ class RequestRefused(CallerError):
 
 
 class SignatureRefused(CallerError):
-    """A webhook's signature is not that of its body under the secret."""
+    """A webhook's signature does not match its body and secret."""
 
     code = Code.PERMISSION_DENIED
 
@@ -328,7 +328,7 @@ class SignatureRefused(CallerError):
 
 
 class ServiceUnavailable(CallerError):
-    """The session, or this place in it, does not have this service of the runtime."""
+    """This service is not available in this session, hook or server."""
 
     code = Code.SERVICE_UNAVAILABLE
 
@@ -338,7 +338,7 @@ class ServiceUnavailable(CallerError):
 
 
 class SnapshotRefused(CallerError):
-    """A snapshot cannot be restored here; `code` says which of the reasons it is."""
+    """A snapshot cannot be restored here; `code` gives the reason."""
 
     code: str
 
@@ -348,7 +348,7 @@ class SnapshotRefused(CallerError):
 
 
 class ScriptRefused(CallerError):
-    """Code that cannot be run as it is written. `problems` has all that was found, line by line."""
+    """Code that cannot be run as written. `problems` has all that were found, line by line."""
 
     def __init__(self, problems: Sequence[ErrorObject]) -> None:
         first = problems[0]
@@ -358,7 +358,7 @@ class ScriptRefused(CallerError):
 
 
 class TypeCheckFailed(CallerError):
-    """The code could not be checked within its limits; `code` says which limit."""
+    """The code could not be checked within its limits; `code` names the limit."""
 
     hint = "check less code at once"
 
@@ -368,7 +368,7 @@ class TypeCheckFailed(CallerError):
 
 
 class UnreadableInput(CallerError):
-    """An input of a cell is neither the text nor the JSON that its media type says."""
+    """A cell input is neither the text nor the JSON that its media type claims."""
 
     code = Code.RUNTIME_ERROR
 
@@ -385,19 +385,19 @@ class PluginConflict(CallerError):
 
 
 class InvalidPlugin(CallerError):
-    """A plugin is not built as plugins must be."""
+    """A plugin does not conform to the plugin interface."""
 
     code = Code.INVALID_PLUGIN
 
 
 class ProtocolError(CallerError):
-    """The session's protocol cannot take this value."""
+    """The session's protocol does not accept this value."""
 
     code = Code.PROTOCOL_ERROR
 
 
 class PluginActionError(CallerError):
-    """A plugin's action cannot be called like this."""
+    """A plugin action was called incorrectly."""
 
     def __init__(self, name: str, problem: str, *, hint: str | None = None) -> None:
         super().__init__(f"action {name!r} {problem}", hint=hint)
@@ -411,7 +411,7 @@ class UnknownAction(PluginActionError):
 
 
 class UnknownSession(PluginActionError):
-    """The session that the action is to work on does not exist."""
+    """The session that the action targets does not exist."""
 
     code = Code.SESSION_NOT_FOUND
 
@@ -429,7 +429,7 @@ class UnexpectedSession(PluginActionError):
 
 
 class ToolConflict(InvalidToolName):
-    """Two sources want the same tool id or tool name; nothing was changed."""
+    """Two sources offer the same tool id or name; nothing was changed."""
 
     code = Code.TOOL_CONFLICT
     hint = "rename one of the tools, or remove one of the sources"
@@ -466,13 +466,13 @@ class GenerationMismatch(CallerError):
 
 
 class AccessDenied(CallerError):
-    """A path or an address that was not granted. Nothing was opened and nothing was sent."""
+    """Access to a path or an address was not granted. Nothing was opened or sent."""
 
     code = Code.PERMISSION_DENIED
 
 
 class RepliesLeftOver(CallerError):
-    """A scripted model was closed with replies that no call has used; *first* sums up the first of them."""
+    """A scripted model was closed with unused replies; *first* summarizes the first of them."""
 
     hint = "remove them from the script, or make it with strict=False"
 

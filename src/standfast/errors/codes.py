@@ -1,4 +1,4 @@
-"""The codes of errors, the status that each one means, and an error as data."""
+"""Error codes, the run status of each, and errors as data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """A place in source text. Lines and columns count from 1; columns count characters."""
+    """A range in source text. Lines and columns count from 1; columns count characters."""
 
     line: int = 1
     column: int = 1
@@ -18,7 +18,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure as data: what is stored, sent and shown."""
+    """An error as data, as it is stored, sent and shown."""
 
     code: str
     message: str
@@ -33,7 +33,7 @@ class ErrorObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Code(enum.StrEnum):
-    """The stable codes of errors and the run status that each one means."""
+    """The stable error codes."""
 
     SYNTAX_ERROR = "SYNTAX_ERROR"
     TYPE_ERROR = "TYPE_ERROR"
@@ -114,7 +114,7 @@ class Code(enum.StrEnum):
 
 
 class TurnCode(enum.StrEnum):
-    """The stable codes of turns that end or stay without an answer, beside those of `Code`."""
+    """The stable codes of turns that end or stay without an answer, in addition to `Code`."""
 
     PROVIDER_ERROR = "PROVIDER_ERROR"
     CONTEXT_OVERFLOW = "CONTEXT_OVERFLOW"
@@ -165,7 +165,7 @@ STATUS_OF_CODE: Final[dict[str, str]] = {
     **dict.fromkeys(Code, "validation_error"),
     **{code: status for status, codes in _STATUS_GROUPS.items() for code in codes},
 }
-"""The run status that each code means: `validation_error` unless it is in another group.
+"""The run status of each code: `validation_error` unless it is in another group.
 
 A tool author's own code is a runtime error.
 """

@@ -1,4 +1,4 @@
-"""The root of the tree, and its first split: whose fault an error is."""
+"""The root of the error tree, and its first split: whose fault an error is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from standfast.errors.codes import Code, ErrorObject, Span
 
 
 class StandfastError(Exception):
-    """The root of the tree. `code` is stable, `hint` says what to do about it."""
+    """The root of the error tree. `code` is stable; `hint` says how to fix the problem."""
 
     code: str = Code.RUNTIME_ERROR
     retryable: bool = False
@@ -20,7 +20,7 @@ class StandfastError(Exception):
             self.hint = hint
 
     def error_object(self) -> ErrorObject:
-        """The same failure as data."""
+        """Return this error as data."""
         return ErrorObject(code=str(self.code), message=self.message, hint=self.hint, span=self.span)
 
     def __str__(self) -> str:
@@ -28,7 +28,7 @@ class StandfastError(Exception):
 
 
 class CallerError(StandfastError):
-    """What was asked for cannot be done as asked."""
+    """The request cannot be done as asked."""
 
     code: str = Code.INVALID_ARGUMENT
 
@@ -44,10 +44,10 @@ class OutsideError(StandfastError):
 
 
 class StoreError(StandfastError):
-    """What is stored cannot be read or written."""
+    """A stored record cannot be read or written."""
 
     code = Code.IO_ERROR
 
 
 class InternalError(StandfastError):
-    """A defect of Standfast's own."""
+    """A defect in Standfast itself."""

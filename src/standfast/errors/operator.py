@@ -19,7 +19,7 @@ class CodeExecutionUnavailable(OperatorError):
 
 
 class TurnNotRunnable(OperatorError):
-    """A turn cannot run in this process. It stays as it is, and none of its approvals is used."""
+    """A turn cannot run in this process. It is unchanged, and none of its approvals is used."""
 
     def __init__(self, message: str, *, turn_id: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -33,7 +33,7 @@ class DepsMissing(TurnNotRunnable):
 
 
 class WrongAgent(TurnNotRunnable):
-    """The turn belongs to agent *owner*, and this process would continue it with another one."""
+    """The turn belongs to agent *owner*, and this process would resume it with another one."""
 
     code = TurnCode.WRONG_AGENT
 
@@ -43,7 +43,7 @@ class WrongAgent(TurnNotRunnable):
 
 
 class EngineMismatch(TurnNotRunnable):
-    """The turn has suspended code that another build of its engine must continue."""
+    """The turn has suspended code that only another build of its engine can resume."""
 
     code = TurnCode.ENGINE_MISMATCH
     hint = "keep a worker of that build running until the turn has ended, or cancel the turn"

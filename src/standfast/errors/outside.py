@@ -7,10 +7,10 @@ from standfast.errors.kinds import OutsideError
 
 
 class ToolError(OutsideError):
-    """Raised by a tool to fail with a code of its own; guest code can catch it.
+    """Raised by a tool to fail with its own code; guest code can catch it.
 
-    Raise it from a handler: `raise ToolError("OUT_OF_STOCK", "none left")`. With `ends_turn` the model is not
-    asked what to make of it: the turn stops as `tool_error`.
+    Raise it from a handler: `raise ToolError("OUT_OF_STOCK", "none left")`. With `ends_turn` the model does
+    not see the failure: the turn stops as `tool_error`.
     """
 
     code: str = Code.TOOL_ERROR
@@ -22,7 +22,7 @@ class ToolError(OutsideError):
 
 
 class CallRefused(OutsideError):
-    """A tool call that breaks a limit or a promise of its contract; `code` says which."""
+    """A tool call violates a limit or its contract; `code` says which."""
 
     def __init__(self, code: Code, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -30,7 +30,7 @@ class CallRefused(OutsideError):
 
 
 class CommandNotStarted(OutsideError):
-    """A monitor's command cannot be run."""
+    """A monitor's command cannot be started."""
 
     code = Code.IO_ERROR
     hint = "look at `command`, `cwd` and PATH in `env`"
@@ -48,14 +48,14 @@ class ServerUnreachable(OutsideError):
 
 
 class EngineFailed(OutsideError):
-    """The process that runs guest code died or cannot be started."""
+    """The process that runs guest code died or could not be started."""
 
     code = Code.INTERRUPTED
     retryable = True
 
 
 class StateTooLarge(EngineFailed):
-    """A session's state does not fit into the memory that a run may have."""
+    """A session's state does not fit into the memory of a run."""
 
     code = Code.MEMORY_EXCEEDED
     hint = "run with the memory_mb that the session was last run with, or more"
@@ -65,7 +65,7 @@ class StateTooLarge(EngineFailed):
 
 
 class CellTooLarge(EngineFailed):
-    """A waiting cell cannot be suspended and loaded again within the memory that it may have."""
+    """A waiting cell cannot be suspended and reloaded within its memory limit."""
 
     code = Code.MEMORY_EXCEEDED
     hint = "hold less data while a call is pending, raise memory_mb, or allow more processes"
@@ -75,11 +75,11 @@ class CellTooLarge(EngineFailed):
 
 
 class CodeExecutionRuntimeStopped(EngineFailed):
-    """The process that ran a cell ended unexpectedly, or did not do the same again after a restart."""
+    """The process that ran a cell exited unexpectedly, or diverged when replayed after a restart."""
 
 
 class ModelError(OutsideError):
-    """A model call failed. `retry_after_ms` is how long the provider asks to wait."""
+    """A model call failed. `retry_after_ms` is the delay that the provider requests."""
 
     code: str = TurnCode.PROVIDER_ERROR
 
@@ -107,13 +107,13 @@ class UnexpectedModelCall(ModelError):
 
 
 class InstructionsFailed(OutsideError):
-    """The function that makes an agent's instructions raised, or returned no text; the turn did not begin."""
+    """The function for an agent's instructions raised, or returned no text; the turn did not begin."""
 
     code = Code.INSTRUCTIONS_FAILED
 
 
 class PluginFailed(OutsideError):
-    """A plugin raised, took too long, or answered with something that it must not answer with."""
+    """A plugin raised, timed out, or returned an invalid value."""
 
     code = TurnCode.PLUGIN_ERROR
 
@@ -123,7 +123,7 @@ class PluginFailed(OutsideError):
 
 
 class PluginStateLost(PluginFailed):
-    """A plugin could not say what it remembers, or could not take in what it had remembered."""
+    """A plugin could not save its state, or could not restore it."""
 
 
 class BadToolSource(OutsideError):
@@ -138,7 +138,7 @@ class BadToolSource(OutsideError):
 
 
 class McpServerFailed(OutsideError):
-    """An MCP server cannot be started or reached, broke the protocol, or ended during a call."""
+    """An MCP server cannot be started or reached, broke the protocol, or exited during a call."""
 
     code = Code.MCP_SERVER_FAILED
 
@@ -157,7 +157,7 @@ class McpSignInRequired(McpServerFailed):
 
 
 class McpServerChanged(OutsideError):
-    """An MCP server differs from the one that was trusted; nothing was called. `changes` lists how."""
+    """An MCP server differs from the trusted one; nothing was called. `changes` lists the differences."""
 
     code = Code.MCP_SERVER_CHANGED
 

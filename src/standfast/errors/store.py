@@ -1,4 +1,4 @@
-"""Errors of the store: what is stored cannot be read or written."""
+"""Errors of the store: a stored record cannot be read or written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StaleState(StoreError):
 
 
 class LeaseLost(StoreError):
-    """Another worker took the session over; this write was refused."""
+    """Another worker took the session over; this write was rejected."""
 
     code = Code.LEASE_LOST
     hint = "another process continues the turn"
@@ -41,7 +41,7 @@ class LeaseLost(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The store could not be written: disk full, locked or unreadable."""
+    """The store could not be read or written: disk full, locked or unreadable."""
 
     code = Code.STORE_UNAVAILABLE
     retryable = True

@@ -1,7 +1,7 @@
 """The error of a turn that ended without an answer, for any reason.
 
-It has a module of its own because it names, for type checkers only, a class of a layer above. The layers
-in between import the other modules of this package, so no import cycle arises.
+It has its own module because it names, for type checkers only, a class of a higher layer. The layers in
+between import the other modules of this package, so no import cycle arises.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TurnStopped(StandfastError):
-    """A turn ended without an answer. `result` holds everything that it said and did until then.
+    """A turn ended without an answer. `result` has everything that it produced until then.
 
     `messages` are those of the turn, every call with a result.
     """
