@@ -1,4 +1,4 @@
-"""A runtime with the agent of a command line or of a session's record, which every session records."""
+"""A runtime with the agent of a command line or of a session's record; each session records its agent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from standfast.tools.decorator import AnyTool
 
 
 class AgentHost:
-    """`async with AgentHost(...) as host`: `host.runtime`, and sessions of its one agent."""
+    """A runtime for one agent and its sessions: `async with AgentHost(...) as host`, then `host.runtime`."""
 
     agent: Agent[Any, Any]
 
@@ -54,7 +54,7 @@ class AgentHost:
         self.runtime = runtime or Runtime(DataDir(data_dir).database, host=settings.record(), trace=sink)
 
     async def session(self, session_id: str) -> Session[str]:
-        """Open or make a session, and record this agent with it."""
+        """Open or create a session, and record this agent with it."""
         return await self.runtime.session(session_id, agent=self.agent)
 
     async def settle(self, session_id: str, turn_id: str) -> TurnResult[Any]:
@@ -79,7 +79,7 @@ class AgentHost:
 
 
 def named_agent(settings: AgentSettings, store: str | Path | None) -> tuple[Agent[Any, Any], Runtime | None]:
-    """Return the agent of APP that the settings name, and the runtime that APP makes, if it makes one.
+    """Return the agent of APP that the settings name, and APP's runtime, if APP creates one.
 
     APP gets *store* if it takes one.
     """
@@ -108,7 +108,7 @@ async def _to_the_end(closing: Coroutine[Any, Any, None]) -> None:
 
 @asynccontextmanager
 async def open_sessions(data_dir: Path | str) -> AsyncIterator[Runtime]:
-    """Open a runtime over a data directory, without an agent: to read sessions and to decide approvals."""
+    """Open a runtime over a data directory without an agent, to read sessions and decide approvals."""
     async with Runtime(DataDir(data_dir).database) as runtime:
         try:
             yield runtime
@@ -117,7 +117,7 @@ async def open_sessions(data_dir: Path | str) -> AsyncIterator[Runtime]:
 
 
 def recorded_settings(record: Mapping[str, Any]) -> AgentSettings:
-    """Return the agent on a session's record; raise `NotConfigured` if the record has none."""
+    """Return the agent settings in a session's record; raise `NotConfigured` if it has none."""
     settings = AgentSettings.from_record(record)
     if not settings.model and not settings.app:
         raise NotConfigured(

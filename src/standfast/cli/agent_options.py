@@ -27,7 +27,7 @@ ENGINES = ("monty", "cpython", "auto", "quickjs")
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """What was given, or recorded. An empty field was not given."""
+    """Given or recorded settings. An empty field was not given."""
 
     model: str = ""
     tools: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class AgentSettings:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> AgentSettings:
-        """Read a session's record; the result is empty if another program made the session."""
+        """Read a session's record; the result is empty if another program created the session."""
         tools = record.get("tools")
         instructions = record.get("instructions")
         return cls(
@@ -83,7 +83,7 @@ class AgentSettings:
         )
 
     def or_default(self) -> AgentSettings:
-        """Add the environment's model, or the demo, if none is given; a real model also replaces the demo."""
+        """Fill in the environment's model, or the demo, if none is given; a real model replaces the demo."""
         chosen = absolute_model(os.environ.get(MODEL_VARIABLE, ""))
         if self.app or (self.model and not (self.is_demo and chosen)):
             return self
@@ -104,7 +104,7 @@ class AgentSettings:
 
 
 def absolute_model(name: str) -> str:
-    """Return a model's name as it is recorded: the path of a script is absolute."""
+    """Return a model's name in its recorded form: the path of a script is absolute."""
     if name == "demo":
         return DEMO_MODEL
     provider, _, file = name.partition(":")

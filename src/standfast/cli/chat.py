@@ -100,7 +100,7 @@ def command(
 
 
 def _app_and_prompt(words: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """Tell APP from PROMPT: APP is `file.py`, `file.py:name` or `module:name`, without spaces."""
+    """Separate APP from PROMPT: APP is `file.py`, `file.py:name` or `module:name`, without spaces."""
     app, rest = None, words
     if words and _APP.fullmatch(words[0]):
         app, rest = words[0], words[1:]
@@ -145,7 +145,7 @@ def _one_turn(invocation: Invocation, host: AgentHost, session_id: str, prompt: 
 
 
 def _host(invocation: Invocation, session_id: str, given: AgentSettings, trace: str | None) -> AgentHost:
-    """Return a host for the given agent, or for the one on the session's record."""
+    """Return a host for the given agent, or for the one in the session's record."""
     from standfast.cli.agent_host import AgentHost, check_given
     from standfast.errors import InvalidArgument
 

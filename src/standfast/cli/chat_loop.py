@@ -142,7 +142,7 @@ class Chat:
             self._screen.end_line()
 
     def _see_through(self, report: TurnReport | None) -> bool:
-        """Drive a turn as far as possible here; return false if it has not ended."""
+        """Drive a turn as far as possible here; return False if it has not ended."""
         while report is not None and not report.ended:
             before = report
             if report.approvals:
@@ -163,7 +163,7 @@ class Chat:
             await turn.settled()
 
     def _after_wait(self, report: TurnReport) -> TurnReport | None:
-        """Wait for a timer or a completion. Ctrl-C ends the waiting, not the turn."""
+        """Wait for a timer or a completion. Ctrl-C stops waiting, but not the turn."""
 
         async def until_awake() -> None:
             store = self._host.runtime.store
@@ -178,7 +178,7 @@ class Chat:
         return self._follow(until_awake(), "the turn still waits; /cancel cancels it")
 
     def _after_question(self, report: TurnReport) -> TurnReport | None:
-        """Ask about the first waiting call and resume; return the same report if it is not decided."""
+        """Ask about the first waiting call and resume; return the same report if it is undecided."""
         approval, runtime = report.approvals[0], self._host.runtime
 
         async def settle(decision: Decision) -> None:

@@ -1,4 +1,4 @@
-"""A turn as people see it while it runs.
+"""The display of a turn while it runs.
 
 The model's text goes to standard output, everything else to standard error. A terminal shows text as it
 arrives, and a note if it was retracted; a file or a pipe gets complete replies only.

@@ -1,4 +1,4 @@
-"""Decides approvals and resumes their turns. A decision is recorded even if its turn cannot run here."""
+"""Decisions about approvals, which resume their turns. One is recorded even if its turn cannot run here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from standfast.runtime.blocking import BlockingSandbox
 def decide_and_continue(
     invocation: Invocation, approval_id: str, decision: Decision, grants: Grants
 ) -> CommandOutput:
-    """Decide an approval and drive its turn on; *grants* replace those on record whose files have moved."""
+    """Decide an approval and resume its turn; *grants* replace recorded ones whose files have moved."""
     reason, decided_by = decision.reason, decision.decided_by
 
     async def read(runtime: Runtime) -> tuple[Approval, SessionHead | None]:

@@ -1,4 +1,4 @@
-"""`standfast doctor`: check that this installation works and say how to repair it; nothing is changed."""
+"""`standfast doctor`: checks this installation and says how to repair it; nothing is changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from standfast.store.sqlite.database import Database
 
 Finding = tuple[bool, str, str | None]
-"""Whether all is well, what was found, and what to do."""
+"""Whether the check passed, what it found, and how to fix it."""
 
 _MIN_FREE_BYTES = 100_000_000
 _NOT_YET = "not there yet; the first run makes it"
@@ -111,7 +111,7 @@ def _fits(ok: bool, detail: str, otherwise: str) -> Finding:
 
 
 def _postgres(url: str) -> dict[str, Callable[[], Finding]]:
-    """Return the checks of a store in PostgreSQL: the settings that durability depends on, and the tables."""
+    """Return the checks of a PostgreSQL store: the settings that durability depends on, and the tables."""
     from standfast.errors import StandfastError
     from standfast.store.postgres.installation import examine
     from standfast.store.postgres.settings import Setting
@@ -139,7 +139,7 @@ def _data_dir(data: DataDir) -> Finding:
     if place != home:
         return True, f"{home}: {_NOT_YET}", None
     mode = stat.S_IMODE(home.stat().st_mode)
-    private = data.is_file or not mode & 0o077  # a database in a directory of others is private by itself
+    private = data.is_file or not mode & 0o077  # a database file in a shared directory is itself private
     return _fits(private, f"{home} (mode {mode:03o})", f"others can look into it: chmod 700 {home}")
 
 
@@ -232,7 +232,7 @@ def _other_engine(name: str, language: str) -> Finding:
 
 
 def _one_and_one(name: str, language: str) -> tuple[str, ErrorObject | None]:
-    """Run `1 + 1` on an engine; return what it did, and its error."""
+    """Run `1 + 1` on an engine; return a description of the outcome, and its error."""
     from standfast.errors import Code, ErrorObject
     from standfast.runtime.blocking import BlockingSandbox
 
@@ -245,7 +245,7 @@ def _one_and_one(name: str, language: str) -> tuple[str, ErrorObject | None]:
 
 
 def _contents(home: DataDir) -> dict[str, Callable[[], Finding]]:
-    """Return the checks of what the store has: sessions, turns and approvals. It is read once."""
+    """Return the checks of the store's contents: sessions, turns and approvals. It is read once."""
     from standfast.cli.agent_host import open_sessions
     from standfast.ports.session_store import TurnCounts
 
@@ -279,7 +279,7 @@ def _contents(home: DataDir) -> dict[str, Callable[[], Finding]]:
 
 
 def _models() -> list[Check]:
-    """Return a check for each provider of models with a key, and one for the user's catalog."""
+    """Return a check for each model provider with a key, and one for the user's catalog."""
     from standfast.providers.catalog import VARIABLE, load_catalog
     from standfast.providers.vendors import VENDORS, status_of
 

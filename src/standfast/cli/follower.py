@@ -1,10 +1,9 @@
-"""Runs work on a session on a background event loop, and follows the session's events meanwhile.
+"""Runs work on a session in a background event loop, and follows the session's events meanwhile.
 
-The event loop has a thread of its own. Ctrl-C and SIGTERM arrive on the main thread, which only ever waits
-for a future or for a line of input, so they take effect at once whatever a tool does to the loop. A
-`Follower` reads the live feed of the session, not one turn, so it also shows turns that the runtime resumes
-or starts by itself. Following ends when the work is done and nothing runs; events that arrive later are shown
-the next time.
+The event loop has its own thread. Ctrl-C and SIGTERM arrive on the main thread, which only ever waits for a
+future or for a line of input, so they take effect immediately whatever a tool does to the loop. A `Follower`
+reads the live feed of the session, not one turn, so it also shows turns that the runtime resumes or starts by
+itself. Following ends when the work is done and nothing runs; later events are shown the next time.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from standfast.tools.threads import interruptible_result
 T = TypeVar("T")
 
 _LOOK_S = 0.05
-"""How often to check whether the turns that the runtime started by itself have ended."""
+"""The interval for checking whether the turns that the runtime started by itself have ended."""
 _PATIENCE_S = 5.0
-"""How long leaving waits for a loop that a tool may have blocked."""
+"""The time limit on leaving if a tool has blocked the loop."""
 
 
 class Terminated(Exception):
-    """SIGTERM arrived: leave in order."""
+    """SIGTERM arrived: shut down in order."""
 
 
 class Leave(Exception):
@@ -71,7 +70,7 @@ class Background:
                 self._begin(interrupt())
 
     def leave(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run *work*, unless the loop does not respond, and end the loop."""
+        """Run *work*, unless the loop does not respond, and stop the loop."""
         with suppress(TimeoutError):
             self._begin(work).result(_PATIENCE_S)
         self._thread.close()
@@ -134,7 +133,7 @@ class Follower:
                 elif self._live.tasks():
                     await subscription.wait(_LOOK_S)
                 else:
-                    is_over = True  # show what arrived since
+                    is_over = True  # show the remaining events
         finally:
             task.cancel()
             self._work = None

@@ -1,4 +1,4 @@
-"""The grants of a command line to guest code, as a waiting run records them: tools, mounts, hosts, packages.
+"""The grants of a command line to guest code, as a waiting run records them.
 
 Rule: recorded paths are absolute, because the process that decides may have another working directory.
 """
@@ -53,7 +53,7 @@ class Grants(msgspec.Struct, frozen=True):
     def options(
         self, data_dir: Path | str | None, language: str = "python", engine: str | None = None
     ) -> SandboxOptions:
-        """Return sandbox options with these grants; raise `StandfastError` for one that cannot be granted."""
+        """Return sandbox options with these grants; raise `StandfastError` if one cannot be granted."""
         from standfast.runtime.sandbox import SandboxOptions
         from standfast.tools.builtin.mounts import MOUNT_MAX_BYTES, MOUNT_MAX_FILES, Mount
 
@@ -85,7 +85,7 @@ def _either(given: int | None, otherwise: int | None) -> int | None:
 def make_sandbox(
     data_dir: Path | str | None, grants: Grants, language: str = "python", engine: str | None = None
 ) -> BlockingSandbox:
-    """Return a sandbox, not yet open, with *grants*; raise `UsageError` for one that cannot be granted."""
+    """Return an unopened sandbox with *grants*; raise `UsageError` if one cannot be granted."""
     from standfast.runtime.blocking import BlockingSandbox
 
     with wrong_grants_are_wrong_usage():

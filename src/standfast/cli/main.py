@@ -1,4 +1,4 @@
-"""`standfast`: the group of commands. Exit status: 0 for success, 1 for any other outcome, 2 for wrong usage.
+"""`standfast`: the group of commands. Exit status: 0 for success, 2 for wrong usage, 1 otherwise.
 
 This module imports click and nothing of the runtime; a command imports what it needs when it runs. A
 traceback is shown only if STANDFAST_DEBUG is set.
@@ -52,13 +52,13 @@ class CommandLine(click.Group):
             status = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
         except Exception as error:
             status = report_failure(error, as_json="--json" in given)
-        if args is None:  # the process ends now, and would look through every object three times
+        if args is None:  # the process is exiting; skip the final collections
             gc.freeze()
         sys.exit(status if isinstance(status, int) else 0)
 
 
 def report_failure(error: Exception, *, as_json: bool) -> int:
-    """Report an error that no command answered with, and return the exit status."""
+    """Report an error that no command handled, and return the exit status."""
     from standfast.errors import Code  # not needed by `--version` and `--help`
 
     if isinstance(error, click.UsageError):

@@ -224,7 +224,7 @@ def sign_out(invocation: Invocation, *, name: str, config: Path | None) -> Comma
 
 
 class _AnswerParameter(JsonParameter):
-    """An answer to a question of a server: a JSON object that fits its schema, or `decline` or `cancel`."""
+    """An answer to a server's question: a JSON object that matches its schema, or `decline` or `cancel`."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         super().__init__(dict)

@@ -1,4 +1,4 @@
-"""`standfast models`: the configured providers (never a key, only its variable), what models can do."""
+"""`standfast models`: the configured providers (never a key, only its variable), and model capabilities."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def command(_: Invocation, *, name: str | None, catalog: Path | None) -> Command
 
 
 def _describe(name: str, known: Catalog) -> CommandOutput:
-    """Answer with what the catalog says of one model."""
+    """Output the catalog's entry of one model."""
     from standfast.errors import InvalidArgument
     from standfast.providers.catalog import providers_of
     from standfast.providers.vendors import VENDORS, status_of

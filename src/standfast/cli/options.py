@@ -26,7 +26,7 @@ _AS_JSON = "standfast.as_json"
 
 
 class Invocation(NamedTuple):
-    """How a command was called: where its data is, and whether it answers with JSON."""
+    """How a command was called: where its data is, and whether it outputs JSON."""
 
     given_data_dir: Path | str | None
     as_json: bool
@@ -34,7 +34,7 @@ class Invocation(NamedTuple):
 
     @property
     def data_dir(self) -> Path | str:
-        """A directory, the file of a database, or a URL."""
+        """A directory, a database file, or a URL."""
         from standfast.runtime.data_dir import default_location
 
         return self.given_data_dir or default_location()
@@ -46,7 +46,7 @@ class Invocation(NamedTuple):
         return DataDir(self.data_dir, make=False).beside(name)
 
     def with_runtime(self, work: Callable[[Runtime], Awaitable[T]]) -> T:
-        """Run *work* on the sessions of the data directory. No agent is known, so no turn runs."""
+        """Run *work* on the sessions of the data directory. No agent is loaded, so no turn runs."""
         import asyncio
 
         from standfast.runtime.agent_runtime import Runtime
@@ -93,7 +93,7 @@ class JsonParameter(click.ParamType[Any]):
 
 
 class LocationParameter(click.ParamType[Any]):
-    """Where a store is: the URL of a PostgreSQL database as text, or a path."""
+    """The location of a store: the URL of a PostgreSQL database as text, or a path."""
 
     name = "store"
 
@@ -104,7 +104,7 @@ class LocationParameter(click.ParamType[Any]):
 
 
 def without_password(location: str) -> str:
-    """Return a URL with `***` in place of its password; a path as it is."""
+    """Return a URL with its password replaced by `***`, or a path unchanged."""
     return re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1:***@", location)
 
 
@@ -141,7 +141,7 @@ def inherited_options(function: Callable[[], None]) -> Callable[..., None]:
 
 
 def answers(function: Callable[..., CommandOutput]) -> Callable[..., None]:
-    """Make a click callback of a command. With `--json`, whatever else is printed goes to standard error."""
+    """Convert a command into a click callback. With `--json`, all other output goes to standard error."""
 
     @functools.wraps(function)
     def callback(as_json: bool, data_dir: Path | str | None, **arguments: Any) -> None:
@@ -239,7 +239,7 @@ _speaking = (
 
 
 def language_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--language` and `--engine`; the language is Python unless it is given."""
+    """Add `--language` and `--engine`; the language defaults to Python."""
 
     @functools.wraps(function)
     def collect(*args: Any, language: str | None, **rest: Any) -> Any:
@@ -294,7 +294,7 @@ session_option = click.option(
 
 
 def session_or_usual(session_id: str | None, language: str, engine: str | None) -> str:
-    """Return *session_id*, or else the default session of the engine."""
+    """Return *session_id*, or the default session of the engine."""
     if session_id is not None:
         return session_id
     if language == "typescript":

@@ -1,4 +1,4 @@
-"""How a command answers: one JSON document, or text for people.
+"""The output of a command: one JSON document, or text for people.
 
 With `--json` standard output carries one document and nothing else, whatever tools print; rich is imported
 only for people. Text from guest code or a model reaches a terminal only with its control characters escaped.
@@ -44,7 +44,7 @@ class CommandOutput(NamedTuple):
         return cls({"error": error}, lambda: show_error(error.code, error.message, error.hint), 1)
 
     def write(self, *, as_json: bool) -> None:
-        """Print the document, or show it; flush, so that a closed pipe is noticed here."""
+        """Print the document, or show it, and flush, so that a closed pipe is noticed here."""
         if as_json:
             import msgspec
 
@@ -77,7 +77,7 @@ def show_error(code: str, message: str, hint: str | None) -> None:
 
 @contextmanager
 def stdout_reserved(reserved: bool) -> Iterator[None]:
-    """Keep standard output free for the document: prints of tools and of their children go to stderr."""
+    """Reserve standard output for the document: output of tools and their children goes to stderr."""
     if not reserved:
         yield
         return
@@ -129,7 +129,7 @@ def write_guest(text: str, stream: TextIO) -> None:
 
 
 def visible(text: str) -> str:
-    """Return *text* with control characters and the like escaped."""
+    """Return *text* with control and other unprintable characters escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in _KEPT else ascii(c)[1:-1] for c in text)
@@ -153,7 +153,7 @@ def moment(ms: int | None) -> str:
 
 
 def shortened(text: str, limit: int = 160) -> str:
-    """Put *text* on one line and cut it to *limit* characters."""
+    """Collapse *text* into one line and truncate it to *limit* characters."""
     flat = " ".join(text.split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
@@ -180,7 +180,7 @@ def cost_text(usage: Usage) -> str:
 
 
 def this_user() -> str:
-    """Return the name of the user who runs this process, or the number of a user without a name."""
+    """Return the name of the user who runs this process, or the uid of a user without a name."""
     import pwd
 
     try:

@@ -1,4 +1,4 @@
-"""Shows what plugins add: their code runs as before an agent's first turn, and nothing is stored."""
+"""Descriptions of plugins: their code runs as before an agent's first turn, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from standfast.tools.stubs import stub_of
 
 
 class ListedPlugin(msgspec.Struct, frozen=True, kw_only=True):
-    """A plugin in the list. With an `error` it cannot be used."""
+    """A plugin in the list. It cannot be used if it has an `error`."""
 
     name: str
     package: str
@@ -98,7 +98,7 @@ def listed(found: FoundPlugin) -> ListedPlugin:
 
 
 def load_plugin(name: str) -> ShownPlugin:
-    """Load a plugin by its name, or by its place: `module:Class`."""
+    """Load a plugin by its name, or by its location `module:Class`."""
     found = None if ":" in name else require_plugin(name)
     factory = found.load() if found is not None else as_factory(_imported(name))
     plugin, brought = _registered(factory)

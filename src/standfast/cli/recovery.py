@@ -1,9 +1,9 @@
-"""Resumes unfinished turns, with the agents and the tools on their sessions' records.
+"""Recovery of unfinished turns, with the agents and tools in their sessions' records.
 
-A round reads from the store which turns can be resumed, makes one host for each agent that they need and a
-sandbox for each session of code, and drives all turns at once, each to its end or its next wait. Hosts are
-closed after the round, so nothing runs unseen. `--watch` also fires timers that are due, and runs queued
-input. Rule: a turn whose agent or tools cannot be made is reported once, with the reason, and left as it is.
+A round reads from the store which turns can be resumed, creates one host for each agent that they need and a
+sandbox for each code session, and drives all turns concurrently, each to its end or its next wait. Hosts are
+closed after the round, so nothing runs unseen. `--watch` also fires due timers, and runs queued input. Rule:
+a turn whose agent or tools cannot be created is reported once, with the reason, and left unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The outcome of a turn that was to be resumed. One whose input was code has a `result`."""
+    """The outcome of a turn that recovery tried to resume. A turn whose input was code has a `result`."""
 
     record: TurnRecord
     report: TurnReport | None = None
@@ -48,7 +48,7 @@ class Recovered:
         return {**now.document(), "prompt": self.prompt or None, "problem": self.problem, **more}
 
     def line(self) -> str:
-        """Return one line: which turn it was and how it ended."""
+        """Return one line that names the turn and its outcome."""
         what = f"{self.record.session_id}  {self.record.turn_id}"
         asked = f"  {shortened(self.prompt, 40)!r}" if self.prompt else ""
         return visible(f"{what}{asked}  {self._outcome_text()}")
@@ -115,7 +115,7 @@ class Recovery:
         return [one for group in found for one in group]
 
     async def wake(self) -> None:
-        """Fire the timers that are due, and run the queued input of sessions, each to its end."""
+        """Fire due timers, and run the queued input of sessions, each to its end."""
         async with open_sessions(self._data_dir) as runtime:
             await fire_due(runtime.store, await runtime.triggers(), runtime.now_ms())
             queued = [one for one in await runtime.store.with_queued() if self._session_id in (None, one)]
@@ -152,7 +152,7 @@ class Recovery:
         return recovered
 
     async def _resume_code(self, record: TurnRecord, head: SessionHead) -> list[Recovered]:
-        """Resume a turn whose input is code, on a thread, with the tools on its session's record."""
+        """Resume a turn whose input is code, on a thread, with the tools in its session's record."""
         session_id = record.session_id
 
         def resume() -> RunResult | None:
@@ -199,7 +199,7 @@ class Recovery:
 
 
 def recover_all(recovery: Recovery, *, watch: bool) -> list[Recovered]:
-    """Run one round, or round after round until Ctrl-C or SIGTERM."""
+    """Run one round, or repeat rounds until Ctrl-C or SIGTERM."""
     background = Background()
 
     async def run() -> list[Recovered]:

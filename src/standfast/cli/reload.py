@@ -1,4 +1,4 @@
-"""Runs a command again whenever a Python file beside its APP changes."""
+"""Restarts a command whenever a Python file beside its APP changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOOK_S = 0.5
 
 
 def run_reloading(app: str | None) -> int:
-    """Run this command without `--reload`, and again after each change, until it ends, Ctrl-C or SIGTERM."""
+    """Run this command without `--reload`, restarting it on changes, until it ends, Ctrl-C or SIGTERM."""
     words = [word for word in sys.argv[1:] if word != "--reload"]
     directory = (
         Path(app.partition(":")[0]).parent if app and app.partition(":")[0].endswith(".py") else Path()
@@ -34,6 +34,6 @@ def run_reloading(app: str | None) -> int:
 
 
 def _times(directory: Path) -> dict[str, float]:
-    """Return when each Python file of a directory was last changed."""
+    """Return the modification time of each Python file below *directory*."""
     found = (file for file in directory.rglob("*.py") if ".venv" not in file.parts)
     return {str(file): file.stat().st_mtime for file in found if file.exists()}

@@ -1,4 +1,4 @@
-"""Commands on a server: the client that `--server URL` makes, and a chat with one of the server's agents."""
+"""Commands on a server: the client for `--server URL`, and a chat with one of the server's agents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOKEN_VARIABLE = "STANDFAST_TOKEN"  # noqa: S105 - the name of a variable
 
 
 def remote_client(url: str) -> BlockingClient:
-    """Return a client of the server at *url*, with the token of the environment."""
+    """Return a client of the server at *url*, with the token in the environment."""
     from standfast.client import BlockingClient
 
     token = os.environ.get(TOKEN_VARIABLE)
@@ -42,7 +42,7 @@ def ask_server_or_store(
     remote: Callable[[BlockingClient], T],
     local: Callable[[Runtime], Awaitable[T]],
 ) -> T:
-    """Return the result of *remote* on a *server*; without one, that of *local* on the data directory."""
+    """Return the result of *remote* on *server*, or without one that of *local* on the data directory."""
     if server is None:
         return invocation.with_runtime(local)
     with remote_client(server) as client:
@@ -59,7 +59,7 @@ class RemoteChat:
         self._screen = ChatScreen(quiet=quiet)
 
     def say(self, prompt: str) -> dict[str, Any]:
-        """Run one turn, showing its events, and return the last record of it."""
+        """Run one turn, showing its events, and return its last record."""
         import msgspec
 
         try:
@@ -74,7 +74,7 @@ class RemoteChat:
         return document
 
     def talk(self, ask: Callable[[str], str | None]) -> int:
-        """Read lines and run turns until the user leaves; ask for approvals on the spot."""
+        """Read lines and run turns until the user leaves, asking for approvals on the spot."""
         self._screen.note(f"session {self._session.session_id} · Ctrl-D to leave")
         while (line := ask("> ")) is not None:
             try:

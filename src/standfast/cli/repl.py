@@ -214,5 +214,5 @@ class Repl:
 
 
 def _is_parked(result: RunResult) -> bool:
-    """Tell whether this run waits, and not an earlier one that blocks the session."""
+    """Return whether this run waits, rather than an earlier one that blocks the session."""
     return result.status == "waiting_for_approval" and result.snapshot_id is not None

@@ -1,9 +1,9 @@
-"""Lines typed at a terminal: entries of code, messages of a chat, answers to questions; history, completion.
+"""Lines typed at a terminal: code entries, chat messages, answers to questions; history, completion.
 
-An entry of code ends where the language lets it end. A message of a chat ends with its line, but a paste is
-one message. A terminal with bracketed paste tells readline where a paste begins and ends, and `input` returns
-all of it. From other terminals the lines of a paste arrive like typed ones, only faster than a person types,
-so after each line we check whether more has already arrived.
+A code entry ends where the language lets it end. A chat message ends with its line, but a paste is one
+message. A terminal with bracketed paste tells readline where a paste begins and ends, and `input` returns all
+of it. From other terminals the lines of a paste arrive like typed ones, only faster than a person types, so
+after each line we check whether more has already arrived.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PASTE_S = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What an interactive session needs to know of a language."""
+    """The properties of a language that an interactive session needs."""
 
     prompt: str
     is_complete: Callable[[str], bool]
@@ -60,7 +60,7 @@ class Entries:
                 return entry
 
     def ask(self, question: str) -> str | None:
-        """Read one line, None after Ctrl-C or Ctrl-D. What was typed before the question is no answer."""
+        """Read one line, None after Ctrl-C or Ctrl-D. Discard input typed before the question."""
         if self._interactive:
             import termios
 
@@ -75,7 +75,7 @@ class Entries:
             return None
         if self._interactive and answer:
             with suppress(ImportError, ValueError):
-                import readline  # an answer is not an entry, so it is not in the history
+                import readline  # an answer is not an entry, so keep it out of the history
 
                 readline.remove_history_item(readline.get_current_history_length() - 1)
         return answer.strip()
@@ -90,7 +90,7 @@ class Entries:
 
 
 class ChatLines:
-    """Reads messages. Lines that arrive together are one message; a backslash at its end continues a line.
+    """Reads messages. Lines that arrive together are one message; a trailing backslash continues a line.
 
     A line for which *is_command* is true is a message of its own.
     """
@@ -103,7 +103,7 @@ class ChatLines:
             with suppress(ImportError):
                 import readline
 
-                if "libedit" not in (readline.__doc__ or ""):  # which does not know this setting
+                if "libedit" not in (readline.__doc__ or ""):  # which does not support this setting
                     readline.parse_and_bind("set enable-bracketed-paste on")
 
     def read(self) -> str:
@@ -121,7 +121,7 @@ class ChatLines:
                     lines[-1] = lines[-1][:-1]
                 lines.append(input("… "))
         except EOFError:
-            self._ended = True  # return the lines before it first
+            self._ended = True  # return the preceding lines first
         return "\n".join(lines).strip()
 
     def ask(self, question: str, prefilled: str = "") -> str | None:
@@ -143,7 +143,7 @@ class ChatLines:
 
 
 def is_complete(source: str) -> bool:
-    """Tell whether Python would run *source* now, or refuse it; the sandbox then says why."""
+    """Return whether Python would run *source* now, or reject it; the sandbox then reports why."""
     compiler = codeop.CommandCompiler()
     compiler.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     try:
@@ -195,7 +195,7 @@ class Completer:
         self._matches: list[str] = []
 
     def complete(self, text: str, state: int) -> str | None:
-        """Return match number *state* of *text*, as readline asks for it."""
+        """Return match number *state* of *text*, as readline requests it."""
         if state == 0:
             import readline
 
@@ -204,7 +204,7 @@ class Completer:
         return self._matches[state] if state < len(self._matches) else None
 
     def matches(self, text: str, before: str) -> list[str]:
-        """Return the words that begin with *text* and fit after *before*."""
+        """Return the words that begin with *text* and can follow *before*."""
         if before == ":":
             return sorted(word for word in self._commands if word.startswith(text))
         if not text and not before.strip():

@@ -1,4 +1,4 @@
-"""The result of a run for people (only what code prints and returns goes to standard output), and tables."""
+"""Run results for people (only the code's output and result go to standard output), and tables."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def continue_run(
     box: BlockingSandbox,
     work: Callable[[BlockingSandbox], RunResult],
 ) -> CommandOutput:
-    """Resume a session's waiting run by calling *work*, and answer as `standfast run` does."""
+    """Resume a session's waiting run by calling *work*, and output its result as `standfast run` does."""
     with box:
         result = work(box)
         waiting = waiting_in(box, session, result)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from standfast.server.serving import Listen, StandfastServer
 
 _KEEP_JOURNALS_S: Final = 7 * 86_400
-"""How long the journals of runs are kept; of agents' turns, `Runtime(keep_journals=...)` says it."""
+"""How long the journals of runs are kept; for agents' turns, `Runtime(keep_journals=...)` sets it."""
 
 
 @click.command(
@@ -181,7 +181,7 @@ def _webhook(text: str) -> tuple[str, str]:
 def _announce(
     invocation: Invocation, server: StandfastServer, application: ServerApp, listen: Listen, *, demo: bool
 ) -> None:
-    """Print the address and how to sign in, once the server listens; then show the *demo*, if asked."""
+    """Print the URL and how to sign in once the server listens; then play the *demo*, if requested."""
     import asyncio
 
     async def show(bound: tuple[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""Sessions as `standfast sessions` shows them."""
+"""The output of `standfast sessions`."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ def cancel(invocation: Invocation, *, session_id: str, server: str | None) -> Co
 
 
 def _cancel_turn(invocation: Invocation, session_id: str) -> bool:
-    """Record the request to cancel and end the turn here; return false if only another process can end it."""
+    """Request cancellation and end the turn here; return False if only another process can end it."""
     from standfast.cli.agent_host import AgentHost, recorded_settings
     from standfast.cli.follower import Follower, carry_out
     from standfast.errors import InvalidArgument, SessionBusy, StandfastError
@@ -370,7 +370,7 @@ def reset(invocation: Invocation, *, session_id: str) -> CommandOutput:
 
 
 def _code_session(invocation: Invocation, session_id: str, otherwise: str) -> SessionHead:
-    """Return the head of a session that runs code; for another session, raise with the hint *otherwise*."""
+    """Return the head of a code session; for any other session, raise with the hint *otherwise*."""
     from standfast.errors import InvalidArgument
     from standfast.runtime.session_views import known_session
 

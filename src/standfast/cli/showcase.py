@@ -1,6 +1,6 @@
-"""The sessions that `standfast serve` without APP shows: they are made while a person looks.
+"""The demo sessions of `standfast serve` without APP, created while a person watches.
 
-Run as a program with a store, it begins the turn that the server kills and continues.
+Run as a program with a store, this module begins the turn that the server kills and resumes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def rest(seconds: float) -> None:
 
 
 def showcase_agents() -> tuple[Agent[Any, str], ...]:
-    """Return the agents of the demo. Their model is a script, so that they need no provider key."""
+    """Return the demo agents. Their model is a script, so that they need no provider key."""
     script = Path(__file__).with_name("showcase.json")
 
     def model() -> ScriptedModel:
@@ -59,7 +59,7 @@ def showcase_agents() -> tuple[Agent[Any, str], ...]:
 
 
 async def play(runtime: Runtime, store: str) -> None:
-    """Make the sessions that the store does not have yet, one after the other."""
+    """Create the sessions that the store does not have yet, one after the other."""
     scenes: list[tuple[str, Callable[[], Awaitable[None]]]] = [
         (_REFUND, lambda: _turn(runtime, _REFUND, "demo", "Refund order A1, please")),
         (_PROGRAM, lambda: _turn(runtime, _PROGRAM, "demo-code", "Refund order A1 in three parts")),
@@ -80,7 +80,7 @@ async def _turn(runtime: Runtime, session_id: str, agent: str, prompt: str) -> N
 async def _kill_in_the_middle(store: str) -> None:
     """Begin a turn in another process, and kill that with SIGKILL while its program rests.
 
-    The runtime finds that the process has gone and continues the turn.
+    The runtime detects that the process is gone and resumes the turn.
     """
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "standfast.cli.showcase", store, stdout=asyncio.subprocess.PIPE
@@ -88,7 +88,7 @@ async def _kill_in_the_middle(store: str) -> None:
     try:
         assert child.stdout is not None
         async with asyncio.timeout(_START_S):
-            await child.stdout.readline()  # the program rests now
+            await child.stdout.readline()  # the program is resting now
     except TimeoutError:
         pass
     finally:
@@ -98,7 +98,7 @@ async def _kill_in_the_middle(store: str) -> None:
 
 
 async def _begin(store: str) -> None:
-    """Run the turn that is going to be killed; say when its program rests."""
+    """Run the turn that is going to be killed, and report when its program rests."""
     agent = showcase_agents()[1]
     async with Runtime(store, agents=[agent], keeper=False) as runtime:
         session = await runtime.session(_SURVIVOR, agent=agent)

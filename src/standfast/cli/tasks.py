@@ -54,7 +54,7 @@ def list_tasks(
     """List tasks, oldest first, with their state."""
 
     async def read(runtime: Runtime) -> list[TaskRecord]:
-        await runtime.recover_tasks()  # those of dead processes
+        await runtime.recover_tasks()  # fails or takes over those of dead processes
         return await runtime.store.tasks(session_id=session_id, live=live)
 
     everyone = ask_server_or_store(invocation, server, lambda client: client.tasks(live=live), read)

@@ -1,4 +1,4 @@
-"""`standfast tour`: a first look. Every result that is shown was just computed."""
+"""`standfast tour`: a first look. Every result shown was just computed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TYPESCRIPT = """\
 const fees: number[] = await Promise.all([fee(), fee()]);
 fees.reduce((a, b) => a + b)"""
 _PATIENCE_MS = 60_000
-"""The first run of TypeScript on a machine compiles its engine."""
+"""The first TypeScript run on a machine compiles its engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def command(invocation: Invocation) -> CommandOutput:
 
     with tempfile.TemporaryDirectory(prefix="standfast-tour-") as scratch:
         ledger = Path(scratch) / "ledger.txt"
-        os.environ[LEDGER_VARIABLE] = str(ledger)  # the tools, here and in child processes, read this
+        os.environ[LEDGER_VARIABLE] = str(ledger)  # read by the tools, here and in child processes
         try:
             home = invocation.given_data_dir or Path(scratch) / "data"
             tour = Tour(home, ledger, quiet=invocation.as_json)
@@ -169,7 +169,7 @@ class Tour:
         self.went_well &= result.result == 60
 
     def _answer_of(self, words: list[str], environment: dict[str, str] | None = None) -> dict[str, Any]:
-        """Run a module in a process of its own and return the JSON that it prints."""
+        """Run a module in its own process and return the JSON that it prints."""
         import msgspec
 
         command = [sys.executable, "-m", *words]
@@ -191,7 +191,7 @@ class Tour:
         self._record(Step(title, code, result))
 
     def _record(self, step: Step, *, prompt: str = ">>> ") -> None:
-        """Keep a step, and show its code and the lines of its result."""
+        """Record a step, and show its code and the lines of its result."""
         from rich.text import Text
 
         self.steps.append(step)

@@ -57,7 +57,7 @@ def pay_back(order_id: str) -> str:
 
 
 async def run_payment(home: str) -> dict[str, Any]:
-    """Run a turn to its end, or finish the one that was interrupted."""
+    """Run a turn to its end, or finish the interrupted one."""
     agent = Agent(ScriptedModel(_PAY_REPLIES, strict=False), tools=[pay])
     async with Runtime(home) as runtime:
         session = await runtime.session("tour-agent", agent=agent)
@@ -69,7 +69,7 @@ async def run_payment(home: str) -> dict[str, Any]:
 
 
 async def run_code(home: str) -> dict[str, Any]:
-    """Run a turn to its approval, or approve the one that waits."""
+    """Run a turn until it needs approval, or approve the waiting one."""
     model = ScriptedModel([f"```python\n{CODE}\n```"], strict=False)
     agent = Agent(model, protocol="code", tools=[days_late, pay_back])
     async with Runtime(home) as runtime:

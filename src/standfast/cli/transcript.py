@@ -36,7 +36,7 @@ _STATES = {"running": "runs", "waiting": "waits", "interrupted": "was interrupte
 def show_conversation(
     shown: Console, nodes: Sequence[Node], current: CurrentTurn | None, *, ids: bool, code: bool = False
 ) -> None:
-    """Print each node, with its id if *ids*, then the unfinished turn; the turns of *code* have no number."""
+    """Print each node, with its id if *ids*, then the unfinished turn; turns of *code* have no number."""
     from rich.text import Text
 
     def show(payload: Payload) -> None:
@@ -95,7 +95,7 @@ def _paragraph(payload: Payload) -> tuple[str, str]:
 
 
 def usage_table(usage: Sequence[UsageEntry]) -> Any:
-    """Return a table of the tokens by source and model; the cost only if there is one."""
+    """Return a table of tokens by source and model, with the cost if there is any."""
     heads = ["source", "model", "calls", "input", "cached", "output", "of it reasoning"]
     costs = any(line.usage.cost_nano_usd for line in usage)
     table = plain_table(*heads, *(["cost"] if costs else []))
@@ -116,7 +116,7 @@ def is_cell(call: ToolCall) -> bool:
 
 
 def code_lines(call: ToolCall) -> list[str]:
-    """Return the code of a cell as lines; those beyond the limit are counted."""
+    """Return the code of a cell as lines; those beyond the limit are only counted."""
     code = str((call.arguments or {}).get("code"))
     lines = code.strip("\n").expandtabs(4).split("\n")
     more = len(lines) - _MOST_LINES
@@ -125,7 +125,7 @@ def code_lines(call: ToolCall) -> list[str]:
 
 
 def report_of(value: Any) -> CellReport | None:
-    """Convert a result to the report of a cell; None if it is not one."""
+    """Convert a result into the report of a cell; None if it is not one."""
     if not isinstance(value, dict) or "index" not in value:
         return None
     try:

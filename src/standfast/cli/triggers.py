@@ -206,7 +206,7 @@ def _instant_ms(text: str, timezone: str) -> int:
 
 
 def _run_queued(invocation: Invocation, session_id: str) -> str:
-    """Run the queued turns of a session with the agent on its record; return that agent's last text."""
+    """Run the queued turns of a session with the agent in its record; return that agent's last text."""
     import asyncio
 
     from standfast.cli.agent_host import AgentHost, recorded_settings

@@ -49,7 +49,7 @@ class TurnReport:
 
     @property
     def answered(self) -> bool:
-        """Whether the turn ended with success."""
+        """Whether the turn ended successfully."""
         return isinstance(self.outcome, (Finished, FrameSwitched))
 
     def document(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class TurnReport:
         return CommandOutput(self.document(), lambda: self.show(invocation), 0 if self.answered else 1)
 
     def show(self, invocation: Invocation) -> None:
-        """Print what the streamed text does not contain: errors, waits and a line of status."""
+        """Print what the streamed text does not contain: errors, waits and a status line."""
         from rich.text import Text
 
         self.show_problem()

@@ -1,4 +1,4 @@
-"""Entries of TypeScript: when one is complete, and which names it binds.
+"""TypeScript entries: when one is complete, and which names it binds.
 
 No parser is used: an interactive session needs an answer at every line, even without the engine installed.
 """
@@ -30,9 +30,9 @@ KEYWORDS: Final = (
 
 
 def is_complete(source: str) -> bool:
-    """Tell whether nothing is left open: no bracket, template, comment or operator at the end.
+    """Return whether nothing is left open: no bracket, template, comment or operator at the end.
 
-    A bracket that closes too much counts as complete: the sandbox reports it.
+    A surplus closing bracket counts as complete: the sandbox reports it.
     """
     scan = _Scan(source)
     return scan.is_closed and not _WAITS.search(scan.code.rstrip())
@@ -48,7 +48,7 @@ def bound_names(source: str) -> set[str]:
 
 
 class _Scan:
-    """The text without comments and quoted text, and whether everything in it is closed."""
+    """The source without comments and quoted text, and whether everything in it is closed."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -84,7 +84,7 @@ class _Scan:
         self._at = len(self._source) if found < 0 else found + (len(end) if required else 0)
 
     def _quoted(self, quote: str) -> None:
-        """Skip text or a regular expression, which ends with its line; a backslash continues text."""
+        """Skip a string or a regular expression, which ends with its line; a backslash continues a string."""
         source, place = self._source, self._at + 1
         while place < len(source) and source[place] not in (quote, "\n"):
             place += 2 if source[place] == "\\" else 1

@@ -1,4 +1,4 @@
-"""Draws spans as bars over time, each below its parent; time in which a turn only waits is shortened."""
+"""Spans drawn as bars over time, each below its parent; stretches of pure waiting are shortened."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _label(record: TraceRecord) -> str:
 
 
 def _bar(tree: SpanTree, axis: TimeAxis) -> str:
-    """Draw a span's share of the whole, at least a mark."""
+    """Draw a span's part of the whole, at least a mark."""
     start = min(int(axis.place(tree.started_ms) * _BAR_WIDTH), _BAR_WIDTH - 1)
     if tree.record.kind == "event":
         return " " * start + "·"
@@ -85,7 +85,7 @@ def _bar(tree: SpanTree, axis: TimeAxis) -> str:
 
 
 def duration_text(ms: float) -> str:
-    """`<1 ms`, `340 ms`, `1.2 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`."""
+    """Format a duration: `<1 ms`, `340 ms`, `1.2 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`."""
     if ms < 1000:
         return f"{ms:.0f} ms" if ms >= 1 or ms == 0 else "<1 ms"
     if ms < 60_000:

@@ -11,7 +11,7 @@ from standfast.cli.output import CommandOutput, console
 
 
 def parse_queues(text: str | None) -> dict[str, int | None] | None:
-    """Parse `default,reports:2`: queues, each with its own limit if there is one."""
+    """Parse `default,reports:2`: queues, each optionally with its own limit."""
     if text is None:
         return None
     queues: dict[str, int | None] = {}
