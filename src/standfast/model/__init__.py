@@ -1,1 +1,1 @@
-"""Frozen values, one file per idea. No I/O, no clock."""
+"""Frozen values, one file per concept. No I/O, no clock."""

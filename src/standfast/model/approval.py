@@ -3,7 +3,7 @@
 Rules
 -----
 Bound: `binding` digests the capability contract, the arguments, the session and the call.
-Once: it leaves `pending` by a compare-and-set, one time, and is used by one call.
+Once: it leaves `pending` by a compare-and-set, exactly once, and is used by one call.
 Ends: after `expires_at` it cannot be approved.
 """
 
@@ -32,11 +32,12 @@ class ApprovalState(enum.StrEnum):
 
 
 class Approval(HoldsSessionIds, frozen=True, kw_only=True):
-    """`args` and `kwargs` are the call's own until a person edits them; `edited_digest` then tells so.
+    """A request for a person's approval of one call, with its decision.
 
-    `decided_by` names the person who decided, as the deciding program or command gave it, or who gave the
-    `grant` that approved the call. If the tool asks a question (`AskPerson`), `answer_schema` is the JSON
-    Schema of the answer, and `kwargs` are the answer.
+    `args` and `kwargs` are the call's own until a person edits them, which sets `edited_digest`. `decided_by`
+    names the person who decided, as the deciding program or command gave it, or who gave the `grant` that
+    approved the call. If the tool asks a question (`AskPerson`), `answer_schema` is the JSON Schema of the
+    answer, and `kwargs` are the answer.
     """
 
     approval_id: str
@@ -55,13 +56,13 @@ class Approval(HoldsSessionIds, frozen=True, kw_only=True):
     edited_digest: str | None = None
     decided_by: str | None = None
     answer_schema: dict[str, Any] | UnsetType = UNSET
-    """Left out where the tool asks nothing."""
+    """Omitted if the tool asks no question."""
     grant: str | UnsetType = UNSET
-    """The id of the grant that approved the call, left out where a person decided."""
+    """The id of the grant that approved the call; omitted if a person decided."""
 
     @property
     def arguments(self) -> dict[str, Json]:
-        """The arguments as one object, as a model gives them: those by position are under `args`."""
+        """The arguments as one object, as a model passes them: positional ones are under `args`."""
         return {"args": self.args} if self.args and not self.kwargs else self.kwargs
 
 

@@ -1,4 +1,4 @@
-"""A tool call as its turn's journal has it: attempts, waits, the result, and the calls of its code."""
+"""A tool call as recorded in its turn's journal: attempts, waits, the result, and the calls of its code."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from standfast.model.message import ToolCall
 class CallAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One execution of a call, or the check before one.
 
-    `outcome` is running, timed_out, interrupted (its process ended), cancelled, a kind of wait that it led to
-    (approval, timer, completion), or the status of the result.
+    `outcome` is running, timed_out, interrupted (its process ended), cancelled, the kind of wait that it led
+    to (approval, timer, completion), or the status of the result.
     """
 
     number: int
@@ -24,7 +24,7 @@ class CallAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class CallHistory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call with its attempts. `inner` are the calls that its code made, in order."""
+    """A call with its attempts. `inner` has the calls that its code made, in order."""
 
     call: ToolCall
     attempts: tuple[CallAttempt, ...] = ()

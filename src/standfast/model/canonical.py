@@ -1,17 +1,17 @@
-"""JSON values: how large one may be, how it is encoded, and its digest.
+"""JSON values: size limits, encoding and digests.
 
 Theory of operation
 -------------------
 `a = [1]`, then forty times `a = [a, a]`, is forty small lists in memory and a tree of 2**41 values to
 everything that traverses it: encoding, comparing, hashing, printing, copying. Those traversals run in C, hold
-the GIL and know no limit. `check_bounds` therefore runs first. It walks the tree that they would see, with a
+the GIL and have no limit. `check_bounds` therefore runs first. It walks the tree that they would see, with a
 budget of nodes and of bytes, and raises `ValueTooLarge` where the budget ends.
 
 Rules
 -----
 1. A part is counted each time the walk meets it, and each key of an object counts as a node.
-2. Bytes are the least that a value can take as JSON, so that no value below the limit is refused.
-3. The walk has a stack of its own, hashes nothing, compares nothing and runs no code of a value's class.
+2. Bytes are the minimum that a value can take as JSON, so that no value below the limit is rejected.
+3. The walk has its own stack, hashes nothing, compares nothing and runs no code of a value's class.
 4. No single call in C holds the GIL for more than 50 ms: the bound on nodes limits decoding, and long texts
    are encoded in pieces.
 5. Canonical JSON is UTF-8 with sorted keys and without spaces, NaN and infinity; floats have their shortest
@@ -34,11 +34,11 @@ import msgspec
 from standfast.errors.caller import InvalidArgument, ValueTooLarge
 
 MAX_VALUE_BYTES: Final = 16 << 20
-"""The most that a result, an input or a message may take as JSON, unless a smaller limit holds."""
+"""The maximum size of a result, an input or a message as JSON, unless a smaller limit applies."""
 MAX_VALUE_NODES: Final = 200_000
-"""The most values and keys that one value may consist of, shared parts counted each time."""
+"""The maximum number of values and keys in one value; shared parts count each time."""
 MAX_VALUE_CONTAINERS: Final = 120_000
-"""Lists and dicts in one value: an engine converts them one by one, in a call that holds the GIL."""
+"""The maximum number of lists and dicts in one value: an engine converts them one by one, holding the GIL."""
 
 _FEW_NODES: Final = 1_000
 _FEW_BYTES: Final = 1 << 16
@@ -48,10 +48,10 @@ _BUFFERS: Final = (bytes, bytearray, memoryview)
 
 
 def check_bounds(value: object, max_bytes: int = MAX_VALUE_BYTES, max_nodes: int = MAX_VALUE_NODES) -> bool:
-    """Raise `ValueTooLarge` if *value* exceeds a limit. Return whether it is plain JSON data.
+    """Raise `ValueTooLarge` if *value* exceeds a limit; return whether it is plain JSON data.
 
     Plain are None, bool, int, finite float, str, list, tuple, and dict with str keys, but none of their
-    subclasses. The walk also looks into what a tool may return: sets, dataclasses, structs and models.
+    subclasses. The walk also descends into what a tool may return: sets, dataclasses, structs and models.
     """
     plain = True
     size, nodes, containers = max_bytes, max_nodes - 1, MAX_VALUE_CONTAINERS
@@ -64,7 +64,7 @@ def check_bounds(value: object, max_bytes: int = MAX_VALUE_BYTES, max_nodes: int
         elif kind is int:
             bits = item.bit_length()
             size -= bits // 4 + 1
-            nodes -= bits > 64  # engines convert long integers slowly: they count twice
+            nodes -= bits > 64  # engines convert long integers slowly, so they count twice
         elif item is None or kind is bool:
             size -= 4
         elif kind is list or kind is tuple:
@@ -106,7 +106,7 @@ def check_bounds(value: object, max_bytes: int = MAX_VALUE_BYTES, max_nodes: int
 
 
 def _least_bytes(item: object) -> int:
-    """Return the least that a value which is not plain can take as JSON, without its parts."""
+    """Return the minimum size as JSON of a value that is not plain, without its parts."""
     if isinstance(item, str):
         return str.__len__(item) + 2
     if isinstance(item, _BUFFERS):
@@ -115,7 +115,7 @@ def _least_bytes(item: object) -> int:
 
 
 def is_light(value: object) -> bool:
-    """Return whether *value* is so small that an event loop can check, encode and digest it itself."""
+    """Return whether *value* is small enough to check, encode and digest on an event loop."""
     try:
         check_bounds(value, _FEW_BYTES, _FEW_NODES)
     except InvalidArgument:
@@ -126,11 +126,11 @@ def is_light(value: object) -> bool:
 def check_json_bounds(
     data: bytes | msgspec.Raw, max_bytes: int = MAX_VALUE_BYTES, max_nodes: int = MAX_VALUE_NODES
 ) -> None:
-    """Raise `ValueTooLarge` if JSON text exceeds a limit. Decodes nothing."""
+    """Raise `ValueTooLarge` if JSON text exceeds a limit, without decoding it."""
     size = len(memoryview(data))
     if size > max_bytes:
         raise ValueTooLarge(f"it is {size} bytes as JSON, the limit is {max_bytes}")
-    if size <= max_nodes:  # a value takes a byte at least
+    if size <= max_nodes:  # a value takes at least one byte
         return
     text = bytes(data)
     if _marks(text) > max_nodes and _separators(text) > max_nodes and _separators_outside(text) > max_nodes:
@@ -138,24 +138,24 @@ def check_json_bounds(
 
 
 def count_json_nodes(data: bytes | msgspec.Raw) -> int:
-    """Return how many values and keys are inside JSON text, or a few more. Decodes nothing."""
+    """Return the number of values and keys inside JSON text, or slightly more, without decoding it."""
     text = bytes(data)
     found = _separators(text)
     return found if found <= _FEW_NODES else _separators_outside(text)
 
 
 def _separators(text: bytes, start: int = 0, end: int | None = None) -> int:
-    """One for each value and key inside JSON text, and some more if its strings hold such characters."""
+    """Count one for each value and key inside JSON text, and more if its strings contain separators."""
     return _marks(text, start, end) - text.count(b"[]", start, end) - text.count(b"{}", start, end)
 
 
 def _marks(text: bytes, start: int = 0, end: int | None = None) -> int:
-    """The same, and one more for each empty list and object; many times faster to count in long strings."""
+    """Count like `_separators`, plus one per empty list and object; many times faster in long strings."""
     return sum(text.count(mark, start, end) for mark in (b",", b":", b"[", b"{"))
 
 
 def _separators_outside(text: bytes) -> int:
-    """`_separators` without those inside strings, counted piece by piece."""
+    """Count like `_separators`, ignoring those inside strings."""
     found, at = 0, 0
     while (quote := text.find(b'"', at)) >= 0:
         found += _separators(text, at, quote)
@@ -173,7 +173,7 @@ def _separators_outside(text: bytes) -> int:
 
 
 def _parts(item: Any) -> list[Any]:
-    """What an encoder would find inside a value that is not plain: nothing, if it is a leaf or unknown."""
+    """Return what an encoder finds inside a value that is not plain: [] for a leaf or an unknown type."""
     if isinstance(item, dict):
         return [*dict.keys(item), *dict.values(item)]
     for kind in _SEQUENCES:
@@ -199,7 +199,7 @@ def _parts(item: Any) -> list[Any]:
 
 
 def _refuse_cycle(value: object, max_nodes: int) -> None:
-    """Raise `InvalidArgument` if *value* holds itself. Look at each part once, at *max_nodes* at most."""
+    """Raise `InvalidArgument` if *value* contains itself. Visit each part once, up to *max_nodes* parts."""
     open_ids: set[int] = set()
     done: set[int] = set()
     pending: list[tuple[Any, bool]] = [(value, False)]
@@ -235,11 +235,12 @@ _strict = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",",
 
 
 def to_json(value: object, max_bytes: int = MAX_VALUE_BYTES) -> tuple[Json, int]:
-    """Return *value* as plain JSON data of its own, and its size in bytes as JSON.
+    """Return *value* copied as plain JSON data, and its size in bytes as JSON.
 
-    Tuples become lists and integer keys strings, as Python's own `json` has it. Anything else that
-    is not JSON (NaN, bytes, sets, cycles, lone surrogates, objects) raises `InvalidArgument`. A value over
-    `MAX_VALUE_NODES` or surely over *max_bytes* raises `ValueTooLarge`; compare the size with the limit.
+    Tuples become lists and integer keys strings, as in Python's own `json`. Anything else that is not JSON
+    (NaN, bytes, sets, cycles, lone surrogates, objects) raises `InvalidArgument`. A value over
+    `MAX_VALUE_NODES` or certainly over *max_bytes* raises `ValueTooLarge`; compare the returned size with the
+    limit.
     """
     if _is_small_and_plain(value):
         data = msgspec.json.encode(value)
@@ -249,7 +250,7 @@ def to_json(value: object, max_bytes: int = MAX_VALUE_BYTES) -> tuple[Json, int]
         if plain and len(data := encode_json(value)) <= _MUCH_BYTES:
             return _decoder.decode(data), len(data)
         with _without_collecting():
-            copy = _copy(value)  # a single call that decodes much would hold the GIL for too long
+            copy = _copy(value)  # decoding much in a single call would hold the GIL for too long
         return copy, len(data if plain else encode_json(copy))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         reason = str(error)
@@ -261,9 +262,9 @@ def to_json(value: object, max_bytes: int = MAX_VALUE_BYTES) -> tuple[Json, int]
 
 
 def encode_json(value: object, order: Literal["deterministic", "sorted"] | None = None) -> bytes:
-    """Encode *value* as JSON, each long text by itself and in pieces.
+    """Encode *value* as JSON, each long text separately and in pieces.
 
-    `msgspec` holds the GIL while it encodes, 50 ms for 16 MiB of quotes; between two pieces other threads
+    `msgspec` holds the GIL while it encodes, 50 ms for 16 MiB of quotes; between two pieces other threads can
     run. Call `check_bounds` first.
     """
     try:
@@ -293,7 +294,7 @@ def _holds_long_text(value: Any) -> bool:
 
 
 def _with_long_texts_encoded(value: Any) -> Any:
-    """Return *value* with each long text replaced by its JSON, and *value* itself if it has none."""
+    """Return *value* with each long text replaced by its JSON, or *value* itself if it has none."""
     kind = type(value)
     if kind is str and len(value) > _LONG_CHARS:
         pieces = [_encode_text(value[at : at + PIECE_CHARS]) for at in range(0, len(value), PIECE_CHARS)]
@@ -313,7 +314,7 @@ def _with_long_texts_encoded(value: Any) -> Any:
 
 
 def _encode_text(text: str) -> bytes:
-    """Encode a text; `json` takes a third of the time that `msgspec` takes to escape every character."""
+    """Encode a text; to escape every character, `json` takes a third of the time of `msgspec`."""
     sample = text[:_SMALL_CHARS]
     if 4 * sum(map(sample.count, '"\\\n')) > len(sample):
         return json.encoder.encode_basestring(text).encode()
@@ -321,7 +322,7 @@ def _encode_text(text: str) -> bytes:
 
 
 def read_json(data: bytes | msgspec.Raw) -> Json:
-    """Decode JSON. Raise `ValueTooLarge` instead of decoding too many nodes, else as `msgspec` does."""
+    """Decode JSON; raise `ValueTooLarge` before decoding too many nodes, otherwise like `msgspec`."""
     size = len(memoryview(data))
     if size <= _MUCH_BYTES:
         return _decoder.decode(data)
@@ -331,9 +332,10 @@ def read_json(data: bytes | msgspec.Raw) -> Json:
 
 
 def _copy(value: Any) -> Any:
-    """Return a copy of *value*, its keys and subclasses of built-in types as Python's own `json` writes them.
+    """Copy *value*, with keys and subclasses of built-in types as Python's own `json` writes them.
 
-    Raise `TypeError` or `ValueError` for what `json` refuses. Recursive: check the bound of *value* before.
+    Raise `TypeError` or `ValueError` for values that `json` rejects. Recursive: check the bounds of *value*
+    first.
     """
     kind = type(value)
     if kind is str or kind is int or kind is bool or value is None:
@@ -367,7 +369,7 @@ def _copy(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Pause the garbage collector, which would traverse millions of new objects again and again."""
+    """Pause the garbage collector, which would traverse millions of new objects repeatedly."""
     pauses = gc.isenabled()
     if pauses:
         gc.disable()
@@ -415,22 +417,22 @@ def canonical_json(value: object) -> bytes:
 
 
 def encode_sorted(clean: Json) -> bytes:
-    """`canonical_json` of what is known to be plain JSON already."""
+    """Return the `canonical_json` of a value that is known to be plain JSON."""
     return encode_json(clean, order="sorted")
 
 
 def digest_bytes(data: bytes) -> str:
-    """Lower-case hex SHA3-256."""
+    """Return the lower-case hex SHA3-256 of *data*."""
     return hashlib.sha3_256(data).hexdigest()
 
 
 def digest_json(value: object) -> str:
-    """The digest of a value's canonical JSON."""
+    """Return the digest of a value's canonical JSON."""
     return digest_bytes(canonical_json(value))
 
 
 def nested_deeper_than(value: Json, levels: int) -> bool:
-    """Return whether lists and objects are nested in *value* more than *levels* deep."""
+    """Return whether lists and objects in *value* are nested more than *levels* deep."""
     layer = [value] if isinstance(value, (dict, list)) else []
     for _ in range(levels):
         parts = [one.values() if isinstance(one, dict) else one for one in layer]

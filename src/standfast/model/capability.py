@@ -1,4 +1,4 @@
-"""Tools as values: the contract of a call, its record, and what a session has decided about its tools."""
+"""Tools as values: the contract of a call, its record, and a session's decisions about its tools."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AutoRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AutoApproval(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy that lets a rule approve."""
+    """An approval policy in which a rule approves."""
 
     auto: AutoRule
 
@@ -45,7 +45,7 @@ ApprovalPolicy = Literal["none", "manual"] | AutoApproval
 
 
 def auto_approval(rule: str) -> AutoApproval:
-    """Approve calls for which *rule* is true; a person is asked about the others."""
+    """Return a policy that approves calls for which *rule* is true and asks a person about the others."""
     return AutoApproval(auto=AutoRule(rule=rule))
 
 
@@ -53,7 +53,7 @@ _DEFAULT_LIMITS: Final = CapabilityLimits()
 
 
 class Capability(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be called, with what, and under which conditions.
+    """The contract of a tool: what may be called, with what, and under which conditions.
 
     Unless a contract states `idempotent`, it is true only for the side effects `none` and `read`: the runtime
     repeats an idempotent call after a crash.
@@ -75,7 +75,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         default_limits(self, _DEFAULT_LIMITS)
 
     def digest(self) -> str:
-        """The digest of the whole contract; an approval or a snapshot made under another one is void."""
+        """The digest of the whole contract; it voids approvals and snapshots made under another one."""
         return digest_json(msgspec.to_builtins(self))
 
 
@@ -84,12 +84,12 @@ _taken = frozenset(dir(builtins))
 
 
 def is_python_identifier(name: str) -> bool:
-    """Whether *name* is an ASCII Python identifier."""
+    """Return whether *name* is an ASCII Python identifier."""
     return _identifier.fullmatch(name) is not None
 
 
 def check_capability_name(name: str) -> None:
-    """Refuse a name that guest code could not call or that would hide a built-in."""
+    """Raise `InvalidToolName` if guest code could not call *name* or it would hide a built-in."""
     if not is_python_identifier(name):
         raise InvalidToolName(
             f"capability name {name[:80]!r} is not an ASCII Python identifier",
@@ -102,7 +102,7 @@ def check_capability_name(name: str) -> None:
 
 
 MAX_TRACEBACKS: Final = 16
-"""The most records of one turn or run that keep their tracebacks; further ones are only logged."""
+"""The maximum number of records per turn or run that keep their tracebacks; others are only logged."""
 
 
 class CallStatus(enum.StrEnum):
@@ -116,8 +116,8 @@ class CallStatus(enum.StrEnum):
 class ExternalCallRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A call and its outcome, as digests: the audit trail holds no payloads.
 
-    `traceback` is that of the exception that the tool raised, for the tool's developer: at most 8 KB, without
-    secrets of the usual forms. Neither the model nor guest code nor the events of a session have it.
+    `traceback` is that of the tool's exception, for the tool's developer: at most 8 KB, with common forms of
+    secrets removed. It is not shown to the model, to guest code or in the events of a session.
     """
 
     name: str
@@ -128,7 +128,7 @@ class ExternalCallRecord(msgspec.Struct, frozen=True, kw_only=True):
     response_digest: str | None = None
     error: ErrorObject | None = None
     traceback: str | msgspec.UnsetType = msgspec.UNSET
-    """Left out where there is none."""
+    """Omitted if there is none."""
 
     def without_traceback(self) -> ExternalCallRecord:
         return msgspec.structs.replace(self, traceback=msgspec.UNSET) if self.traceback else self
@@ -143,14 +143,14 @@ class ToolCallContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GuestException(msgspec.Struct, frozen=True, kw_only=True):
-    """The exception that guest code sees where a call failed."""
+    """The exception that guest code sees if a call fails."""
 
     type: str
     message: str
 
 
 class SettledCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call with its result: `value`, or `exception` if it failed, which with `ends_turn` stops the turn."""
+    """A call with its result: `value`, or `exception` if it failed, which stops the turn with `ends_turn`."""
 
     record: ExternalCallRecord
     value: Json = None
@@ -159,7 +159,7 @@ class SettledCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolAvailability(enum.StrEnum):
-    """How near a tool is to the model: off < searchable < callable < showcased."""
+    """How the model can reach a tool, in ascending order: off, searchable, callable, showcased."""
 
     OFF = "off"
     SEARCHABLE = "searchable"
@@ -187,7 +187,7 @@ _RANKS: Final = {availability: rank for rank, availability in enumerate(ToolAvai
 
 
 def checked_availability(value: str) -> ToolAvailability:
-    """The availability of this name; a wrong word is refused, for it must not count as "on"."""
+    """Return the availability named *value*; raise for an unknown one, which must not count as "on"."""
     try:
         return ToolAvailability(value)
     except ValueError:
@@ -196,7 +196,7 @@ def checked_availability(value: str) -> ToolAvailability:
 
 
 class ToolStateEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """One tool: where it came from, whether it is in the catalog, and what overrides its own availability."""
+    """One tool: its source, whether it is in the catalog, and the override of its own availability."""
 
     name: str
     source: str
@@ -212,17 +212,17 @@ class ToolState(msgspec.Struct, frozen=True, kw_only=True):
     found: tuple[str, ...] = ()
 
     def with_availability(self, names: Sequence[str], availability: ToolAvailability | None) -> ToolState:
-        """Override the availability of these tools; `None` clears the override. They are found no more."""
+        """Override the availability of these tools; None clears the override. They are no longer `found`."""
         override = None if availability is None else checked_availability(availability)
         changed = self._changed(names, lambda entry: msgspec.structs.replace(entry, availability=override))
         return msgspec.structs.replace(changed, found=tuple(sorted(set(self.found) - set(names))))
 
     def with_found(self, names: Sequence[str]) -> ToolState:
-        """Note that the model has found these tools."""
+        """Record that the model has found these tools."""
         return msgspec.structs.replace(self, found=tuple(sorted({*self.found, *names})))
 
     def with_members(self, names: Sequence[str], member: bool) -> ToolState:
-        """Put these tools into the catalog or take them out. Those taken out stay known."""
+        """Add these tools to the catalog or remove them. Removed tools stay known."""
         return self._changed(names, lambda entry: msgspec.structs.replace(entry, member=member))
 
     def _changed(self, names: Sequence[str], change: Callable[[ToolStateEntry], ToolStateEntry]) -> ToolState:
@@ -251,16 +251,16 @@ class ToolManifest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SessionToolAccess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A non-empty `tools` leaves exactly those, in that order; `hidden_tools` then removes by name.
+    """A session's tools: a non-empty `tools` leaves only those, in order; `hidden_tools` then removes some.
 
-    Rule: no names in `tools` means every tool, so "none at all" is said by naming tools and hiding them.
+    Rule: an empty `tools` means every tool, so "none at all" is expressed by naming tools and hiding them.
     """
 
     tools: tuple[str, ...] = ()
     hidden_tools: tuple[str, ...] = ()
 
     def within(self, parent: SessionToolAccess) -> SessionToolAccess:
-        """This access, cut down to what *parent* allows; never wider than either."""
+        """Return this access restricted to what *parent* allows; never wider than either."""
         hidden = _distinct((*parent.hidden_tools, *self.hidden_tools))
         if not self.tools or not parent.tools:
             return SessionToolAccess(tools=self.tools or parent.tools, hidden_tools=hidden)
@@ -270,7 +270,7 @@ class SessionToolAccess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
         return SessionToolAccess(tools=self.tools, hidden_tools=_distinct((*hidden, *self.tools)))
 
     def select(self, names: Iterable[str]) -> list[str]:
-        """Of *names*, those that this access allows, in the order that it gives them."""
+        """Return the *names* that this access allows, in the order that it gives them."""
         present = list(names)
         if self.tools:
             there = set(present)

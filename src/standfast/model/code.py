@@ -1,4 +1,4 @@
-"""Code: its languages and engines, what is wrong with it, and the report of a cell.
+"""Code: its languages and engines, its diagnostics, and the report of a cell.
 
 A cell is one piece of code that a model or a caller wrote and a turn ran.
 """
@@ -22,7 +22,7 @@ class Language(enum.StrEnum):
 
 
 class EngineName(enum.StrEnum):
-    """An engine for guest code. `auto` begins on Monty and moves to CPython for what Monty lacks."""
+    """An engine for guest code. `auto` begins on Monty and moves to CPython for features that Monty lacks."""
 
     MONTY = "monty"
     CPYTHON = "cpython"
@@ -35,12 +35,12 @@ class EngineName(enum.StrEnum):
 
 
 def language_of(engine: str) -> Language | None:
-    """Return the language of an engine that ships with Standfast; None for one of another package."""
+    """Return the language of an engine that ships with Standfast, None for any other engine."""
     return EngineName(engine).language if engine in EngineName.__members__.values() else None
 
 
 USUAL_ENGINE: Final = {Language.PYTHON: EngineName.MONTY, Language.TYPESCRIPT: EngineName.QUICKJS}
-"""The engine that runs a language unless another is asked for."""
+"""The default engine of each language."""
 
 
 class Severity(enum.StrEnum):
@@ -58,7 +58,7 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def error(cls, error: ErrorObject) -> Diagnostic:
-        """The diagnostic that reports *error*."""
+        """Return the diagnostic that reports *error*."""
         return cls(
             severity=Severity.ERROR, code=error.code, message=error.message, hint=error.hint, span=error.span
         )
@@ -84,7 +84,7 @@ RUN_CODE: Final = "run_code"
 
 
 class CodeInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Code as the input of a turn, with its variables; `snapshot` asks for a snapshot of the session."""
+    """Code as the input of a turn, with its variables; `snapshot` requests a snapshot of the session."""
 
     code: str
     limits: SessionLimits
@@ -93,9 +93,10 @@ class CodeInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CallMade(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call that a cell made, in short: its arguments are cut text, its result is not here.
+    """A short record of a call that a cell made: its arguments are truncated text, its result is omitted.
 
-    `texts` are what its tool told the model beside the value that the code got; `line` is as in `ToolCall`.
+    `texts` is what its tool told the model in addition to the value that the code got; `line` is as in
+    `ToolCall`.
     """
 
     call_id: int
@@ -108,10 +109,11 @@ class CallMade(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CellReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything that a cell printed, returned and did. It is kept whole.
+    """Everything that a cell printed, returned and did. It is stored whole.
 
-    `index` is the cell's place in `history`. `notes` are remarks of the engine and the runtime. After a
-    `hard` failure the session is as it was before the cell. Figures that the engine does not give are None.
+    `index` is the cell's position in `history`. `notes` are remarks of the engine and the runtime. After a
+    `hard` failure the session is as it was before the cell. Figures that the engine does not provide are
+    None.
     """
 
     index: int

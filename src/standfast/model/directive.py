@@ -14,7 +14,7 @@ from standfast.model.session import HoldsSessionIds, SessionIdField
 
 
 class AbortTurn(msgspec.Struct, frozen=True, kw_only=True, tag="abort_turn"):
-    """End the turn now. It beats everything else."""
+    """End the turn now. It takes precedence over everything else."""
 
     message: str
     code: str = TurnCode.PLUGIN_ABORT
@@ -28,7 +28,7 @@ class EnqueueMessages(msgspec.Struct, frozen=True, kw_only=True, tag="enqueue_me
 
 
 class SessionRequest(HoldsSessionIds, frozen=True, kw_only=True, omit_defaults=True):
-    """A session to be made. Without an id it is named after the turn that asks for it."""
+    """A session to create. Without an id it is named after the requesting turn."""
 
     session_id: SessionIdField | None = None
     first_input: UserMessage | None = None
@@ -36,7 +36,7 @@ class SessionRequest(HoldsSessionIds, frozen=True, kw_only=True, omit_defaults=T
 
 
 class CreateSession(msgspec.Struct, frozen=True, kw_only=True, tag="create_session"):
-    """Make a session exactly once, also if the process dies."""
+    """Create a session exactly once, even if the process dies."""
 
     request: SessionRequest
 
@@ -48,9 +48,10 @@ class ReplaceToolArgs(msgspec.Struct, frozen=True, kw_only=True, tag="replace_to
 
 
 class ShortCircuitTool(msgspec.Struct, frozen=True, kw_only=True, tag="short_circuit_tool"):
-    """The result of a call, instead of executing it or of its own; `ask_person` makes one that waits.
+    """Settle a call with this result, instead of executing it or in place of its own; see also `ask_person`.
 
-    In place of a call's own result, the model reads `texts` beside the value; those of the call are dropped.
+    If it replaces a call's own result, the model reads `texts` beside the value, and the call's own texts are
+    dropped.
     """
 
     value: Json = None
@@ -59,17 +60,17 @@ class ShortCircuitTool(msgspec.Struct, frozen=True, kw_only=True, tag="short_cir
 
 
 def deny_call(reason: str, *, hint: str | None = None) -> ShortCircuitTool:
-    """Refuse the call; the model sees *reason*."""
+    """Return a directive that denies the call; the model sees *reason*."""
     return ShortCircuitTool(error=ErrorObject(code=Code.PERMISSION_DENIED, message=reason, hint=hint))
 
 
 def ask_person(reason: str) -> ShortCircuitTool:
-    """Make the call only if a person approves it, under any approval policy."""
+    """Return a directive that makes the call wait for a person, under any approval policy."""
     return ShortCircuitTool(error=ErrorObject(code=Code.WAITING_FOR_APPROVAL, message=reason))
 
 
 class RuntimeEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of a plugin for the session's observers; it becomes a node of the history."""
+    """A plugin's event for the session's observers; it becomes a node of the history."""
 
     kind: str
     body: Json = None
@@ -82,7 +83,7 @@ class EmitRuntimeEvents(msgspec.Struct, frozen=True, kw_only=True, tag="emit_run
 
 
 class EmitTrace(msgspec.Struct, frozen=True, kw_only=True, tag="emit_trace"):
-    """Put a record into the trace."""
+    """Add a record to the trace."""
 
     name: str
     body: Json = None

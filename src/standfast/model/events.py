@@ -15,7 +15,7 @@ from standfast.model.task import TaskRecord
 
 
 class TurnBegan(HoldsSessionIds, frozen=True, kw_only=True, tag="turn_began"):
-    """A turn runs, for the first time or again after a crash or a wait."""
+    """A turn runs, for the first time or resumed after a crash or a wait."""
 
     turn_id: str
     session_id: SessionIdField
@@ -23,7 +23,7 @@ class TurnBegan(HoldsSessionIds, frozen=True, kw_only=True, tag="turn_began"):
 
 
 class ModelCallStarted(msgspec.Struct, frozen=True, kw_only=True, tag="model_call_started"):
-    """The model is being asked."""
+    """A model call started."""
 
     turn_id: str
     number: int
@@ -31,7 +31,7 @@ class ModelCallStarted(msgspec.Struct, frozen=True, kw_only=True, tag="model_cal
 
 
 class TextStreamed(msgspec.Struct, frozen=True, kw_only=True, tag="text_streamed"):
-    """A piece of the reply that is under way."""
+    """A piece of the reply in progress."""
 
     turn_id: str
     text: str
@@ -45,7 +45,7 @@ class ReasoningStreamed(msgspec.Struct, frozen=True, kw_only=True, tag="reasonin
 
 
 class TextRetracted(msgspec.Struct, frozen=True, kw_only=True, tag="text_retracted"):
-    """What this model call has streamed is void: it failed, or was cancelled."""
+    """The text streamed by this model call is void: the call failed or was cancelled."""
 
     turn_id: str
     number: int
@@ -80,7 +80,7 @@ class ToolCallStarted(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call_
 
 
 class ToolCallSettled(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call_settled"):
-    """A tool call has its result, good or bad."""
+    """A tool call has settled, successfully or not."""
 
     turn_id: str
     call_id: int
@@ -90,7 +90,7 @@ class ToolCallSettled(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call_
 
 
 class ToolReported(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool_reported"):
-    """A tool call that runs reports something, such as its progress. It is shown live and not kept."""
+    """A running tool call reports something, such as its progress. It is shown live and not stored."""
 
     turn_id: str
     call_id: int
@@ -99,14 +99,14 @@ class ToolReported(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="too
 
 
 class WaitBegan(msgspec.Struct, frozen=True, kw_only=True, tag="wait_began"):
-    """A call waits for a person, a time or a result from outside."""
+    """A call waits for a person, a timer or an external result."""
 
     turn_id: str
     wait: Wait
 
 
 class WaitOver(msgspec.Struct, frozen=True, kw_only=True, tag="wait_over"):
-    """What a call waited for has happened, or its time is over."""
+    """A call's wait has ended or timed out."""
 
     turn_id: str
     wait_id: str
@@ -121,7 +121,7 @@ class MessagesDelivered(msgspec.Struct, frozen=True, kw_only=True, tag="messages
 
 
 class PluginEventEmitted(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="plugin_event_emitted"):
-    """An event of a plugin. It is a node of the history once the turn is committed."""
+    """A plugin's event. It becomes a node of the history once the turn is committed."""
 
     turn_id: str
     plugin_id: str
@@ -136,7 +136,7 @@ class TaskChanged(msgspec.Struct, frozen=True, kw_only=True, tag="task_changed")
 
 
 class TurnParked(msgspec.Struct, frozen=True, kw_only=True, tag="turn_parked"):
-    """The turn waits, and no worker with it."""
+    """The turn waits and occupies no worker."""
 
     turn_id: str
     waits: tuple[Wait, ...]
@@ -151,7 +151,7 @@ class TurnBlocked(msgspec.Struct, frozen=True, kw_only=True, tag="turn_blocked")
 
 
 class TurnCommitted(msgspec.Struct, frozen=True, kw_only=True, tag="turn_committed"):
-    """The turn is over and on disk. It added `nodes` nodes; the path now has `depth`."""
+    """The turn has ended and is stored. It added `nodes` nodes; the path now has `depth`."""
 
     turn_id: str
     outcome: Ended
@@ -161,7 +161,7 @@ class TurnCommitted(msgspec.Struct, frozen=True, kw_only=True, tag="turn_committ
 
 
 class NodeCommitted(msgspec.Struct, frozen=True, kw_only=True, tag="node_committed"):
-    """A node of the history, read back."""
+    """A node of the history, read from the store."""
 
     node_id: str
     depth: int
@@ -172,7 +172,7 @@ class NodeCommitted(msgspec.Struct, frozen=True, kw_only=True, tag="node_committ
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True, tag="gap"):
-    """Live events were missed: too many came, or too long ago. What was committed follows as nodes."""
+    """Live events were missed: there were too many, or they are too old. Committed events follow as nodes."""
 
     missed: int | None = None
 

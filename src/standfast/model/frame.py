@@ -1,4 +1,4 @@
-"""Context boundaries inside a session: the model sees the current frame, everything older stays readable."""
+"""Context boundaries inside a session: the model sees only the current frame; older ones stay readable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INITIAL: Final = "initial"
 class FrameSwitch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A frame to open. `reason` is `continue_as`, `compaction` or a word of the host's own.
 
-    `seed` is what the new frame begins with; `task`, if given, is the input of its first turn.
+    `seed` has the messages that the new frame begins with; `task`, if given, is the input of its first turn.
     """
 
     frame_id: str

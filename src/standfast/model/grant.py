@@ -3,8 +3,9 @@
 Rules
 -----
 1. A grant is for one session or for one agent's sessions of one tenant, and it ends at `expires_at`.
-2. A revoked or expired grant approves nothing. It is kept, so that what it has approved can be explained.
-3. A grant is stored beside the contract of its tool and is no part of it: the contract's digest stays.
+2. A revoked or expired grant approves nothing. It is kept, so that its approvals can be explained.
+3. A grant is stored beside the contract of its tool and is not part of it: the contract's digest is
+   unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MAX_RULE_CHARS: Final = 4_000
 
 
 class Grant(HoldsSessionIds, frozen=True, kw_only=True):
-    """Approves calls of `capability` for which `rule` is true: all of them if there is none.
+    """An advance approval of the calls of `capability` for which `rule` is true, or of all without a rule.
 
     The rule is a Python expression over `args`, `kwargs` and `session_id`, as in an approval policy. The
     grant is for `session_id`, or for every session of `agent` that belongs to `tenant`.
@@ -44,14 +45,14 @@ class Grant(HoldsSessionIds, frozen=True, kw_only=True):
         return self.revoked_at is None and now_ms < self.expires_at
 
     def covers(self, head: SessionHead, capability: str) -> bool:
-        """Return whether the grant is for calls of *capability* in the session of *head*."""
+        """Return whether the grant covers calls of *capability* in the session of *head*."""
         if self.capability != capability or self.tenant != head.tenant:
             return False
         return head.session_id == self.session_id if self.agent is None else head.agent == self.agent
 
 
 def check_grant(grant: Grant) -> Grant:
-    """Return *grant*; raise `InvalidArgument` if it cannot be given."""
+    """Return *grant*; raise `InvalidArgument` if it is invalid."""
     check_capability_name(grant.capability)
     if (grant.session_id is None) == (grant.agent is None):
         raise InvalidArgument("a grant is for a session or for an agent", hint="pass session= or agent=")
@@ -71,7 +72,7 @@ def check_grant(grant: Grant) -> Grant:
 
 
 def check_rule(rule: str) -> None:
-    """Raise `InvalidArgument` unless *rule* is a Python expression. It is parsed only, never run here."""
+    """Raise `InvalidArgument` unless *rule* is a Python expression. It is parsed but never evaluated here."""
     problem = ""
     if not rule.strip() or len(rule) > MAX_RULE_CHARS:
         problem = f"has {len(rule)} characters, 1 to {MAX_RULE_CHARS} are allowed"

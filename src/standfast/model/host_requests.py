@@ -1,4 +1,4 @@
-"""Requests of plugins and tools to the runtime, and its answers."""
+"""Requests from plugins and tools to the runtime, and its answers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from standfast.model.session import HoldsSessionIds, Payload, SessionHead, Sessi
 
 
 class FromNothing(msgspec.Struct, frozen=True, tag="nothing"):
-    """A session without a history."""
+    """A session without history."""
 
 
 class FromCurrent(msgspec.Struct, frozen=True, tag="current"):
-    """A session over the history of the one that asks, up to the node *at*."""
+    """A session over the history of the requesting one, up to the node *at*."""
 
     at: str | None = None
 
@@ -33,7 +33,7 @@ class FromSession(HoldsSessionIds, frozen=True, tag="session"):
 
 
 class FromSnapshot(msgspec.Struct, frozen=True, tag="snapshot"):
-    """A session that begins with what a snapshot holds."""
+    """A session that begins with the contents of a snapshot."""
 
     snapshot: SessionSnapshot
 
@@ -50,11 +50,11 @@ SessionStart = FromNothing | FromCurrent | FromSession | FromSnapshot
 
 
 class SessionCreateRequest(HoldsSessionIds, frozen=True, kw_only=True, omit_defaults=True):
-    """A session to be made.
+    """A session to create.
 
-    Without an id it gets one. The parent of a `child` is the session that asks. A child never has more tools
-    than its parent, unless its `authority` is its `own`, as an `agent` that the parent declares as a subagent
-    can have. `plugins` are built anew (`fresh`) or forked with the parent's state (`inherited`). The
+    Without an id it gets one. The parent of a `child` is the requesting session. A child never has more tools
+    than its parent, unless its `authority` is its `own`, which an `agent` that the parent declares as a
+    subagent can have. `plugins` are built anew (`fresh`) or forked with the parent's state (`inherited`). The
     `first_turn_input` can be taken once.
     """
 
@@ -73,7 +73,7 @@ class SessionCreateRequest(HoldsSessionIds, frozen=True, kw_only=True, omit_defa
 
 
 class SessionHandle(HoldsSessionIds, frozen=True, kw_only=True):
-    """A session that was made."""
+    """A session that was created."""
 
     session_id: SessionIdField
     parent_session_id: SessionIdField | None = None
@@ -81,7 +81,7 @@ class SessionHandle(HoldsSessionIds, frozen=True, kw_only=True):
 
 
 class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a turn begins with. The same `idempotency_key` and content is the same turn."""
+    """The input of a turn. The same `idempotency_key` and content identify the same turn."""
 
     message: UserMessage
     limits: UsageLimits | None = None
@@ -100,7 +100,7 @@ class AssembledTurn(HoldsSessionIds, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class AppendSessionNodesRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Nodes to be added under the leaf, if `requires_ancestor_node_id` is still on the active path."""
+    """Nodes to append to the leaf, if `requires_ancestor_node_id` is still on the active path."""
 
     nodes: tuple[Payload, ...]
     requires_ancestor_node_id: str | None = None
@@ -112,7 +112,7 @@ class Appended(msgspec.Struct, frozen=True, kw_only=True, tag="appended", tag_fi
 
 
 class BranchIsStale(msgspec.Struct, frozen=True, kw_only=True, tag="stale_branch", tag_field="status"):
-    """Nothing was written: the session has gone another way."""
+    """Nothing was written: the active path has changed."""
 
     current_leaf_node_id: str | None = None
 
@@ -121,7 +121,7 @@ AppendSessionNodesResult = Appended | BranchIsStale
 
 
 class DirectRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A question to a model, without a session around it. Without a `model` it is the session's own."""
+    """A request to a model without a session around it. `model` defaults to the session's own."""
 
     prompt: str | tuple[Message, ...]
     instructions: str = ""
@@ -131,7 +131,7 @@ class DirectRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class DirectCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    """The text of the answer, and what it took."""
+    """The text of the answer, and its usage."""
 
     text: str
     usage: Usage = Usage()

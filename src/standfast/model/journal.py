@@ -1,4 +1,4 @@
-"""The journal of a turn as a person reads it, step by step, and an edit of one step for a fork."""
+"""The journal of a turn in readable form, step by step, and an edit of one step for a fork."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from standfast.model.outcome import Wait
 
 
 class JournalStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One input of a turn, and what its machine knew and decided after it.
+    """One input of a turn, and the machine's state and decisions after it.
 
-    `number` counts from 1, the turn's own input. `input` has its kind under `type`; `commands` are what the
-    machine decided, each with its kind under `command`. `messages` are those that this input added to the
-    conversation. `running` are the calls under way after it, by id, and `waits` what the turn waited for.
+    `number` counts from 1, the turn's own input. `input` has its kind under `type`; `commands` are the
+    machine's decisions, each with its kind under `command`. `messages` are those that this input added to the
+    conversation. `running` are the calls in progress after it, by id, and `waits` what the turn waited for.
     """
 
     number: int
@@ -31,7 +31,7 @@ class JournalStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EditedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A call that the edited reply asks for. A cell is a call of `run_code` with its `code`."""
+    """A call that the edited reply requests. A cell is a call of `run_code` with its `code`."""
 
     name: str
     arguments: dict[str, Json] = msgspec.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What model calls, runs and turns used, and what they may use."""
+"""The usage and the limits of model calls, runs and turns."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 
 
 SANDBOX_TIMEOUT_MS: Final = 5_000
-"""The time-out of a call from a sandbox without a model, if the contract has none."""
+"""The timeout of a call from a sandbox without a model, if the contract has none."""
 AGENT_TIMEOUT_MS: Final = 60_000
-"""The time-out of a call from an agent, if the contract has none."""
+"""The timeout of a call from an agent, if the contract has none."""
 
 
 class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of a run. `wall_ms` counts host calls, `cpu_ms` guest computing alone."""
+    """Limits of a run. `wall_ms` includes host calls; `cpu_ms` counts only guest computation."""
 
     memory_mb: Positive32 = 64
     cpu_ms: Positive32 = 2_000
@@ -36,7 +36,7 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_stack_depth: Positive16 = 256
 
     def __post_init__(self) -> None:
-        values = msgspec.structs.astuple(self)  # most are decoded, by every run
+        values = msgspec.structs.astuple(self)  # fast path: every run decodes these
         if set(map(type, values)) != _INTEGERS or min(values) < 1 or max(values) >= 2**32:
             require_unsigned(self, "memory_mb", "cpu_ms", "wall_ms", "max_stack_depth")
         if self.max_stack_depth >= 2**16:
@@ -47,7 +47,7 @@ _INTEGERS: Final = {int}
 
 
 class CapabilityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of one capability. All of them are enforced on the host's side.
+    """Limits of one capability, all enforced by the host.
 
     Without `timeout_ms`, a call may take 5 s from a sandbox without a model and 60 s from an agent.
     """
@@ -63,13 +63,13 @@ class CapabilityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 def default_limits(struct: msgspec.Struct, defaults: msgspec.Struct) -> None:
-    """Give a struct that was made with `limits=None` the default limits."""
+    """Set the default limits of a struct that was created with `limits=None`."""
     if getattr(struct, "limits", defaults) is None:
         msgspec.structs.force_setattr(struct, "limits", defaults)
 
 
 def require_unsigned(struct: msgspec.Struct, *positive: str) -> None:
-    """Refuse limits that are not whole numbers from 0, from 1 if *positive*, as decoding does."""
+    """Raise `InvalidArgument` unless each limit is an integer >= 0, or >= 1 if *positive*, as in decoding."""
     for name in struct.__struct_fields__:
         value = getattr(struct, name)
         if value is None:
@@ -86,10 +86,10 @@ NANO: Final = 10**9
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """Tokens in five buckets; `reasoning` is a part of `output`.
+    """Tokens in five buckets; `reasoning` is part of `output`.
 
-    `cost_nano_usd` is what `priced` of the `calls` cost, in 1e-9 dollars. What the others cost is not known:
-    as long as there are any, the cost is a lower bound.
+    `cost_nano_usd` is the cost of `priced` of the `calls`, in 1e-9 dollars. The cost of the others is
+    unknown: as long as there are any, the cost is a lower bound.
     """
 
     input: U64 = 0
@@ -115,12 +115,12 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=T
 
     @property
     def total(self) -> int:
-        """All tokens. Cached input is input as well; reasoning is output already."""
+        """All tokens. Cached input counts as input; output already includes reasoning."""
         return self.input + self.cache_read + self.cache_write + self.output
 
     @property
     def cost_usd(self) -> Decimal:
-        """What the priced calls cost, in dollars."""
+        """The cost of the priced calls, in dollars."""
         from decimal import Decimal
 
         return Decimal(self.cost_nano_usd) / NANO
@@ -135,7 +135,7 @@ NO_USAGE: Final = Usage()
 
 
 class UsageEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One line of the ledger: who asked, which model answered, and how much that took."""
+    """One line of the ledger: the source, the model that answered, and the usage."""
 
     source: str
     model: str
@@ -143,7 +143,7 @@ class UsageEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def add_to_ledger(ledger: tuple[UsageEntry, ...], entries: tuple[UsageEntry, ...]) -> tuple[UsageEntry, ...]:
-    """A ledger with *entries* added, one line for each source and model."""
+    """Return *ledger* with *entries* added, one line for each source and model."""
     lines = {(line.source, line.model): line.usage for line in ledger}
     for entry in entries:
         key = (entry.source, entry.model)
@@ -152,7 +152,7 @@ def add_to_ledger(ledger: tuple[UsageEntry, ...], entries: tuple[UsageEntry, ...
 
 
 def dollars(nano_usd: int) -> str:
-    """An amount in words: `$0.0021`, `$1,200.00`."""
+    """Format an amount: `$0.0021`, `$1,200.00`."""
     whole, rest = divmod(nano_usd, NANO)
     return f"${whole:,}.{f'{rest:09d}'.rstrip('0'):0<2}"
 
@@ -164,14 +164,14 @@ _MINIMA: Final = {
 
 
 class UsageLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What one turn may use. None means no limit.
+    """Limits of one turn. None means no limit.
 
-    max_iterations: rounds of asking the model. max_no_progress: rounds in a row whose calls all failed or
-    only repeated earlier ones. max_tokens: over all model calls. max_calls: model calls, those that failed
-    and those of plugins, tools and code included. max_cost_usd: what the model calls cost; it needs a price
-    for the model. max_wall_ms: time the turn runs, waiting for people and timers not counted. max_attempts:
-    tries of one model call. max_retry_wait_ms: time between the tries of one model call, in all.
-    max_output_retries: times the model may correct an answer that does not fit `output_type`.
+    max_iterations: model iterations. max_no_progress: consecutive iterations whose calls all failed or only
+    repeated earlier ones. max_tokens: over all model calls. max_calls: model calls, including failed ones and
+    those of plugins, tools and code. max_cost_usd: the cost of the model calls; it needs a price for the
+    model. max_wall_ms: the time the turn runs, not counting waits for people and timers. max_attempts:
+    attempts of one model call. max_retry_wait_ms: the total time between the attempts of one model call.
+    max_output_retries: times the model may correct an answer that does not match `output_type`.
     """
 
     max_iterations: PositiveInt = 50
@@ -203,7 +203,7 @@ class UsageLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return None if self.max_cost_usd is None else round(self.max_cost_usd * NANO)
 
     def left(self, used: Usage, wall_ms: int) -> dict[str, float]:
-        """Return what is left of the limits on tokens, calls, time and money, as far as they are set."""
+        """Return the remaining tokens, calls, time and money, as far as they are limited."""
         spent = {"max_tokens": used.total, "max_calls": used.calls, "max_wall_ms": wall_ms}
         left = {name: getattr(self, name) - spent[name] for name in spent if getattr(self, name) is not None}
         if self.max_cost_nano_usd is not None:

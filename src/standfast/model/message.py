@@ -1,8 +1,8 @@
 """The messages of a conversation: from the user, the model, and the tools that it called.
 
-Media is never inside a message: an `AttachmentPart` or an `InputPart` names a blob by its digest. A model's
-reasoning is sent back only to its `Reasoning.origin`. A tool call whose arguments were not a JSON object
-keeps them as `raw`; they are never read as `{}`.
+Media is never inside a message: an `AttachmentPart` or an `InputPart` refers to a blob by its digest. A
+model's reasoning is sent back only to its `Reasoning.origin`. A tool call whose arguments were not a JSON
+object keeps them as `raw`; they are never read as `{}`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TextPart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="text"):
 class AttachmentPart(
     msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="attachment", omit_defaults=True
 ):
-    """An image or a file, by the digest of its bytes. Of a tool's result, the model sees those `shown`."""
+    """An image or a file, by the digest of its bytes. In a tool's result, the model sees those `shown`."""
 
     digest: str
     media_type: str
@@ -47,11 +47,11 @@ Content = str | tuple[Part, ...]
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A call that the model asked for. `call_id` counts within the turn; `provider_id` is the model's own.
+    """A call that the model requested. `call_id` counts within the turn; `provider_id` is the model's own.
 
-    A call that code makes has the call that runs the code for its `parent`, and may have `args` by position.
+    A call made by code has as its `parent` the call that runs the code, and may have positional `args`.
     `line` is the line of that code that made it, from 1; 0 if other code did, such as a function of an
-    earlier cell; None if the engine could not tell.
+    earlier cell; None if the engine could not determine it.
     """
 
     call_id: int
@@ -65,7 +65,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
 
 
 class RequestedCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A tool call as the provider sent it: the arguments are text, whole but unchecked."""
+    """A tool call as the provider sent it: the arguments are complete but unchecked text."""
 
     name: str
     arguments: str = "{}"
@@ -73,9 +73,9 @@ class RequestedCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Reasoning(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A model's reasoning before a reply, as text and as its provider wants it back (`opaque`).
+    """A model's reasoning before a reply, as text and in the form that its provider accepts back (`opaque`).
 
-    `origin` names the provider, the endpoint and the model; it is sent to no other.
+    `origin` identifies the provider, the endpoint and the model; the reasoning is sent to no other.
     """
 
     origin: str
@@ -84,7 +84,7 @@ class Reasoning(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaul
 
 
 class UserMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="user", omit_defaults=True):
-    """Said by the user, or put in by the host while the turn ran (`input_id` then names it)."""
+    """A message from the user, or one that the host injected into a running turn (with its `input_id`)."""
 
     content: Content
     input_id: str | None = None
@@ -93,9 +93,9 @@ class UserMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="user
 class AssistantMessage(
     msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="assistant", omit_defaults=True
 ):
-    """One reply of the model. `raw` is what it wrote, where `text` is only the prose of it.
+    """One reply of the model. `raw` is all that it wrote, if `text` is only the prose of it.
 
-    `model` is the one that served it and `response_id` the provider's own name for the reply.
+    `model` is the one that served it and `response_id` the provider's id of the reply.
     """
 
     text: str = ""
@@ -112,8 +112,8 @@ class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool
     """The result of one call: `value`, or `error` if it failed.
 
     `edited_arguments` are those it ran with, if a person or a plugin changed them. `attachments` are stored
-    with the result, such as a whole long output; the model sees only those that are `shown`. `texts` are what
-    the model reads after the value, and code does not get. `shown`, if set, is the text that the model reads
+    with the result, such as a whole long output; the model sees only those that are `shown`. `texts` are read
+    by the model after the value, but not passed to code. `shown`, if set, is the text that the model reads
     instead of the value.
     """
 
@@ -133,14 +133,14 @@ Message = UserMessage | AssistantMessage | ToolMessage
 
 
 class InjectedTurnInput(msgspec.Struct, frozen=True, kw_only=True):
-    """A message for a turn that runs already. The sender can withdraw it by its `id`."""
+    """A message for a running turn. The sender can withdraw it by its `id`."""
 
     message: UserMessage
     id: str | None = None
 
 
 def text_of(content: Content) -> str:
-    """Return the text of some content, without attachments and inputs."""
+    """Return the text of *content*, without attachments and inputs."""
     if isinstance(content, str):
         return content
     return "\n".join(part.text for part in content if isinstance(part, TextPart))

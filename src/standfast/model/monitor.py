@@ -1,8 +1,8 @@
 """Commands that watch something for a session, and their updates.
 
 Each non-empty line on standard output is an update, on standard error a notice. A monitor keeps its last
-`RING` updates; a batch says how many were dropped before it. A monitor that wakes its session has at most one
-wake under way until its updates are taken.
+`RING` updates; a batch reports how many were dropped before it. A monitor that wakes its session has at most
+one wake in progress until its updates are taken.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ RING: Final = 128
 DEFAULT_TIMEOUT_MS: Final = 300_000
 MAX_TIMEOUT_MS: Final = 3_600_000
 MAX_LINE_CHARS: Final = 4_096
-"""A longer line is cut."""
+"""Longer lines are truncated."""
 
 
 class WakePolicy(enum.StrEnum):
-    """What an update does: it waits to be taken, or a turn is queued for it."""
+    """The effect of an update: it waits to be taken, or a turn is queued for it."""
 
     NOTIFY = "notify"
     QUEUE_TURN = "queue_turn"
 
 
 class MonitorSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A command to run. A text is for the shell, a list is the program and its arguments.
+    """A command to run. A string is for the shell, a list is the program and its arguments.
 
     `arm` says whether it starts by hand or whenever the session is opened; `restart`, whether a command that
     was running when its process died starts again.
@@ -72,7 +72,7 @@ class MonitorUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of a monitor. `pending` updates have not been taken; `wakes` says if a wake is under way."""
+    """The state of a monitor. `pending` updates are not taken yet; `wakes` says if a wake is in progress."""
 
     spec: MonitorSpec
     state: MonitorState
@@ -85,7 +85,7 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class MonitorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The monitors of a session, in the order in which they were started first."""
+    """The monitors of a session, in the order of their first start."""
 
     monitors: tuple[MonitorStatus, ...] = ()
 

@@ -1,6 +1,6 @@
-"""How a turn ends, and what a turn that has not ended waits for.
+"""The outcomes of turns, and the waits of unfinished ones.
 
-Rule: a wait ends once, and always ends. Every kind has a time (`due_at`) after which it counts as over.
+Rule: a wait ends exactly once. Every kind has a time (`due_at`) after which it counts as ended.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Approved(msgspec.Struct, frozen=True, kw_only=True, tag="approved", omit_defaults=True):
-    """A person, `by`, said yes; `arguments` and `args` (by position), if given, replace the call's.
+    """A person, `by`, approved the call; `arguments` and positional `args`, if given, replace the call's.
 
-    `answer` is the answer to the question that the tool asked, if it asked one. `grant` is the id of the
-    grant by which the call was approved without asking.
+    `answer` is the answer to the tool's question, if it asked one. `grant` is the id of the grant by which
+    the call was approved without asking.
     """
 
     arguments: dict[str, Json] | None = None
@@ -46,7 +46,7 @@ class Approved(msgspec.Struct, frozen=True, kw_only=True, tag="approved", omit_d
 
 
 class Denied(msgspec.Struct, frozen=True, kw_only=True, tag="denied", omit_defaults=True):
-    """A person, `by`, said no."""
+    """A person, `by`, denied the call."""
 
     reason: str | None = None
     by: str | None = None
@@ -90,7 +90,7 @@ class StopReason(enum.StrEnum):
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished", omit_defaults=True):
-    """The model gave its answer; `value` is that answer as `output_type` has it."""
+    """The model gave its answer; `value` is that answer converted to `output_type`."""
 
     text: str
     value: Json = None
@@ -103,7 +103,7 @@ class FrameSwitched(msgspec.Struct, frozen=True, kw_only=True, tag="frame_switch
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True, tag="waiting"):
-    """The turn stands still until one of these waits ends."""
+    """The turn is parked until one of these waits ends."""
 
     waits: tuple[Wait, ...]
 
@@ -116,6 +116,6 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
 
 
 Ended = Finished | FrameSwitched | Stopped
-"""Outcomes that are final."""
+"""The final outcomes."""
 
 Outcome = Finished | FrameSwitched | Waiting | Stopped

@@ -1,4 +1,4 @@
-"""Options of plugins, by plugin id; opaque to everyone but that plugin."""
+"""Options of plugins, by plugin id; opaque to everything but that plugin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class PluginOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Applied whenever a session is opened, as a root or as a child."""
+    """Options of plugins, applied whenever a session is opened, as a root or as a child."""
 
     plugins: dict[str, Json] = msgspec.field(default_factory=dict)
 
@@ -23,11 +23,11 @@ class PluginOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @classmethod
     def typed(cls, plugin_id: str, value: object) -> PluginOptions:
-        """The options of one plugin."""
+        """Return options for one plugin."""
         return cls().with_typed(plugin_id, value)
 
     def with_typed(self, plugin_id: str, value: object) -> PluginOptions:
-        """These, and *value* as the options of one plugin."""
+        """Return these options with *value* as those of one plugin."""
         try:
             check_bounds(value)
             clean, _ = to_json(msgspec.to_builtins(value))
@@ -36,7 +36,7 @@ class PluginOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         return PluginOptions(plugins={**self.plugins, plugin_id: clean})
 
     def decode(self, plugin_id: str, kind: type[T] | Any = Any) -> T | None:
-        """One plugin's options as it wants to have them; None if there are none."""
+        """Return one plugin's options converted to *kind*, None if there are none."""
         if plugin_id not in self.plugins:
             return None
         try:

@@ -1,6 +1,6 @@
-"""What is kept of a session's plugins and tools with each point of its history.
+"""The state of a session's plugins and tools, stored with each point of its history.
 
-Rule: what a plugin keeps is opaque to everyone else. A plugin that is not there keeps what it had.
+Rule: a plugin's state is opaque to everything else. The state of an absent plugin is kept unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from standfast.model.capability import ToolState
 
 
 class PluginSnapshotMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """One plugin's state. `revision` rises whenever the state changes."""
+    """One plugin's state. `revision` increases whenever the state changes."""
 
     plugin_id: str
     plugin_version: str
@@ -34,7 +34,7 @@ class PluginSessionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProtocolTurnOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a protocol wants to know at every turn. Only the protocol reads `payload`."""
+    """A protocol's options for every turn. Only the protocol reads `payload`."""
 
     schema_version: int = 1
     payload: Json = None
@@ -54,7 +54,7 @@ encode_state = msgspec.json.Encoder().encode
 encode_entry = encode_state
 
 
-# No `Decoder`: making one takes longer than all decoding in most processes.
+# Not a `Decoder`: creating one takes longer than all decoding in most processes.
 
 
 def decode_state(data: bytes) -> SessionState:

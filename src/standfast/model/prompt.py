@@ -1,4 +1,4 @@
-"""The system prompt as data: what is said, in which slot, by which layer."""
+"""The system prompt as data: contributions by slot and layer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class PromptSlot(enum.StrEnum):
-    """The places of a prompt, in the order in which the model reads them."""
+    """The slots of a prompt, in the order in which the model reads them."""
 
     INTRO = "intro"
     EXECUTION = "execution"
@@ -23,7 +23,7 @@ _PLACE = {slot: place for place, slot in enumerate(PromptSlot)}
 
 
 class PromptContribution(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A piece of the prompt. Within a slot a lower `priority` comes first."""
+    """A piece of the prompt. Within a slot, lower `priority` comes first."""
 
     content: str
     slot: PromptSlot = PromptSlot.GUIDANCE
@@ -31,14 +31,14 @@ class PromptContribution(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
 
 class PromptLayer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one of runtime, agent, session and turn says. It `replaces` whole slots of the layers below it."""
+    """The contributions of the runtime, agent, session or turn. It `replaces` whole slots of lower layers."""
 
     contributions: tuple[PromptContribution, ...] = ()
     replaces: frozenset[PromptSlot] = frozenset()
 
 
 def layered(layers: Iterable[PromptLayer]) -> list[PromptContribution]:
-    """The contributions of all layers, lowest first."""
+    """Return the contributions of all layers, lowest first, without replaced slots."""
     found: list[PromptContribution] = []
     for layer in layers:
         if layer.replaces:
@@ -48,7 +48,7 @@ def layered(layers: Iterable[PromptLayer]) -> list[PromptContribution]:
 
 
 def ordered(contributions: Iterable[PromptContribution]) -> list[PromptContribution]:
-    """Without repetitions, the first of equal ones kept, in the order in which the model reads them."""
+    """Return the contributions in reading order, without blank ones and duplicates."""
     seen: set[tuple[PromptSlot, int, str]] = set()
     kept = []
     for one in contributions:
@@ -60,5 +60,5 @@ def ordered(contributions: Iterable[PromptContribution]) -> list[PromptContribut
 
 
 def rendered(contributions: Iterable[PromptContribution]) -> str:
-    """The prompt as the model reads it."""
+    """Return the prompt as the model reads it."""
     return "\n\n".join(one.content.strip() for one in ordered(contributions))

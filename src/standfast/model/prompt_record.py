@@ -1,8 +1,8 @@
-"""What a model call was made of besides the messages: kept once for all calls that share it.
+"""The parts of a model call other than its messages, stored once for all calls that share them.
 
 The messages of a call are in the history and the journal. The prompt, the tools and the schema of the answer
-follow from the agent's code, which may be another tomorrow; `PromptRecord` has them as they were. It is
-stored as a blob, and the journal names it by its digest.
+follow from the agent's code, which may change; `PromptRecord` has them as they were. It is stored as a blob,
+and the journal refers to it by its digest.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from standfast.model.message import Message
 from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot, layered, ordered
 
 Reading = Literal["", "inputs_named", "python", "typescript"]
-"""How the model reads messages: as they are, with inputs by name, or with cells as fences of a language."""
+"""How the model reads messages: unchanged, with inputs by name, or with cells as fenced code."""
 
 
 class PromptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The layers of a prompt with the names of who says them, what the protocol adds, and the tools.
+    """The layers of a prompt with the names of their sources, the protocol's contributions, and the tools.
 
-    A turn's own prompt layer is in the turn's first input. What plugins add is in the journal.
+    A turn's own prompt layer is in the turn's first input. The contributions of plugins are in the journal.
     """
 
     layers: tuple[tuple[str, PromptLayer], ...] = ()
@@ -50,7 +50,7 @@ def named_parts(
     protocol: Iterable[PromptContribution] = (),
     added: Iterable[tuple[str, PromptContribution]] = (),
 ) -> list[PromptPart]:
-    """Return the parts of a prompt in the order in which the model reads them, with who says each."""
+    """Return the parts of a prompt in reading order, each with its source."""
     layers, protocol, added = list(layers), list(protocol), list(added)
     by = {id(one): name for name, layer in layers for one in layer.contributions}
     by |= {id(one): "protocol" for one in protocol}
@@ -60,10 +60,10 @@ def named_parts(
 
 
 class ModelPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """Exactly what the model received in one call of a turn, and what the call used.
+    """Exactly what the model received in one call of a turn, and the usage of the call.
 
-    `number` counts the turn's calls from 1, `attempt` the tries of a call. The contents of `parts`, with an
-    empty line between them, are the `instructions`.
+    `number` counts the turn's calls from 1, `attempt` the attempts of a call. The contents of `parts`,
+    separated by empty lines, are the `instructions`.
     """
 
     number: int

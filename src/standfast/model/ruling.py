@@ -1,4 +1,4 @@
-"""The decision of the hooks of one stage, as the journal keeps it.
+"""The decision of the hooks of one stage, as the journal stores it.
 
 Rule: a ruling is complete; replaying it needs neither the plugins nor their inputs.
 """
@@ -15,9 +15,9 @@ from standfast.model.session import PluginNode
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """`abort` ends the turn because a plugin said so, `failure` because a hook failed.
+    """The decision of a stage's hooks. A plugin's `abort` or a hook's `failure` ends the turn.
 
-    `usage` and `model_calls` are what the hooks themselves asked of a model.
+    `usage` and `model_calls` are those of the hooks' own model calls.
     """
 
     messages: tuple[UserMessage, ...] = ()
@@ -43,4 +43,4 @@ class CallRuling(Ruling, frozen=True, kw_only=True, gc=False, omit_defaults=True
 
 
 NOTHING_SAID = Ruling()
-"""The ruling of a stage whose hooks had nothing to say."""
+"""The ruling of a stage whose hooks decided nothing."""

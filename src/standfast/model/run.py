@@ -1,4 +1,4 @@
-"""A request to run code, and what comes back."""
+"""A request to run code, and its result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RunStatus(enum.StrEnum):
 
 
 def status_of_code(code: str) -> RunStatus:
-    """The status that an error code means for a run that it ends."""
+    """Return the status of a run that an error with *code* ends."""
     return RunStatus(STATUS_OF_CODE.get(code, RunStatus.RUNTIME_ERROR))
 
 
@@ -69,11 +69,11 @@ RESERVED: Final = frozenset({
     "try", "typeof", "var", "void", "while", "with", "yield", "undefined", "NaN", "Infinity",
     "globalThis",
 })  # fmt: skip
-"""Words that cannot name a variable of TypeScript, in strict code."""
+"""Words that cannot name a TypeScript variable in strict mode."""
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured, never estimated: a figure that an engine cannot give is null."""
+    """Measured, never estimated: a figure that an engine cannot provide is null."""
 
     duration_ms: U32 = 0
     memory_peak_bytes: U64 | None = None
@@ -94,7 +94,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def failed(cls, error: ErrorObject, *, stdout: str = "", metrics: Metrics = Metrics()) -> RunResult:
-        """The result of a run that *error* ended; the status follows from its code."""
+        """Return the result of a run that *error* ended; the status follows from its code."""
         return cls(
             status=status_of_code(error.code),
             stdout=stdout,

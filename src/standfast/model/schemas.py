@@ -60,11 +60,11 @@ PUBLIC_VALUES: Final[dict[str, Any]] = {
         for name in names.split()
     },
 }
-"""Name → the type that encodes and decodes it."""
+"""The type of each public value, by name."""
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """The schema of one public value, with every definition that it refers to."""
+    """Return the schema of one public value, with every definition that it refers to."""
     (root,), components = msgspec.json.schema_components((PUBLIC_VALUES[name],), ref_template=_REF_TEMPLATE)
     reference = _REF_TEMPLATE.format(name=name)
     if root.get("$ref") == reference and f'"{reference}"' not in json.dumps(components):
@@ -75,17 +75,17 @@ def schema_of(name: str) -> dict[str, Any]:
 
 
 def all_schemas() -> dict[str, dict[str, Any]]:
-    """Schema by file name."""
+    """Return the schemas by file name."""
     return {f"{file_stem(name)}.json": schema_of(name) for name in PUBLIC_VALUES}
 
 
 def file_stem(name: str) -> str:
-    """`RunResult` → `run_result`."""
+    """Convert a type name to a file stem: `RunResult` → `run_result`."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def render(schema: dict[str, Any]) -> str:
-    """A schema as the text of its file."""
+    """Return a schema as the text of its file."""
     return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _tidy(schema: Any) -> Any:
-    """The schema with descriptions as every Python reads docstrings: without the code's indentation."""
+    """Return the schema with its descriptions dedented, as every Python version reads docstrings."""
     if isinstance(schema, list):
         return [_tidy(part) for part in schema]
     if not isinstance(schema, dict):

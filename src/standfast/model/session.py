@@ -1,7 +1,7 @@
 """Sessions as the store keeps them: ids, settings, turns, and the nodes of their history.
 
-A turn appends its nodes in one transaction, each the child of the one before. Such a chain is a *segment*:
-one record, one digest, one parent. A node's id is its segment's id and its place in it (`t_3f….2`), so ids
+A turn appends its nodes in one transaction, each the child of the previous one. Such a chain is a *segment*:
+one record, one digest, one parent. A node's id is its segment's id and its position in it (`t_3f….2`), so ids
 need no table of their own and a branch can begin in the middle of a segment.
 """
 
@@ -26,18 +26,19 @@ from standfast.model.plugin_options import PluginOptions
 
 SESSION_ID_PATTERN: Final = "^[a-zA-Z0-9_-]{1,64}$"
 _OWNED: Final = re.compile(r"_([a-z0-9]{1,20})_.+", re.ASCII | re.DOTALL)
-"""The id of a session of a tenant."""
+"""Matches the id of a tenant's session."""
 _session_id = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 _readable = re.compile(r"[a-zA-Z0-9_]+", re.ASCII)
 _DIGEST_CHARS: Final = 32
-# What `session_id_from` makes. A text of this form is digested like any other, or it could be another's id.
+# The form that `session_id_from` creates. A text of this form is digested too, or it could be another's id.
 _derived = re.compile(rf"[a-zA-Z0-9_-]+-[0-9a-f]{{{_DIGEST_CHARS}}}", re.ASCII)
 
 
 class SessionId(str):
-    """The name of a session. Checked on construction; `default` if nothing is said.
+    """The name of a session, validated on construction; `default` by default.
 
-    A new type for the type checker alone: what comes back is a plain string, which every codec can write.
+    It is a new type only for the type checker: the constructor returns a plain string, which every codec can
+    write.
     """
 
     __slots__ = ()
@@ -50,16 +51,15 @@ class SessionId(str):
 
 @lru_cache(maxsize=1024)
 def check_session_id(value: str) -> None:
-    """Raise `InvalidSessionId` if *value* is no session id. Cached: the same few ids are decoded often."""
+    """Raise `InvalidSessionId` if *value* is not a session id. Cached: the same few ids are decoded often."""
     SessionId(value)
 
 
 def session_id_from(text: str) -> SessionId:
-    """A valid session id made from any *text*: the same id for the same text, another one for any other.
+    """Return a valid session id for any *text*: the same id for the same text, another one for any other.
 
-    A text that is a valid id is its own id. Otherwise the id is what can be kept of the text, for people to
-    read, and a digest of the text: `user@example.com/42` becomes
-    `user-example-com-42-335485f5ac733fe37b0ae52f594f0654`.
+    A text that is a valid id is its own id. Otherwise the id is the readable part of the text and a digest of
+    the text: `user@example.com/42` becomes `user-example-com-42-335485f5ac733fe37b0ae52f594f0654`.
     """
     if not isinstance(text, str):
         raise InvalidArgument(f"a session id is made from text, not from {type(text).__name__}")
@@ -71,11 +71,11 @@ def session_id_from(text: str) -> SessionId:
 
 
 SessionIdField = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": SESSION_ID_PATTERN})]
-"""How a struct declares a session id."""
+"""The type of a session id in a struct."""
 
 
 class HoldsSessionIds(msgspec.Struct, frozen=True):
-    """The base of structs with fields of type `SessionIdField`; decoding one checks them, too."""
+    """The base of structs with `SessionIdField` fields, which decoding validates too."""
 
     session_id_fields: ClassVar[tuple[str, ...]] = ()
 
@@ -92,13 +92,13 @@ class HoldsSessionIds(msgspec.Struct, frozen=True):
 
 
 def _check_own_session_id(self: Any) -> None:
-    """Check the only session id of a struct, which most structs of turns and events have."""
+    """Validate the only session id of a struct, as most structs of turns and events have."""
     if self.session_id is not None:
         check_session_id(self.session_id)
 
 
 class SessionPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent's settings as they hold for one session. Plugins may change them when it is configured."""
+    """The agent's settings for one session. Plugins may change them when it is configured."""
 
     model: str = ""
     instructions: str = ""
@@ -110,15 +110,16 @@ class SessionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def same_provider(model_id: str, other_id: str) -> bool:
-    """Whether two models are of one provider: the part of their names before the colon."""
+    """Return whether two models have the same provider, the part of their names before the colon."""
     return model_id.partition(":")[0] == other_id.partition(":")[0]
 
 
 class SessionCharter(HoldsSessionIds, frozen=True, kw_only=True, omit_defaults=True):
-    """`depth` counts the sessions above: 0 for a root. `task` is what the session is for.
+    """The parent, task and restrictions of a session.
 
-    `tool_access` is already within what the parent had. Without a `policy` it is the agent's. `request` is
-    the digest of what was asked for, so that asking again is known.
+    `depth` counts the sessions above: 0 for a root. `task` is what the session is for. `tool_access` is
+    already within the parent's. Without a `policy`, the agent's applies. `request` is the digest of the
+    creation request, by which a repeated one is recognized.
     """
 
     parent_session_id: SessionIdField | None = None
@@ -136,7 +137,7 @@ SANDBOX_AGENT: Final = "(sandbox)"
 
 
 class CodeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Language and engine are fixed when the session is made. Past `expires_at` the session is deleted."""
+    """Language and engine, fixed on creation, and limits. After `expires_at` the session is deleted."""
 
     language: Language
     engine: str
@@ -145,7 +146,7 @@ class CodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The turn or the queued input that cannot run, and the reason; void once it has run."""
+    """The turn or queued input that cannot run, and the reason; void once it has run."""
 
     error: ErrorObject
     at_ms: U64
@@ -154,13 +155,13 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SessionHead(HoldsSessionIds, frozen=True, kw_only=True):
-    """Where a session stands.
+    """The current state of a session.
 
-    `leaf` is the last node of the active path and `depth` the number of nodes on it. `revision` rises by one
-    whenever the leaf moves. `host` describes the agent to another process that continues the session. `state`
-    names the state of plugins and tools at the leaf. A session made by another one has a `charter`.
-    `metadata` is given when the session is opened, and copied to forks and children. `blocked` says why the
-    next turn could not run at the last attempt. A session without a model has `code`.
+    `leaf` is the last node of the active path and `depth` the number of nodes on it. `revision` increases by
+    one whenever the leaf moves. `host` describes the agent to another process that continues the session.
+    `state` identifies the state of plugins and tools at the leaf. A session created by another one has a
+    `charter`. `metadata` is given when the session is opened, and copied to forks and children. `blocked`
+    says why the next turn could not run at the last attempt. A session without a model has `code`.
     """
 
     session_id: SessionIdField
@@ -197,9 +198,9 @@ class TurnState(enum.StrEnum):
 
 
 class TurnSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept of a turn once it waits or has ended; its messages are in the graph.
+    """The summary of a turn that waits or has ended; its messages are in the graph.
 
-    `engine` names the engine and its build that have suspended code of the turn: no other continues it.
+    `engine` names the engine and the build that suspended code of the turn: no other can resume it.
     """
 
     outcome: Outcome
@@ -209,7 +210,7 @@ class TurnSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class TurnRecord(HoldsSessionIds, frozen=True, kw_only=True):
-    """One turn at rest. `summary` is there when it waits or has ended."""
+    """The stored record of a turn. It has a `summary` if it waits or has ended."""
 
     turn_id: str
     session_id: SessionIdField
@@ -227,9 +228,9 @@ CurrentState = Literal["running", "waiting", "interrupted"]
 
 
 class CurrentTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that has not ended, as far as it is on disk; if it runs in this process, as far as it is known.
+    """An unfinished turn, as far as it is stored or, if it runs in this process, as far as it is known.
 
-    `state` is "interrupted" if its process has gone and no other has taken it over yet. The last calls in
+    `state` is "interrupted" if its process is gone and no other has taken it over yet. The last calls in
     `messages` may have no results yet.
     """
 
@@ -253,7 +254,7 @@ class FrameOpened(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="fram
 
 
 class PluginNode(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="plugin"):
-    """What a plugin or the host keeps in the history; opaque to everyone else."""
+    """A plugin's or the host's entry in the history; opaque to everything else."""
 
     plugin_id: str
     kind: str
@@ -264,14 +265,14 @@ Payload = UserMessage | AssistantMessage | ToolMessage | TurnEnded | FrameOpened
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A node as its segment holds it."""
+    """A node as its segment stores it."""
 
     at_ms: int
     payload: Payload
 
 
 class Segment(HoldsSessionIds, frozen=True, kw_only=True, gc=False):
-    """A chain of nodes that was appended in one go. `depth` is the place of its first node on its path.
+    """A chain of nodes appended in one transaction. `depth` is the position of its first node on its path.
 
     `frame` is the frame of its last node; `opens_frame` says that a `FrameOpened` is among its nodes. The
     session `session_id` appended it; others may share it. `model_calls` counts those on the path to its end.
@@ -309,7 +310,7 @@ def node_id(segment_id: str, index: int) -> str:
 
 
 def split_node_id(value: str) -> tuple[str, int]:
-    """The segment and the place that a node id names."""
+    """Return the segment id and the position in a node id."""
     segment_id, dot, index = value.rpartition(".")
     if not dot or not segment_id or not index.isascii() or not index.isdigit():
         raise InvalidArgument(f"{value[:80]!r} is not a node id", hint="node ids look like t_3f2a….2")
@@ -320,7 +321,7 @@ SNAPSHOT_VERSION: Final = 2
 
 
 class SessionMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """Times are milliseconds since 1970."""
+    """A session's settings and times, in milliseconds since 1970."""
 
     id: SessionIdField = "default"
     created_at: U64 = 0
@@ -335,7 +336,7 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as `list` and `show` present it. Its `engine` is fixed when it is made."""
+    """A session as `list` and `show` present it. Its `engine` is fixed on creation."""
 
     meta: SessionMeta
     engine: str = "monty"

@@ -1,7 +1,8 @@
 """Background tasks of a session, as the store keeps them.
 
-An id is unique among the live tasks of a session; a new task may use the id of one that has ended. A terminal
-state never changes. A task whose owner is gone is taken over by another process, or fails as INTERRUPTED.
+An id is unique among the live tasks of a session; a new task may reuse the id of one that has ended. A
+terminal state never changes. A task whose owner is gone is taken over by another process, or fails as
+INTERRUPTED.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ TaskId = Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
 
 
 class TaskKind(enum.StrEnum):
-    """What a task is, which tells how it is cancelled."""
+    """The kind of a task, which determines how it is cancelled."""
 
     MONITOR = "monitor"
     SUBAGENT = "subagent"
@@ -43,7 +44,7 @@ class TaskState(enum.StrEnum):
 
 
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task to be registered. Only its runner reads `body`, which is stored with the record.
+    """A task to register. Only its runner reads `body`, which is stored with the record.
 
     With `handle` its id is an async handle: the task is cancelled once no message of the frame, queued input,
     plugin state or variable of code contains the id.

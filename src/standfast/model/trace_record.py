@@ -1,10 +1,9 @@
-"""One line of a trace: a span that is over, or an event.
+"""One line of a trace: a finished span, or an event.
 
 Theory of operation
--------------------
-A span is one record, written when it ends, so a process that dies loses no span that had ended. A turn is a
-trace of its own. The ids of its spans are derived from the turn's id and the span's key, so a process that
-takes the turn over continues its trace.
+------------------- A span is one record, written when it ends, so a process that dies loses no finished span.
+A turn is its own trace. The ids of its spans are derived from the turn's id and the span's key, so a process
+that takes the turn over continues its trace.
 
 Rule: messages, arguments and results are only in `body` under `content`; a sink sees them only if it asks for
 them.
@@ -29,10 +28,10 @@ TraceStatus = Literal["", "ok", "error", "timeout", "denied", "expired", "cancel
 
 
 class TraceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something worth knowing about a session that changes nothing in it.
+    """A span or an event of a session. Recording it changes nothing in the session.
 
-    A span has a `span_id`, began at `started_at_ms` and took `duration_ms`; `parent_id` is the span that it
-    is a part of. `name` is whose span it is: the agent's, the model's, the tool's, the hook's.
+    A span has a `span_id`, began at `started_at_ms` and took `duration_ms`; `parent_id` is the enclosing
+    span. `name` is the name of the agent, model, tool or hook.
     """
 
     at_ms: U64
@@ -49,22 +48,22 @@ class TraceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     body: Json = None
 
     def __post_init__(self) -> None:
-        if self.session_id:  # an event of the runtime itself belongs to no session
+        if self.session_id:  # an event of the runtime itself has no session
             check_session_id(self.session_id)
 
     @property
     def trace_id(self) -> str:
-        """The trace that it belongs to, as 32 hexadecimal digits: that of its turn, else of its session."""
+        """The id of its trace, 32 hexadecimal digits: that of its turn, else of its session."""
         return trace_id_of(self.turn_id, self.session_id)
 
 
 def trace_id_of(turn_id: str, session_id: str = "") -> str:
-    """The trace of a turn, or of what happens in a session outside of turns."""
+    """Return the trace id of a turn, or of a session's events outside of turns."""
     return _digits(turn_id or f"session {session_id}", 16)
 
 
 def span_id_of(turn_id: str, key: str = "turn") -> str:
-    """The span of a turn, or of what has *key* in it: the same in every process, 16 hexadecimal digits."""
+    """Return the id of a turn's span, or of the span *key* in it: 16 hex digits, equal in every process."""
     return _digits(f"{turn_id} {key}", 8)
 
 

@@ -1,7 +1,7 @@
-"""Triggers wake sessions from outside: named sources, their occurrences, and the sessions that get them.
+"""Triggers, which wake sessions from outside: named sources, their occurrences, and target sessions.
 
-An occurrence is identified by its source and key. Reported again, it is not delivered again. A delivery is a
-queued input of the session, written together with the occurrence.
+An occurrence is identified by its source and key. If it is reported again, it is not delivered again. A
+delivery is a queued input of the session, written together with the occurrence.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Trigger(HoldsSessionIds, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Occurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something happened at a source."""
+    """An occurrence at a source."""
 
     source: SourceName
     key: OccurrenceKey
