@@ -1,6 +1,6 @@
-"""What users and this project test with: a clock to move, servers, crash points, the suite of every store.
+"""Test support for users and this project: a fake clock, servers, crash points, the store contract suite.
 
-A name is loaded when it is first used.
+A name is loaded on first use.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 class FakeClock:
-    """Pass it as `clock=` to `Sandbox` or `Runtime`: approvals, timers, sessions expire when a test says so.
+    """A fake `clock=` for `Sandbox` or `Runtime`: approvals, timers, sessions expire when a test says so.
 
-    Limits on real work, such as `timeout_ms` and `wall_ms`, are kept in real time all the same.
+    Limits on real work, such as `timeout_ms` and `wall_ms`, still use real time.
     """
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
@@ -23,10 +23,10 @@ class FakeClock:
         return self.ms - self._set_ms
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let *seconds* pass."""
         self.ms += int(seconds * 1000)
 
     def set(self, seconds: float) -> None:
-        """Set the time of day forward, or back if negative, as an operator or NTP does. No time passes."""
+        """Set the wall clock forward, or back if negative, as an operator or NTP does. No time passes."""
         self.ms += int(seconds * 1000)
         self._set_ms += int(seconds * 1000)

@@ -2,7 +2,7 @@
 
 Wrap the store and the model of a program, and call `point` before and after every effect of its tools. Each
 pass of a point gets the next number. Run the program with `STANDFAST_CRASH_AT=1`, then 2, then 3, and so on:
-every run ends with SIGKILL one point later than the one before, until one reaches its end.
+every run ends with SIGKILL one point later than the previous one, until one reaches its end.
 
 A write has three points: before it, inside its transaction between the last write and the commit (databases
 only), and between the commit and the return to the caller. Every method of a store that is not listed as a
@@ -37,10 +37,10 @@ _READS: Final = (
 
 
 class CrashPoints:
-    """The points of one process. Without `crash_at` the process passes all of them and records their names.
+    """The crash points of one process. Without `crash_at` it passes all of them and records their names.
 
     With `stops` the process is stopped (SIGSTOP) instead of killed: it loses its lease, and resumes after
-    SIGCONT. There are then no points inside transactions, because a process that is stopped in one locks the
+    SIGCONT. There are then no points inside transactions, because a process stopped in one would lock the
     file for all others.
     """
 
@@ -79,7 +79,7 @@ class CrashPoints:
 
             database.write_soon = write_and_pass
             guarded = getattr(database._group, "guarded", None)
-            if guarded is not None:  # PostgreSQL's: such a write is not run here, but sent
+            if guarded is not None:  # PostgreSQL: such a write is sent instead of run here
                 launch = guarded.launch
 
                 def launch_and_pass(jobs: list[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Golden histories: recorded turns that every later version must replay to the same end.
+"""Golden histories: recorded turns that every later version must replay with the same results.
 
 A history holds the inputs of a turn, as in the journal, and the results of the machine: the commands after
 each input, the entries, the outcome, the next messages of plugins. `replay` feeds the inputs to a fresh
@@ -9,9 +9,9 @@ A file with nothing but `name` and `inputs` is a draft. `write` completes it; `c
     python -m standfast.testing.histories write tests/histories/refund.json
     python -m standfast.testing.histories check tests/histories/*.json
 
-`write` changes a recorded history only with `--replace`, and says what it changes. Every file carries the
-version of its format; another version is an error. Fields of commands with their default are omitted, so that
-a field that is added later changes no file.
+`write` changes a recorded history only with `--replace`, and reports the changes. Every file has the version
+of its format; another version is an error. Command fields with their default value are omitted, so that
+adding a field later changes no file.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def record_journal(name: str, bodies: Iterable[bytes]) -> History:
 
 
 def replay(history: History) -> list[str]:
-    """Return every difference between the recorded results and those of this version, a line each."""
+    """Return every difference between the recorded results and those of this version, one line each."""
     try:
         now = record(history.name, history.inputs)
     except StandfastError as error:
@@ -102,7 +102,7 @@ def replay(history: History) -> list[str]:
 
 
 def command_as_json(command: Command) -> Json:
-    """Convert a command: its name as `do`, and its fields without defaults."""
+    """Convert a command into JSON: its name as `do`, and its fields without defaults."""
     fields = {
         field.name: _as_json(getattr(command, field.name))
         for field in msgspec.structs.fields(command)
@@ -139,7 +139,7 @@ class _Version(msgspec.Struct):
 
 
 def save(history: History, path: Path, *, replace: bool = False) -> None:
-    """Write a history. A file that exists is left alone (`FileExistsError`) unless *replace* is given."""
+    """Write a history. Raise `FileExistsError` if the file exists, unless *replace* is given."""
     text = msgspec.json.format(msgspec.json.encode(history), indent=2)
     with path.open("wb" if replace else "xb") as file:
         file.write(text + b"\n")

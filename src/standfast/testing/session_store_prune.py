@@ -1,4 +1,4 @@
-"""What every session store must forget on request, and what it must keep."""
+"""The contract of session stores for pruning: what must be deleted, and what must be kept."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ BRANCHES = PruneRequest(branches=True)
 
 
 class PruneContract(StoreContract):
-    """Retention: by age, by frame, by branch; blobs without references."""
+    """Retention: by age, by frame, by branch; unreferenced blobs."""
 
     async def test_nothing_is_pruned_that_was_not_asked_for(self, store: SessionStore) -> None:
-        """Ours: an empty request takes nothing."""
+        """Ours: an empty request deletes nothing."""
         await take_turn(store)
         pruned = await store.prune(PruneRequest())
         assert (pruned.sessions, pruned.segments, pruned.blobs, pruned.records) == (0, 0, 0, 0)
@@ -77,7 +77,7 @@ class PruneContract(StoreContract):
         assert len(await store.inputs("s3")) == 1
 
     async def test_old_records_go_and_the_conversation_stays(self, store: SessionStore) -> None:
-        """Ours: ended turns and decided approvals are an audit trail with an end."""
+        """Ours: ended turns and decided approvals are an audit trail with limited retention."""
         await ask(store, "a1")
         await store.decide("a1", Decision(approved=True), now_ms=NOW, edited_digest=None)
         taken = await store.take_over("t1", claimant())
@@ -90,7 +90,7 @@ class PruneContract(StoreContract):
         assert len(await store.path("t2.1")) == 2
 
     async def test_one_session_alone_can_be_pruned(self, store: SessionStore) -> None:
-        """Ours: a request for one session leaves the others alone."""
+        """Ours: a request for one session does not touch the others."""
         await take_turn(store, "t1", "s1")
         await take_turn(store, "t2", "s2")
         request = PruneRequest(sessions_before_ms=NOW + 100, session_id="s1")
@@ -99,7 +99,7 @@ class PruneContract(StoreContract):
         assert await store.turn("t2") is not None
 
     async def test_a_fork_keeps_what_it_shares_with_a_session_that_goes(self, store: SessionStore) -> None:
-        """Ours: shared segments are never lost while some session needs them."""
+        """Ours: shared segments are never deleted while a session needs them."""
         await take_turns(store, "t1", "t2")
         await store.fork("s1", "s2", "t1.1", NOW + 100)
         assert (await store.prune(OLD)).sessions == 1
@@ -123,7 +123,7 @@ class PruneContract(StoreContract):
         assert (await store.prune(FRAMES)).segments == 0
 
     async def test_an_answer_outlives_its_frame(self, store: SessionStore) -> None:
-        """Ours: the record of a turn goes by age, not with its nodes."""
+        """Ours: the record of a turn is pruned by age, not with its nodes."""
         await take_turn(store, "t1", entries=(said(), replied()))
         await take_turn(store, "t2", entries=(said(), opened("f2")))
         await store.prune(FRAMES)
@@ -132,7 +132,7 @@ class PruneContract(StoreContract):
         assert [it.turn_id for it in await store.turns("s1")] == ["t1", "t2"]
 
     async def test_a_fork_in_an_old_frame_keeps_it(self, store: SessionStore) -> None:
-        """Ours: a frame goes when no session is in it any more."""
+        """Ours: a frame is pruned when no session is in it any more."""
         await take_turn(store, "t1")
         await store.fork("s1", "s2", None, NOW)
         await take_turn(store, "t2")
@@ -167,7 +167,7 @@ class PruneContract(StoreContract):
         assert await store.path("t3.1") == ()
 
     async def test_a_running_turn_does_not_notice(self, store: SessionStore) -> None:
-        """Ours: retention runs whenever it likes."""
+        """Ours: pruning may run at any time."""
         await take_turn(store, "t1", entries=(said(), opened("f2")))
         begun = await begin(store, "t2")
         await store.save(begun.lease, a_save("t2", an_entry("k")))
@@ -180,7 +180,7 @@ class PruneContract(StoreContract):
     # Blobs
 
     async def test_a_blob_stays_as_long_as_something_names_it(self, store: SessionStore) -> None:
-        """Ours: nodes, waiting inputs and unfinished turns name blobs; nothing else does."""
+        """Ours: nodes, queued inputs and unfinished turns refer to blobs; nothing else does."""
         in_node, in_input, in_turn, unnamed = (a_blob(name) for name in (b"1", b"2", b"3", b"4"))
         shown = (Entry(at_ms=NOW, payload=showing(in_node)), replied())
         await take_turn(store, "t1", entries=shown)
@@ -207,7 +207,7 @@ class PruneContract(StoreContract):
         assert await store.blob(in_node.digest) == in_node.data
 
     async def test_what_a_tool_showed_stays_with_its_result(self, store: SessionStore) -> None:
-        """Ours: attachments of results are named like those of messages."""
+        """Ours: attachments of results are referenced like those of messages."""
         blob = a_blob()
         result = ToolMessage(call_id=1, name="look", attachments=(attached(blob),))
         begun = await begin(store)

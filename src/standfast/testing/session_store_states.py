@@ -1,4 +1,4 @@
-"""What every session store must do with the state of plugins and tools."""
+"""The contract of session stores for the state of plugins and tools."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ EVERYTHING = PruneRequest(frames=True, branches=True)
 
 
 async def change(store: SessionStore, body: str, session_id: str = "s1") -> SessionHead:
-    """Give a session another state between turns."""
+    """Set another state of a session between turns."""
     return await store.set_state(session_id, a_state(body), (), NOW)
 
 
 async def state_of(store: SessionStore, session_id: str = "s1") -> str | None:
-    """The state that a session has now."""
+    """Return the current state of a session."""
     head = there(await store.head(session_id))
     return await text_of(store, head)
 
 
 async def text_of(store: SessionStore, head: SessionHead) -> str | None:
-    """The state that a head names; one that it names is there."""
+    """Return the state that a head names, which must exist."""
     if head.state is None:
         return None
     body = there(await store.state(head.state))
@@ -57,7 +57,7 @@ async def text_of(store: SessionStore, head: SessionHead) -> str | None:
 
 
 async def check_rewinds(store: SessionStore, held: Mapping[str, str | None]) -> None:
-    """Rewind `s1` to every node of *held*, there and back; the state that held there must come back."""
+    """Rewind `s1` to every node of *held* and back; the state at each node must be restored."""
     for node, state in (*held.items(), *reversed([*held.items()])):
         assert await text_of(store, await store.rewind("s1", node, NOW)) == state, node
 
@@ -66,12 +66,12 @@ class StateContract(StoreContract):
     """States along the paths of sessions, and in the middle of turns."""
 
     async def test_a_session_has_no_state_until_one_is_written(self, store: SessionStore) -> None:
-        """Ours: most sessions have no plugins with anything to remember."""
+        """Ours: most sessions have no plugins with state."""
         assert (await take_turn(store)).state is None
         assert await store.state("nothing") is None
 
     async def test_a_commit_takes_the_state_along(self, store: SessionStore) -> None:
-        """Ours: journal rule 5; without one, the session keeps what it has."""
+        """Ours: journal rule 5; a commit without a state keeps the session's."""
         first = await take_turn(store, "t1", state=a_state("one"))
         assert await text_of(store, first) == "one"
         same = await take_turn(store, "t2")
@@ -83,7 +83,7 @@ class StateContract(StoreContract):
         assert await text_of(store, first) == "one"
 
     async def test_a_turn_has_the_states_before_and_after_it(self, store: SessionStore) -> None:
-        """Ours: the variables around a cell; what the session wrote there later is neither."""
+        """Ours: the variables around a cell, without states that the session wrote later."""
         await take_turn(store, "t1", state=a_state("one"))
         await change(store, "reset")
         await take_turn(store, "t2")
@@ -99,7 +99,7 @@ class StateContract(StoreContract):
         assert await store.turn_states("nothing") is None
 
     async def test_a_commit_without_nodes_may_change_the_state(self, store: SessionStore) -> None:
-        """Ours: a turn that left nothing to say may have changed a plugin."""
+        """Ours: a turn without nodes may have changed a plugin's state."""
         await take_turn(store, "t1", state=a_state("one"))
         head = await take_turn(store, "t2", entries=(), state=a_state("two"))
         assert (await text_of(store, head), head.leaf) == ("two", "t1.1")
@@ -107,7 +107,7 @@ class StateContract(StoreContract):
         assert await text_of(store, await store.rewind("s1", "t1.1", NOW)) == "two"
 
     async def test_a_commit_that_is_refused_changes_no_state(self, store: SessionStore) -> None:
-        """Ours: nothing is written, the blobs neither."""
+        """Ours: nothing is written, not even the blobs."""
         blob = a_blob()
         commit = a_commit(state=a_state("one", blob), blobs=(blob,))
         begun = await begin(store)
@@ -119,7 +119,7 @@ class StateContract(StoreContract):
         assert await store.blob(blob.digest) is None
 
     async def test_what_a_turn_enqueues_comes_in_its_order_or_not_at_all(self, store: SessionStore) -> None:
-        """Ours: a plugin may start several turns; one that contradicts what is there stops the commit."""
+        """Ours: a plugin may start several turns; an input that conflicts with a stored one is an error."""
         begun = await begin(store)
         await store.put_input(an_input("i0"))
         items = (an_input("i2"), an_input("i1"), an_input("i2"), an_input("i0"))
@@ -134,7 +134,7 @@ class StateContract(StoreContract):
         assert [it.input_id for it in await store.inputs("s1")] == ["i0", "i2", "i1"]
 
     async def test_a_turn_enqueues_for_the_session_that_an_input_names(self, store: SessionStore) -> None:
-        """Ours: an input waits where it is addressed to."""
+        """Ours: an input is queued in the session that it is addressed to."""
         await store.open_session(a_head("s2"))
         begun = await begin(store)
         await store.commit(begun.lease, a_commit(enqueue=(an_input("i1", session_id="s2"),)))
@@ -142,7 +142,7 @@ class StateContract(StoreContract):
         assert await store.inputs("s2") == [an_input("i1", session_id="s2")]
 
     async def test_a_state_changes_between_turns_too(self, store: SessionStore) -> None:
-        """Ours: a plugin's action, a tool that is switched off; neither the leaf nor the revision moves."""
+        """Ours: a plugin's action, or a disabled tool; neither the leaf nor the revision moves."""
         before = await take_turn(store)
         head = await store.set_state("s1", a_state("off"), (), NOW + 5)
         assert await text_of(store, head) == "off"
@@ -152,7 +152,7 @@ class StateContract(StoreContract):
         assert (await begin(store, "t2")).head.state == head.state
 
     async def test_a_state_does_not_change_under_an_unfinished_turn(self, store: SessionStore) -> None:
-        """Ours: a turn works on the state it began with."""
+        """Ours: a turn works on the state that it began with."""
         await refuses(change(store, "one"), SessionNotFound)
         begun = await begin(store)
         await refuses(change(store, "one"), SessionBusy, match="w1")
@@ -163,7 +163,7 @@ class StateContract(StoreContract):
         assert await state_of(store) is None
 
     async def test_a_process_that_takes_over_gets_the_state_of_the_session(self, store: SessionStore) -> None:
-        """Ours: a turn resumes elsewhere with the plugins it had."""
+        """Ours: a turn resumes in another process with the plugin state it had."""
         await take_turn(store, "t0", state=a_state("one"))
         await begin(store, "t1", claimed_by=claimant("dead"))
         taken = await store.take_over("t1", claimant())
@@ -176,14 +176,14 @@ class StateContract(StoreContract):
             assert await store.state(there(head.state)) == body
 
     async def test_appended_nodes_leave_the_state_alone(self, store: SessionStore) -> None:
-        """Ours: the host's nodes are no turn."""
+        """Ours: the host's nodes are not a turn."""
         before = await take_turn(store, "t1", state=a_state("one"))
         after = await store.append("s1", "n1", (said(),), None, NOW)
         assert after.state == before.state
         assert await text_of(store, await store.rewind("s1", "n1.0", NOW)) == "one"
 
     async def test_rewinding_brings_back_the_state_that_held_there(self, store: SessionStore) -> None:
-        """Ours: a plugin must not remember what did not happen on this branch."""
+        """Ours: a plugin must not remember events of another branch."""
         await take_turn(store, "t1", state=a_state("one"))
         await take_turn(store, "t2")
         await take_turn(store, "t3", state=a_state("three"))
@@ -191,7 +191,7 @@ class StateContract(StoreContract):
         await check_rewinds(store, held)
 
     async def test_a_state_between_turns_belongs_to_the_leaf_of_then(self, store: SessionStore) -> None:
-        """Ours: the newest of a leaf wins; what came before the first node holds from the root on."""
+        """Ours: the newest state at a leaf wins; a state before the first node holds from the root on."""
         await store.open_session(a_head())
         await change(store, "root")
         await take_turn(store, "t1")
@@ -203,7 +203,7 @@ class StateContract(StoreContract):
         await check_rewinds(store, held)
 
     async def test_a_branch_continues_from_the_state_at_its_root(self, store: SessionStore) -> None:
-        """Ours: branches have states of their own."""
+        """Ours: branches have their own states."""
         await take_turn(store, "t1", state=a_state("one"))
         await take_turn(store, "t2", state=a_state("two"))
         await store.rewind("s1", "t1.0", NOW)
@@ -215,14 +215,14 @@ class StateContract(StoreContract):
         await check_rewinds(store, held)
 
     async def test_a_node_that_is_not_there_changes_nothing(self, store: SessionStore) -> None:
-        """Ours: refused is refused."""
+        """Ours: a rejected request changes nothing."""
         before = await take_turn(store, "t1", state=a_state("one"))
         await refuses(store.rewind("s1", "t1.7", NOW), NodeNotFound)
         await refuses(store.fork("s1", "s2", "t9.0", NOW), NodeNotFound)
         assert await store.head("s1") == before
 
     async def test_a_fork_begins_with_the_state_at_its_node(self, store: SessionStore) -> None:
-        """Ours: a fork is the session as it was there."""
+        """Ours: a fork is the session as it was at that node."""
         await take_turn(store, "t1", state=a_state("one"))
         await change(store, "between")
         await take_turn(store, "t2", state=a_state("two"))
@@ -236,7 +236,7 @@ class StateContract(StoreContract):
             assert await text_of(store, await store.fork("s1", name, node, NOW)) == state, name
 
     async def test_a_fork_of_a_session_without_nodes_keeps_its_state(self, store: SessionStore) -> None:
-        """Ours: tools may be switched off before the first turn."""
+        """Ours: tools may be disabled before the first turn."""
         await store.open_session(a_head())
         await change(store, "root")
         assert await text_of(store, await store.fork("s1", "s2", None, NOW)) == "root"
@@ -261,7 +261,7 @@ class StateContract(StoreContract):
             assert await text_of(store, await store.rewind(session_id, "t1.0", NOW)) is None
 
     async def test_a_fork_finds_the_states_of_shared_history(self, store: SessionStore) -> None:
-        """Ours: rewinding in a fork is rewinding."""
+        """Ours: rewinding works in a fork too."""
         await take_turn(store, "t1", state=a_state("one"))
         await change(store, "between")
         await take_turn(store, "t2", state=a_state("two"))
@@ -273,7 +273,7 @@ class StateContract(StoreContract):
         assert await text_of(store, await store.rewind("s2", "t3.1", NOW)) == "three"
 
     async def test_a_later_state_of_a_turn_replaces_the_earlier(self, store: SessionStore) -> None:
-        """Ours: rule 4; it stands where it was written last, and inputs stay unique."""
+        """Ours: rule 4; it is positioned at its last write, and inputs stay unique."""
         begun = await begin(store, claimed_by=claimant("dead"))
         one, two = a_state_entry("plugin.p", b"1"), a_state_entry("plugin.p", b"2")
         other = a_state_entry("plugin.q", b"1")
@@ -292,7 +292,7 @@ class StateRetentionContract(StoreContract):
     """Which states and blobs a store deletes, and which it keeps."""
 
     async def test_blobs_of_a_save_stay_until_the_turn_ends(self, store: SessionStore) -> None:
-        """Ours: no record needs to name them while the turn runs; they are not journal entries."""
+        """Ours: while the turn runs no record needs to reference them; they are not journal entries."""
         saved, parked = a_blob(b"saved"), a_blob(b"parked")
         begun = await begin(store)
         await store.save(begun.lease, Save(turn_id="t1", entries=(), blobs=(saved, saved)))
@@ -310,7 +310,7 @@ class StateRetentionContract(StoreContract):
         assert await store.blob(saved.digest) == saved.data
 
     async def test_blobs_of_a_save_go_with_a_session_that_is_deleted(self, store: SessionStore) -> None:
-        """Ours: deleting means deleting, also in the middle of a turn."""
+        """Ours: deleting means deleting, even in the middle of a turn."""
         blob = a_blob()
         begun = await begin(store)
         save = Save(turn_id="t1", entries=(), blobs=(blob,))
@@ -319,7 +319,7 @@ class StateRetentionContract(StoreContract):
         assert (await store.prune(PruneRequest())).blobs == 1
 
     async def test_blobs_that_a_state_lists_stay_with_it(self, store: SessionStore) -> None:
-        """Ours: what a state's body holds is opaque; its list counts."""
+        """Ours: a state's body is opaque; its list of blobs counts."""
         committed, between, unlisted = a_blob(b"1"), a_blob(b"2"), a_blob(b"3")
         begun = await begin(store)
         state = a_state(unlisted.digest, committed)
@@ -332,7 +332,7 @@ class StateRetentionContract(StoreContract):
         assert (await store.prune(PruneRequest())).blobs == 2
 
     async def test_states_go_with_their_branch(self, store: SessionStore) -> None:
-        """Ours: retention by branch; the present state stays whatever goes."""
+        """Ours: retention by branch; the current state is always kept."""
         await take_turn(store, "t1", state=a_state("one"))
         left = await take_turn(store, "t2", state=a_state("two"))
         later = await change(store, "later")
@@ -345,7 +345,7 @@ class StateRetentionContract(StoreContract):
         assert await state_of(store) == "one"
 
     async def test_states_go_with_their_frame(self, store: SessionStore) -> None:
-        """Ours: retention by frame; what is still there finds its state."""
+        """Ours: retention by frame; the remaining nodes find their state."""
         blob = a_blob()
         await take_turn(store, "t0", state=a_state("zero", blob))
         await take_turn(store, "t1", state=a_state("one"))
@@ -356,7 +356,7 @@ class StateRetentionContract(StoreContract):
         await check_rewinds(store, held)
 
     async def test_a_state_that_a_head_names_outlives_its_segment(self, store: SessionStore) -> None:
-        """Ours: forgetting old frames does not make plugins forget, nor a turn that waits."""
+        """Ours: pruning old frames does not erase plugin state, nor that of a waiting turn."""
         await take_turn(store, "t1", state=a_state("one"))
         await take_turn(store, "t2", entries=(opened("f2"),))
         await park(store, a_wait("tick"), turn_id="t3")
@@ -367,7 +367,7 @@ class StateRetentionContract(StoreContract):
         assert await text_of(store, await store.rewind("s1", "t2.0", NOW)) == "one"
 
     async def test_states_that_were_replaced_at_their_leaf_go(self, store: SessionStore) -> None:
-        """Ours: a tool that is switched often leaves nothing behind; a fork's state stays."""
+        """Ours: a tool toggled often leaves nothing behind; a fork's state is kept."""
         await take_turn(store, "t1", state=a_state("one"))
         await change(store, "shared")
         await store.fork("s1", "s2", None, NOW)
@@ -421,5 +421,5 @@ class StateRetentionContract(StoreContract):
 
 
 async def begin_dead(store: SessionStore) -> str:
-    """Begin a second turn under an owner that died; returns its id."""
+    """Begin a second turn under an owner that died; return its id."""
     return (await begin(store, "t2", claimed_by=claimant("dead"))).record.turn_id

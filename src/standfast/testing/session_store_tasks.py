@@ -1,4 +1,4 @@
-"""What every session store must do with background tasks, triggers and what occurs at their sources."""
+"""The contract of session stores for background tasks, triggers and occurrences at their sources."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def a_task(
 
 
 def becomes(state: TaskState, at_ms: int = NOW + 5) -> Callable[[TaskRecord], TaskRecord]:
-    """A change of a task's state."""
+    """Return a function that changes a task's state."""
     return lambda record: _replace(record, state=state, updated_at=at_ms)
 
 
@@ -57,7 +57,7 @@ def ids(tasks: list[TaskRecord]) -> list[tuple[str, str]]:
 
 
 class TaskContract(StoreContract, sessions=("s1", "s2")):
-    """Tasks: kept, changed, listed, moved, forgotten."""
+    """Tasks: stored, changed, listed, moved, removed."""
 
     async def test_a_task_is_kept_as_it_was_added(self, store: SessionStore) -> None:
         """Seed: registered tasks are records that any caller may list."""
@@ -72,13 +72,13 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         assert await store.task("s1", "other") is None
 
     async def test_a_task_is_of_a_session_that_is_there(self, store: SessionStore) -> None:
-        """Ours: nothing is kept for a session that does not exist."""
+        """Ours: nothing is stored for a session that does not exist."""
         await refuses(store.add_task(a_task(session_id="s9")), errors.SessionNotFound, match="s9")
         assert await store.tasks() == []
         assert await store.tasks(session_id="s9") == []
 
     async def test_an_id_is_taken_as_long_as_its_task_is_live(self, store: SessionStore) -> None:
-        """Seed: an id is unique among the live tasks of a session, and free again when its task is over."""
+        """Seed: an id is unique among the live tasks of a session, and free again when its task has ended."""
         for state in LIVE:
             await store.add_task(a_task(state.value, state=state))
             await refuses(store.add_task(a_task(state.value)), errors.TaskExists, match=state.value)
@@ -101,7 +101,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
     # Changes
 
     async def test_a_change_is_what_the_function_makes_of_the_record(self, store: SessionStore) -> None:
-        """Ours: compare and set; the function sees the record as it is."""
+        """Ours: compare and set; the function sees the current record."""
         await store.add_task(a_task())
         idle = await store.change_task("s1", "watch", becomes(TaskState.IDLE))
         assert idle == _replace(a_task(), state=TaskState.IDLE, updated_at=NOW + 5)
@@ -127,7 +127,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         assert results == [await store.task("s1", "watch")] * 9
 
     async def test_a_change_that_fails_changes_nothing(self, store: SessionStore) -> None:
-        """Ours: the error of the function reaches the caller alone."""
+        """Ours: only the caller sees the function's error."""
         await store.add_task(a_task())
 
         def refuse(record: TaskRecord) -> TaskRecord:
@@ -144,7 +144,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
     # Lists
 
     async def test_tasks_are_listed_by_age(self, store: SessionStore) -> None:
-        """Ours: by when they were made, then in the order they came; a new one of an old id is new."""
+        """Ours: by creation time, then in insertion order; a new task with an old id is new."""
         await store.add_task(a_task("b", at_ms=NOW + 1))
         await store.add_task(a_task("a", "s2", at_ms=NOW + 1))
         await store.add_task(a_task("z"))
@@ -184,7 +184,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         await store.add_task(a_task("a"))
 
     async def test_a_move_takes_all_or_none(self, store: SessionStore) -> None:
-        """Seed: a transfer is refused as a whole."""
+        """Seed: a transfer is rejected as a whole."""
         for task in (a_task("a"), a_task("b"), a_task("b", "s2")):
             await store.add_task(task)
         before = await store.tasks()
@@ -203,7 +203,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         assert await store.tasks() == before
 
     async def test_a_task_moves_over_one_that_is_over(self, store: SessionStore) -> None:
-        """Ours: what is over gives its id free, in the other session as well."""
+        """Ours: an ended task frees its id, in the other session as well."""
         await store.add_task(a_task("a"))
         await store.add_task(a_task("a", "s2", TaskState.FAILED))
         await store.move_tasks("s1", "s2", ("a",), NOW)
@@ -212,7 +212,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
     # The end
 
     async def test_a_task_is_forgotten_once(self, store: SessionStore) -> None:
-        """Seed: unregistering is harmless if there is nothing."""
+        """Seed: unregistering a missing task is not an error."""
         await store.add_task(a_task())
         assert await store.remove_task("s2", "watch") is False
         assert await store.remove_task("s9", "watch") is False
@@ -222,7 +222,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         await store.add_task(a_task())
 
     async def test_tasks_go_with_their_session(self, store: SessionStore) -> None:
-        """Ours: a new session of the same name has nothing of the old one."""
+        """Ours: a new session with the same name has nothing of the old one."""
         for session_id in ("s1", "s2"):
             await store.add_task(a_task(session_id=session_id))
         await store.delete_session("s1")
@@ -231,7 +231,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
         assert await store.tasks() == [a_task(session_id="s2")]
 
     async def test_a_session_with_a_running_task_is_never_pruned_by_age(self, store: SessionStore) -> None:
-        """Ours: nothing is taken from under a process that runs; what is over goes with an idle session."""
+        """Ours: nothing is removed from a running process; ended tasks are pruned with an idle session."""
         await take_turn(store)
         await store.add_task(a_task("live"))
         await store.add_task(a_task("over", state=TaskState.COMPLETED))
@@ -244,7 +244,7 @@ class TaskContract(StoreContract, sessions=("s1", "s2")):
 
 
 def a_trigger(name: str = "nightly", session_id: str = "s1", next_at: int | None = NOW) -> Trigger:
-    """Return a trigger with a schedule, or one that only fires from outside."""
+    """Return a trigger with a schedule, or one that fires only from outside."""
     return Trigger(
         name=name,
         source=f"source/{name}",
@@ -261,7 +261,7 @@ def an_occurrence(key: str = "k1", source: str = "source/nightly", at_ms: int = 
 
 
 def delivery(key: str = "k1", session_id: str = "s1") -> QueuedInput:
-    """The input that an occurrence becomes."""
+    """Return the input that an occurrence becomes."""
     return an_input(f"occ_{session_id}_{key}", session_id=session_id)
 
 
@@ -269,7 +269,7 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
     """Triggers, and occurrences that are delivered once."""
 
     async def test_a_trigger_is_kept_under_its_name(self, store: SessionStore) -> None:
-        """Ours: a later one of its name takes its place."""
+        """Ours: a later trigger with the same name replaces it."""
         assert await store.trigger("nightly") is None
         for name in ("b", "a/z", "B", "a"):
             await store.put_trigger(a_trigger(name))
@@ -281,19 +281,19 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
         assert len(await store.triggers()) == 4
 
     async def test_a_trigger_needs_its_session(self, store: SessionStore) -> None:
-        """Ours: nothing is kept for a session that does not exist."""
+        """Ours: nothing is stored for a session that does not exist."""
         await refuses(store.put_trigger(a_trigger(session_id="s9")), errors.SessionNotFound, match="s9")
         assert await store.triggers() == []
 
     async def test_a_trigger_is_removed_once(self, store: SessionStore) -> None:
-        """Ours: removing what is not there is no error."""
+        """Ours: removing a missing trigger is not an error."""
         await store.put_trigger(a_trigger())
         assert await store.remove_trigger("nightly") is True
         assert await store.remove_trigger("nightly") is False
         assert await store.triggers() == []
 
     async def test_triggers_go_with_their_session(self, store: SessionStore) -> None:
-        """Ours: a deleted session is not woken, also if its name is used again."""
+        """Ours: a deleted session is not woken, even if its name is used again."""
         for name, session_id in (("a", "s1"), ("b", "s2"), ("c", "s1")):
             await store.put_trigger(a_trigger(name, session_id))
         await store.delete_session("s1")
@@ -301,7 +301,7 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
         assert await store.triggers() == [a_trigger("b", "s2")]
 
     async def test_a_session_that_is_going_to_be_woken_never_goes_by_age(self, store: SessionStore) -> None:
-        """Ours: a timer may be set for next year. A trigger without a time goes with its idle session."""
+        """Ours: a timer may be set for next year; a trigger without a time is pruned with an idle session."""
         await take_turn(store)
         await store.put_trigger(a_trigger("timer", next_at=NOW + 2**40))
         await store.put_trigger(a_trigger("hook", next_at=None))
@@ -314,7 +314,7 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
     # Occurrences
 
     async def test_what_occurs_becomes_input_once(self, store: SessionStore) -> None:
-        """Ours: an idempotency key; however often a source tells of it, it is delivered once."""
+        """Ours: an idempotency key; however often a source reports it, it is delivered once."""
         assert await store.occur(an_occurrence(), (delivery(),)) is True
         assert await store.occur(an_occurrence(), (delivery(),)) is False
         late = _replace(an_occurrence(at_ms=NOW + 9), payload="other")
@@ -323,14 +323,14 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
         assert await store.with_queued() == ["s1"]
 
     async def test_a_delivery_that_was_claimed_does_not_come_again(self, store: SessionStore) -> None:
-        """Ours: a source that repeats itself after the turn began."""
+        """Ours: a source may repeat itself after the turn began."""
         await store.occur(an_occurrence(), (delivery(),))
         await store.begin(new_turn(consumes=delivery().input_id), claimant())
         assert await store.occur(an_occurrence(), (delivery(),)) is False
         assert await store.inputs("s1") == []
 
     async def test_sources_and_keys_do_not_run_together(self, store: SessionStore) -> None:
-        """Ours: the same key of another source is something else."""
+        """Ours: the same key of another source is a different occurrence."""
         places = [("a", "b"), ("ab", "c"), ("a", "bc"), ("a", "B"), ("a", "b "), ("a", "é")]
         for source, key in places:
             assert await store.occur(an_occurrence(key, source), ()) is True
@@ -338,7 +338,7 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
             assert await store.occur(an_occurrence(key, source), ()) is False
 
     async def test_an_occurrence_wakes_every_session_that_is_there(self, store: SessionStore) -> None:
-        """Ours: a session that is gone does not keep the others from hearing."""
+        """Ours: a missing session does not keep the others from receiving it."""
         inputs = tuple(delivery(session_id=session_id) for session_id in ("s9", "s2", "s1"))
         assert await store.occur(an_occurrence(), inputs) is True
         assert await store.with_queued() == ["s2", "s1"]
@@ -366,7 +366,7 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
         assert len(await store.inputs("s1")) == 50
 
     async def test_what_occurred_is_forgotten_by_age_and_by_nothing_else(self, store: SessionStore) -> None:
-        """Ours: a repeated event is recognised for as long as records are kept."""
+        """Ours: a repeated event is recognized for as long as records are kept."""
         await store.put_trigger(a_trigger())
         for key, at_ms in (("old", NOW + 99), ("new", NOW + 100)):
             await store.occur(an_occurrence(key, at_ms=at_ms), (delivery(key),))
@@ -392,7 +392,7 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
         assert await store.trigger("nightly") == later
 
     async def test_a_trigger_moves_on_though_its_occurrence_is_known(self, store: SessionStore) -> None:
-        """Ours: otherwise it would be due for ever."""
+        """Ours: otherwise it would be due forever."""
         await store.put_trigger(a_trigger())
         await store.occur(an_occurrence(), ())
         done = _replace(a_trigger(next_at=None), schedule=a_trigger().schedule, enabled=False)
@@ -400,13 +400,13 @@ class TriggerContract(StoreContract, sessions=("s1", "s2")):
         assert await store.trigger("nightly") == done
 
     async def test_a_trigger_never_goes_back(self, store: SessionStore) -> None:
-        """Ours: a process that was slow must not have the same time come twice."""
+        """Ours: a slow process must not make the same time occur twice."""
         await store.put_trigger(a_trigger(next_at=NOW + 20))
         assert await store.occur(an_occurrence("1"), (), a_trigger(next_at=NOW + 10)) is True
         assert await store.trigger("nightly") == a_trigger(next_at=NOW + 20)
 
     async def test_a_change_of_a_trigger_stays(self, store: SessionStore) -> None:
-        """Ours: who moves a trigger on has perhaps read it before it was changed, disabled or removed."""
+        """Ours: the process that advances a trigger may have read it before it was changed or removed."""
         advance = a_trigger(next_at=NOW + 10)
         assert await store.occur(an_occurrence("0"), (), advance) is True
         assert await store.triggers() == []

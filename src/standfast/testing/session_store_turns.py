@@ -1,4 +1,4 @@
-"""What every session store must do with turns: leases, fences, journals, commits."""
+"""The contract of session stores for turns: leases, fences, journals, commits."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ class TurnContract(StoreContract):
         assert [it.turn_id for it in await store.turns("s1")] == ["t0", "t1"]
 
     async def test_a_turn_needs_a_session(self, store: SessionStore) -> None:
-        """Ours: a typing error does not make a session."""
+        """Ours: a typo must not create a session."""
         await refuses(store.begin(new_turn(), claimant()), errors.SessionNotFound)
         assert await store.turn("t1") is None
         assert await store.cancel("t1") is False
 
     async def test_a_session_has_one_turn_at_a_time(self, store: SessionStore) -> None:
-        """Ours: port rule 3; the owner is named, also to itself."""
+        """Ours: port rule 3; the error names the owner, even to itself."""
         await begin(store)
         for owner in ("w1", "w2"):
             await refuses(store.begin(new_turn("t2"), claimant(owner)), errors.SessionBusy, match="w1")
@@ -104,13 +104,13 @@ class TurnContract(StoreContract):
         assert await store.turn("t5") is None
 
     async def test_a_turn_id_is_used_once(self, store: SessionStore) -> None:
-        """Ours: ids name one thing for ever."""
+        """Ours: an id names one thing forever."""
         await take_turn(store, "t1")
         await refuses(store.begin(new_turn("t1"), claimant()), errors.IdempotencyConflict)
         await take_turn(store, "t2")
 
     async def test_the_same_key_and_content_is_the_same_turn(self, store: SessionStore) -> None:
-        """Ours: journal rule 1, a sender may repeat itself at any time."""
+        """Ours: journal rule 1, a sender may retry at any time."""
         await store.open_session(a_head())
         begun = await store.begin(new_turn("t1", key="k"), claimant())
         assert isinstance(begun, Begun)
@@ -131,7 +131,7 @@ class TurnContract(StoreContract):
             await store.begin(new_turn("t2", key="k", input_digest="d2"), claimant())
 
     async def test_a_key_counts_within_its_session(self, store: SessionStore) -> None:
-        """Ours: clients of different sessions know nothing of each other."""
+        """Ours: clients of different sessions are independent."""
         for session_id in ("s1", "s2"):
             await store.open_session(a_head(session_id))
             begun = await store.begin(new_turn(f"t_{session_id}", session_id, key="k"), claimant())
@@ -162,7 +162,7 @@ class LeaseContract(StoreContract):
         assert (taken.record, taken.head) == (begun.record, begun.head)
 
     async def test_a_key_is_journaled_once_for_each_kind(self, store: SessionStore) -> None:
-        """Ours: port rule 4; an intent and its outcome share a name. What is refused writes nothing."""
+        """Ours: port rule 4; an intent and its outcome share a name. A rejected save writes nothing."""
         begun = await begin(store, claimed_by=claimant("dead"))
         await store.save(begun.lease, a_save("t1", an_entry("k")))
         for twice in (a_save("t1", an_entry("new"), an_entry("k")), a_save("t1", *[an_entry("b")] * 2)):
@@ -185,7 +185,7 @@ class LeaseContract(StoreContract):
                 await store.take_over("t1", claimant(owner, NOW + LEASE_MS - 1))
 
     async def test_a_lease_ends_with_its_time_or_with_its_owner(self, store: SessionStore) -> None:
-        """Ours: a dead owner is succeeded at once, one that hangs after its lease."""
+        """Ours: a dead owner is replaced immediately, a hanging one after its lease expires."""
         late = await begin(store, "t1", "s1")
         dead = await begin(store, "t2", "s2", claimant("dead"))
         first = await store.take_over("t1", claimant("w2", NOW + LEASE_MS))
@@ -195,7 +195,7 @@ class LeaseContract(StoreContract):
         assert first.lease.owner == "w2"
 
     async def test_every_unfinished_turn_is_counted_once(self, store: SessionStore) -> None:
-        """Ours: an operator sees what is queued, what runs, what waits, and what no process continues."""
+        """Ours: an operator sees queued inputs, and turns that run, wait, or have lost their process."""
         assert await store.turn_counts(NOW) == TurnCounts()
         await begin(store, "t1", "s1")
         await begin(store, "t2", "s2", claimant("dead"))
@@ -247,7 +247,7 @@ class LeaseContract(StoreContract):
         assert fences[0] > new.lease.fence
 
     async def test_a_lease_is_good_for_its_own_turn_alone(self, store: SessionStore) -> None:
-        """Ours: a mix-up of turns is a defect of the caller, and writes nothing."""
+        """Ours: mixing up turns is a defect of the caller, and writes nothing."""
         mine = await begin(store, "t1", "s1")
         await begin(store, "t2", "s2")
         await refuses(store.save(mine.lease, a_save("t2", an_entry("k"))), errors.StandfastError)
@@ -267,20 +267,20 @@ class LeaseContract(StoreContract):
         assert (await store.renew((gone,), NOW, LEASE_MS)).lost == {"s9"}
 
     async def test_a_lease_renewed_for_no_time_is_given_back(self, store: SessionStore) -> None:
-        """Ours: a process that ends in order does not keep others waiting."""
+        """Ours: a process that shuts down in order does not keep others waiting."""
         begun = await begin(store)
         await store.renew((begun.lease,), NOW, 0)
         assert [it.turn_id for it in await store.unfinished(NOW)] == ["t1"]
         await store.take_over("t1", claimant("w2"))
 
     async def test_a_turn_that_ended_or_never_was_cannot_be_taken_over(self, store: SessionStore) -> None:
-        """Ours: recovery races with the end."""
+        """Ours: recovery races with the end of the turn."""
         await take_turn(store)
         for turn_id in ("t1", "t9"):
             await refuses(store.take_over(turn_id, claimant()), errors.TurnNotFound)
 
     async def test_of_many_that_take_over_at_once_one_succeeds(self, store: SessionStore) -> None:
-        """Ours: every process recovers at its start."""
+        """Ours: every process recovers turns on startup."""
         await begin(store, claimed_by=claimant("dead"))
         tries = (store.take_over("t1", claimant(f"w{n}")) for n in range(6))
         results = await asyncio.gather(*tries, return_exceptions=True)
@@ -304,7 +304,7 @@ class TurnEndContract(StoreContract):
         assert isinstance(await store.commit(taken.lease, a_commit()), SessionHead)
 
     async def test_a_commit_is_the_end_of_turn_and_lease(self, store: SessionStore) -> None:
-        """Ours: port rule 5, one transaction; the journal is gone with it."""
+        """Ours: port rule 5, one transaction, which also deletes the journal."""
         begun = await begin(store)
         await store.save(begun.lease, a_save("t1", an_entry("model.1")))
         head = await store.commit(begun.lease, a_commit(now_ms=NOW + 5))
@@ -317,7 +317,7 @@ class TurnEndContract(StoreContract):
         await begin(store, "t2")
 
     async def test_the_record_of_a_turn_has_its_answer_with_any_nodes(self, store: SessionStore) -> None:
-        """Ours: a store may not keep an answer twice, and must not give another one."""
+        """Ours: a store may store an answer once, but must not return a different one."""
         cases = (
             ("t1", (said(), replied("yes")), finished("yes", value={"n": 2**70})),
             ("t2", (said(), replied("one"), replied("two")), finished("two")),
@@ -355,7 +355,7 @@ class TurnEndContract(StoreContract):
         assert record.cancel_requested is False
 
     async def test_turns_without_a_live_owner_are_found(self, store: SessionStore) -> None:
-        """Ours: recovery finds interrupted turns, and leaves live ones alone."""
+        """Ours: recovery finds interrupted turns, and does not touch live ones."""
         await begin(store, "t1", "s1")
         await begin(store, "t2", "s2", claimant("dead"))
         await take_turn(store, "t3", "s3")
@@ -363,7 +363,7 @@ class TurnEndContract(StoreContract):
         assert [it.turn_id for it in await store.unfinished(NOW + LEASE_MS)] == ["t1", "t2"]
 
     async def test_the_cancelled_ones_of_many_turns_are_read_at_once(self, store: SessionStore) -> None:
-        """Ours: a process with many running turns asks once a second, not once for each turn."""
+        """Ours: a process with many running turns polls once a second, not once for each turn."""
         await store.open_session(a_head("s2"))
         await begin(store, "t1")
         await begin(store, "t2", "s2")
@@ -416,7 +416,7 @@ class TurnEndContract(StoreContract):
         assert await store.outlines(()) == {}
 
     async def test_an_ended_turn_is_not_open_and_has_no_journal(self, store: SessionStore) -> None:
-        """Ours: the journal is gone when the turn ends."""
+        """Ours: the journal is deleted when the turn ends."""
         await take_turn(store, "t1")
         assert await store.open_turn("s1") is None
         assert await store.open_turn("missing") is None

@@ -1,4 +1,4 @@
-"""What every session store must do with inputs that wait for a turn, and with turns that wait."""
+"""The contract of session stores for queued inputs and waiting turns."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
         await refuses(store.put_input(an_input("i9", session_id="s9")), errors.SessionNotFound)
 
     async def test_the_same_input_twice_is_one(self, store: SessionStore) -> None:
-        """Ours: a sender that got no answer repeats itself, perhaps later."""
+        """Ours: a sender that got no answer retries, perhaps later."""
         await put(store, an_input(), msgspec.structs.replace(an_input(), created_at=NOW + 9))
         assert await store.inputs("s1") == [an_input()]
         for other in (an_input(text="other"), an_input(kind="inject")):
             await refuses(store.put_input(other), errors.IdempotencyConflict, match="i1")
 
     async def test_an_input_that_was_claimed_is_not_queued_again(self, store: SessionStore) -> None:
-        """Ours: a sender that repeats itself after the claim must not start a second turn."""
+        """Ours: a sender that retries after the claim must not start a second turn."""
         await store.put_input(an_input())
         await store.begin(new_turn(consumes="i1"), claimant())
         await store.put_input(an_input())
@@ -86,7 +86,7 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
         assert await store.turn("t2") is None
 
     async def test_an_input_of_another_session_is_not_consumed(self, store: SessionStore) -> None:
-        """Ours: ids are not a way into other sessions."""
+        """Ours: ids give no access to other sessions."""
         await store.put_input(an_input(session_id="s2"))
         await refuses(store.begin(new_turn(consumes="i1"), claimant()), errors.InputNotFound)
         assert len(await store.inputs("s2")) == 1
@@ -103,7 +103,7 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
         assert len(await store.inputs("s1")) == 2
 
     async def test_a_beginning_turn_takes_along_what_was_injected(self, store: SessionStore) -> None:
-        """Ours: what came between turns reaches the next one."""
+        """Ours: messages between turns reach the next one."""
         await put(store, an_input("i1", "inject"), an_input("i2"), an_input("i3", "inject"))
         begun = await store.begin(new_turn(), claimant())
         assert isinstance(begun, Begun)
@@ -133,7 +133,7 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
         assert len(await store.inputs("s1")) == 1
 
     async def test_a_turn_does_not_finish_over_an_injected_message(self, store: SessionStore) -> None:
-        """Ours: what is said before the end is answered in this turn."""
+        """Ours: a message before the end is answered in this turn."""
         begun = await begin(store)
         await store.put_input(an_input("i1", "inject"))
         assert await store.commit(begun.lease, a_commit()) == CommitRefused(reason="injected")
@@ -145,7 +145,7 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
         assert isinstance(await store.commit(begun.lease, a_commit()), SessionHead)
 
     async def test_what_a_stopped_turn_did_not_hear_starts_the_next(self, store: SessionStore) -> None:
-        """Ours: what misses the last checkpoint becomes the next turn."""
+        """Ours: an input that misses the last checkpoint becomes the next turn."""
         begun = await begin(store)
         await put(store, an_input("i1", "inject"), an_input("i2"))
         task = an_input("t1.task")
@@ -157,7 +157,7 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
         assert isinstance(await store.begin(new_turn("t2", consumes="i1"), claimant()), Begun)
 
     async def test_a_first_input_waits_until_a_turn_claims_it(self, store: SessionStore) -> None:
-        """Seed: the first turn's input is popped once; turns that begin, save and end leave it alone."""
+        """Seed: the first turn's input is taken once; turns that begin, save and end do not touch it."""
         first = an_input("i0", "first")
         await put(store, first, first, an_input("i1", "inject"))
         begun = await store.begin(new_turn(), claimant())
@@ -179,7 +179,7 @@ class InputContract(StoreContract, sessions=("s1", "s2")):
         assert await store.withdraw_input("i0") is False
 
     async def test_blobs_are_kept_by_content(self, store: SessionStore) -> None:
-        """Ours: media is never inside a message, and stored once."""
+        """Ours: media is never inside a message, and is stored once."""
         one, two = a_blob(b"one" * 10_000), a_blob(b"")
         item = QueuedInput(input_id="i1", session_id="s1", kind="queue", message=showing(one), created_at=NOW)
         await store.put_input(item, (one, one))
@@ -200,7 +200,7 @@ class WaitContract(StoreContract):
     # Timers
 
     async def test_a_timer_is_over_when_it_is_due(self, store: SessionStore) -> None:
-        """Ours: time is the caller's; the store has no clock."""
+        """Ours: the caller provides the time; the store has no clock."""
         await park(store, a_wait("tick"), a_wait("tock", due_in_ms=2_000))
         assert await store.ended_waits("t1", NOW + 999) == ()
         assert await store.unfinished(NOW + 999) == []
@@ -209,7 +209,7 @@ class WaitContract(StoreContract):
         assert dict(await store.ended_waits("t1", NOW + 9_000)) == {"tick": Elapsed(), "tock": Elapsed()}
 
     async def test_only_what_a_turn_stands_at_wakes_it(self, store: SessionStore) -> None:
-        """Ours: a turn that has taken note of one wait sleeps on for the others."""
+        """Ours: a turn that has processed one wait keeps waiting for the others."""
         tick, tock = a_wait("tick"), a_wait("tock", due_in_ms=2_000)
         await park(store, tick, tock)
         taken = await store.take_over("t1", claimant(now_ms=NOW + 1_000))
@@ -219,7 +219,7 @@ class WaitContract(StoreContract):
         assert len(await store.unfinished(NOW + 2_000)) == 1
 
     async def test_a_turn_that_ended_waits_for_nothing(self, store: SessionStore) -> None:
-        """Ours: port rule 5, waits are gone with the commit."""
+        """Ours: port rule 5, the commit deletes the waits."""
         await park(store, a_wait("tick"), a_wait(TOKEN, "completion"))
         taken = await store.take_over("t1", claimant())
         await store.commit(taken.lease, a_commit())
@@ -240,14 +240,14 @@ class WaitContract(StoreContract):
         assert len(await store.unfinished(NOW)) == 1
 
     async def test_a_completion_may_be_a_failure(self, store: SessionStore) -> None:
-        """Ours: work outside of the runtime may fail."""
+        """Ours: external work may fail."""
         await park(store, a_wait(TOKEN, "completion"))
         failed = Failed(error=errors.ErrorObject(code=errors.Code.TOOL_ERROR, message="no luck"))
         await store.complete(TOKEN, failed, NOW)
         assert await store.ended_waits("t1", NOW) == ((TOKEN, failed),)
 
     async def test_a_completion_may_come_before_its_wait(self, store: SessionStore) -> None:
-        """Ours: the world outside can be faster than our disk."""
+        """Ours: an external system can be faster than our disk."""
         begun = await begin(store)
         await store.complete(TOKEN, Completed(value=1), NOW)
         assert await store.ended_waits("t1", NOW) == ()
@@ -283,7 +283,7 @@ class WaitContract(StoreContract):
     # Approvals
 
     async def test_an_approval_is_asked_for_with_the_journal(self, store: SessionStore) -> None:
-        """Ours: the request and the wait are one transaction; arguments come back as they were."""
+        """Ours: the request and the wait are one transaction; arguments are returned unchanged."""
         asked = an_approval()
         await park(store, a_wait("a1", "approval"), approvals=(asked,))
         assert await store.approval("a1") == asked
@@ -293,7 +293,7 @@ class WaitContract(StoreContract):
         assert await store.approvals(session_id="s2") == await store.approvals(turn_id="t2") == []
 
     async def test_an_approval_is_asked_for_once(self, store: SessionStore) -> None:
-        """Ours: ids name one thing for ever; what is refused writes nothing."""
+        """Ours: an id names one thing forever; a rejected save writes nothing."""
         begun = await begin(store, claimed_by=claimant("dead"))
         save = Save(turn_id="t1", entries=(an_entry("k"),), approvals=(an_approval(),) * 2)
         await refuses(store.save(begun.lease, save), errors.StaleState)
@@ -301,7 +301,7 @@ class WaitContract(StoreContract):
         assert (await store.take_over("t1", claimant())).journal == ()
 
     async def test_a_yes_and_a_no_end_the_wait(self, store: SessionStore) -> None:
-        """Ours: decisions reach the turn that asked."""
+        """Ours: decisions reach the requesting turn."""
         await ask(store, "a1", "a2", "a3")
         assert await store.unfinished(NOW) == []
         yes = await store.decide("a1", YES, now_ms=NOW, edited_digest=None)
@@ -317,7 +317,7 @@ class WaitContract(StoreContract):
         }
 
     async def test_approvals_are_listed_by_age_in_the_order_of_the_code(self, store: SessionStore) -> None:
-        """Ours: a person sees what is open as the code asked for it, by session and by turn."""
+        """Ours: a person sees open requests in the code's order, by session and by turn."""
         replace = msgspec.structs.replace
         first, second = replace(an_approval("z"), call_id=1), replace(an_approval("b"), call_id=2)
         await park(store, a_wait("z", "approval"), approvals=(second, first))
@@ -344,7 +344,7 @@ class WaitContract(StoreContract):
             assert await store.approval(approval.approval_id) == after
 
     async def test_a_yes_may_replace_the_arguments_and_a_no_keeps_them(self, store: SessionStore) -> None:
-        """Ours: approved with edited arguments, the digest is recorded; the audit shows what was denied."""
+        """Ours: an approval with edited arguments records their digest; a denial keeps the original ones."""
         approvals = tuple(map(an_approval, ("a1", "a2", "a3", "a4")))
         await park(store, a_wait("a1", "approval"), approvals=approvals)
 
@@ -360,7 +360,7 @@ class WaitContract(StoreContract):
         assert await decide("a4", Decision(approved=False, args=[2])) == ([], kwargs, None)
 
     async def test_an_approval_is_decided_once(self, store: SessionStore) -> None:
-        """Ours: the rules of approvals; later callers learn who decided."""
+        """Ours: the rules of approvals; later callers learn the decision."""
         await ask(store, "a1")
         tries = (store.decide("a1", YES, now_ms=NOW, edited_digest=None) for _ in range(5))
         results = await asyncio.gather(*tries, return_exceptions=True)
@@ -380,7 +380,7 @@ class WaitContract(StoreContract):
             await store.decide("a2", YES, now_ms=NOW, edited_digest=None)
 
     async def test_open_approvals_end_with_their_turn(self, store: SessionStore) -> None:
-        """Ours: an approval without a waiting turn is not asked for."""
+        """Ours: an approval without a waiting turn is not requested."""
         await ask(store, "a1", "a2")
         await store.decide("a1", YES, now_ms=NOW, edited_digest=None)
         taken = await store.take_over("t1", claimant())
@@ -391,13 +391,13 @@ class WaitContract(StoreContract):
             await store.decide("a2", YES, now_ms=NOW, edited_digest=None)
 
     async def test_open_approvals_end_with_their_session(self, store: SessionStore) -> None:
-        """Ours: an approval without a waiting turn is not asked for."""
+        """Ours: an approval without a waiting turn is not requested."""
         await ask(store, "a1")
         await store.delete_session("s1")
         assert [it.state for it in await store.approvals()] == [ApprovalState.CANCELLED]
 
     async def test_what_comes_out_of_a_store_can_be_changed_without_harm(self, store: SessionStore) -> None:
-        """Ours: a caller edits arguments before it decides."""
+        """Ours: a caller may edit arguments before it decides."""
         await ask(store, "a1")
         found = there(await store.approval("a1"))
         found.kwargs["cents"] = 0

@@ -1,4 +1,4 @@
-"""What every session store must do, as tests: inherit the suite and give it a `store` fixture.
+"""The contract of session stores, as tests: inherit the suite and give it a `store` fixture.
 
 class TestMine(SessionStoreContract):
     @pytest.fixture
@@ -48,7 +48,7 @@ class SessionStoreContract(
     SnapshotContract,
     PruneContract,
 ):
-    """The rules of `SessionStore`. Every test gets a store of its own, which knows `is_dead`."""
+    """The rules of `SessionStore`. Every test gets its own store, which uses `is_dead`."""
 
     @pytest.fixture
     def store(self) -> SessionStore:

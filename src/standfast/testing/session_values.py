@@ -33,9 +33,9 @@ USAGE: Final = (UsageEntry(source="turn", model="m1", usage=Usage(input=10, outp
 
 
 class StoreContract:
-    """The base of suites of store tests: runs each `async def test_…` of a subclass on an event loop.
+    """The base of store test suites: runs each `async def test_…` of a subclass on an event loop.
 
-    The *sessions* of a suite are open when each of its tests begins.
+    The suite's *sessions* are open when each of its tests begins.
     """
 
     def __init_subclass__(cls, sessions: tuple[str, ...] = ()) -> None:
@@ -54,12 +54,12 @@ class StoreContract:
 
 
 def is_dead(owner: str) -> bool:
-    """Tell whether an owner is dead; pass this to the store under test."""
+    """Return whether an owner is dead; pass this to the store under test."""
     return owner.startswith("dead")
 
 
 def a_head(session_id: str = "s1", at_ms: int = NOW) -> SessionHead:
-    """A session that was never stored."""
+    """Return the head of a session that was never stored."""
     return SessionHead(session_id=session_id, created_at=at_ms, updated_at=at_ms)
 
 
@@ -80,7 +80,7 @@ def claimant(owner: str = "w1", now_ms: int = NOW, lease_ms: int = LEASE_MS) -> 
 
 
 def first_body(head: SessionHead, injected: tuple[port.QueuedInput, ...]) -> bytes:
-    """The first journal body of a test's turn: it names the leaf and what was claimed."""
+    """Return the first journal body of a test's turn, which names the leaf and the claimed inputs."""
     return msgspec.json.encode([head.leaf, [item.input_id for item in injected]])
 
 
@@ -110,7 +110,7 @@ def an_entry(key: str, body: bytes = b"{}") -> port.JournalEntry:
 
 
 def a_state_entry(key: str, body: bytes = b"{}") -> port.JournalEntry:
-    """A plugin's state in the middle of a turn."""
+    """Return a plugin's state in the middle of a turn."""
     return port.JournalEntry(key=key, kind="state", body=body)
 
 
@@ -119,7 +119,7 @@ def a_save(turn_id: str = "t1", *entries: port.JournalEntry) -> port.Save:
 
 
 def a_checkpoint(key: str) -> Callable[[tuple[port.QueuedInput, ...]], port.JournalEntry]:
-    """Makes a journal entry that names what was claimed."""
+    """Return a function that creates a journal entry naming the claimed inputs."""
     return lambda claimed: an_entry(key, msgspec.json.encode([item.input_id for item in claimed]))
 
 
@@ -145,7 +145,7 @@ def a_commit(
     state: port.StateRecord | None = None,
     blobs: tuple[port.Blob, ...] = (),
 ) -> port.TurnCommit:
-    """The end of a turn; a question and its answer if nothing else is said."""
+    """Return the commit of a turn, by default with a question and its answer."""
     return port.TurnCommit(
         turn_id=turn_id,
         now_ms=now_ms,
@@ -160,7 +160,7 @@ def a_commit(
 
 
 def a_state(body: bytes | str = b"{}", *blobs: port.Blob) -> port.StateRecord:
-    """The state of plugins and tools, with the blobs it needs."""
+    """Return the state of plugins and tools, with the blobs it needs."""
     data = body.encode() if isinstance(body, str) else body
     return port.StateRecord(body=data, blobs=tuple(blob.digest for blob in blobs))
 
@@ -189,7 +189,7 @@ def attached(blob: port.Blob) -> AttachmentPart:
 
 
 def showing(blob: port.Blob) -> UserMessage:
-    """A message with an attachment."""
+    """Return a message with an attachment."""
     return UserMessage(content=(attached(blob),))
 
 
@@ -198,7 +198,7 @@ def a_wait(wait_id: str, kind: WaitKind = "timer", due_in_ms: int = 1_000, call_
 
 
 def an_approval(approval_id: str = "a1", turn_id: str = "t1", expires_in_ms: int = 1_000) -> Approval:
-    """A request of a turn to a person."""
+    """Return a turn's request to a person."""
     return Approval(
         approval_id=approval_id,
         state=ApprovalState.PENDING,
@@ -220,7 +220,7 @@ async def begin(
     session_id: str = "s1",
     claimed_by: port.Claimant | None = None,
 ) -> port.Begun:
-    """Begin a turn, on a session that is made if need be."""
+    """Begin a turn in a session, which is created if needed."""
     await store.open_session(a_head(session_id))
     begun = await store.begin(new_turn(turn_id, session_id), claimed_by or claimant())
     assert isinstance(begun, port.Begun)
@@ -235,7 +235,7 @@ async def take_turn(
     now_ms: int = NOW,
     state: port.StateRecord | None = None,
 ) -> SessionHead:
-    """Begin a turn and end it well."""
+    """Begin a turn and finish it."""
     begun = await begin(store, turn_id, session_id, claimant(now_ms=now_ms))
     commit = a_commit(turn_id, entries=entries, now_ms=now_ms, state=state)
     head = await store.commit(begun.lease, commit)
@@ -244,7 +244,7 @@ async def take_turn(
 
 
 async def take_turns(store: port.SessionStore, *turn_ids: str, session_id: str = "s1") -> None:
-    """Begin turns and end them well, one after another."""
+    """Begin and finish turns, one after another."""
     for turn_id in turn_ids:
         await take_turn(store, turn_id, session_id)
 
@@ -258,7 +258,7 @@ async def put(store: port.SessionStore, *items: port.QueuedInput) -> None:
 async def park(
     store: port.SessionStore, *waits: Wait, turn_id: str = "t1", approvals: tuple[Approval, ...] = ()
 ) -> port.Lease:
-    """Begin a turn and let it wait; returns the lease that it had."""
+    """Begin a turn and park it; return the lease that it had."""
     begun = await begin(store, turn_id)
     save = port.Save(turn_id=turn_id, entries=(an_entry("model.1"),), approvals=approvals, waits=waits)
     await store.park(begun.lease, save, waiting(*waits))
@@ -266,7 +266,7 @@ async def park(
 
 
 async def ask(store: port.SessionStore, *approval_ids: str) -> None:
-    """Begin a turn and let it wait for these approvals."""
+    """Begin a turn and park it until these approvals are decided."""
     waits = (a_wait(approval_id, "approval") for approval_id in approval_ids)
     await park(store, *waits, approvals=tuple(map(an_approval, approval_ids)))
 

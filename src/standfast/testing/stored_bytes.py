@@ -1,4 +1,4 @@
-"""Everything that is stored in a directory, for tests that search it for a secret."""
+"""Everything stored in a directory, for tests that search it for a secret."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FROM journals JOIN turns ON turns.key = journals.key LEFT JOIN segments ON segme
 
 
 def stored_bytes(folder: Path) -> bytes:
-    """Return the bytes of every file below *folder*, and of what its SQLite stores hold packed."""
+    """Return the bytes of every file below *folder*, and of the packed contents of its SQLite stores."""
     files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
     packed = [text for file in files if file.suffix == ".db" for text in _unpacked(file)]
     return b"\n".join([*(file.read_bytes() for file in files), *packed])

@@ -1,1 +1,1 @@
-"""Local servers that speak the wire formats of models' vendors from a script, faults included."""
+"""Local servers that speak the vendors' wire formats from a script, including faults."""

@@ -1,8 +1,8 @@
 """A server that speaks Anthropic's Messages API from a script.
 
-It refuses what the vendor refuses: calls without results, results out of place, empty text, changed thinking,
-and parameters that the model or the version of the API does not accept. Thinking is signed with a digest of
-its text, so that a change is detected when it comes back.
+It rejects what the vendor rejects: calls without results, misplaced results, empty text, changed thinking,
+and parameters that the model or the API version does not accept. Thinking is signed with a digest of its
+text, so that a change is detected when it comes back.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _block_events(content: list[Object], reply: Reply) -> Iterator[Object]:
                 deltas.append(("signature_delta", "signature", block["signature"]))
                 empty = {"thinking": "", "signature": ""}
             case _:
-                # The arguments follow an empty piece; a call without any has no other.
+                # The arguments follow an empty piece; a call without arguments has only that piece.
                 call = next(calls)
                 pieces = ["", *_cut(call.arguments_text() if call.arguments else "", reply.chunk_size)]
                 deltas = [("input_json_delta", "partial_json", piece) for piece in pieces]
@@ -150,7 +150,7 @@ def _cut(text: str, size: int | None) -> list[str]:
 
 
 def _problems(request: SeenRequest) -> Iterator[str]:
-    """Yield what the vendor would refuse, in its words and its order."""
+    """Yield the vendor's errors about the request, in its words and order."""
     body = request.body
     if request.method != "POST" or request.path.partition("?")[0] != "/v1/messages":
         yield f"{request.method} {request.path}: Not found"

@@ -1,8 +1,8 @@
 """A server of Chat Completions, as OpenAI and compatible vendors provide it.
 
 The stream is OpenAI's: the role, the text, each call with its name before its arguments, the `finish_reason`,
-the count of tokens if the request asks for it, and `[DONE]`. The server refuses what OpenAI refuses, in its
-words: a call without a result, a result without a call, arguments that are no string, a schema without a
+the token count if the request asks for it, and `[DONE]`. The server rejects what OpenAI rejects, in its
+words: a call without a result, a result without a call, arguments that are not a string, a schema without a
 name.
 """
 
@@ -106,7 +106,7 @@ class ChatServer(ModelServer):
 
 
 def _pieces(text: str) -> list[str]:
-    """Cut a text into small pieces, or a long one into a few dozen."""
+    """Split a text into small pieces, or a long one into a few dozen."""
     return cut_text(text, max(_PIECE_CHARS, len(text) // 64))
 
 
@@ -128,7 +128,7 @@ def _usage(reply: Reply) -> dict[str, Any]:
 
 
 def _problems(body: Any) -> Iterator[str]:
-    """Yield what OpenAI would refuse, in its words and its order."""
+    """Yield OpenAI's errors about the request, in its words and order."""
     if not isinstance(body, dict):
         yield "We could not parse the JSON body of your request."
     if not isinstance(body.get("model"), str) or not body["model"]:
@@ -185,7 +185,7 @@ def _message_problems(message: Any, where: str) -> Iterator[str]:
 
 
 def _order_problems(messages: list[dict[str, Any]]) -> Iterator[str]:
-    """Check that every call is answered at once, and nothing else is."""
+    """Check that every call is answered immediately, and nothing else is."""
     open_ids: list[str] = []
     for number, message in enumerate(messages):
         if message["role"] == "tool":

@@ -6,7 +6,7 @@ the signatures that it sends, and checks those that it receives.
 
 As with Gemini, thoughts are sent only if the request asks for them. A model of generation 3 signs its calls
 and its last text, and requires the signatures of the current turn back; an older one signs a call only if it
-has thought. The server refuses what Gemini refuses, in its words. Fields may be spelled `likeThis` or
+has thought. The server rejects what Gemini rejects, in its words. Fields may be spelled `likeThis` or
 `like_this`.
 """
 
@@ -83,7 +83,7 @@ class GoogleServer(ModelServer):
 
 
 class _ReplyWriter:
-    """Writes a reply as Gemini does."""
+    """Encodes a reply as Gemini does."""
 
     def __init__(self, request: SeenRequest, reply: Reply, number: int) -> None:
         self._model, self._reply, self._number = _model_of(request), reply, number
@@ -102,7 +102,7 @@ class _ReplyWriter:
         for piece in filter(None, self._reply.pieces()):
             yield self._chunk([{"text": piece}])
         calls = self._calls()
-        for parts in (calls[:1], calls[1:]):  # one alone, the others together
+        for parts in (calls[:1], calls[1:]):  # the first alone, the others together
             if parts:
                 yield self._chunk(parts)
         yield self._chunk([self._last_part()], **self._ending())
@@ -165,7 +165,7 @@ class _ReplyWriter:
 
 
 def _arguments(call: ScriptedCall) -> dict[str, Any] | None:
-    """Return the arguments as an object; None if they are not one."""
+    """Return the arguments as an object, None if they are not one."""
     given: Any = call.arguments
     if isinstance(given, str):
         try:
@@ -199,7 +199,7 @@ def _unsigned(part: Part) -> Part:
 
 
 def _in_camel_case(given: Any) -> Any:
-    """Rename fields to the spelling of Gemini's answers; values stay unchanged."""
+    """Rename fields to the spelling of Gemini's answers; values are unchanged."""
     if isinstance(given, list):
         return [_in_camel_case(entry) for entry in given]
     if not isinstance(given, dict):
@@ -244,7 +244,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,127}")
 
 
 def _problems(model: str, body: dict[str, Any], signed: dict[str, Part]) -> Iterator[str]:
-    """Yield what Gemini would refuse, in its words."""
+    """Yield Gemini's errors about the request, in its words."""
     yield from _unknown(body, "")
     contents = body.get("contents")
     if not contents:
@@ -324,7 +324,7 @@ def _functions(content: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 
 
 def _signature_problems(model: str, contents: list[dict[str, Any]], signed: dict[str, Part]) -> Iterator[str]:
-    start = 0  # where the current turn begins: the last content of the user that is not only results
+    start = 0  # the start of the current turn: the user's last content that is not only results
     for number, content in enumerate(contents):
         parts = content.get("parts", ())
         for part in parts:

@@ -1,12 +1,12 @@
-"""A local HTTP server that answers as a model's vendor does, from a script, with faults on demand.
+"""A local HTTP server that answers like a model vendor, from a script, with faults on demand.
 
-The server answers requests in order with the replies of the script. A vendor's subclass writes a reply in the
-vendor's format: as the events of a stream, or as one object if the request asks for no stream. HTTP is
-written by hand, so that every byte can be withheld, cut off or wrong. Every event is a chunk of its own.
+The server answers requests in order with the replies of the script. A vendor's subclass encodes a reply in
+the vendor's format: as the events of a stream, or as one object if the request asks for no stream. HTTP is
+written by hand, so that every byte can be withheld, cut off or wrong. Every event is a separate chunk.
 
-The server refuses requests that the vendor would refuse (`checked`), so that no test passes with one.
-`hung_up` is set when a client leaves before its response is complete, `stalled` when the server has stopped
-sending because of its fault.
+The server rejects requests that the vendor would reject (`checked`), so that no test passes with one.
+`hung_up` is set when a client disconnects before its response is complete, `stalled` when the server has
+stopped sending because of its fault.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _GARBAGE: Final = b'data: {"garbage": \n\n'
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A fault of an answer. Offsets count bytes of the body, blocks are its events, counted from 0.
+    """A fault of a response. Offsets count bytes of the body, blocks are its events, counted from 0.
 
     status, message, headers: an error instead. body: these bytes instead. redirect: a Location instead.
-    cut_at, stall_at: send nothing after that many bytes, with or without ending the connection. split: send
-    that many bytes at a time. content_length: the length to claim. order: `duplicate:N`, `swap:N` (with the
-    next), `drop:N` or `garbage:N`. reset: reset the connection instead of closing it.
+    cut_at, stall_at: send nothing after that offset, with or without closing the connection. split: the
+    number of bytes to send at a time. content_length: the length to claim. order: `duplicate:N`, `swap:N`
+    (with the next), `drop:N` or `garbage:N`. reset: reset the connection instead of closing it.
     """
 
     status: int | None = None
@@ -62,7 +62,7 @@ Served = str | Mapping[str, Any] | Reply
 
 @dataclass(frozen=True, slots=True)
 class SeenRequest:
-    """A request as it arrived. Names of headers are in lower case; `path` includes the query."""
+    """A request as it arrived. Header names are in lower case; `path` includes the query."""
 
     method: str
     path: str
@@ -83,10 +83,10 @@ class PreparedResponse:
 
 
 class ModelServer(ABC):
-    """Serves a script on a port of its own: `async with Server([...]) as server`."""
+    """Serves a script on its own port: `async with Server([...]) as server`."""
 
     prefix = ""
-    """What a vendor's base URL ends with, such as `/v1`."""
+    """The end of the vendor's base URL, such as `/v1`."""
 
     def __init__(self, replies: Iterable[Served] = ()) -> None:
         self.requests: list[SeenRequest] = []
@@ -133,18 +133,18 @@ class ModelServer(ABC):
 
     @abstractmethod
     def whole(self, request: SeenRequest, reply: Reply) -> dict[str, Any]:
-        """Return the answer to a request that asks for no stream."""
+        """Return the answer to a request without a stream."""
 
     @abstractmethod
     def error_body(self, status: int, message: str) -> dict[str, Any]:
-        """Return an error in the vendor's form."""
+        """Return an error in the vendor's format."""
 
     def streams(self, request: SeenRequest) -> bool:
-        """Tell whether the request asks for a stream."""
+        """Return whether the request asks for a stream."""
         return isinstance(request.body, dict) and request.body.get("stream") is True
 
     def checked(self, request: SeenRequest) -> str | None:
-        """Return why the vendor would refuse the request; None if it would not."""
+        """Return why the vendor would reject the request, None if it would not."""
         return None
 
     def answer(self, request: SeenRequest) -> PreparedResponse:
@@ -196,7 +196,7 @@ class ModelServer(ABC):
         except (ConnectionError, asyncio.IncompleteReadError):
             self.hung_up.set()
         except asyncio.CancelledError:
-            pass  # the server is closed; a task that ends cancelled would be reported by `asyncio.streams`
+            pass  # the server is closed; `asyncio.streams` would report a task that ends cancelled
         finally:
             self._talks.discard(talk)
             writer.close()
@@ -204,7 +204,7 @@ class ModelServer(ABC):
     async def _send(
         self, answer: PreparedResponse, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        """Send the answer as its fault demands; return true if the connection can be used again."""
+        """Send the answer with its fault; return True if the connection can be reused."""
         fault, pieces = answer.fault, answer.pieces
         await asyncio.sleep(answer.delay_ms / 1000)
         length = fault.content_length
@@ -227,7 +227,7 @@ class ModelServer(ABC):
             await writer.drain()
             self.stalled.set()
             while await reader.read(_HEAD_BYTES):
-                pass  # send nothing until the client leaves
+                pass  # send nothing until the client disconnects
             self.hung_up.set()
             return False
         if fault.reset:
@@ -244,7 +244,7 @@ class ModelServer(ABC):
 
 
 async def _read_request(reader: asyncio.StreamReader) -> SeenRequest | None:
-    """Read the next request of a connection; return None if there is none."""
+    """Read the next request of a connection, None if there is none."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n"))[:-4]
     except asyncio.IncompleteReadError as error:
@@ -264,17 +264,17 @@ async def _read_request(reader: asyncio.StreamReader) -> SeenRequest | None:
 
 
 def cut_text(text: str, size: int) -> list[str]:
-    """Cut *text* into pieces of *size* characters."""
+    """Split *text* into pieces of *size* characters."""
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 def usage_of(reply: Reply) -> ScriptedUsage:
-    """Return the usage that a reply reports; one token of input if the script does not say."""
+    """Return the usage that a reply reports; one input token unless the script sets it."""
     return reply.usage or ScriptedUsage(input=1, output=max(1, len(reply.whole_text()) // 4))
 
 
 def event_block(event: dict[str, Any]) -> bytes:
-    """Write a server-sent event that is named after its `type`."""
+    """Encode a server-sent event that is named after its `type`."""
     return b"event: %s\ndata: %s\n\n" % (event["type"].encode(), msgspec.json.encode(event))
 
 

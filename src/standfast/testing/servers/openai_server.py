@@ -1,6 +1,6 @@
 """A server that speaks OpenAI's Responses API from a script.
 
-Rule: `checked` is as strict as the vendor, as far as is known, and uses the vendor's sentences.
+Rule: `checked` is as strict as the vendor, as far as known, and uses the vendor's wording.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class _Response:
         yield self._done({**item, "status": status, "content": [part]})
 
     def _call(self, call: ScriptedCall, place: int) -> Iterator[Item]:
-        """Yield the events of a call; the last call of a reply that is cut off is incomplete."""
+        """Yield the events of a call; the last call of a truncated reply is incomplete."""
         arguments = call.arguments_text()
         item: Item = {
             "id": f"fc_{self._number}_{place}",
@@ -188,7 +188,7 @@ class _Response:
 
 
 def _problems(body: dict[str, Any]) -> Iterator[str]:
-    """Yield what the vendor would refuse, in its order."""
+    """Yield the vendor's errors about the request, in its order."""
     if unknown := sorted(body.keys() - _PARAMETERS):
         yield f"Unknown parameter: '{unknown[0]}'."
     if not isinstance(body.get("model"), str):
