@@ -9,8 +9,8 @@ from standfast.errors.kinds import OutsideError
 class ToolError(OutsideError):
     """Raised by a tool to fail with its own code; guest code can catch it.
 
-    Raise it from a handler: `raise ToolError("OUT_OF_STOCK", "none left")`. With `ends_turn` the model does
-    not see the failure: the turn stops as `tool_error`.
+    Raise it from a handler: `raise ToolError("OUT_OF_STOCK", "none left")`. With `ends_turn` the turn stops
+    as `tool_error`, without another model call.
     """
 
     code: str = Code.TOOL_ERROR

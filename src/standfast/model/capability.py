@@ -75,7 +75,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         default_limits(self, _DEFAULT_LIMITS)
 
     def digest(self) -> str:
-        """The digest of the whole contract; it voids approvals and snapshots made under another one."""
+        """Return the digest of the whole contract. Approvals and snapshots of another one are void."""
         return digest_json(msgspec.to_builtins(self))
 
 

@@ -8,7 +8,7 @@ Rules
 -----
 1. First in, first out. A call that exceeds the limit by itself waits until the minute is empty.
 2. No sixty seconds contain more requests than allowed. Tokens are an estimate until a call has ended.
-3. A cancelled call leaves the queue and counts as nothing.
+3. A cancelled call leaves the queue without counting towards a limit.
 """
 
 from __future__ import annotations

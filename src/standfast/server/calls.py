@@ -159,7 +159,7 @@ class Call:
         return head
 
     async def session(self) -> Session[Any]:
-        """Return a read-only handle to the session in the path."""
+        """Return the session in the path, without its agent."""
         return self.runtime.session_handle((await self.head()).session_id)
 
     async def working_session(self) -> Session[Any]:

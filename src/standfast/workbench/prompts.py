@@ -24,7 +24,7 @@ from standfast.model.prompt_record import ModelPrompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionView:
-    """A part of a prompt. `known`: in the prefix shared with the previous call; `cached`: a cache read."""
+    """A part of a prompt. `known`: in the prefix shared with the previous call; `cached`: read from cache."""
 
     kind: str
     title: str

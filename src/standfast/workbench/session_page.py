@@ -258,7 +258,7 @@ def _code_composer(call: Call, now: SessionNow) -> h.Element:
 
 
 def composer_actions(now: SessionNow) -> h.Element:
-    """Render the composer's buttons, which depend on whether a turn is running."""
+    """Render the composer's buttons, which depend on whether a turn is unfinished."""
     busy = now.current is not None
     if now.head.code is not None:
         return h.div("#composer-actions.row")[

@@ -420,7 +420,7 @@ class ReasoningEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
 class MessageEntry(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="message"
 ):
-    """A message of `chars` characters. `phase` tells a comment from an answer."""
+    """A message of `chars` characters. `phase` distinguishes comments from answers."""
 
     chars: int
     phase: str | None = None
