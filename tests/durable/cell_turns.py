@@ -20,7 +20,7 @@ MOMENT_S = 0.005
 
 
 async def settle_down() -> None:
-    """Let everything happen that can."""
+    """Run the loop until nothing is left to run."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -28,7 +28,7 @@ async def settle_down() -> None:
 async def begin(
     one: Bench, *cell: tuple[Input, ...], then: str = "answer"
 ) -> tuple[TurnDriver, Host, list[Any]]:
-    """A turn whose first reply is a cell that does this."""
+    """Begin a turn whose first reply is a cell that delivers these inputs."""
     driver, host, commands = await one.begin(replied("", "run_code"), replied(then))
     host.cells[1] = cell
     return driver, host, commands

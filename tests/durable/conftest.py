@@ -22,7 +22,7 @@ from standfast.testing.postgres_server import PostgresServer
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Callable[[], Bench]:
-    """Makes a bench inside the loop of the test."""
+    """Return a function that makes a bench inside the loop of the test."""
 
     def make_store() -> SessionStore:
         if request.param == "memory":

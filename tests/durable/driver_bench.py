@@ -1,8 +1,8 @@
-"""One turn on a bench: a real store that notes what is written, and a host that a test tells what comes.
+"""One turn on a bench: a real store that logs writes, and a host whose effects a test scripts.
 
-What happens is one list of lines: `hooks.before_turn.1` says that plugins are asked, `model.1` that the model
-is, `save …` and `commit` that the store has written, `run tool.1.1` that a call has begun, `cell.1 hears 3 2`
-that a cell resumes with these results, `parking` that what its cells hold is to be set free.
+The log is one list of lines: `hooks.before_turn.1` means that plugins are asked, `model.1` that the model is
+called, `save …` and `commit` that the store has written, `run tool.1.1` that a call has begun,
+`cell.1 hears 3 2` that a cell resumes with these results, `parking` that the resources of cells are released.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ EVERY_STAGE: tuple[Stage, ...] = ("before_turn", "prepare", "before_tool_call", 
 
 
 class SteppedLoop(asyncio.SelectorEventLoop):
-    """A loop whose timers go off when a test says so."""
+    """An event loop whose timers fire only when the test advances it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class SteppedLoop(asyncio.SelectorEventLoop):
 
 
 class Log:
-    """A store that notes what a driver writes, among what its host does."""
+    """A store that logs the driver's writes together with the actions of its host."""
 
     def __init__(self, store: SessionStore) -> None:
         self._store = store
@@ -95,7 +95,7 @@ class Log:
         self._noted.set()
 
     async def until(self, line: str) -> None:
-        """Until this was noted."""
+        """Wait until this line has been logged."""
         while line not in self.lines:
             self._noted.clear()
             await self._noted.wait()
@@ -127,12 +127,12 @@ class Log:
 
 
 class Host:
-    """An effect host that a test tells what comes of effects.
+    """An effect host whose outcomes a test scripts.
 
-    `held` names what does not go on until its event is set: hooks, preparations, rulings, model calls and
-    parking, by key. `meanwhile` is done while they are under way. `cells` are the calls that run code: what
-    each delivers when it has heard nothing, one result, two, and so on. Where nothing is said, it computes.
-    `leaves` is the state that a call leaves behind once its result is taken in.
+    `held` names what does not finish until its event is set: hooks, preparations, rulings, model calls and
+    parking, by key. `meanwhile` runs while they are under way. `cells` are the calls that run code: what each
+    delivers after no result, after one result, after two, and so on; a cell without an entry keeps computing.
+    `leaves` is the state that a call leaves behind once its result is accepted.
     """
 
     def __init__(self, log: Log, *replies: ModelReplied | ModelFailed) -> None:
@@ -199,7 +199,7 @@ class Host:
         return self.kept_now
 
     def hold(self, key: str) -> asyncio.Event:
-        """Let this begin and not end."""
+        """Let the effect with this key begin but not finish."""
         self.held[key] = asyncio.Event()
         return self.held[key]
 
@@ -301,7 +301,7 @@ def said(text: str) -> UserMessage:
 
 
 def saying(*texts: str) -> Ruling:
-    """A ruling with these messages."""
+    """Return a ruling with these messages."""
     return Ruling(messages=tuple(said(text) for text in texts))
 
 
@@ -310,7 +310,7 @@ def state(key: str, body: bytes = b"1") -> JournalEntry:
 
 
 class Bench:
-    """One turn of one session, begun, and what it runs on."""
+    """One turn of one session that has begun, with its store, clock and host."""
 
     def __init__(self, store: SessionStore, clock: FakeClock) -> None:
         self.log = Log(store)
@@ -340,7 +340,7 @@ class Bench:
         return self.driver(begun.lease, host), host, commands
 
     async def take_over(self, *replies: ModelReplied | ModelFailed) -> tuple[TurnDriver, Host, list[Any]]:
-        """What another process would go on with."""
+        """Return what another process would resume the turn with."""
         taken = await self.log.take_over("t_1", self.claimant("other"))
         replayed = replay("t_1", taken.input, taken.journal)
         self.machine = replayed.machine
@@ -363,7 +363,7 @@ class Bench:
         await self.log.put_input(item)
 
     async def states(self) -> dict[str, bytes]:
-        """The states in the journal, as another process would find them."""
+        """Return the states in the journal, as another process would find them."""
         self.clock.advance(31)
         taken = await self.log.take_over("t_1", self.claimant("other"))
         return {entry.key: entry.body for entry in taken.journal if entry.kind == "state"}
@@ -380,7 +380,7 @@ def on(bench: Callable[[], Bench], test: Callable[[Bench], Coroutine[Any, Any, N
 def stepped(
     bench: Callable[[], Bench], test: Callable[[Bench, SteppedLoop], Coroutine[Any, Any, None]]
 ) -> None:
-    """The same, on a loop whose timers the test lets go off."""
+    """Run a test on a bench whose loop fires timers only when the test advances it."""
 
     async def with_loop(one: Bench) -> None:
         loop = asyncio.get_running_loop()

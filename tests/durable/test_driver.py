@@ -70,7 +70,7 @@ def test_an_idempotent_call_needs_no_intent(bench: Callable[[], Bench]) -> None:
 
 
 def test_what_comes_late_or_twice_for_a_call_is_dropped(bench: Callable[[], Bench]) -> None:
-    """Seed: what arrives for a call that has its result changes nothing."""
+    """Seed: a late or duplicate result of a settled call changes nothing."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("", "a", "b"), replied("answer"))
@@ -104,7 +104,7 @@ def test_a_known_result_runs_nothing(bench: Callable[[], Bench]) -> None:
 def test_a_commit_that_something_was_injected_before_is_refused_and_the_model_asked_again(
     bench: Callable[[], Bench],
 ) -> None:
-    """Seed: each wins or loses once."""
+    """Seed: of a commit and an injected message, exactly one wins."""
 
     async def test(one: Bench) -> None:
         driver, _, commands = await one.begin(replied("first"), replied("second"))
@@ -143,7 +143,7 @@ def test_a_message_that_is_taken_back_in_time_changes_nothing(bench: Callable[[]
 def test_a_commit_that_a_cancellation_came_before_becomes_the_cancelled_end(
     bench: Callable[[], Bench],
 ) -> None:
-    """Seed: the cancellation is durable and wins."""
+    """Seed: a cancellation is durable, and wins over a commit that comes after it."""
 
     async def test(one: Bench) -> None:
         driver, _, commands = await one.begin(replied("answer"))
@@ -190,7 +190,7 @@ def test_breaking_in_ends_a_model_call(bench: Callable[[], Bench], times: int) -
 
 
 def test_a_driver_that_lost_the_lease_writes_nothing_and_stops(bench: Callable[[], Bench]) -> None:
-    """Seed: a worker that lost it can commit nothing."""
+    """Seed: a worker that lost its lease can commit nothing."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin()
@@ -209,7 +209,7 @@ def test_a_driver_that_lost_the_lease_writes_nothing_and_stops(bench: Callable[[
 
 
 def test_an_old_owner_is_stopped_by_the_store_itself(bench: Callable[[], Bench]) -> None:
-    """Seed: a lease with a fencing number that every write carries."""
+    """Seed: a lease has a fencing number that every write carries."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("old answer"))
@@ -248,7 +248,7 @@ def test_another_process_resumes_where_the_journal_ends(bench: Callable[[], Benc
 
 
 def test_a_wait_parks_the_turn_and_its_end_takes_it_up(bench: Callable[[], Bench]) -> None:
-    """Seed: waiting sets the worker free."""
+    """Seed: a waiting turn occupies no worker, and resumes when its wait ends."""
 
     async def test(one: Bench) -> None:
         due = one.clock.now_ms() + 1000
@@ -271,7 +271,7 @@ def test_a_wait_parks_the_turn_and_its_end_takes_it_up(bench: Callable[[], Bench
 
 
 def test_attempts_pause_as_the_machine_says(bench: Callable[[], Bench]) -> None:
-    """Ours: the pause is the driver's, so that tests need not wait for it."""
+    """Ours: the driver waits between attempts, so that tests can replace the waiting."""
 
     async def test(one: Bench) -> None:
         error = ErrorObject(code="PROVIDER_ERROR", message="busy")
@@ -290,7 +290,7 @@ def test_attempts_pause_as_the_machine_says(bench: Callable[[], Bench]) -> None:
 def test_who_takes_a_turn_over_waits_only_for_what_is_left_of_a_pause(
     bench: Callable[[], Bench], away_s: int, slept: list[float]
 ) -> None:
-    """Ours: the pause counts from the failure, and the failure is on disk before it begins."""
+    """Ours: the pause counts from the failure, which is on disk before the pause begins."""
 
     async def test(one: Bench) -> None:
         error = ErrorObject(code="RATE_LIMITED", message="busy")
@@ -317,7 +317,7 @@ def test_who_takes_a_turn_over_waits_only_for_what_is_left_of_a_pause(
 
 
 def test_a_clock_that_was_set_back_makes_no_pause_longer(bench: Callable[[], Bench]) -> None:
-    """Ours: times come from outside."""
+    """Ours: the time of a failure comes from outside and may lie in the future."""
 
     async def test(one: Bench) -> None:
         error = ErrorObject(code="PROVIDER_ERROR", message="busy")
@@ -343,7 +343,7 @@ def test_an_answer_that_does_not_fit_is_written_before_the_model_is_asked_again(
 
 
 def test_time_that_is_over_ends_the_turn(bench: Callable[[], Bench]) -> None:
-    """Seed: wall time is an input like any other."""
+    """Seed: the end of the wall time reaches the machine as an input."""
 
     async def test(one: Bench) -> None:
         one.limits = UsageLimits(max_wall_ms=10)
@@ -357,7 +357,7 @@ def test_time_that_is_over_ends_the_turn(bench: Callable[[], Bench]) -> None:
 
 
 def test_an_error_of_the_store_stops_the_driver_and_leaves_the_turn(bench: Callable[[], Bench]) -> None:
-    """Ours: a turn that breaks with an error of the store stays unfinished, and can be resumed."""
+    """Ours: a turn that fails with an error of the store stays unfinished, and can be resumed."""
 
     async def test(one: Bench) -> None:
         async def fail() -> None:

@@ -27,7 +27,7 @@ Benches = Callable[[], Bench]
 
 
 async def dies(one: Bench, task: asyncio.Task[Driven]) -> None:
-    """The process is gone, and its lease with it."""
+    """Stop the driver as if its process had died, and end its lease."""
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -44,7 +44,7 @@ def asked(commands: list[Any]) -> list[str]:
 
 
 def test_a_cell_that_made_no_call_is_begun_again(bench: Benches) -> None:
-    """Ours: it has touched nothing, and no intent says that it was begun."""
+    """Ours: the code has called nothing yet, and no intent says that the cell was begun."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         driver, host, commands = await begin(one)
@@ -82,7 +82,7 @@ def test_a_cell_whose_calls_were_under_way_gets_them_carried_out_first(bench: Be
 
 
 def test_a_cell_that_had_received_results_resumes_with_all_of_them(bench: Benches) -> None:
-    """Seed: finished calls are replayed, not repeated."""
+    """Seed: finished calls are replayed from the journal, not executed again."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "a", "b", "c"),), (paused(1, 2),))
@@ -112,7 +112,7 @@ def test_a_cell_that_had_received_results_resumes_with_all_of_them(bench: Benche
 
 
 def test_a_cell_that_is_taken_over_costs_no_write_of_its_own_either(bench: Benches) -> None:
-    """Ours: code that is run again touches nothing, as before."""
+    """Ours: code that is rerun calls nothing outside, so it needs no write."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         driver, _host, commands = await begin(one, (paused(1, 1, "a"),))
@@ -131,7 +131,7 @@ def test_a_cell_that_is_taken_over_costs_no_write_of_its_own_either(bench: Bench
 
 
 def test_a_result_that_was_not_written_is_brought_again(bench: Benches) -> None:
-    """Ours: a result that a cell got but the journal lacks had no effect; an intent records the call."""
+    """Ours: a result that the journal lacks had no effect on the cell, and an intent records the call."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         driver, _host, commands = await begin(one, (paused(1, 1, "a"),))

@@ -89,7 +89,7 @@ def test_what_is_known_is_written_within_a_moment_while_a_cell_computes(bench: B
 
 
 def test_results_that_a_cell_resumes_with_are_written_within_a_moment_too(bench: Benches) -> None:
-    """Ours: the code is run again after a crash, its calls are not."""
+    """Ours: after a crash the code runs again, but its calls do not."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "look"),))
@@ -119,7 +119,7 @@ def test_a_cell_beside_another_call_waits_for_the_write_of_its_intent(bench: Ben
 
 
 def test_a_store_that_fails_while_a_cell_computes_is_the_error_of_the_turn(bench: Benches) -> None:
-    """Ours: what is not on disk must not be followed by what would be."""
+    """Ours: no effect may follow from an input that is not on disk."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         async def fail() -> None:
@@ -226,7 +226,7 @@ def test_a_cell_receives_a_result_that_is_already_known_at_once(bench: Benches) 
 
 
 def test_a_call_that_outlives_its_cell_is_waited_for(bench: Benches) -> None:
-    """Ours: calls rule 3."""
+    """Ours: calls rule 3, the turn waits for calls that still run when their cell has ended."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "a", "b"),), (settled(1, "early"),))
@@ -291,7 +291,7 @@ def test_what_a_cell_holds_is_set_free_before_the_turn_is_parked(bench: Benches)
 
 
 def test_a_turn_does_not_park_while_its_cell_computes(bench: Benches) -> None:
-    """Ours: a call waits, but the code may have more to do."""
+    """Ours: one call waits, but code that still computes may make more calls."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "sleep", "look"),), (paused(1, 2),))
@@ -332,7 +332,7 @@ def test_a_decision_continues_the_cell_in_another_process(bench: Benches) -> Non
 
 
 def test_a_cell_that_ends_gives_up_the_call_that_waits(bench: Benches) -> None:
-    """Ours: calls rule 3; what is decided afterwards comes to nothing."""
+    """Ours: calls rule 3, a later decision about the call is ignored."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "pay", "look"),), (settled(1, "early"),))
@@ -348,7 +348,7 @@ def test_a_cell_that_ends_gives_up_the_call_that_waits(bench: Benches) -> None:
 
 
 def test_what_a_cell_leaves_behind_is_written_together_with_its_result(bench: Benches) -> None:
-    """Ours: driver rule 2; another process finds the result with the variables, or neither."""
+    """Ours: driver rule 2, another process finds both the result and the variables, or neither."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "look"),), (settled(1),))
@@ -375,7 +375,7 @@ def test_a_result_that_comes_twice_is_taken_in_once(bench: Benches) -> None:
 
 
 def test_a_cell_that_was_cancelled_leaves_nothing_behind(bench: Benches) -> None:
-    """Bug: its result came together with the end of the turn, and its variables were kept without it."""
+    """Bug: the result came together with the end of the turn, and the variables were kept without it."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("", "run_code", "look"))
@@ -416,7 +416,7 @@ def test_a_turn_that_is_to_end_begins_nothing_that_was_asked_for_before(bench: B
 
 
 def test_a_turn_that_is_to_end_lets_no_cell_go_on(bench: Benches) -> None:
-    """Ours: the same with a result that a cell waits for."""
+    """Ours: if a result that a cell waits for and an end arrive together, the end wins."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "a", "b"),))
@@ -434,7 +434,7 @@ def test_a_turn_that_is_to_end_lets_no_cell_go_on(bench: Benches) -> None:
 
 
 def test_a_cell_that_ends_together_with_its_last_call_does_not_go_on(bench: Benches) -> None:
-    """Bug: the cell was asked to go on, the checkpoint after it was forgotten, and the turn stood still."""
+    """Bug: the cell was resumed, the checkpoint after it was forgotten, and the turn hung."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "a"),))
@@ -452,7 +452,7 @@ def test_a_cell_that_ends_together_with_its_last_call_does_not_go_on(bench: Benc
 
 
 def test_a_cell_that_ended_meanwhile_does_not_go_on_beside_others(bench: Benches) -> None:
-    """Bug: the cell was begun anew while another call of the reply still ran."""
+    """Bug: the cell was started again while another call of the reply still ran."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("", "run_code", "look"), replied("answer"))
@@ -493,7 +493,7 @@ def test_breaking_in_ends_a_cell_that_computes(bench: Benches, how: str) -> None
 
 
 def test_a_cancellation_from_another_process_is_seen_while_a_cell_computes(bench: Benches) -> None:
-    """Ours: the write that is due within a moment tells of it."""
+    """Ours: the next write, which is due within milliseconds, reports the cancellation."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         driver, _host, commands = await begin(one)
@@ -524,7 +524,7 @@ def test_a_cell_does_not_resume_after_an_interruption(bench: Benches) -> None:
 
 
 def test_a_driver_that_lost_the_lease_does_not_resume_a_cell(bench: Benches) -> None:
-    """Ours: driver rule 4."""
+    """Ours: driver rule 4, a driver without the lease neither writes nor starts an effect."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         driver, host, commands = await begin(one)
@@ -542,7 +542,7 @@ def test_a_driver_that_lost_the_lease_does_not_resume_a_cell(bench: Benches) -> 
 
 
 def test_what_a_cell_delivers_after_the_end_changes_nothing(bench: Benches) -> None:
-    """Seed: what arrives after the end changes nothing."""
+    """Seed: a result that arrives after the end of the turn changes nothing."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "a"),))
@@ -570,7 +570,7 @@ def test_what_a_cell_delivers_after_the_end_changes_nothing(bench: Benches) -> N
 
 
 def test_a_cell_that_hands_over_opens_the_frame_in_the_commit(bench: Benches) -> None:
-    """Seed: `continue_as(task, seed)` switches frames."""
+    """Seed: `continue_as(task, seed)` ends the turn with a frame switch."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         switch = FrameSwitchRequested(at_ms=1, switch=FrameSwitch(frame_id="f_2"))
@@ -583,7 +583,7 @@ def test_a_cell_that_hands_over_opens_the_frame_in_the_commit(bench: Benches) ->
 
 
 def test_a_message_before_the_commit_puts_the_answer_of_a_cell_off(bench: Benches) -> None:
-    """Ours: each wins or loses once, and the model continues from the answer that was not the last."""
+    """Ours: of a message and a commit exactly one wins, and the model continues after the answer."""
 
     async def test(one: Bench, _: SteppedLoop) -> None:
         answer = FinishRequested(at_ms=1, call_id=1, text="42")
@@ -615,7 +615,7 @@ def test_what_plugins_said_about_a_cell_is_durable_before_the_model_is_asked(ben
 
 
 def test_a_frame_that_is_to_open_at_the_last_moment_opens(bench: Benches) -> None:
-    """Ours: it may arrive together with the result that ends the round, and behind it."""
+    """Ours: the request for the frame may arrive together with the last result of the round, and after it."""
 
     async def test(one: Bench) -> None:
         switch = FrameSwitchRequested(at_ms=1, switch=FrameSwitch(frame_id="f_2"))

@@ -1,4 +1,4 @@
-"""The driver and plugins: when they are asked, what breaks them off, and what is kept of them."""
+"""The driver and plugins: when hooks run, what interrupts them, and which of their state is kept."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_plugins_said_before_the_turn_is_durable_before_the_model_is_asked(
 
 
 def test_a_compaction_is_durable_before_the_model_is_asked(bench: Benches) -> None:
-    """Ours: another process would compact again, and differently."""
+    """Ours: another process would compact again, and get another result."""
 
     async def test(one: Bench, _: Any) -> None:
         one.stages = ("prepare",)
@@ -113,7 +113,7 @@ def test_a_compaction_is_durable_before_the_model_is_asked(bench: Benches) -> No
 
 
 def test_a_prompt_and_a_view_can_be_made_again_and_need_no_write(bench: Benches) -> None:
-    """Ours: nothing in the history follows from them."""
+    """Ours: no entry of the history depends on the prompt or the view."""
 
     async def test(one: Bench, _: Any) -> None:
         one.stages = ("prepare",)
@@ -127,7 +127,7 @@ def test_a_prompt_and_a_view_can_be_made_again_and_need_no_write(bench: Benches)
 
 
 def test_plugins_that_hold_a_turn_make_the_model_go_on(bench: Benches) -> None:
-    """Seed: a checkpoint hook that injects before completion."""
+    """Seed: a checkpoint hook that injects a message before completion continues the turn."""
 
     async def test(one: Bench, _: Any) -> None:
         one.stages = ("checkpoint", "after_turn")
@@ -170,7 +170,7 @@ def test_messages_at_the_end_of_a_turn_become_turns_of_their_own(bench: Benches)
 
 
 def test_what_plugins_say_at_the_end_is_committed_with_it(bench: Benches) -> None:
-    """Ours: machine rule 6; the commit has the whole of the turn before it has ended."""
+    """Ours: machine rule 6, the commit has the complete turn before the turn has ended."""
 
     async def test(one: Bench) -> None:
         one.stages = ("after_turn",)
@@ -188,7 +188,7 @@ def test_what_plugins_say_at_the_end_is_committed_with_it(bench: Benches) -> Non
 
 
 def test_plugins_see_an_end_that_was_put_off_again(bench: Benches) -> None:
-    """Ours: machine rule 6; what they said about the first is not kept."""
+    """Ours: machine rule 6, rulings about the end that was put off are discarded."""
 
     async def test(one: Bench, _: Any) -> None:
         one.stages = ("after_turn",)
@@ -216,7 +216,7 @@ def test_plugins_see_an_end_that_was_put_off_again(bench: Benches) -> None:
 
 
 def test_plugins_see_each_end_that_is_about_to_be_written(bench: Benches) -> None:
-    """Seed: turn_finalized, an observer."""
+    """Seed: turn_finalized observes each outcome that the driver tries to commit."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("answer"))
@@ -290,7 +290,7 @@ def test_a_cancellation_before_completion_breaks_off_the_hooks_there(bench: Benc
 
 
 def test_a_turn_that_was_cancelled_before_it_began_asks_no_plugin(bench: Benches) -> None:
-    """Ours: a cancellation that comes first wins."""
+    """Ours: a cancellation that comes before the first hook wins."""
 
     async def test(one: Bench) -> None:
         one.stages = ("before_turn",)
@@ -342,7 +342,7 @@ def test_a_cancellation_while_plugins_see_an_answer_is_handled_next(bench: Bench
 
 
 def test_plugins_rule_on_several_calls_at_once(bench: Benches) -> None:
-    """Ours: three slow guards take as long as one."""
+    """Ours: guards run concurrently, so three slow ones take as long as one."""
 
     async def test(one: Bench) -> None:
         one.stages = ("before_tool_call",)
@@ -365,7 +365,7 @@ def test_plugins_rule_on_several_calls_at_once(bench: Benches) -> None:
 
 
 def test_a_plugin_that_ends_the_turn_in_a_ruling_starts_none_of_the_calls(bench: Benches) -> None:
-    """Seed: AbortTurn before a tool call; calls before it in the same reply included."""
+    """Seed: AbortTurn before a tool call also stops the calls before it in the same reply."""
 
     async def test(one: Bench) -> None:
         one.stages = ("before_tool_call",)
@@ -381,7 +381,7 @@ def test_a_plugin_that_ends_the_turn_in_a_ruling_starts_none_of_the_calls(bench:
 
 
 def test_a_plugin_that_ends_the_turn_over_a_result_stops_the_other_calls(bench: Benches) -> None:
-    """Seed: AbortTurn after a tool call."""
+    """Seed: AbortTurn after a tool call stops the other calls of the turn."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("", "a", "b"))
@@ -397,7 +397,7 @@ def test_a_plugin_that_ends_the_turn_over_a_result_stops_the_other_calls(bench: 
 
 
 def test_calls_that_plugins_settled_or_made_wait_are_not_executed(bench: Benches) -> None:
-    """Seed: ShortCircuitTool; a guard that wants a person asked."""
+    """Seed: ShortCircuitTool settles a call, and a guard may ask for a person's approval."""
 
     async def test(one: Bench) -> None:
         one.stages = ("before_tool_call",)
@@ -414,7 +414,7 @@ def test_calls_that_plugins_settled_or_made_wait_are_not_executed(bench: Benches
 
 
 def test_a_call_that_waits_is_written_by_the_park_alone_if_nothing_comes_before_that(bench: Benches) -> None:
-    """Ours: a pause for an approval takes no transaction more than it needs."""
+    """Ours: a pause for an approval costs no additional transaction."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("", "a"))
@@ -458,7 +458,7 @@ def test_another_process_asks_plugins_only_about_what_they_have_not_ruled_on(ben
 
 
 def test_what_plugins_remember_is_saved_with_the_inputs_that_made_them_remember_it(bench: Benches) -> None:
-    """Ours: driver rule 2; another process finds both or neither."""
+    """Ours: driver rule 2, another process finds both the state and the inputs, or neither."""
 
     async def test(one: Bench) -> None:
         one.stages = ("before_tool_call", "checkpoint")
@@ -522,7 +522,7 @@ def test_the_end_of_a_turn_keeps_what_plugins_remember(bench: Benches) -> None:
 def test_a_plugin_whose_state_is_lost_ends_the_turn_and_the_end_is_written_without_it(
     bench: Benches, stages: tuple[Stage, ...]
 ) -> None:
-    """Ours: the turn must end; what a plugin cannot say must not keep it from that."""
+    """Ours: a plugin that cannot snapshot its state must not keep the turn from ending."""
 
     async def test(one: Bench, _: Any) -> None:
         one.stages = stages
@@ -542,7 +542,7 @@ def test_a_plugin_whose_state_is_lost_ends_the_turn_and_the_end_is_written_witho
 
 
 def test_a_state_that_is_lost_changes_no_end_without_an_answer(bench: Benches) -> None:
-    """Ours: a turn that failed tells why it failed."""
+    """Ours: a turn that failed reports its own error, not that of the plugin."""
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(FAILED)
@@ -568,7 +568,7 @@ def test_attachments_are_handed_over_with_the_next_save(bench: Benches) -> None:
 
 
 def test_attachments_of_a_commit_that_is_refused_are_handed_over_again(bench: Benches) -> None:
-    """Bug: they were lost, and what named them could not be read back."""
+    """Bug: the attachments were lost, and the messages that name them could not be read back."""
 
     async def test(one: Bench) -> None:
         one.stages = ("after_turn",)
@@ -584,7 +584,7 @@ def test_attachments_of_a_commit_that_is_refused_are_handed_over_again(bench: Be
 
 
 def test_a_failing_hook_is_the_end_of_the_turn_and_no_error_of_the_driver(bench: Benches) -> None:
-    """Seed: plugin_abort, in whatever stage of the turn."""
+    """Seed: a failing hook ends the turn with plugin_abort, in whatever stage."""
 
     async def test(one: Bench) -> None:
         one.stages = ("after_turn",)

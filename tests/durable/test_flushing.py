@@ -1,4 +1,4 @@
-"""What plugins said may wait a moment to be written, and no longer: 5 ms, or until the next write."""
+"""Rulings of plugins are flushed after at most 5 ms, or with the next write if that comes sooner."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Benches = Callable[[], Bench]
 
 
 async def settle_down() -> None:
-    """Let everything happen that can."""
+    """Run the loop until nothing is left to run."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -38,7 +38,7 @@ def begun(driver: TurnDriver, commands: list[object]) -> asyncio.Task[Driven]:
 
 
 async def while_the_model_thinks(one: Bench) -> tuple[TurnDriver, Host, asyncio.Task[Driven]]:
-    """A turn whose plugins have said nothing before it, and that is asking the model."""
+    """Start a turn whose plugins said nothing, and drive it until the model is called."""
     one.stages = ("before_turn",)
     driver, host, commands = await one.begin(replied("answer"))
     host.hold("model.1")
@@ -48,7 +48,7 @@ async def while_the_model_thinks(one: Bench) -> tuple[TurnDriver, Host, asyncio.
 
 
 def test_a_ruling_from_which_nothing_follows_is_written_within_a_moment(bench: Benches) -> None:
-    """Ours: a slow model does not keep it from the disk."""
+    """Ours: a slow model call does not delay the write of a ruling."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         _, host, driving = await while_the_model_thinks(one)
@@ -107,7 +107,7 @@ def test_each_ruling_of_a_turn_is_written_within_a_moment(bench: Benches) -> Non
 
 
 def test_what_is_known_while_something_is_written_is_written_a_moment_later(bench: Benches) -> None:
-    """Ours: a slow disk does not make the next ruling wait for the model either."""
+    """Ours: with a slow disk, the next ruling does not have to wait for the model either."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         one.stages = ("before_turn", "prepare")
@@ -165,7 +165,7 @@ def test_the_model_waits_for_what_plugins_said_that_is_being_written(bench: Benc
 
 
 def test_what_a_hook_under_way_remembers_is_not_written_before_what_it_says(bench: Benches) -> None:
-    """Bug: another process found the state and not the ruling, and ran the hook on its own traces."""
+    """Bug: another process found the state without the ruling, and ran the hook on its own earlier state."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         one.stages = ("before_turn", "prepare")
@@ -187,7 +187,7 @@ def test_what_a_hook_under_way_remembers_is_not_written_before_what_it_says(benc
 
 
 def test_a_cancellation_that_a_flush_tells_of_ends_the_model_call(bench: Benches) -> None:
-    """Bug: it was only remembered, and a request in this process then came to nothing."""
+    """Bug: the cancellation was only noted, and a later request in this process had no effect."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         driver, _, driving = await while_the_model_thinks(one)
@@ -202,7 +202,7 @@ def test_a_cancellation_that_a_flush_tells_of_ends_the_model_call(bench: Benches
 
 
 def test_a_driver_that_finds_the_lease_lost_while_flushing_stops(bench: Benches) -> None:
-    """Seed: a worker that lost it can commit nothing, and asks no model either."""
+    """Seed: a worker that lost its lease can commit nothing, and calls no model either."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         one.stages = ("before_turn", "prepare")
@@ -224,7 +224,7 @@ def test_a_driver_that_finds_the_lease_lost_while_flushing_stops(bench: Benches)
 
 
 def test_a_driver_that_knows_the_lease_is_lost_flushes_nothing(bench: Benches) -> None:
-    """Ours: driver rule 4."""
+    """Ours: driver rule 4, a driver without the lease writes nothing."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         driver, _, driving = await while_the_model_thinks(one)
@@ -239,7 +239,7 @@ def test_a_driver_that_knows_the_lease_is_lost_flushes_nothing(bench: Benches) -
 
 
 def test_a_store_that_fails_while_flushing_is_the_error_of_the_turn(bench: Benches) -> None:
-    """Ours: what is not on disk must not be followed by what would be."""
+    """Ours: no effect may follow from an input that is not on disk."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         driver, host, driving = await while_the_model_thinks(one)
@@ -281,7 +281,7 @@ def test_a_store_that_fails_does_not_hide_that_the_turn_was_left(bench: Benches)
 
 
 def test_a_turn_that_is_left_writes_nothing_later(bench: Benches) -> None:
-    """Ours: no timer outlives its turn."""
+    """Ours: no timer of a driver outlives its turn."""
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         _, _, driving = await while_the_model_thinks(one)
@@ -313,7 +313,7 @@ def test_what_was_flushed_is_not_asked_for_again_by_another_process(bench: Bench
 
 
 async def _until_flushed(driver: TurnDriver) -> None:
-    """Until what is being written is, or has failed."""
+    """Wait until the pending write has succeeded or failed."""
     await settle_down()
     flushing = driver.journal._flushing
     if flushing is not None:

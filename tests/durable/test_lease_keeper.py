@@ -29,7 +29,7 @@ class RunningTurn:
 
 
 def test_one_read_finds_the_cancelled_ones_of_all_running_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: a process with a thousand running turns read a thousand records in every second."""
+    """Bug: a process with a thousand running turns read a thousand records every second."""
 
     async def run() -> None:
         store = MemorySessionStore()

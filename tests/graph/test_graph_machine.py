@@ -67,7 +67,7 @@ class NaiveSession:
 def grown(
     session: NaiveSession, owner: str, segment_id: str, entries: list[Entry], calls: int
 ) -> list[NaiveNode]:
-    """The nodes that *entries* make, each with its own count of calls."""
+    """Return the nodes that *entries* make, each with its count of calls."""
     nodes: list[NaiveNode] = []
     frame = session.path[-1].frame if session.path else INITIAL
     parent = session.path[-1].id if session.path else None
@@ -83,7 +83,7 @@ def grown(
 
 
 class GraphMachine(RuleBasedStateMachine):
-    """Every step is taken in both graphs; then they must tell the same story."""
+    """A state machine that takes every step in both graphs, which must then agree."""
 
     @initialize()
     def begin(self) -> None:
@@ -100,7 +100,7 @@ class GraphMachine(RuleBasedStateMachine):
         return data.draw(st.sampled_from(sorted(self.nodes)))
 
     def reaches(self, name: str, node: str) -> bool:
-        """Whether a node exists for a session."""
+        """Return whether the session can reach the node."""
         return self.nodes[node].owner == name or self.nodes[node] in self.sessions[name].path
 
     def path_to(self, node: str) -> list[NaiveNode]:
@@ -179,7 +179,7 @@ class GraphMachine(RuleBasedStateMachine):
         self.read_the_rest_of_the_frame(data, node)
 
     def read_the_rest_of_the_frame(self, data: st.DataObject, leaf: str) -> None:
-        """A reader that has a part of a frame gets the rest of it, or all."""
+        """Check that a reader that has a part of a frame gets the rest of it, or all."""
         known = self.node(data)
         lookup = self.graph.segments.get
         found = frame_path(lookup, leaf, known=known)
@@ -229,7 +229,7 @@ class GraphMachine(RuleBasedStateMachine):
 
 
 def current_frame(nodes: list[NaiveNode]) -> list[Message]:
-    """The messages since the last frame was opened."""
+    """Return the messages since the last frame was opened."""
     found: list[Message] = []
     for node in nodes:
         payload = node.entry.payload

@@ -1,4 +1,4 @@
-"""What the model sees of a path."""
+"""The messages that the model sees of a path."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def user(text: str) -> UserMessage:
 
 
 def reply(*calls: int) -> AssistantMessage:
-    """A reply that asks for the calls of these ids."""
+    """Return a reply that requests calls with these ids."""
     asked = (ToolCall(call_id=call, name=f"tool{call}", provider_id=f"p{call}") for call in calls)
     return AssistantMessage(text="so be it", tool_calls=tuple(asked))
 
@@ -39,7 +39,7 @@ def frame(frame_id: str, *seed: str) -> FrameOpened:
 
 
 def segments(*payloads: Payload) -> list[Segment]:
-    """Each payload in a segment of its own."""
+    """Return a segment for each payload."""
     return [
         Segment(
             segment_id=f"t{number}",
@@ -69,12 +69,12 @@ def test_the_model_sees_the_current_frame_beginning_with_its_seed() -> None:
 
 
 def test_an_empty_history_has_no_messages() -> None:
-    """Ours: a session without turns."""
+    """Ours: a session without turns is valid."""
     assert messages_of([]) == []
 
 
 def test_results_stay_where_they_are_if_none_is_missing() -> None:
-    """Ours: a whole conversation is passed on as it is."""
+    """Ours: a complete conversation is not changed."""
     whole: list[Message] = [user("a"), reply(1, 2), result(1), result(2), reply(1), result(1), reply()]
     assert answered(list(whole)) == whole
 
@@ -111,7 +111,7 @@ def test_a_reply_after_a_reply_ends_the_calls_of_the_first() -> None:
 
 
 def test_a_result_without_a_call_is_left_out() -> None:
-    """Ours: no provider takes a result that nothing asked for, or two for one call."""
+    """Ours: providers reject a result without a call, and a second result of one call."""
     assert answered([result(1), user("a"), reply(1), result(1), result(1), result(7)]) == [
         user("a"),
         reply(1),
@@ -130,7 +130,7 @@ conversations = st.lists(
 
 @given(conversations)
 def test_whatever_the_history_was_every_call_has_one_result_right_after_it(messages: list[Message]) -> None:
-    """Seed: a session that an interrupted tool makes unusable must not exist."""
+    """Seed: an interrupted tool must not make a session unusable."""
     found = answered(messages)
     said = [message for message in found if not isinstance(message, ToolMessage)]
     assert said == [message for message in messages if not isinstance(message, ToolMessage)]

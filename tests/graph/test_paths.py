@@ -80,18 +80,18 @@ def test_a_path_is_cut_after_the_leaf_and_where_a_branch_begins() -> None:
     ("depth", "found"), [(0, "abc"), (1, "abc"), (2, "bc"), (4, "bc"), (5, "c"), (6, "c"), (7, "")]
 )
 def test_a_path_leaves_out_the_segments_before_a_depth(depth: int, found: str) -> None:
-    """Ours: a reader that has the first nodes asks for the rest alone."""
+    """Ours: a reader that has the first nodes asks only for the rest."""
     assert "".join(item.segment_id for item in path(ALL, "c.1", after_depth=depth)) == found
 
 
 def test_a_path_begins_after_a_parent_that_was_pruned() -> None:
-    """Ours: retention may drop old segments, the rest stays readable."""
+    """Ours: retention may drop old segments, and the rest stays readable."""
     assert path(lookup(B, C), "c.1") == [B, C]
     assert path(lookup(), "c.1") == []
 
 
 def test_what_is_no_node_id_is_refused() -> None:
-    """Ours: ids come from outside."""
+    """Ours: node ids come from callers and must be checked."""
     for wrong in ("a", "a.", ".1", "a.x", "a.-1", "a.²"):
         with pytest.raises(InvalidArgument, match="not a node id"):
             path(ALL, wrong)
@@ -105,7 +105,7 @@ def test_a_cut_segment_is_as_if_the_rest_had_never_been_added() -> None:
 
 
 def test_the_segments_of_a_path_know_their_frames_where_they_are_cut() -> None:
-    """Bug: as above, seen from `path`, with the frame looked up in the segments before."""
+    """Bug: `path` had the same fault, with the frame looked up in the segments before."""
     twice = segment("e", "c.1", USER, frame("g"), USER, depth=7, in_frame="g", model_calls=3)
     plain = segment("p", "e.2", USER, USER, depth=10, in_frame="g", model_calls=3)
     first = segment("r", None, USER, frame("h"), in_frame="h")
@@ -125,7 +125,7 @@ def test_a_frame_begins_with_the_segment_that_opens_it() -> None:
 
 
 def test_the_initial_frame_goes_back_to_the_root() -> None:
-    """Ours: a frame that was opened after a branch began is not the branch's."""
+    """Ours: a frame that was opened after a branch began does not belong to the branch."""
     assert ids(frame_path(ALL, "d.0")) == ["a.0", "a.1", "b.0", "d.0"]
     assert ids(frame_path(ALL, "b.0")) == ["a.0", "a.1", "b.0"]
 
@@ -135,7 +135,7 @@ def test_the_initial_frame_goes_back_to_the_root() -> None:
     [("c.1", ""), ("b.2", "c"), ("a.1", "bc"), ("c.0", "bc"), ("b.1", "bc"), ("d.0", "bc"), ("x.9", "bc")],
 )
 def test_a_reader_that_knows_a_node_gets_what_comes_after_it(known: str, found: str) -> None:
-    """Ours: going on with a session that was read before costs what is new, or all if that cannot be told."""
+    """Ours: continuing a session that was read before reads only the new nodes, or all if unsure."""
     assert "".join(item.segment_id for item in frame_path(ALL, "c.1", known=known)) == found
 
 
@@ -161,7 +161,7 @@ def test_nodes_know_their_parents_and_frames() -> None:
 
 
 def test_nodes_of_the_rest_of_a_path_know_their_frames() -> None:
-    """Bug: nodes after a depth were taken for nodes of the initial frame unless the caller knew better."""
+    """Bug: nodes after a depth counted as nodes of the initial frame unless the caller passed the frame."""
     assert [node.frame for node in nodes_of(path(ALL, "c.1", after_depth=5))] == ["f", "f"]
     assert [node.frame for node in nodes_of([B], "e")] == ["e", "f", "f"]
 
@@ -188,12 +188,12 @@ def test_a_path_holds_the_nodes_up_to_its_leaf(leaf: str | None, node: str, foun
 
 
 def test_model_calls_are_counted_up_to_a_node() -> None:
-    """Ours: the number of the next call goes back with the leaf."""
+    """Ours: a rewind also restores the number of the next model call."""
     assert [calls_at(ALL, node) for node in ("a.0", "a.1", "b.0", "b.2", "c.0", "c.1")] == [0, 1, 1, 2, 2, 3]
 
 
 def test_replies_that_were_no_calls_do_not_make_the_count_go_below_the_parents() -> None:
-    """Bug: going back into replies that the host had appended made the number of calls negative."""
+    """Bug: rewinding into replies that the host had appended made the number of calls negative."""
     imported = segment("i", "c.1", USER, REPLY, REPLY, REPLY, REPLY, model_calls=3)
     on_top = segment("j", "i.1", USER, REPLY, REPLY, REPLY, REPLY, REPLY, model_calls=4)
     found = lookup(A, B, C, imported, on_top)

@@ -45,7 +45,7 @@ class CountedSegments(dict[str, Segment]):
 
 
 def graph_of(turns: int) -> SessionGraph:
-    """A session `s` with that many turns `t0`, `t1` …"""
+    """Return a graph with a session `s` of that many turns `t0`, `t1` …"""
     graph = SessionGraph()
     graph.create("s")
     for number in range(turns):
@@ -61,14 +61,14 @@ def ids(graph: SessionGraph, session_id: str = "s") -> list[str]:
 
 
 def test_a_new_session_has_no_history() -> None:
-    """Ours: its frame is the initial one."""
+    """Ours: a new session is in the initial frame."""
     graph = SessionGraph()
     assert graph.create("s") == Branch(leaf=None, depth=0, frame=INITIAL, model_calls=0, revision=0)
     assert graph.path("s") == []
 
 
 def test_a_session_is_created_once_and_must_exist() -> None:
-    """Ours: ids are unique, unknown ones an error."""
+    """Ours: session ids are unique, and an unknown id is an error."""
     graph = graph_of(0)
     with pytest.raises(SessionExists):
         graph.create("s")
@@ -85,7 +85,7 @@ def test_appending_moves_the_leaf_and_raises_the_revision_by_one() -> None:
 
 
 def test_appending_nothing_moves_nothing_but_calls_count() -> None:
-    """Ours: a turn that left no node may have asked the model all the same."""
+    """Ours: a turn that left no node may still have called the model."""
     graph = graph_of(1)
     before = graph.branch("s")
     assert graph.append("s", "t1", ()) == before
@@ -95,7 +95,7 @@ def test_appending_nothing_moves_nothing_but_calls_count() -> None:
 
 @pytest.mark.parametrize("required", ["t0.0", "t0.1", "t1.1"])
 def test_an_ancestor_on_the_active_path_lets_nodes_in(required: str) -> None:
-    """Seed: `requires_ancestor_node_id`."""
+    """Seed: `requires_ancestor_node_id` makes an append conditional."""
     graph = graph_of(2)
     assert graph.append("s", "n", TURN, requires=required).leaf == "n.1"
 
@@ -116,7 +116,7 @@ def test_an_ancestor_that_is_not_on_the_active_path_is_a_stale_branch_and_nothin
 
 
 def test_a_session_without_history_has_no_ancestors() -> None:
-    """Ours: the leaf that the error names is None then."""
+    """Ours: the error then names None as the leaf."""
     with pytest.raises(StaleBranch) as raised:
         graph_of(0).append("s", "n", TURN, requires="t0.0")
     assert raised.value.current_leaf_node_id is None
@@ -157,13 +157,13 @@ def test_a_fork_may_begin_at_any_node_of_the_session() -> None:
 
 
 def test_a_session_without_history_can_be_forked() -> None:
-    """Ours: nothing to share is not an error."""
+    """Ours: forking an empty session is not an error."""
     assert graph_of(0).fork("s", "f") == Branch()
 
 
 @pytest.mark.parametrize("at", ["t1.2", "t7.0", "other.0"])
 def test_a_fork_at_a_node_that_the_session_does_not_have_is_refused(at: str) -> None:
-    """Ours: the nodes of others do not exist for a session."""
+    """Ours: a session cannot reach the nodes of other sessions."""
     graph = graph_of(2)
     graph.create("o")
     graph.append("o", "other", TURN)
@@ -174,7 +174,7 @@ def test_a_fork_at_a_node_that_the_session_does_not_have_is_refused(at: str) -> 
 
 @pytest.mark.parametrize("at", [None, "t0.0"])
 def test_a_fork_needs_a_new_id_and_a_session(at: str | None) -> None:
-    """Ours: both errors, at both kinds of place."""
+    """Ours: both errors are raised for a fork at the leaf and at an earlier node."""
     graph = graph_of(1)
     with pytest.raises(SessionExists):
         graph.fork("s", "s", at)
@@ -195,7 +195,7 @@ def test_a_fork_costs_the_same_at_any_length(turns: int) -> None:
 
 
 def test_going_back_and_appending_under_a_leaf_look_up_few_segments_at_any_length() -> None:
-    """Ours: neither reads the history."""
+    """Ours: neither operation reads the whole history."""
     graph = graph_of(1000)
     graph.segments = counted = CountedSegments(graph.segments)
     graph.append("s", "n", TURN, requires="t999.1")
@@ -240,7 +240,7 @@ def test_a_fork_goes_back_over_shared_history_but_not_to_what_it_never_had() -> 
 
 
 def test_the_segments_of_all_active_paths_are_reached_and_no_others() -> None:
-    """Ours: what retention must keep."""
+    """Ours: retention must keep exactly these segments."""
     graph = graph_of(3)
     graph.create("empty")
     graph.fork("s", "f", "t0.1")

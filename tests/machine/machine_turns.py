@@ -1,8 +1,8 @@
-"""Turns for the tests of the machine: inputs in few words, and a machine that is fed them a second apart.
+"""Turns for the tests of the machine: short constructors for inputs, and a machine fed one input per second.
 
-Commands are compared in short: `model.1`, `tool.2.1`, `after_work.1`, `park w1`, `stop`, `commit finished`;
-`hooks.after_turn.1` and `prepare.1` ask plugins, `tool.2.1?` asks them about the call first.
-`cell.1 hears 3 2` lets cell 1 go on with the results that it may know by then, in that order.
+Commands are compared in short form: `model.1`, `tool.2.1`, `after_work.1`, `park w1`, `stop`,
+`commit finished`; `hooks.after_turn.1` and `prepare.1` ask plugins, `tool.2.1?` asks them about the
+call first. `cell.1 hears 3 2` resumes cell 1 with the results of calls 3 and 2, in the order of arrival.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def started(
 
 
 def ran(stage: HookStage, number: int = 1, **ruling: Any) -> HooksRan:
-    """The plugins had their say."""
+    """Return the input that reports the ruling of the plugins at `stage`."""
     return HooksRan(at_ms=NO_TIME, stage=stage, number=number, ruling=Ruling(**ruling))
 
 
@@ -116,7 +116,7 @@ def call(name: str = "look", arguments: str = "{}", provider_id: str = "") -> Re
 
 
 def calls(*names: str) -> ModelReplied:
-    """A reply that asks for tools."""
+    """Return a model reply that requests one call of each of the tools `names`."""
     return ModelReplied(at_ms=NO_TIME, calls=tuple(call(name) for name in names))
 
 
@@ -125,7 +125,7 @@ def asked_for(*requests: RequestedCall) -> ModelReplied:
 
 
 def answered(text: str = "done", usage: Usage = Usage(), model: str = "") -> ModelReplied:
-    """A reply that asks for nothing."""
+    """Return a model reply that requests no tool."""
     return ModelReplied(at_ms=NO_TIME, text=text, usage=usage, model=model)
 
 
@@ -139,7 +139,7 @@ def settled(call_id: int, value: Json = None, error: ErrorObject | None = None, 
 
 
 def recorded(call_id: int, name: str = "look") -> ToolSettled:
-    """A settled call with the record that it leaves."""
+    """Return a settled call together with its execution record."""
     record = ExternalCallRecord(
         name=name,
         side_effect=SideEffect.READ,
@@ -151,7 +151,7 @@ def recorded(call_id: int, name: str = "look") -> ToolSettled:
 
 
 def timed_out(call_id: int, attempt: int = 1, name: str = "pay") -> CallTimedOut:
-    """An execution that exceeded its time-out, with the record that it leaves."""
+    """Return an execution that exceeded its time-out, together with its record."""
     record = ExternalCallRecord(
         name=name,
         side_effect=SideEffect.EXTERNAL_SYSTEM,
@@ -164,7 +164,7 @@ def timed_out(call_id: int, attempt: int = 1, name: str = "pay") -> CallTimedOut
 
 
 def paused(call_id: int, number: int, *names: str) -> CellPaused:
-    """A cell has made these calls, and cannot go on. One whose name ends with `!` cannot be carried out."""
+    """Return the pause of a cell that made these calls; a name that ends with `!` cannot be carried out."""
     return CellPaused(
         at_ms=NO_TIME, call_id=call_id, number=number, calls=tuple(_called(name) for name in names)
     )
@@ -175,7 +175,7 @@ def _called(name: str) -> CellCalled:
 
 
 def finish(call_id: int, text: str = "42") -> FinishRequested:
-    """Code gives the answer."""
+    """Return the input by which code gives the turn's answer."""
     return FinishRequested(at_ms=NO_TIME, call_id=call_id, text=text)
 
 
@@ -193,7 +193,7 @@ def passed(kind: CheckpointKind, *messages: UserMessage, output: OutputCheck = O
 
 
 def misfit(problem: str = "no number") -> Input:
-    """The answer does not fit."""
+    """Return a last checkpoint at which the answer failed its output check."""
     return passed("before_completion", output=OutputCheck(problem=problem))
 
 
@@ -218,12 +218,12 @@ def resumed() -> Resumed:
 
 
 def at(at_ms: int, given: Input) -> Input:
-    """The input, with a time of its own."""
+    """Return `given` with the time `at_ms`."""
     return msgspec.structs.replace(given, at_ms=at_ms)
 
 
 class Turn:
-    """A machine and the inputs it got."""
+    """A machine and the inputs that it was fed."""
 
     def __init__(self, *inputs: Input) -> None:
         self.machine = TurnMachine()
@@ -232,18 +232,18 @@ class Turn:
         self.feed(*inputs)
 
     def feed(self, *inputs: Input) -> list[Command]:
-        """What the last of the inputs led to."""
+        """Feed the inputs and return the commands that follow the last of them."""
         commands: list[Command] = []
         for given in inputs:
             commands = self._feed(given)
         return commands
 
     def tell(self, *inputs: Input) -> list[str]:
-        """What the last of the inputs led to, in short."""
+        """Feed the inputs and return the commands that follow the last of them, in short form."""
         return in_short(self.feed(*inputs))
 
     def results(self) -> list[tuple[int, object]]:
-        """The calls that have their result, with their value or the code of their error."""
+        """Return the calls that have a result, each with its value or the code of its error."""
         return [
             (message.call_id, message.error.code if message.error else message.value)
             for message in self.machine.messages
@@ -251,15 +251,15 @@ class Turn:
         ]
 
     def talk(self) -> list[str]:
-        """Who said what so far."""
+        """Return the messages so far, each with its author."""
         return [_line(message) for message in self.machine.messages]
 
     def history(self) -> list[str]:
-        """What the turn adds to the history, in short; what was said only by whom."""
+        """Return the entries that the turn adds to the history, in short form."""
         return [_kind(entry.payload) for entry in self.machine.whole()]
 
     def recovered(self) -> list[str]:
-        """What a fresh machine asks for that was fed the same, in short."""
+        """Return the outstanding commands of a fresh machine that was fed the same inputs, in short form."""
         fresh = TurnMachine()
         for given in self.inputs:
             fresh.feed(given)
@@ -279,7 +279,7 @@ class Turn:
 
 
 def in_a_cell(*more: Input, limit_ms: int | None = None) -> Turn:
-    """A turn whose call 1 is a cell that has begun."""
+    """Return a turn whose call 1 is a cell that has begun."""
     return Turn(started(max_wall_ms=limit_ms), calls("run_code"), *more)
 
 

@@ -1,4 +1,4 @@
-"""What a turn keeps account of: usage by model, the records of its calls, its entries and their times."""
+"""The account of a turn: usage by model, the records of its calls, its entries and their times."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_parked_turn_has_a_summary_too() -> None:
 
 
 def test_a_late_result_leaves_no_record() -> None:
-    """Ours: one call, one record."""
+    """Ours: a call leaves one record, however often its result arrives."""
     turn = Turn(started(), calls("a", "b"), recorded(1), recorded(1), recorded(9))
     assert len(turn.machine.calls.records) == 1
 
@@ -98,19 +98,19 @@ def test_the_messages_are_the_entries_without_the_ending(last: Input, payload: t
 
 
 def test_a_finished_turn_adds_nothing_but_its_messages() -> None:
-    """Ours: the answer is the ending."""
+    """Ours: an answer ends the turn by itself, so the history needs no separate entry for the end."""
     turn = Turn(started(), answered(), passed("before_completion"))
     assert [entry.payload for entry in turn.machine.entries] == turn.machine.messages
     assert isinstance(turn.machine.messages[-1], AssistantMessage)
 
 
 def test_the_machine_knows_the_turn_it_runs() -> None:
-    """Ours: the id comes with the first input."""
+    """Ours: the turn's id comes with the first input."""
     assert Turn(started()).machine.turn_id == "t_1"
 
 
 def test_every_effect_has_a_key_that_no_other_effect_of_the_turn_has() -> None:
-    """Ours: the journal finds what was done under these keys."""
+    """Ours: the journal looks up completed effects by these keys."""
     call = ToolCall(call_id=3, name="a")
     assert CallModel(2).key == "model.2"
     assert RunTool(call, 2).key == "tool.3.2"

@@ -11,12 +11,12 @@ from standfast.model.limits import UsageLimits
 
 
 def _warned(limits: UsageLimits, **used: int) -> str | None:
-    """What a fresh watch says."""
+    """Return the warning of a fresh `BudgetWatch`, None if it gives none."""
     return BudgetWatch().warning(limits, TurnSpending(**used))
 
 
 def _level(limits: UsageLimits, **used: int) -> int:
-    """Which level a fresh watch tells of, by its words."""
+    """Return the level that a fresh `BudgetWatch` warns of, read off its text."""
     said = _warned(limits, **used)
     if said is None:
         return 0
@@ -47,7 +47,7 @@ def test_the_model_gets_a_warning_when_a_level_is_reached_and_not_before(used: i
 
 
 def test_the_words_name_what_is_used_and_what_to_do() -> None:
-    """Seed: the text suits models with and without `finish`."""
+    """Seed: a warning names the budget and the next step, in words for models with and without `finish`."""
     limits = UsageLimits(max_iterations=50, max_tokens=100_000, max_wall_ms=90_500)
     assert _warned(limits, iterations=30) == (
         "30 of 50 steps used (60 %). Plan what is left so that you come to an answer in time."
@@ -111,19 +111,19 @@ def test_the_fullest_limit_is_the_one_that_is_named() -> None:
 
 
 def test_a_limit_that_is_not_set_counts_for_nothing() -> None:
-    """Ours: None means no limit."""
+    """Ours: a limit of None never causes a warning."""
     assert _warned(UsageLimits(), iterations=1, tokens=10**12, wall_ms=10**12) is None
 
 
 def test_a_limit_of_one_goes_straight_to_the_last_step() -> None:
-    """Ours: nothing divides by zero, and there is no level between none and all."""
+    """Ours: a limit of 1 causes no division by zero, and the first warning is that of the last step."""
     limits = UsageLimits(max_iterations=1, max_tokens=1, max_wall_ms=1)
     assert _warned(limits) is None
     assert str(_warned(limits, iterations=1)).startswith("1 of 1 step used (100 %). This is the last step")
 
 
 def test_a_warning_shows_tokens_over_the_limit_as_they_are() -> None:
-    """Ours: one reply can take more than was left."""
+    """Ours: one reply can use more tokens than were left, and the warning does not hide it."""
     watch = BudgetWatch()
     said = watch.warning(UsageLimits(max_tokens=1_000), TurnSpending(iterations=2, tokens=1_500, wall_ms=0))
     assert said is not None

@@ -35,7 +35,7 @@ AFTER_WORK = passed("after_work")
 
 
 def _round(number: int, value: object) -> tuple[Input, ...]:
-    """One call that brings *value*."""
+    """Return the inputs of one round whose only call returns `value`."""
     return calls("look"), settled(number, value), AFTER_WORK
 
 
@@ -47,7 +47,7 @@ def _failing(number: int) -> tuple[Input, ...]:
 
 
 def test_a_turn_ends_when_its_rounds_are_used_up() -> None:
-    """Ours: SPEC §7, turn budget."""
+    """Ours: SPEC §7, the turn's budget limits how often the model is called."""
     turn = Turn(started(max_iterations=2), *_round(1, "a"), calls("look"), settled(2, "b"))
     assert turn.tell(AFTER_WORK) == ["commit turn_budget"]
     assert turn.stopped().error.code == "TURN_BUDGET"
@@ -84,7 +84,7 @@ def test_a_turn_ends_when_its_tokens_are_used_up() -> None:
 
 
 def test_a_turn_continues_while_a_token_is_left() -> None:
-    """Ours: the limit is reached, not approached."""
+    """Ours: a turn ends when the token limit is reached, not when it is close."""
     reply = ModelReplied(at_ms=0, calls=(call(),), usage=Usage(output=99))
     assert Turn(started(max_tokens=100), reply, settled(1)).tell(AFTER_WORK) == ["model.2"]
 
@@ -93,7 +93,7 @@ def test_a_turn_continues_while_a_token_is_left() -> None:
 
 
 def _asks(cost: int = 0, priced: int = 1) -> ModelReplied:
-    """A reply that asks for a tool and cost so much."""
+    """Return a reply that requests a tool and cost `cost` nano-dollars."""
     usage = Usage(output=1, cost_nano_usd=cost, priced=priced)
     return ModelReplied(at_ms=0, calls=(call(),), usage=usage, model="m")
 
@@ -207,7 +207,7 @@ def test_a_call_that_brings_the_same_again_is_no_progress() -> None:
 
 
 def test_the_same_call_with_another_result_is_progress() -> None:
-    """Ours: polling a status is legitimate."""
+    """Ours: polling a status until it changes is legitimate."""
     turn = Turn(started(max_no_progress=1), *_round(1, "10 %"), *_round(2, "20 %"))
     assert turn.tell(*_round(3, "30 %")) == ["model.4"]
 
@@ -221,19 +221,19 @@ def test_another_call_with_the_same_result_is_progress() -> None:
 
 
 def test_the_order_of_arguments_does_not_make_a_call_new() -> None:
-    """Ours: calls are compared as values."""
+    """Ours: repeated calls are recognised by the value of their arguments, not by their text."""
     turn = Turn(started(max_no_progress=1), asked_for(call("f", '{"a": 1, "b": 2}')), settled(1), AFTER_WORK)
     assert turn.tell(asked_for(call("f", '{"b": 2, "a": 1}')), settled(2)) == ["commit no_progress"]
 
 
 def test_one_new_result_makes_the_round_count() -> None:
-    """Ours: a round is idle only if each of its calls is."""
+    """Ours: a round is idle only if each of its calls repeats an earlier result."""
     turn = Turn(started(max_no_progress=1), calls("pay", "look"), settled(1, error=DENIED))
     assert turn.tell(settled(2, "new")) == ["after_work.1"]
 
 
 def test_progress_begins_the_count_anew() -> None:
-    """Ours: only rounds in a row are a loop."""
+    """Ours: only idle rounds in a row count as a loop."""
     turn = Turn(started(max_no_progress=2), *_failing(1), *_round(2, "x"), *_failing(3))
     assert turn.machine.outcome is None
     assert turn.tell(calls("pay"), settled(4, error=DENIED)) == ["commit no_progress"]
@@ -246,7 +246,7 @@ def test_unreadable_arguments_are_no_progress() -> None:
 
 
 def test_a_frame_opens_even_if_the_last_rounds_led_nowhere() -> None:
-    """Ours: the way out of a loop is not cut off by the loop."""
+    """Ours: a loop must not prevent the frame switch that would end it."""
     turn = Turn(started(max_no_progress=1), calls("pay"), switched())
     assert turn.tell(settled(1, error=DENIED)) == ["commit switched to f_2"]
 
@@ -255,7 +255,7 @@ def test_a_frame_opens_even_if_the_last_rounds_led_nowhere() -> None:
 
 
 def test_a_turn_without_a_limit_has_no_deadline() -> None:
-    """Ours: None means no limit."""
+    """Ours: without `max_wall_ms`, the driver needs no timer."""
     turn = Turn()
     assert turn.machine.account.deadline_ms is None
     turn.feed(started())
@@ -285,7 +285,7 @@ def test_when_the_time_is_over_the_turn_ends_and_calls_under_way_are_cancelled()
 
 
 def test_time_spent_waiting_for_a_person_does_not_count() -> None:
-    """Ours: UsageLimits, waiting for people and timers not counted."""
+    """Ours: UsageLimits.max_wall_ms excludes the time spent waiting for people and timers."""
     turn = Turn(at(0, started(max_wall_ms=10_000)), at(1_000, calls("a")), at(2_000, waits(1)))
     assert turn.machine.account.deadline_ms is None
     turn.feed(at(902_000, ended("w1")))
@@ -293,7 +293,7 @@ def test_time_spent_waiting_for_a_person_does_not_count() -> None:
 
 
 def test_time_counts_while_one_call_runs_and_another_waits() -> None:
-    """Ours: the turn is at work as long as anything of it is."""
+    """Ours: the clock of a turn runs as long as any of its calls runs."""
     turn = Turn(at(0, started(max_wall_ms=10_000)), at(1_000, calls("a", "b")), at(2_000, waits(1)))
     assert turn.machine.account.deadline_ms == 10_000
     turn.feed(at(4_000, ended("w1")))
@@ -301,7 +301,7 @@ def test_time_counts_while_one_call_runs_and_another_waits() -> None:
 
 
 def test_every_wait_is_left_out_of_the_time() -> None:
-    """Ours: several waits one after the other."""
+    """Ours: with several waits in a row, max_wall_ms excludes each of them."""
     turn = Turn(at(0, started(max_wall_ms=10_000)), at(0, calls("a", "b")))
     turn.feed(at(1_000, waits(1)), at(2_000, waits(2)))
     turn.feed(at(50_000, ended("w2")), at(51_000, settled(2)))
@@ -311,7 +311,7 @@ def test_every_wait_is_left_out_of_the_time() -> None:
 
 
 def test_the_time_in_which_no_process_ran_the_turn_does_not_count() -> None:
-    """Ours: a crash over night leaves the turn the time that it had."""
+    """Ours: after a crash overnight, a turn has as much of its time left as before."""
     turn = Turn(at(0, started(max_wall_ms=10_000)), at(3_000, calls("a")), at(80_000, resumed()))
     assert turn.machine.account.deadline_ms == 87_000
     turn.feed(at(81_000, settled(1)), at(200_000, resumed()), at(300_000, resumed()))

@@ -52,7 +52,7 @@ def test_each_call_is_marked_as_not_ruled_on_until_plugins_have_ruled() -> None:
 
 
 def test_calls_of_a_turn_without_such_plugins_need_no_ruling() -> None:
-    """Ours: they are commands as before there were plugins, and golden histories keep."""
+    """Ours: without plugins, commands keep their earlier form, and golden histories still replay."""
     (command,) = Turn(started(stages=("checkpoint", "after_turn"))).feed(calls("a"))
     assert isinstance(command, RunTool)
     assert command.ruled
@@ -70,7 +70,7 @@ def test_replaced_arguments_travel_with_the_call_and_are_recorded_with_its_resul
 
 
 def test_arguments_that_were_not_replaced_are_not_told_again() -> None:
-    """Ours: `edited_arguments` records the change."""
+    """Ours: `edited_arguments` is set only if the arguments were changed."""
     turn = acting("a")
     turn.feed(ruled(1), settled(1, "r"))
     assert result(turn).edited_arguments is None
@@ -95,7 +95,7 @@ def test_an_approval_without_edits_keeps_what_plugins_replaced() -> None:
 
 
 def test_a_call_is_ruled_on_once() -> None:
-    """Ours: machine rule 5, the second ruling changes nothing."""
+    """Ours: machine rule 5, a second ruling on the same call changes nothing."""
     turn = acting("a", "b")
     turn.feed(ruled(1, arguments={"n": 1}))
     assert turn.tell(ruled(1, arguments={"n": 2}, abort=ENOUGH, messages=(said("x"),), usage=(SPENT,))) == []
@@ -116,7 +116,7 @@ def test_a_ruling_that_comes_after_the_result_changes_nothing() -> None:
 
 
 def test_a_call_that_cannot_be_read_is_not_ruled_on() -> None:
-    """Ours: there is nothing to rule on, it has failed already."""
+    """Ours: a call whose arguments cannot be parsed has already failed, so there is nothing to rule on."""
     turn = Turn(started(stages=("before_tool_call",)))
     assert turn.tell(asked_for(call("a", "["), call("b"))) == ["tool.2.1?"]
     assert turn.tell(ruled(1, arguments={"n": 1})) == []
@@ -153,7 +153,7 @@ def test_what_plugins_say_about_calls_is_said_at_the_next_checkpoint() -> None:
 
 
 def test_what_plugins_say_about_a_result_is_said_at_the_next_checkpoint() -> None:
-    """Seed: after_tool_call may inject."""
+    """Seed: after_tool_call may inject a message."""
     turn = Turn(started(), calls("a", "b"))
     turn.feed(settled(2, "r2", messages=(said("nice"),), events=(NOTE,)))
     assert turn.tell(settled(1, "r1")) == ["after_work.1"]
@@ -172,14 +172,14 @@ def test_a_plugin_that_aborts_over_a_result_ends_the_turn_and_the_result_stays()
 
 
 def test_an_abort_over_the_last_result_ends_the_turn_as_well() -> None:
-    """Ours: the checkpoint after work is not reached."""
+    """Ours: the turn ends without the checkpoint after work."""
     turn = Turn(started(), calls("a"))
     assert turn.tell(settled(1, "r", abort=ENOUGH)) == ["stop", "commit plugin_abort"]
     assert turn.results() == [(1, "r")]
 
 
 def test_what_is_said_about_a_result_that_came_too_late_is_not_heard() -> None:
-    """Ours: machine rule 5."""
+    """Ours: machine rule 5, the ruling on a duplicate result is ignored like the result."""
     turn = Turn(started(), calls("a", "b"), settled(1, "r"))
     assert turn.tell(settled(1, "again", messages=(said("x"),), abort=ENOUGH, usage=(SPENT,))) == []
     turn.feed(settled(2), passed("after_work"))
@@ -188,7 +188,7 @@ def test_what_is_said_about_a_result_that_came_too_late_is_not_heard() -> None:
 
 
 def test_what_plugins_said_is_said_after_a_turn_that_passes_no_checkpoint_any_more() -> None:
-    """Ours: a frame that opens after the calls leaves it to the next turn."""
+    """Ours: if a frame opens after the calls, messages of plugins become input of the next turn."""
     turn = Turn(started(), calls("a"), switched())
     turn.feed(settled(1, "r", messages=(said("later"),)))
     assert turn.commands[-1].outcome.switch == SWITCH

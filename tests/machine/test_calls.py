@@ -21,7 +21,7 @@ def test_an_answer_without_calls_ends_the_turn() -> None:
 
 
 def test_a_tool_is_run_and_its_result_shown_to_the_model() -> None:
-    """Seed: the loop of the standard protocol."""
+    """Seed: the standard protocol calls the model, runs the tools it requested, and calls it again."""
     turn = Turn(started())
     assert turn.tell(calls("look")) == ["tool.1.1"]
     assert turn.tell(settled(1, "grass")) == ["after_work.1"]
@@ -30,20 +30,20 @@ def test_a_tool_is_run_and_its_result_shown_to_the_model() -> None:
 
 
 def test_the_calls_of_a_reply_run_at_once() -> None:
-    """Ours: SPEC §8, standard protocol: concurrent."""
+    """Ours: SPEC §8, the standard protocol runs the calls of one reply concurrently."""
     assert Turn(started()).tell(calls("a", "b", "c")) == ["tool.1.1", "tool.2.1", "tool.3.1"]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((1, 2, 3))), ids=str)
 def test_results_stand_in_the_order_of_the_calls(order: tuple[int, ...]) -> None:
-    """Ours: results are in source order, in whatever order they arrived."""
+    """Ours: results are in source order, whatever the order in which they arrived."""
     turn = Turn(started(), calls("a", "b", "c"))
     turn.feed(*(settled(call_id, f"r{call_id}") for call_id in order))
     assert turn.results() == [(1, "r1"), (2, "r2"), (3, "r3")]
 
 
 def test_the_model_is_asked_again_only_when_every_call_has_its_result() -> None:
-    """Ours: machine rule 3."""
+    """Ours: machine rule 3, every call has a result before the model is called again."""
     turn = Turn(started(), calls("a", "b"))
     assert turn.tell(settled(2)) == []
     assert turn.results() == []
@@ -59,7 +59,7 @@ def test_the_ids_of_calls_count_over_the_whole_turn() -> None:
 
 
 def test_a_result_that_comes_twice_counts_once() -> None:
-    """Ours: machine rule 5."""
+    """Ours: machine rule 5, a duplicate result is ignored."""
     turn = Turn(started(), calls("a", "b"), settled(1, "first"), settled(1, "second"), settled(2))
     assert turn.results() == [(1, "first"), (2, None)]
 

@@ -115,7 +115,7 @@ def test_plugins_rule_on_what_a_cell_calls_as_on_any_call() -> None:
 
 
 def test_a_ruling_of_plugins_about_a_result_of_a_cells_call_takes_effect() -> None:
-    """Ours: their messages wait for the model, their abort ends the turn."""
+    """Ours: the messages of the plugins reach the model, and their abort ends the turn."""
     turn = in_a_cell(paused(1, 1, "a", "b"))
     assert turn.tell(settled(2, messages=(said("psst"),))) == ["cell.1 hears 2"]
     assert turn.tell(settled(3, abort=ENOUGH)) == ["stop", "commit plugin_abort"]
@@ -123,7 +123,7 @@ def test_a_ruling_of_plugins_about_a_result_of_a_cells_call_takes_effect() -> No
 
 
 def test_a_call_that_cannot_be_carried_out_is_answered_at_once() -> None:
-    """Ours: nothing is run for it, and the code receives the error."""
+    """Ours: such a call starts no effect, and the code receives the error."""
     turn = in_a_cell()
     commands = turn.feed(paused(1, 1, "lok!"))
     assert in_short(commands) == ["cell.1 hears 2"]
@@ -173,7 +173,7 @@ def test_a_cell_that_pauses_with_nothing_to_hear_waits_for_what_runs() -> None:
 
 
 def test_a_cell_hears_what_the_journal_has_of_a_result() -> None:
-    """Ours: the value, or the error and what code sees of it, with its time."""
+    """Ours: the cell receives the value, or the error as code sees it, and the time of the result."""
     seen = GuestException(type="KeyError", message="'A1'")
     failed = msgspec.structs.replace(settled(3, error=BROKEN), exception=seen)
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2, {"n": 1}))
@@ -189,7 +189,7 @@ def test_a_cell_hears_what_the_journal_has_of_a_result() -> None:
 
 
 def test_a_cell_receives_a_result_that_comes_twice_once() -> None:
-    """Ours: machine rule 5."""
+    """Ours: machine rule 5, a duplicate result is ignored."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2, "first"))
     assert turn.tell(settled(2, "second")) == []
     assert turn.tell(paused(1, 2)) == []
@@ -198,7 +198,7 @@ def test_a_cell_receives_a_result_that_comes_twice_once() -> None:
 
 
 def test_two_cells_hear_each_of_their_own_calls() -> None:
-    """Ours: the machine has no opinion on how many cells a reply may have."""
+    """Ours: the machine does not limit how many cells a reply may have."""
     turn = Turn(started(), calls("run_code", "run_code"))
     turn.feed(paused(1, 1, "a"), paused(2, 1, "b", "c"))
     assert turn.tell(settled(4)) == ["cell.2 hears 4"]
@@ -210,7 +210,7 @@ def test_two_cells_hear_each_of_their_own_calls() -> None:
 
 
 def test_a_cell_in_a_cell_hears_its_own_calls_too() -> None:
-    """Ours: a call is a cell because it makes calls, wherever it stands."""
+    """Ours: any call that makes calls is a cell, whether the model or a cell made it."""
     turn = in_a_cell(paused(1, 1, "run_code"))
     assert turn.tell(paused(2, 1, "look")) == ["tool.3.1"]
     assert turn.tell(with_picture(settled(3), "deep.png")) == ["cell.2 hears 3"]
@@ -221,7 +221,7 @@ def test_a_cell_in_a_cell_hears_its_own_calls_too() -> None:
 
 
 def test_a_cell_resumes_with_the_arguments_that_it_was_begun_with() -> None:
-    """Bug: run again after a restart, a cell that a person had edited was the one that the model wrote."""
+    """Bug: a cell that a person had edited was rerun after a restart with the code that the model wrote."""
     edited = {"code": "look()"}
     turn = in_a_cell(waits(1), ended("w1", Approved(arguments=edited)), paused(1, 1, "look"))
     assert cell_of(turn.feed(settled(2))).arguments == edited
@@ -260,7 +260,7 @@ def test_a_cell_that_is_paused_cannot_pause(number: int) -> None:
 
 
 def test_a_call_that_is_settled_or_unknown_cannot_pause() -> None:
-    """Ours: machine rule 5."""
+    """Ours: machine rule 5, an input about a settled or unknown call is ignored."""
     turn = Turn(started(), calls("run_code", "look"), settled(1, "over"))
     assert turn.tell(paused(1, 1, "a")) == []
     assert turn.tell(paused(9, 1, "a")) == []
@@ -301,7 +301,7 @@ def test_a_cell_itself_cannot_begin_to_wait() -> None:
 
 
 def test_only_the_result_of_the_cell_goes_to_the_model() -> None:
-    """Seed: the model reads an observation, not every call."""
+    """Seed: the model reads the observation of the cell, not the calls that the cell made."""
     turn = in_a_cell(paused(1, 1, "a", "b"), recorded(2), recorded(3), paused(1, 2), settled(1, "both"))
     assert turn.talk() == ["user: hello", "assistant: run_code", "tool 1: both"]
     assert turn.history() == turn.talk()
@@ -340,7 +340,7 @@ def test_a_round_waits_for_the_calls_that_outlive_their_cell() -> None:
 
 
 def test_a_call_that_waits_is_given_up_when_its_cell_ends() -> None:
-    """Ours: calls rule 3, no code is left that would receive the person's decision."""
+    """Ours: calls rule 3, no code is left that could receive the person's decision."""
     turn = in_a_cell(paused(1, 1, "a", "pay"), waits(3), settled(2))
     assert turn.tell(settled(1, "early")) == ["after_work.1"]
     assert turn.results() == [(1, "early")]
@@ -349,7 +349,7 @@ def test_a_call_that_waits_is_given_up_when_its_cell_ends() -> None:
 
 
 def test_a_call_that_begins_to_wait_after_its_cell_has_ended_is_given_up() -> None:
-    """Ours: calls rule 3, in the other order."""
+    """Ours: calls rule 3 also holds if the wait opens after the cell has ended."""
     turn = in_a_cell(paused(1, 1, "a", "pay", "b"), settled(2), settled(1, "early"))
     assert turn.tell(waits(3)) == []
     assert turn.recovered() == ["tool.4.1"]
@@ -358,7 +358,7 @@ def test_a_call_that_begins_to_wait_after_its_cell_has_ended_is_given_up() -> No
 
 
 def test_a_call_that_is_given_up_is_neither_reported_nor_on_record() -> None:
-    """Ours: it was never made, and the code that made it is over."""
+    """Ours: the call was never executed, and the code that made it has ended."""
     turn = in_a_cell(paused(1, 1, "a", "pay"), waits(3))
     heard = cell_of(turn.feed(settled(2)))
     turn.feed(settled(1, "early"))
@@ -375,7 +375,7 @@ def test_a_turn_tells_whether_a_result_would_count() -> None:
 
 
 def test_a_cell_that_fails_while_it_is_paused_has_its_result() -> None:
-    """Ours: a cell may be ended from outside, by its time for instance."""
+    """Ours: the host may end a cell from outside, for instance when its time is up."""
     turn = in_a_cell(paused(1, 1, "a"))
     assert turn.tell(settled(1, error=BROKEN)) == []
     assert turn.tell(settled(2)) == ["after_work.1"]
@@ -383,7 +383,7 @@ def test_a_cell_that_fails_while_it_is_paused_has_its_result() -> None:
 
 
 def test_a_cell_beside_other_calls_is_one_of_them() -> None:
-    """Ours: code mode in the standard protocol keeps results in the order of the calls."""
+    """Ours: with code mode in the standard protocol, results keep the order of the calls."""
     turn = Turn(started(), calls("look", "run_code"))
     assert turn.tell(paused(2, 1, "pay")) == ["tool.3.1"]
     assert turn.tell(settled(3)) == ["cell.2 hears 3"]
@@ -407,7 +407,7 @@ def test_a_turn_parks_in_a_cell_only_when_the_cell_is_paused_and_nothing_runs() 
 
 
 def test_a_call_that_waits_while_the_cell_computes_does_not_park_the_turn() -> None:
-    """Ours: the code may have more to do."""
+    """Ours: code that is still computing may make more calls."""
     turn = in_a_cell(paused(1, 1, "a", "pay"), settled(2))
     assert turn.tell(waits(3)) == []
     assert turn.recovered() == ["cell.1 hears 2"]
@@ -415,7 +415,7 @@ def test_a_call_that_waits_while_the_cell_computes_does_not_park_the_turn() -> N
 
 
 def test_a_turn_does_not_park_while_another_call_runs() -> None:
-    """Ours: a cell that waits does not keep the others from their end."""
+    """Ours: a cell that waits does not hold up the other calls of the round."""
     turn = Turn(started(), calls("run_code", "look"), paused(1, 1, "pay"))
     assert turn.tell(waits(3)) == []
     assert turn.tell(settled(2)) == ["park w3"]
@@ -435,7 +435,7 @@ def test_a_wait_that_ends_runs_the_call_and_then_the_cell() -> None:
 
 @pytest.mark.parametrize("order", [(2, 3), (3, 2)], ids=str)
 def test_waits_of_one_cell_may_end_in_any_order(order: tuple[int, int]) -> None:
-    """Ours: a gather of two approvals; several people decide, each when they like."""
+    """Ours: of two approvals gathered by one cell, either may be decided first."""
     turn = in_a_cell(paused(1, 1, "pay", "pay"), waits(2), waits(3))
     first, second = order
     assert turn.machine.phase is Phase.PARKED
@@ -447,7 +447,7 @@ def test_waits_of_one_cell_may_end_in_any_order(order: tuple[int, int]) -> None:
 
 
 def test_a_result_for_a_parked_cell_lets_the_time_of_the_turn_go_on() -> None:
-    """Bug: the clock of the turn stood still while the cell ran again."""
+    """Bug: the turn's clock stood still while the cell ran again."""
     turn = in_a_cell(paused(1, 1, "pay"), waits(2), limit_ms=10_000)
     assert turn.machine.account.deadline_ms is None
     assert turn.tell(settled(2)) == ["cell.1 hears 2"]
@@ -535,13 +535,13 @@ def test_a_turn_that_ends_in_a_cell_has_one_result_for_the_model(
 
 
 def test_a_cell_that_has_its_result_keeps_it_when_the_turn_ends() -> None:
-    """Ours: only its call that still ran is cancelled, whose result no code reads."""
+    """Ours: only the call that still runs is cancelled; no code is left to read its result."""
     turn = in_a_cell(paused(1, 1, "a", "b"), settled(2), settled(1, "early"), cancelled())
     assert turn.results() == [(1, "early")]
 
 
 def test_time_in_which_a_cell_computes_counts() -> None:
-    """Ours: a cell that never ends is ended by the time of its turn."""
+    """Ours: a cell that never ends is stopped by the time limit of its turn."""
     turn = in_a_cell(paused(1, 1, "a"), settled(2), limit_ms=10_000)
     assert turn.machine.account.deadline_ms == 10_000
     assert turn.tell(out_of_time()) == ["stop", "commit turn_budget"]

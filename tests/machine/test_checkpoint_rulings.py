@@ -43,7 +43,7 @@ def at(kind: HookStage) -> Turn:
 
 @pytest.mark.parametrize("kind", REACHED)
 def test_plugins_are_asked_at_a_checkpoint_before_it_is_passed(kind: HookStage) -> None:
-    """Seed: checkpoint hooks run after work and before completion."""
+    """Seed: checkpoint hooks run after work and before completion, and recovery asks for them again."""
     turn = at(kind)
     assert turn.machine.phase is Phase.PASSING
     assert turn.machine.outstanding() == [RunHooks(kind, 1)]
@@ -63,7 +63,7 @@ def test_a_checkpoint_is_not_passed_before_plugins_were_asked(kind: HookStage) -
     ("kind", "other"), [("after_work", "before_completion"), ("before_completion", "after_work")]
 )
 def test_a_ruling_of_another_checkpoint_is_refused(kind: HookStage, other: HookStage) -> None:
-    """Bug: it was taken for one of the checkpoint that was reached."""
+    """Bug: a ruling on another checkpoint was applied to the one that was reached."""
     with pytest.raises(InternalError, match="HooksRan while passing"):
         at(kind).feed(ran(other))
 
@@ -77,7 +77,7 @@ def test_a_checkpoint_is_ruled_on_once() -> None:
 
 
 def test_each_checkpoint_asks_plugins_under_its_own_number() -> None:
-    """Ours: the journal tells the rulings of one turn apart."""
+    """Ours: the number distinguishes the rulings of one turn in the journal."""
     turn = at("after_work")
     turn.feed(ran("after_work"), passed("after_work"))
     assert turn.tell(answered()) == ["hooks.before_completion.2"]
@@ -85,7 +85,7 @@ def test_each_checkpoint_asks_plugins_under_its_own_number() -> None:
 
 
 def test_what_plugins_say_after_work_comes_before_what_people_injected() -> None:
-    """Ours: one order, whether the plugin or the person was faster."""
+    """Ours: the order is the same whether the plugin or the person was faster."""
     turn = at("after_work")
     assert turn.tell(ran("after_work", messages=(said("plugin"),), events=(NOTE,))) == ["after_work.1"]
     assert turn.tell(passed("after_work", said("person"))) == ["model.2"]
@@ -105,7 +105,7 @@ def test_plugins_that_have_something_to_say_before_completion_hold_the_turn() ->
 
 
 def test_events_alone_hold_nothing() -> None:
-    """Ours: only a message is something for the model to answer."""
+    """Ours: only a message gives the model something to answer."""
     turn = at("before_completion")
     assert turn.tell(ran("before_completion", events=(NOTE,), usage=(SPENT,))) == ["before_completion.1"]
     assert turn.tell(passed("before_completion")) == ["commit finished"]
@@ -113,7 +113,7 @@ def test_events_alone_hold_nothing() -> None:
 
 
 def test_what_plugins_say_counts_more_than_an_answer_that_does_not_fit() -> None:
-    """Ours: as with an injected message, the answer is not final."""
+    """Ours: a message of a plugin, like an injected one, makes the answer not final."""
     turn = at("before_completion")
     turn.feed(ran("before_completion", messages=(said("shorter"),)))
     assert turn.tell(misfit()) == ["model.2"]
@@ -157,7 +157,7 @@ def test_what_plugins_asked_of_a_model_is_in_the_ledger_under_their_name() -> No
 
 
 def test_usage_of_rulings_on_calls_and_results_counts_too() -> None:
-    """Ours: model calls count in every stage."""
+    """Ours: model calls of hooks count in every stage."""
     turn = Turn(started(stages=("before_tool_call",)), calls("a"))
     turn.feed(ruled(1, usage=(SPENT,), model_calls=1), settled(1, usage=(SPENT,), model_calls=2))
     assert turn.machine.account.ledger("turn")[-1].usage == Usage(input=14, calls=2)

@@ -19,7 +19,7 @@ def test_what_was_injected_into_an_idle_session_comes_before_the_turns_own_input
 
 
 def test_messages_after_work_stand_behind_the_results() -> None:
-    """Ours: SPEC §7, `inject` is delivered at the next checkpoint of this turn."""
+    """Ours: SPEC §7, `inject` delivers at the next checkpoint of the running turn."""
     turn = Turn(started(), calls("a"), settled(1, "r"))
     assert turn.tell(passed("after_work", said("be quick"), said("please"))) == ["model.2"]
     assert turn.talk()[2:] == ["tool 1: r", "user: be quick", "user: please"]
@@ -35,7 +35,7 @@ def test_messages_before_completion_keep_the_turn_going() -> None:
 
 
 def test_an_injected_message_keeps_the_id_it_was_sent_with() -> None:
-    """Ours: the sender can see that it arrived."""
+    """Ours: by the id, the sender sees that the message arrived."""
     turn = Turn(started(), answered(), passed("before_completion", said("x", "i_7")))
     message = turn.machine.messages[-1]
     assert isinstance(message, UserMessage)
@@ -43,7 +43,7 @@ def test_an_injected_message_keeps_the_id_it_was_sent_with() -> None:
 
 
 def test_messages_count_more_than_an_answer_that_does_not_fit() -> None:
-    """Ours: the answer was not the last one, so the model need not correct it."""
+    """Ours: after a message the answer is not final, so the model need not correct it."""
     turn = Turn(started(max_output_retries=0), answered("no"))
     output = OutputCheck(problem="no number")
     assert turn.tell(passed("before_completion", said("wait"), output=output)) == ["model.2"]
@@ -74,7 +74,7 @@ def test_passing_another_checkpoint_than_the_one_reached_is_refused(
 
 
 def test_an_answer_that_fits_is_the_value_of_the_turn() -> None:
-    """Ours: output_type gives a value beside the text."""
+    """Ours: with output_type, an outcome has a value in addition to the text."""
     turn = Turn(started(), answered('{"n": 1}'))
     turn.feed(passed("before_completion", output=OutputCheck(value={"n": 1})))
     assert turn.machine.outcome == Finished(text='{"n": 1}', value={"n": 1})

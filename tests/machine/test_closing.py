@@ -1,4 +1,4 @@
-"""Plugins hear how a turn ends before it has ended, and only a failure of theirs changes it."""
+"""Plugins see how a turn ends before it has ended, and can change that only by failing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def asked(turn: Turn) -> RunHooks:
 
 @pytest.mark.parametrize("end", ENDS)
 def test_plugins_hear_of_every_kind_of_end_before_the_commit(end: str) -> None:
-    """Seed: after_turn gets every outcome."""
+    """Seed: after_turn hooks receive every kind of outcome."""
     turn = closing(*ENDS[end])
     assert turn.machine.phase is Phase.CLOSING
     command = asked(turn)
@@ -101,7 +101,7 @@ def test_a_plugin_that_fails_at_the_end_makes_it_a_plugin_abort(end: str) -> Non
 
 @pytest.mark.parametrize("given", [cancelled(), out_of_time(), aborted(), switched(), settled(1), resumed()])
 def test_nothing_changes_an_end_that_plugins_are_hearing_of(given: Input) -> None:
-    """Ours: how the turn ends is decided; after_turn is not broken off."""
+    """Ours: the outcome is already decided, and after_turn hooks are not interrupted."""
     turn = closing(failed())
     assert turn.tell(given) == []
     assert turn.machine.phase is Phase.CLOSING
@@ -118,7 +118,7 @@ def test_time_does_not_count_while_plugins_hear_of_the_end() -> None:
 
 
 def test_plugins_hear_of_an_answer_before_it_is_the_end() -> None:
-    """Ours: machine rule 6; the commit may be refused, so the checkpoint is passed last."""
+    """Ours: machine rule 6, the commit may be refused, so the checkpoint is passed last."""
     turn = closing()
     (checkpoint,) = turn.feed(answered("42"))
     assert checkpoint == Checkpoint("before_completion", 1, "42", closing=1)
@@ -130,7 +130,7 @@ def test_plugins_hear_of_an_answer_before_it_is_the_end() -> None:
 
 
 def test_the_whole_of_a_turn_has_what_plugins_say_at_its_end_before_it_has_ended() -> None:
-    """Ours: the commit writes what the turn will be."""
+    """Ours: the commit writes the complete turn, before the turn is marked as ended."""
     turn = closing(answered("42"))
     assert turn.history() == ["user: hello", "assistant: 42"]
     turn.feed(ran("after_turn", 1, **WORDS))
@@ -146,7 +146,7 @@ def test_the_whole_of_a_turn_has_what_plugins_say_at_its_end_before_it_has_ended
 
 
 def test_an_end_that_a_message_puts_off_is_forgotten_and_shown_again_under_another_number() -> None:
-    """Ours: rulings about an end take effect only when it happens (rule 6 of the machine)."""
+    """Ours: machine rule 6, rulings about an end take effect only if the turn does end."""
     turn = closing(answered("42"), ran("after_turn", 1, **WORDS))
     assert turn.tell(passed("before_completion", said("wait"))) == ["model.2"]
     assert turn.history() == ["user: hello", "assistant: 42", "user: wait"]
@@ -162,7 +162,7 @@ def test_an_end_that_a_message_puts_off_is_forgotten_and_shown_again_under_anoth
     [(cancelled(), "cancelled"), (out_of_time(), "turn_budget"), (aborted(), "plugin_abort")],
 )
 def test_plugins_hear_again_if_the_end_becomes_another_one(given: Input, reason: str) -> None:
-    """Ours: rulings on the answer are discarded, because the turn has none."""
+    """Ours: rulings about an answer are discarded if the turn ends without one."""
     turn = closing(answered(), ran("after_turn", 1, **WORDS))
     assert turn.tell(given) == ["stop", "hooks.after_turn.2"]
     assert turn.machine.next_messages() == ()
@@ -179,14 +179,14 @@ def test_a_plugin_that_fails_over_an_answer_ends_the_turn_without_one() -> None:
 
 
 def test_plugins_cannot_abort_what_has_ended() -> None:
-    """Ours: only a failure of theirs can change the end."""
+    """Ours: plugins can change the end of a turn only by failing."""
     turn = closing(answered())
     turn.feed(ran("after_turn", 1, abort=ENOUGH), passed("before_completion"))
     assert turn.machine.outcome == Finished(text="done")
 
 
 def test_plugins_that_hold_a_turn_do_not_hear_of_its_end() -> None:
-    """Ours: it does not end here."""
+    """Ours: a turn that a plugin holds does not end, so after_turn does not run."""
     turn = Turn(started(stages=("checkpoint", "after_turn")), answered())
     assert turn.tell(ran("before_completion", messages=(said("no"),))) == ["before_completion.1 held"]
     turn.feed(passed("before_completion"), answered())
@@ -194,7 +194,7 @@ def test_plugins_that_hold_a_turn_do_not_hear_of_its_end() -> None:
 
 
 def test_a_turn_that_finished_before_plugins_saw_its_end_waits_for_them() -> None:
-    """Ours: no turn is committed before they have answered."""
+    """Ours: no turn is committed before its after_turn hooks have run."""
     turn = closing(answered("42"))
     assert turn.tell(passed("before_completion")) == ["hooks.after_turn.2"]
     assert asked(turn).outcome == Finished(text="42")
@@ -202,7 +202,7 @@ def test_a_turn_that_finished_before_plugins_saw_its_end_waits_for_them() -> Non
 
 
 def test_an_answer_that_does_not_fit_is_no_end() -> None:
-    """Ours: plugins hear of the one that fits."""
+    """Ours: after_turn hooks see only the answer that fits."""
     turn = Turn(started(stages=("after_turn",)), answered("many"))
     assert turn.tell(misfit()) == ["model.2"]
     assert turn.tell(answered("7")) == ["before_completion.2 closing 2"]
@@ -229,14 +229,14 @@ def test_a_turn_with_every_stage_takes_them_in_order() -> None:
 
 
 def test_plugins_see_a_frame_that_is_opened_instead_of_a_call() -> None:
-    """Seed: after_turn of a frame switch."""
+    """Seed: after_turn hooks also run if the turn ends with a frame switch."""
     turn = Turn(started(stages=("prepare", "after_turn")))
     assert turn.tell(prepared(1, switch=SWITCH)) == ["hooks.after_turn.1"]
     assert asked(turn).outcome == FrameSwitched(switch=SWITCH)
 
 
 def test_an_entry_of_the_end_has_the_time_at_which_plugins_spoke() -> None:
-    """Ours: entries tell when something happened."""
+    """Ours: the time of an entry is that of the input that caused it."""
     turn = closing(failed())
     turn.feed(at(77_000, ran("after_turn", 1, events=(NOTE,))))
     assert [entry.at_ms for entry in turn.machine.entries[-2:]] == [77_000, 77_000]

@@ -72,7 +72,7 @@ def test_a_message_at_the_last_moment_puts_the_end_off_and_a_second_finish_works
 
 
 def test_a_finish_that_was_put_off_does_not_end_the_next_round() -> None:
-    """Ours: the model has a new word, so the old answer is void."""
+    """Ours: after the message the model is called again, so the earlier answer is void."""
     turn = in_a_cell(finish(1, "first"), settled(1), passed("before_completion", said("wait")))
     turn.feed(calls("look"))
     assert turn.tell(settled(2)) == ["after_work.2"]
@@ -116,7 +116,7 @@ def test_a_frame_that_is_to_open_counts_more_than_an_answer() -> None:
 
 
 def test_the_first_answer_counts() -> None:
-    """Ours: after the answer, code can make no calls."""
+    """Ours: of two answers of code in one round, the first one ends the turn."""
     turn = Turn(started(), calls("run_code", "run_code"), finish(1, "first"), finish(2, "second"))
     turn.feed(settled(2), settled(1))
     assert turn.machine.answer() == Finished(text="first")
@@ -133,7 +133,7 @@ def test_the_first_answer_counts() -> None:
     ids=["asking", "before completion", "after its result", "after its round"],
 )
 def test_an_answer_of_a_call_that_does_not_run_is_none(before: tuple[Input, ...]) -> None:
-    """Bug: it was kept, and ended the turn after the next round of calls."""
+    """Bug: the answer was kept, and ended the turn after the next round of calls."""
     turn = Turn(*before)
     assert turn.tell(finish(1, "late")) == []
     match turn.machine.outstanding():
@@ -155,7 +155,7 @@ def reports(call_id: int, index: int, **report: Json) -> ToolSettled:
 
 
 def test_a_cell_that_brings_the_same_again_is_no_progress() -> None:
-    """Ours: its place in the history and the ids of its calls are new each time, and say nothing."""
+    """Ours: the place of a report in the history and the ids of its calls differ, and do not count."""
     turn = Turn(started(max_no_progress=1), calls("run_code"), paused(1, 1, "look"), settled(2, "grass"))
     turn.feed(reports(1, 0, result="grass", calls=[{"call_id": 2, "name": "look"}]), passed("after_work"))
     turn.feed(calls("run_code"), paused(3, 1, "look"), settled(4, "grass"))
@@ -175,7 +175,7 @@ def test_a_cell_that_brings_the_same_again_is_no_progress() -> None:
     ids=["another result", "other output", "a call more", "calls in other words", "no calls at all"],
 )
 def test_a_cell_that_brings_something_else_is_progress(report: dict[str, Json]) -> None:
-    """Ours: the same code may see that the world has moved on."""
+    """Ours: the same code may find that the outside world has changed."""
     turn = Turn(started(max_no_progress=1), calls("run_code"), reports(1, 0, result="grass"))
     assert turn.tell(passed("after_work"), calls("run_code"), reports(2, 1, **report)) == ["after_work.2"]
 
@@ -201,7 +201,7 @@ def test_the_last_step_may_give_the_answer() -> None:
 
 
 def test_time_and_tokens_count_for_the_warnings() -> None:
-    """Ours: the fullest limit speaks; the time is that of the inputs."""
+    """Ours: the limit with the largest share is named, and the time is that of the inputs."""
     turn = Turn(at(0, started(warns=True, max_wall_ms=10_000)), at(100, calls("run_code")))
     turn.feed(at(6_100, settled(1)), at(6_200, passed("after_work")))
     assert turn.talk()[-1].startswith("user: 6.2 of 10 seconds used (62 %)")
@@ -215,7 +215,7 @@ def test_a_turn_that_is_not_to_be_warned_ends_as_before() -> None:
 
 
 def test_a_reply_keeps_what_the_model_wrote_beside_its_prose() -> None:
-    """Ours: the model is shown its own words again, people the prose."""
+    """Ours: the model sees its own text again, people see only the prose."""
     turn = Turn(started())
     turn.feed(msgspec.structs.replace(asked_for(call("run_code")), text="I look.", raw="I look. ```…```"))
     reply = turn.machine.messages[-1]

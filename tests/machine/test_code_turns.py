@@ -49,7 +49,7 @@ def code_started(
 
 
 def gives_up(call_id: int, code: str = Code.TIMEOUT_WALL) -> ToolSettled:
-    """A cell that was stopped, and whose calls are not waited for."""
+    """Return the result of a cell that was stopped and whose calls are not awaited."""
     given = settled(call_id, error=ErrorObject(code=code, message="stopped"))
     return msgspec.structs.replace(given, gives_up_calls=True)
 
@@ -134,12 +134,12 @@ def test_the_turn_begins_with_its_cell_and_asks_no_model() -> None:
 
 @pytest.mark.parametrize("stages", [("before_turn",), ("prepare",), ("before_turn", "prepare")], ids=str)
 def test_hooks_around_the_model_do_not_run_in_a_turn_of_code(stages: tuple[Stage, ...]) -> None:
-    """Ours: there is no model call to prepare."""
+    """Ours: a turn of code has no model call to prepare."""
     assert Turn().tell(code_started(stages=stages)) == ["tool.1.1"]
 
 
 def test_the_result_of_the_cell_is_the_turns_only_answer() -> None:
-    """Ours: no text, no value: the runtime reads the report of the cell."""
+    """Ours: the outcome has neither text nor value; the runtime reads the report of the cell."""
     turn = Turn(code_started(), settled(1, {"index": 0}), passed("before_completion"))
     assert turn.machine.outcome == Finished(text="", value=None)
     assert turn.results() == [(1, {"index": 0})]
@@ -147,7 +147,7 @@ def test_the_result_of_the_cell_is_the_turns_only_answer() -> None:
 
 
 def test_a_message_at_the_checkpoint_stands_in_the_history_and_asks_no_model() -> None:
-    """Ours: nothing answers it, and it is not lost."""
+    """Ours: no model answers the message, but it is kept."""
     turn = Turn(code_started(), settled(1, 4), passed("before_completion", said("late")))
     assert turn.talk() == ["assistant: run_code", "tool 1: 4", "user: late"]
 
@@ -163,7 +163,7 @@ def test_calls_that_a_stopped_cell_leaves_behind_are_cancelled_and_known() -> No
 
 
 def test_an_abort_gives_up_the_calls_of_the_cell_but_not_the_cell() -> None:
-    """Ours: the cell has a report of its own, its calls have none."""
+    """Ours: the cell has its own report, and its calls have none."""
     turn = Turn(code_started(), paused(1, 1, "pay", "look"), settled(3), cancelled())
     assert [call.name for call in turn.machine.calls.given_up] == ["pay"]
     assert turn.results() == [(1, Code.CANCELLED)]

@@ -62,7 +62,7 @@ MIDDLES: dict[str, tuple[tuple[Input, ...], list[tuple[int, object]]]] = {
 def test_a_cancelled_turn_ends_at_once_and_every_call_has_a_result(
     inputs: tuple[Input, ...], results: list[tuple[int, object]]
 ) -> None:
-    """Ours: SPEC §12, a session that a cancelled tool makes unusable."""
+    """Ours: SPEC §12, a cancelled tool must not leave the session unusable."""
     turn = Turn(*inputs)
     assert turn.tell(cancelled()) == ["stop", "commit cancelled"]
     assert turn.results() == results
@@ -100,7 +100,7 @@ def test_an_aborted_turn_ends_with_the_hosts_reason_and_every_call_has_a_result(
 def test_a_cancelled_call_tells_whether_it_may_have_taken_effect(
     middle: tuple[Input, ...], words: str
 ) -> None:
-    """Ours: the model must not take a payment for undone that may be done."""
+    """Ours: the model must not assume that a payment was not made when it may have been."""
     turn = Turn(*middle, cancelled())
     result = turn.machine.messages[-1]
     assert isinstance(result, ToolMessage)
@@ -110,7 +110,7 @@ def test_a_cancelled_call_tells_whether_it_may_have_taken_effect(
 
 
 def test_a_turn_whose_last_call_was_cancelled_did_not_make_the_round_up() -> None:
-    """Ours: results of a round half settled keep their order and their records."""
+    """Ours: the results of a half-settled round keep their order and their records."""
     turn = Turn(started(), calls("a", "b"), recorded(2), cancelled())
     assert [record.request_digest for record in turn.machine.calls.records] == ["d2"]
     assert turn.talk()[1:] == ["assistant: a b", "tool 1: CANCELLED", "tool 2: 2"]
@@ -132,7 +132,7 @@ def test_a_frame_opens_at_once_where_no_call_is_under_way(inputs: tuple[Input, .
 
 
 def test_a_frame_opens_only_when_the_calls_under_way_have_their_results() -> None:
-    """Ours: machine rule 3; the call that asked for the frame is one of them."""
+    """Ours: machine rule 3, also for the call that requested the frame."""
     turn = Turn(started(), calls("continue_as", "look"))
     assert turn.tell(switched()) == []
     assert turn.tell(settled(1)) == []
@@ -142,7 +142,7 @@ def test_a_frame_opens_only_when_the_calls_under_way_have_their_results() -> Non
 
 
 def test_the_last_frame_that_was_asked_for_opens() -> None:
-    """Ours: two calls of a round may both ask."""
+    """Ours: if two calls of a round each request a frame, the last request wins."""
     turn = Turn(started(), calls("a"), switched(), switched(FrameSwitch(frame_id="f_3")))
     assert turn.tell(settled(1)) == ["commit switched to f_3"]
 
@@ -171,7 +171,7 @@ LATE: tuple[Input, ...] = (
 
 @pytest.mark.parametrize("inputs", ENDS.values(), ids=ENDS.keys())
 def test_what_comes_after_the_end_changes_nothing(inputs: tuple[Input, ...]) -> None:
-    """Ours: machine rule 5; cancellation wins or loses once."""
+    """Ours: machine rule 5, a turn ends once, by whichever input comes first."""
     turn = Turn(*inputs)
     before = (
         turn.machine.outcome,

@@ -1,4 +1,4 @@
-"""Golden histories: what was recorded by an earlier version replays in this one."""
+"""Golden histories: turns recorded by an earlier version replay in this one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FILES = sorted((Path(__file__).parent / "histories").glob("*.json"))
 
 @pytest.fixture
 def history() -> History:
-    """A turn with one tool."""
+    """Return the history of a turn with one tool call."""
     turn = Turn(started(), calls("look"), settled(1, "grass"), passed("after_work"), answered("green"))
     turn.feed(passed("before_completion"))
     return record("green", turn.inputs)
@@ -89,12 +89,12 @@ def test_a_golden_history_can_be_taken_over_after_any_of_its_inputs(path: Path) 
 
 
 def _unruled(command: Any) -> dict[str, Any]:
-    """A command without what plugins decided after it was given."""
+    """Return the command without the fields that plugins decided after it was given."""
     return {key: value for key, value in command.items() if key not in ("ruled", "arguments")}
 
 
 def test_there_is_a_golden_history_of_each_kind_of_turn() -> None:
-    """Ours: a history that gets lost is noticed."""
+    """Ours: the test fails if a golden history is deleted."""
     assert {path.stem for path in FILES} >= {
         "plain", "one_tool", "ten_parallel", "malformed_arguments", "approval_granted", "approval_denied",
         "approval_edited", "approval_expired", "denied_again_and_again", "timer", "completion",
@@ -111,7 +111,7 @@ def test_there_is_a_golden_history_of_each_kind_of_turn() -> None:
 
 
 def test_the_golden_histories_have_every_input_and_every_command() -> None:
-    """Ours: what a journal may hold is held by one of them."""
+    """Ours: every kind of input and command that a journal may hold is covered by a golden history."""
     histories = [load(path) for path in FILES]
     assert {type(given) for history in histories for given in history.inputs} == set(get_args(Input))
     done = {one["do"] for history in histories for commands in history.commands for one in commands}
@@ -119,7 +119,7 @@ def test_the_golden_histories_have_every_input_and_every_command() -> None:
 
 
 def test_what_plugins_want_said_next_is_part_of_a_history() -> None:
-    """Ours: it becomes the input of another turn, and must not get lost between versions."""
+    """Ours: these messages become the input of another turn, and must not get lost between versions."""
     history = load(next(path for path in FILES if path.stem == "end_put_off"))
     assert history.next_messages == ({"type": "user", "content": "Send it with the summary."},)
     assert replay(msgspec.structs.replace(history, next_messages=())) == [
@@ -131,26 +131,26 @@ def test_what_plugins_want_said_next_is_part_of_a_history() -> None:
 
 
 def test_a_recorded_turn_replays_without_a_difference(history: History) -> None:
-    """Ours: the recorder and the player agree."""
+    """Ours: recording a turn and replaying the recording agree."""
     assert replay(history) == []
     assert (history.name, len(history.commands), len(history.entries)) == ("green", 6, 4)
     assert history.outcome == {"type": "finished", "text": "green"}
 
 
 def test_a_journal_can_be_recorded(history: History) -> None:
-    """Ours: users make histories of turns that really happened."""
+    """Ours: users can record the history of a real turn from its journal."""
     assert record_journal("green", map(encode_input, history.inputs)) == history
 
 
 def test_a_turn_that_has_not_ended_is_a_history_without_an_outcome(history: History) -> None:
-    """Ours: a turn can be recorded where it stands."""
+    """Ours: a turn can be recorded before it has ended."""
     half = record("half", history.inputs[:2])
     assert half.outcome is None
     assert replay(half) == []
 
 
 def test_every_difference_is_reported_with_the_input_it_follows(history: History) -> None:
-    """Ours: a contributor who breaks a history sees where."""
+    """Ours: a contributor who breaks a history sees which input gave another result."""
     other = msgspec.structs.replace(
         history,
         commands=(*history.commands[:2], ({"do": "Park"},), *history.commands[3:]),
@@ -167,14 +167,14 @@ def test_every_difference_is_reported_with_the_input_it_follows(history: History
 
 
 def test_entries_that_are_missing_are_a_difference(history: History) -> None:
-    """Ours: a shorter history is another one."""
+    """Ours: a history with fewer entries must not pass as equal."""
     assert replay(msgspec.structs.replace(history, entries=history.entries[:-1])) == [
         "there were 3 entries, there are 4"
     ]
 
 
 def test_commands_that_are_missing_are_a_difference(history: History) -> None:
-    """Ours: a draft, or a file that was cut, does not pass for a history."""
+    """Ours: a draft or a truncated file does not pass as a history."""
     assert replay(msgspec.structs.replace(history, commands=())) == [
         "6 inputs, but the commands of 0 are recorded"
     ]
@@ -214,7 +214,7 @@ def test_a_command_is_written_without_the_fields_that_have_their_default() -> No
 
 
 def test_a_saved_history_is_loaded_as_it_was(history: History, tmp_path: Path) -> None:
-    """Ours: a file is the history."""
+    """Ours: saving and loading changes nothing in a history."""
     save(history, tmp_path / "h.json")
     assert load(tmp_path / "h.json") == history
 
@@ -231,7 +231,7 @@ def test_a_file_that_exists_is_not_written_over(history: History, tmp_path: Path
 
 
 def test_a_history_of_a_later_format_is_refused(draft: Path) -> None:
-    """Ours: another format is an error, never a guess."""
+    """Ours: an unknown format raises an error instead of being guessed at."""
     _change(draft, format=FORMAT + 1)
     with pytest.raises(SchemaTooNew, match=r"green\.json has format 2"):
         load(draft)
@@ -256,7 +256,7 @@ def test_a_draft_is_completed(draft: Path, history: History) -> None:
 
 
 def test_completing_a_history_that_replays_leaves_the_file_alone(draft: Path) -> None:
-    """Ours: nothing is rewritten for nothing."""
+    """Ours: a history that is already complete is not rewritten."""
     complete(draft)
     before = draft.stat().st_mtime_ns, draft.read_bytes()
     assert complete(draft, replace=True) == []
@@ -281,7 +281,7 @@ def test_a_recorded_history_changes_only_when_told_to(draft: Path, history: Hist
 def test_files_are_written_and_checked_from_the_command_line(
     draft: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ours: an explicit way to write new ones."""
+    """Ours: `standfast.testing.histories` writes and checks files only on an explicit command."""
     assert main(["check", str(draft)]) == 1
     assert main(["write", str(draft)]) == 0
     assert main(["check", str(draft)]) == 0
@@ -311,7 +311,7 @@ def test_the_command_line_continues_after_a_file_that_cannot_be_written(
 
 
 def test_the_module_can_be_run(draft: Path) -> None:
-    """Ours: python -m standfast.testing.histories."""
+    """Ours: `python -m standfast.testing.histories` runs the command line."""
     command = [sys.executable, "-m", "standfast.testing.histories", "write", str(draft)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{draft}: ok\n", "")

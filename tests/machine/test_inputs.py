@@ -142,7 +142,7 @@ def test_every_kind_of_input_is_tried() -> None:
 
 
 def test_the_names_of_the_inputs_in_the_journal_never_change() -> None:
-    """Ours: journals outlive versions."""
+    """Ours: a journal of an earlier version must stay readable."""
     tags = {msgspec.json.decode(encode_input(given))["type"] for given in INPUTS}
     assert tags == {
         "turn_started", "hooks_ran", "call_prepared", "model_replied", "model_failed", "call_ruled",

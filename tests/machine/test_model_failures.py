@@ -15,7 +15,7 @@ def _delays(turn: Turn) -> list[int]:
 
 
 def test_a_failure_that_may_pass_is_tried_again_after_a_growing_delay() -> None:
-    """Ours: SPEC §10, retries are journaled decisions, bounded."""
+    """Ours: SPEC §10, the number of retries is bounded, and each is a journaled decision."""
     turn = Turn(started(max_attempts=10, max_retry_wait_ms=10**6), *[failed(retryable=True)] * 9)
     assert _delays(turn) == [0, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
 
@@ -25,13 +25,13 @@ def test_a_failure_that_may_pass_is_tried_again_after_a_growing_delay() -> None:
     [(None, 500), (0, 0), (499, 500), (7_000, 7_000), (60_000, 60_000), (120_000, 120_000)],
 )
 def test_the_provider_may_ask_for_a_longer_delay_or_for_none(after: int | None, delay: int) -> None:
-    """Ours: SPEC §10, with Retry-After."""
+    """Ours: SPEC §10, the Retry-After of the provider replaces the back-off."""
     turn = Turn(started())
     assert turn.feed(failed(retryable=True, after=after)) == [CallModel(2, 2, delay)]
 
 
 def test_a_delay_beyond_the_longest_wait_ends_the_turn_and_the_error_names_it() -> None:
-    """Ours: a turn does not sit through an hour of Retry-After, nor comes back before it."""
+    """Ours: a turn neither waits through an hour of Retry-After nor retries before it is over."""
     turn = Turn(started())
     assert turn.tell(failed("RATE_LIMITED", retryable=True, after=3_600_000)) == ["commit provider_error"]
     assert (turn.stopped().error.code, turn.stopped().error.message) == ("RATE_LIMITED", "no luck")
@@ -41,7 +41,7 @@ def test_a_delay_beyond_the_longest_wait_ends_the_turn_and_the_error_names_it() 
 
 
 def test_the_time_between_the_attempts_of_one_call_is_limited_in_all() -> None:
-    """Ours: UsageLimits.max_retry_wait_ms; the next call has all of it again."""
+    """Ours: UsageLimits.max_retry_wait_ms applies to each model call anew."""
     again = failed(retryable=True, after=40_000)
     turn = Turn(started(max_attempts=9, max_retry_wait_ms=100_000), again, again)
     assert _delays(turn) == [0, 40_000, 40_000]
@@ -93,7 +93,7 @@ def test_attempts_are_used_up(attempts: int) -> None:
 
 
 def test_a_failure_that_cannot_pass_ends_the_turn_at_once() -> None:
-    """Ours: a wrong key is not tried three times."""
+    """Ours: a call with a wrong API key is not retried."""
     turn = Turn(started(max_attempts=5))
     assert turn.tell(failed("UNAUTHORIZED", after=5)) == ["commit provider_error"]
     assert turn.stopped().error.code == "UNAUTHORIZED"

@@ -115,7 +115,7 @@ def test_what_the_protocol_gets_and_what_the_turn_adds_to_the_prompt_survive_a_r
 
 
 def test_plugins_open_a_turn_once() -> None:
-    """Ours: once per turn, whatever the number of model calls."""
+    """Ours: before_turn hooks run once per turn, whatever the number of model calls."""
     turn = opening()
     turn.feed(ran("before_turn"), answered())
     assert turn.tell(passed("before_completion", said("and"))) == ["model.2"]

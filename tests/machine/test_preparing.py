@@ -48,7 +48,7 @@ def test_every_model_call_is_prepared_under_a_number_of_its_own() -> None:
 
 
 def test_it_comes_after_the_opening() -> None:
-    """Ours: messages added before the turn are prepared like others."""
+    """Ours: messages that plugins add before the turn are prepared like any other message."""
     turn = Turn(started(stages=("before_turn", "prepare")))
     assert turn.tell(ran("before_turn", messages=(said("psst"),))) == ["prepare.1"]
     assert turn.talk() == ["user: hello", "user: psst"]
@@ -114,7 +114,7 @@ def test_a_frame_that_is_opened_instead_of_the_call_ends_the_turn() -> None:
 
 
 def test_compaction_and_another_frame_at_once_open_both() -> None:
-    """Ours: the one before the turn, the other behind it."""
+    """Ours: the compaction frame stands before the turn's entries, the other frame after them."""
     turn = preparing()
     turn.feed(prepared(1, compaction=COMPACTION, switch=SWITCH))
     assert turn.history() == ["frame f_c", "user: hello", "frame f_2"]
@@ -151,7 +151,7 @@ def test_a_window_that_overflows_is_prepared_once_more() -> None:
 
 
 def test_a_window_that_overflows_again_ends_the_turn() -> None:
-    """Seed: once, not for ever."""
+    """Seed: an overflowing call is prepared again once, not for ever."""
     turn = preparing()
     turn.feed(prepared(1), failed("CONTEXT_OVERFLOW"), prepared(2))
     assert turn.tell(failed("CONTEXT_OVERFLOW")) == ["commit context_overflow"]
@@ -167,7 +167,7 @@ def test_each_reply_gives_the_next_call_another_chance() -> None:
 
 
 def test_without_plugins_that_prepare_calls_an_overflow_ends_the_turn() -> None:
-    """Seed: no plugin could make it fit."""
+    """Seed: without compaction, the request would overflow again."""
     turn = Turn(started(stages=("before_turn",)), ran("before_turn"))
     assert turn.tell(failed("CONTEXT_OVERFLOW")) == ["commit context_overflow"]
 
@@ -199,5 +199,5 @@ def test_tokens_that_plugins_used_count_towards_the_limit_of_the_turn() -> None:
 
 
 def test_a_turn_can_be_cancelled_while_a_call_is_prepared() -> None:
-    """Ours: a compaction may take long."""
+    """Ours: a compaction may take long, and cancelling must not wait for it."""
     assert preparing().tell(cancelled()) == ["stop", "commit cancelled"]

@@ -44,7 +44,7 @@ def _loaded_by(statement: str) -> set[str]:
 
 
 def _imports(path: Path) -> set[str]:
-    """The packages that a source file imports anywhere in it."""
+    """Return the packages that a source file imports, at any level."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -64,18 +64,18 @@ def test_importing_it_loads_nothing_that_waits_or_is_different_each_time(package
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_no_source_names_a_clock_or_anything_that_does_io(path: Path) -> None:
-    """Ours: machine rule 1, time arrives in the inputs."""
+    """Ours: machine rule 1, the time arrives in the inputs."""
     assert _imports(path) & (FORBIDDEN | {"time", "datetime", "os", "uuid", "secrets", "pathlib"}) == set()
 
 
 def test_the_machine_sees_only_the_values_and_the_errors() -> None:
-    """Ours: SPEC §2, imports point down."""
+    """Ours: SPEC §2, imports point down to lower layers only."""
     loaded = {name for name in _loaded_by("import standfast.machine") if name.startswith("standfast.")}
     assert {name.split(".")[1] for name in loaded} == {"machine", "model", "errors", "exports"}
 
 
 def test_the_machine_awaits_nothing() -> None:
-    """Ours: a turn machine with no I/O inside."""
+    """Ours: the turn machine does no I/O, so it has nothing to await."""
     for path in SOURCES:
         tree = ast.parse(path.read_text())
         assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await) for node in ast.walk(tree)), path

@@ -1,4 +1,4 @@
-"""Cells at random: whatever calls do in whatever order, these things hold."""
+"""Cells at random: properties that hold whatever the calls do and in whatever order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from standfast.testing.histories import command_as_json
 
 
 class Shell:
-    """A turn and what its shell knows of it: which calls run, which wait, what each cell is to hear."""
+    """A turn and the state its shell keeps: which calls run, which wait, which results each cell is due."""
 
     def __init__(self, tools: int) -> None:
         self.machine = TurnMachine()
@@ -153,7 +153,7 @@ class Shell:
             self.check()
 
     def replay(self) -> None:
-        """Every prefix of the journal leads to the same commands, and asks for the same."""
+        """Check that every prefix of the journal gives the same commands and the same outstanding ones."""
         fresh = TurnMachine()
         for body, commands, outstanding in zip(self.journal, self.commands, self.outstanding, strict=True):
             assert _as_json(fresh.feed(decode_input(body))) == commands
@@ -169,7 +169,7 @@ NAMES = st.lists(st.sampled_from(["look", "pay", "lok!"]), max_size=3)
 
 
 def _happen(shell: Shell, data: st.DataObject) -> None:
-    """One thing that may happen now, or that comes too late."""
+    """Draw one input that is possible now or that comes too late."""
     running, waiting = sorted(shell.runs), sorted(shell.waits)
     options = ["late"] + ["pause", "pause", "settle", "wait"] * bool(running) + ["wake"] * bool(waiting)
     match data.draw(st.sampled_from(options)):

@@ -1,4 +1,4 @@
-"""Turns at random: whatever legally happens to a turn, in whatever order, these things hold.
+"""Turns at random: properties that hold whatever legally happens to a turn, and in whatever order.
 
 The test keeps its own books, from the inputs and the commands alone: which commands are unanswered, how long
 the turn has run, and what plugins said.
@@ -114,7 +114,7 @@ FRAMES = st.sampled_from([None, None, None, FrameSwitch(frame_id="f_3")])
 
 
 class Cell:
-    """What the shell knows of a call that has made calls."""
+    """The state that the shell keeps of a call that has made calls."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -123,7 +123,7 @@ class Cell:
 
 
 class Books:
-    """What the shell would know: the commands that are unanswered, the waits, and the time the turn ran."""
+    """The state that the shell keeps: the unanswered commands, the waits, and how long the turn ran."""
 
     def __init__(self) -> None:
         self.unanswered: list[Command] = []
@@ -142,7 +142,7 @@ class Books:
         return sorted(one.call.call_id for one in self.unanswered if isinstance(one, RunTool | ContinueCell))
 
     def open(self) -> set[int]:
-        """The calls without a result."""
+        """Return the calls without a result."""
         return {
             *self.running(),
             *self.waits,
@@ -188,7 +188,7 @@ class Books:
         )
 
     def _rule(self, given: CallRuled) -> None:
-        """The call is asked for as before, and plugins need not be asked again."""
+        """Mark the call as ruled on, so that plugins need not be asked about it again."""
         if given.call_id in self.unruled():
             arguments = given.ruling.arguments
             self.unanswered = [
@@ -199,14 +199,14 @@ class Books:
             ]
 
     def _settle(self, call_id: int) -> None:
-        """The call has its result; what its code waits for is given up."""
+        """Record the result of the call, and give up the waiting calls of its code."""
         given_up = [one for one in self.waits if self.parents.get(one) == call_id]
         for one in (call_id, *given_up):
             self._leave(one)
             self.done.add(one)
 
     def _leave(self, call_id: int) -> None:
-        """The call neither runs nor waits."""
+        """Remove the call from those that run or wait."""
         self.waits.pop(call_id, None)
         if call_id in self.cells:
             self.cells[call_id].paused = False
@@ -251,7 +251,7 @@ def _in_order(commands: list[Command]) -> list[Command]:
 
 
 def _as_json(commands: list[Command]) -> list[Any]:
-    """The commands as they are now: what a cell has made and heard grows with it."""
+    """Return the commands as JSON, because the calls and results of a cell grow with it."""
     return [command_as_json(command) for command in commands]
 
 
@@ -260,7 +260,7 @@ STANDING = (Phase.NEW, Phase.PARKED, Phase.CLOSING, Phase.ENDED)
 
 
 class RandomTurns(RuleBasedStateMachine):
-    """A turn, its shell's books, and a journal."""
+    """A turn, the books of its shell, and a journal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -299,15 +299,15 @@ class RandomTurns(RuleBasedStateMachine):
         return self.machine.phase
 
     def _asked(self) -> Command | None:
-        """The command that is unanswered, if it is one."""
+        """Return the unanswered command if it has the given type."""
         return self.books.unanswered[0] if len(self.books.unanswered) == 1 else None
 
     def _computing(self) -> list[int]:
-        """The calls that may make calls: the driver has asked the plugins about them before."""
+        """Return the calls that may make calls: those that plugins have ruled on."""
         return [call_id for call_id in self.books.running() if call_id not in self.books.unruled()]
 
     def _ruling(self, data: st.DataObject, kind: type[Ruling] = Ruling, **fields: Any) -> Any:
-        """What plugins say; every message of theirs is another."""
+        """Draw a ruling of plugins; each of its messages is unique."""
         count = data.draw(st.sampled_from([0, 0, 0, 1, 2]))
         self.uttered += count
         severity = data.draw(SEVERITIES)
@@ -441,7 +441,7 @@ class RandomTurns(RuleBasedStateMachine):
         what=st.sampled_from(["result", "wait", "end of a wait", "ruling", "pause", "finish"]),
     )
     def hear_of_whatever_call(self, pause: int, data: st.DataObject, what: str) -> None:
-        """It may run, wait, have its result or never have been asked for."""
+        """Feed an input about any call: one that runs, waits, is settled or was never requested."""
         call_id = data.draw(st.integers(1, 8))
         match what:
             case "result":
@@ -466,7 +466,7 @@ class RandomTurns(RuleBasedStateMachine):
 
     @rule(data=st.data(), steps=st.integers(1, 4))
     def go_on(self, data: st.DataObject, steps: int) -> None:
-        """Something that was asked for happens, and nothing special about it. Most turns are like that."""
+        """Feed an ordinary input that a command asked for; most turns consist of such inputs."""
         for _ in range(steps):
             if commands := self.machine.outstanding():
                 self._answer_plainly(data.draw(st.sampled_from(commands)))
@@ -500,7 +500,7 @@ class RandomTurns(RuleBasedStateMachine):
 
     @invariant()
     def every_call_has_its_result_right_behind_it(self) -> None:
-        """Machine rules 3 and 4, except for the round that is open."""
+        """Machine rules 3 and 4, except for the round that is still open."""
         messages = self.machine.messages
         is_open = self._phase() in (Phase.ACTING, Phase.PARKED)
         for place, message in enumerate(messages):
@@ -577,7 +577,7 @@ class RandomTurns(RuleBasedStateMachine):
         assert len({(line.source, line.model) for line in lines}) == len(lines)
 
     def teardown(self) -> None:
-        """The turn comes to its end, every call has one result, and any prefix of its journal replays."""
+        """End the turn; check that each call has one result and that every prefix of the journal replays."""
         if self.journal:
             self._bring_to_its_end()
         self._replay()
@@ -616,7 +616,7 @@ class RandomTurns(RuleBasedStateMachine):
                 self._feed(WaitEnded, wait_id=command.outcome.waits[0].wait_id, outcome=Approved())
 
     def _replay(self) -> None:
-        """Every prefix of the journal leads to the same commands, and asks for the same."""
+        """Check that every prefix of the journal gives the same commands and the same outstanding ones."""
         fresh = TurnMachine()
         for body, told, outstanding in zip(self.journal, self.told, self.outstanding, strict=True):
             assert _as_json(fresh.feed(decode_input(body))) == told

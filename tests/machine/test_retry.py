@@ -46,19 +46,19 @@ def test_the_first_attempt_of_one_is_the_last_without_another_word() -> None:
 
 
 def test_the_error_says_that_all_attempts_are_used_up() -> None:
-    """Ours: the hint names the limit."""
+    """Ours: the hint names the limit that can be raised."""
     assert _decided(attempt=3, max_attempts=3) == GiveUp(
         "it failed 3 times in a row; UsageLimits(max_attempts=...) allows more"
     )
 
 
 def test_a_provider_that_asks_for_no_time_gets_none() -> None:
-    """Ours: that is how a fallback moves to its next model; no retry budget applies."""
+    """Ours: a fallback moves to its next model this way, and no retry budget applies."""
     assert _decided(0, attempt=9, waited_ms=120_000, seed="s") == Retry(0)
 
 
 def test_back_off_doubles_up_to_a_minute() -> None:
-    """Ours: SPEC §10, bounded."""
+    """Ours: SPEC §10, the delay between retries is bounded."""
     most = 10**9
     delays = [_decided(attempt=number, max_retry_wait_ms=most) for number in (1, 2, 3, 7, 8, 9, 99)]
     assert delays == [Retry(ms) for ms in (500, 1_000, 2_000, 32_000, 60_000, 60_000, 60_000)]
@@ -78,14 +78,14 @@ def test_what_is_added_differs_between_seeds_and_attempts_and_not_between_replay
 
 
 def test_a_wait_that_is_asked_for_and_just_fits_is_waited() -> None:
-    """Ours: additions never exceed the budget."""
+    """Ours: the jitter never makes a delay exceed the retry budget."""
     assert _decided(120_000, seed="s") == Retry(120_000)
     assert isinstance(_decided(120_001, seed="s"), GiveUp)
     assert _decided(20_000, waited_ms=100_000, seed="s") == Retry(20_000)
 
 
 def test_an_error_for_lack_of_time_says_who_asked_for_the_wait() -> None:
-    """Ours: a person can decide to come back in an hour."""
+    """Ours: from the error, a person can decide to retry in an hour."""
     assert _decided(5_400_000) == GiveUp(
         "the provider asks to wait 5,400 s; UsageLimits(max_retry_wait_ms=...) allows more"
     )

@@ -13,7 +13,7 @@ from standfast.model.outcome import Stopped, StopReason
 
 
 def _reason(commands: list[Command]) -> StopReason:
-    """Why the turn stops, read off the commands that end it."""
+    """Return the stop reason, read off the commands that end the turn."""
     (reason,) = (
         one.outcome.reason for one in commands if isinstance(one, Commit) and isinstance(one.outcome, Stopped)
     )
@@ -21,7 +21,7 @@ def _reason(commands: list[Command]) -> StopReason:
 
 
 def test_a_tool_may_end_its_turn_with_its_error() -> None:
-    """Seed: the stop reason `tool_error`."""
+    """Seed: a tool may end its turn with the stop reason `tool_error`."""
     error = ErrorObject(code=Code.TOOL_ERROR, message="the account is closed")
     turn = Turn(started(), calls("pay"))
     assert (
@@ -30,7 +30,7 @@ def test_a_tool_may_end_its_turn_with_its_error() -> None:
 
 
 def test_a_turn_that_brings_down_every_process_is_stopped() -> None:
-    """Seed: the stop reason `interrupted`."""
+    """Seed: a turn that was resumed too often ends with the stop reason `interrupted`."""
     turn = Turn(started(), calls("pay"))
     for _ in range(MAX_RESUMES):
         assert turn.feed(resumed()) == []

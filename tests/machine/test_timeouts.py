@@ -32,7 +32,7 @@ def test_a_call_that_timed_out_is_prepared_anew_and_says_so() -> None:
 
 
 def test_after_a_persons_answer_the_time_out_is_history() -> None:
-    """Ours: the answer decides; that the call timed out before is still known."""
+    """Ours: the person's answer decides how to continue; the earlier time-out stays on record."""
     turn = Turn(started(), calls("pay"), timed_out(1), waits(1))
     (command,) = turn.feed(ended("w1", Approved()))
     assert isinstance(command, RunTool)
@@ -40,7 +40,7 @@ def test_after_a_persons_answer_the_time_out_is_history() -> None:
 
 
 def test_every_execution_leaves_its_record() -> None:
-    """Ours: SPEC §4, each execution is on record, also one that is repeated."""
+    """Ours: SPEC §4, each execution is on record, also one that is retried."""
     turn = Turn(started(), calls("pay"), timed_out(1), timed_out(1, 2), settled(1, "paid"))
     assert [record.status for record in turn.machine.calls.records] == ["timeout", "timeout"]
     turn.feed(timed_out(1, 3))
@@ -64,7 +64,7 @@ def test_a_cancelled_call_that_timed_out_before_may_have_taken_effect() -> None:
 
 
 def test_a_cancelled_call_that_a_crash_interrupted_may_have_taken_effect() -> None:
-    """Bug: the same while a person was asked after a crash."""
+    """Bug: while a person was asked after a crash, the call counted as never executed."""
     asked = waits(1)
     wait = Wait(wait_id="w1", kind="approval", call_id=1, due_at=9_000_000, value={"interrupted": True})
     turn = Turn(

@@ -1,6 +1,6 @@
-"""For every situation of a turn and everything that can happen to it: what follows.
+"""For every situation of a turn and every input: the commands and the phase that follow.
 
-A cell says which commands come and in which phase the turn is then. `ignored` means no command and no change,
+A cell of the table has the commands and the phase after them. `ignored` means no command and no change,
 `kept` no command and the same phase though something is remembered, `wrong` that the machine refuses it.
 """
 
@@ -389,7 +389,7 @@ def test_the_table_knows_every_phase_and_every_input() -> None:
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_an_input_in_the_wrong_phase_is_refused_in_words_that_help(situation: str) -> None:
-    """Ours: a journal of another version raises an internal error, and never a wrong turn."""
+    """Ours: a journal of another version raises an internal error instead of giving a wrong turn."""
     turn = Turn(*SITUATIONS[situation])
     wrong = next((cell for cell in CELLS if cell.values[0] == situation and cell.values[2] == "wrong"), None)
     if wrong is None:
@@ -401,7 +401,7 @@ def test_an_input_in_the_wrong_phase_is_refused_in_words_that_help(situation: st
 
 
 def test_what_is_no_input_is_refused_and_never_skipped() -> None:
-    """Ours: an input that is added to the union and forgotten in the machine must not pass in silence."""
+    """Ours: an input that is added to the union and forgotten in the machine must raise."""
     turn = Turn(started())
     with pytest.raises(AssertionError):
         turn.machine.feed(SimpleNamespace(at_ms=1))  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ OUTCOMES: dict[str, WaitOutcome] = {
 
 
 def test_a_turn_whose_only_call_waits_parks() -> None:
-    """Ours: SPEC §7, outcome waiting; the worker is free for others."""
+    """Ours: SPEC §7, the outcome is `waiting`, and the worker is free for other turns."""
     turn = Turn(started(), calls("pay"))
     opened = waits(1)
     assert turn.feed(opened) == [Park(Waiting(waits=(opened.wait,)))]
@@ -54,7 +54,7 @@ def test_a_call_resumes_with_what_its_wait_ended_with(outcome: WaitOutcome) -> N
 
 
 def test_a_turn_parks_only_when_no_call_runs_any_more() -> None:
-    """Ours: SPEC §12, approvals that cannot be combined with parallel calls."""
+    """Ours: SPEC §12, approvals can be combined with parallel calls."""
     turn = Turn(started(), calls("pay", "look", "look"))
     assert turn.tell(waits(1)) == []
     assert turn.tell(settled(3)) == []
@@ -73,7 +73,7 @@ def test_a_call_can_go_on_while_others_still_run() -> None:
 
 @pytest.mark.parametrize("order", list(itertools.permutations((1, 2, 3))), ids=str)
 def test_waits_may_end_in_any_order(order: tuple[int, ...]) -> None:
-    """Ours: several people decide, each when they like."""
+    """Ours: several people may decide, in any order."""
     turn = Turn(started(), calls("a", "b", "c"), waits(1), waits(2), waits(3))
     left = [1, 2, 3]
     for call_id in order:
@@ -85,7 +85,7 @@ def test_waits_may_end_in_any_order(order: tuple[int, ...]) -> None:
 
 
 def test_several_waits_may_end_before_the_first_call_is_done() -> None:
-    """Ours: a parked turn that was woken is woken further."""
+    """Ours: a second decision may arrive while the first resumed call still runs."""
     turn = Turn(started(), calls("a", "b"), waits(1), waits(2))
     assert turn.tell(ended("w2")) == ["tool.2.2"]
     assert turn.tell(ended("w1")) == ["tool.1.2"]
@@ -106,7 +106,7 @@ def test_a_call_may_wait_more_than_once() -> None:
 
 
 def test_a_wait_ends_once() -> None:
-    """Ours: a decision that comes twice runs the call once."""
+    """Ours: a decision that arrives twice runs the call once."""
     turn = Turn(started(), calls("a"), waits(1), ended("w1"))
     assert turn.tell(ended("w1", Denied())) == []
     (command,) = turn.machine.outstanding()
@@ -116,14 +116,14 @@ def test_a_wait_ends_once() -> None:
 
 @pytest.mark.parametrize("wait_id", ["", "w2", "W1", "w1 "])
 def test_the_end_of_an_unknown_wait_is_ignored(wait_id: str) -> None:
-    """Ours: stale decisions and timers are harmless."""
+    """Ours: stale decisions and timers are ignored."""
     turn = Turn(started(), calls("a"), waits(1))
     assert turn.tell(ended(wait_id)) == []
     assert turn.machine.phase is Phase.PARKED
 
 
 def test_a_wait_for_a_call_that_has_its_result_is_ignored() -> None:
-    """Ours: machine rule 5."""
+    """Ours: machine rule 5, a wait for a settled call is ignored."""
     turn = Turn(started(), calls("a", "b"), settled(1, "A"))
     assert turn.tell(waits(1)) == []
     assert turn.tell(ended("w1")) == []
