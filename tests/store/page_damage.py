@@ -61,7 +61,7 @@ def _take_back_last_migrations(db: apsw.Connection) -> None:
 
 
 def rows_of(database: Database) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every table, but for the versions of the schema."""
+    """Return every row of every table, except the versions of the schema."""
 
     def query(db: apsw.Connection) -> dict[str, list[tuple[Any, ...]]]:
         assert db.execute("PRAGMA integrity_check").get == "ok"
@@ -76,7 +76,7 @@ def rows_of(database: Database) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def pages_of(path: Path, name: str) -> list[int]:
-    """The pages of a table or an index."""
+    """Return the pages of a table or an index."""
     with contextlib.closing(apsw.Connection(str(path))) as db:
         found = db.execute("SELECT pageno FROM dbstat WHERE name = ? ORDER BY pageno", (name,)).fetchall()
     return [int(str(page)) for (page,) in found]
@@ -172,14 +172,14 @@ class _RecordedFile(apsw.VFSFile):
 
 
 class Platter:
-    """What a disk holds for certain, and what it has only been told."""
+    """The bytes that are safely on a disk, and the writes that it has not synced yet."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.safe = {name: bytearray(data) for name, data in files.items()}
         self._told: list[tuple[Any, ...]] = []
 
     def take(self, step: tuple[Any, ...]) -> None:
-        """A sync makes what was told of its file certain; that of a new file, deletions before it, too."""
+        """Apply one step: a sync makes the writes to its file safe; that of a new file, deletions as well."""
         if step[0] == "delete" and step[2]:
             self._settle(lambda told: told[0] == "delete")
             self.safe.pop(step[1], None)
@@ -196,7 +196,7 @@ class Platter:
             self._told.remove(told)
 
     def after_power_loss(self, chance: random.Random | None) -> dict[str, bytes]:
-        """What is there afterwards: of what was only told nothing, or by *chance* some of it."""
+        """Return the files after a power loss: without unsynced writes, or with those that `chance` keeps."""
         files = {name: bytearray(data) for name, data in self.safe.items()}
         for told in self._told if chance is not None else ():
             if chance is not None and chance.random() < 0.5:
@@ -220,7 +220,7 @@ def _apply(files: dict[str, bytearray], step: tuple[Any, ...]) -> None:
 
 
 def lose_power(old: Path, home: Path, every: int) -> int:
-    """Upgrade the file on a recording disk, and leave in *home* what power loss at each moment leaves."""
+    """Upgrade the file on a recording disk, and write to *home* the files after a power loss at each step."""
     before = {part.name: part.read_bytes() for part in old.parent.glob(old.name + "*")}
     disk = RecordingDisk()
     open_database(old).close()
@@ -239,7 +239,7 @@ def lose_power(old: Path, home: Path, every: int) -> int:
 
 
 def dies(path: Path, number: int) -> bool:
-    """Upgrade the file in a child process that dies at the n-th change; false if it lives to the end."""
+    """Upgrade the file in a child process that dies at the n-th change; return False if it survives."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -258,7 +258,7 @@ def dies(path: Path, number: int) -> bool:
 
 
 def main() -> None:
-    """Kill an upgrade of the file at every STEP-th change, and continue with it; print how many died."""
+    """Kill an upgrade of the file at every STEP-th change, then resume it; print how many were killed."""
     old, home, step = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     if sys.argv[4:] == ["power"]:
         print(lose_power(old, home, step))

@@ -41,7 +41,7 @@ asyncio.run(main())
 
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a process that died, with its write-ahead log."""
+    """Return the file of a process that died, with its write-ahead log."""
     path = tmp_path_factory.mktemp("crashed") / "standfast.db"
     assert subprocess.run([sys.executable, "-c", CRASH, str(path)]).returncode == 7
     assert path.with_name("standfast.db-wal").stat().st_size > 0
@@ -64,7 +64,7 @@ def _written_by_another_program(path: Path, *statements: str) -> None:
 
 @pytest.fixture
 def foreign(crashed: Path, tmp_path: Path) -> Path:
-    """The file after another SQLite program has opened and closed it."""
+    """Return the file after another SQLite program has opened and closed it."""
     path = _copied(crashed, tmp_path / "foreign")
     _written_by_another_program(path)
     assert not path.with_name("standfast.db-wal").exists()
@@ -72,7 +72,7 @@ def foreign(crashed: Path, tmp_path: Path) -> Path:
 
 
 def _refused(path: Path, match: str) -> None:
-    """The command says what is wrong, and the file is what it was."""
+    """Check that the command reports the problem and leaves the file unchanged."""
     before = path.read_bytes()
     with pytest.raises(RecordCorrupt, match=match) as caught:
         rewrite_checksums(path)
@@ -105,7 +105,7 @@ def test_a_file_that_another_program_opened_after_a_crash_is_accepted_by_the_com
 def test_another_program_that_opens_the_file_read_only_leaves_every_checksum(
     crashed: Path, tmp_path: Path
 ) -> None:
-    """Ours: the way that the documentation names to look at the file of a crashed process."""
+    """Ours: the documentation names this way to look at the file of a crashed process."""
     path = _copied(crashed, tmp_path / "own")
     with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as other:
         assert other.execute("SELECT count(*) FROM sessions").fetchone() == (20,)
@@ -115,7 +115,7 @@ def test_another_program_that_opens_the_file_read_only_leaves_every_checksum(
 
 
 def test_a_file_whose_pages_are_right_is_left_alone(crashed: Path, tmp_path: Path) -> None:
-    """Ours: without a reason the page checksums are not set aside, also not for a log that a crash left."""
+    """Ours: page checksums are rewritten only if one is wrong, even if a crash left a log behind."""
     path = _copied(crashed, tmp_path / "own")
     assert rewrite_checksums(path) is None
     with contextlib.closing(open_database(path)) as database:
@@ -167,7 +167,7 @@ def _sealed_tables() -> list[str]:
 
 @pytest.mark.parametrize("table", _sealed_tables())
 def test_a_record_that_does_not_match_its_digest_is_refused(foreign: Path, table: str) -> None:
-    """Ours: whatever the table, a table of a later version included."""
+    """Ours: this holds for every table, including one of a later version."""
     with contextlib.closing(sqlite3.connect(foreign)) as db:
         columns = db.execute("SELECT type FROM pragma_table_info(?)", (table,)).fetchall()
     values = {"INTEGER": "77", "TEXT": "'seventy'", "BLOB": "x'7b7d'"}
@@ -177,7 +177,7 @@ def test_a_record_that_does_not_match_its_digest_is_refused(foreign: Path, table
 
 
 def test_a_changed_body_is_refused_by_the_name_of_its_record(foreign: Path) -> None:
-    """Ours: a head that another program changed is rejected."""
+    """Ours: a session head that another program changed is refused by name."""
     _written_by_another_program(foreign, "UPDATE sessions SET head = x'7b7d' WHERE id = 's7'")
     _refused(foreign, "stored record session s7 ")
 
@@ -193,7 +193,7 @@ def test_a_changed_definition_is_refused(foreign: Path) -> None:
 
 
 def test_a_file_of_a_later_release_is_refused(foreign: Path) -> None:
-    """Ours: its records may have other digests."""
+    """Ours: the records of a later release may have other digests."""
     _written_by_another_program(foreign, "UPDATE standfast_schema SET version = 99")
     before = foreign.read_bytes()
     with pytest.raises(SchemaTooNew):
@@ -234,7 +234,7 @@ def test_a_flipped_bit_is_refused_or_changes_no_row(foreign: Path, tmp_path: Pat
 
 
 def test_a_file_that_another_program_has_open_is_refused(foreign: Path) -> None:
-    """Ours: what it writes meanwhile would have no checksum."""
+    """Ours: pages that the other program writes meanwhile would have no checksum."""
     script = (
         "import sqlite3, sys; db = sqlite3.connect(sys.argv[1])\n"
         "print(db.execute('SELECT count(*) FROM sessions').fetchone(), flush=True); sys.stdin.read()"
@@ -273,7 +273,7 @@ def test_tables_of_an_older_version_are_migrated_before_they_are_checked(tmp_pat
 
 
 def _dies(path: Path, number: int) -> bool:
-    """Rewrite in a child process that is killed at the n-th change; false if it lives to the end."""
+    """Rewrite in a child process that is killed at the n-th change; return False if it survives."""
     script = (
         "import sys; from page_damage import *\n"
         "from standfast.store.sqlite.maintenance import rewrite_checksums\n"

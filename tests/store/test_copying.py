@@ -37,7 +37,7 @@ Make = Callable[[], Store]
 
 @pytest.fixture
 def makers(tmp_path: Path, postgres: PostgresServer) -> Iterator[tuple[Make, Make]]:
-    """Make a store in SQLite, and one in PostgreSQL."""
+    """Return functions that make a store in SQLite and one in PostgreSQL."""
     made: list[Store] = []
 
     def sqlite() -> Store:
@@ -96,7 +96,7 @@ def contents(store: Store) -> dict[str, list[object]]:
 def test_a_copy_has_every_row_and_continues_where_the_source_stood(
     makers: tuple[Make, Make], there_and_back: bool
 ) -> None:
-    """Ours: SQLite file to PostgreSQL and back."""
+    """Ours: a store can move from a SQLite file to PostgreSQL and back."""
     first, second = makers
     source, target = first(), second()
     asyncio.run(fill(source))
@@ -122,7 +122,7 @@ def test_a_copy_has_every_row_and_continues_where_the_source_stood(
 
 
 def test_an_interrupted_copy_is_resumed(makers: tuple[Make, Make], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: what was copied is not copied again, and what changed meanwhile is."""
+    """Ours: rows that were copied are not copied again, unless they changed meanwhile."""
     first, second = makers
     source, target = first(), second()
     asyncio.run(fill(source))
@@ -149,7 +149,7 @@ def test_an_interrupted_copy_is_resumed(makers: tuple[Make, Make], monkeypatch: 
 
 
 def test_a_target_with_sessions_of_its_own_is_refused(makers: tuple[Make, Make]) -> None:
-    """Ours: a copy never deletes what it did not write."""
+    """Ours: a copy never deletes rows that it did not write."""
     first, second = makers
     source, target = first(), second()
     asyncio.run(fill(source))
@@ -162,7 +162,7 @@ def test_a_target_with_sessions_of_its_own_is_refused(makers: tuple[Make, Make])
 
 
 def test_a_source_in_use_or_damaged_is_refused(makers: tuple[Make, Make]) -> None:
-    """Ours: a copy is whole and checked, or it fails."""
+    """Ours: a copy is complete and checked, or it fails."""
     first, second = makers
     source, target = first(), second()
     asyncio.run(fill(source))

@@ -54,14 +54,14 @@ def ready():
 
 
 def child(script: str, *arguments: object) -> subprocess.Popen[str]:
-    """Another process that runs *script* after the prelude."""
+    """Start another process that runs *script* after the prelude."""
     source = _PRELUDE + textwrap.dedent(script)
     command = [sys.executable, "-c", source, *map(str, arguments)]
     return interpreters.Interpreter(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def outputs(script: str, count: int, *arguments: object) -> list[str]:
-    """Start *count* processes, let them go at once, and give what each one said after `ready()`."""
+    """Start *count* processes, let them continue at once, and return the output of each after `ready()`."""
     children = [child(script, *arguments, number) for number in range(count)]
     for process in children:
         assert process.stdout is not None
@@ -84,7 +84,7 @@ def overwrite(path: Path, sql: str) -> None:
 
 
 def test_a_new_store_is_for_its_user_only(path: Path, store: SqliteSessionStore) -> None:
-    """Ours: sessions hold what users typed; directory 0700, file 0600."""
+    """Ours: sessions hold the texts of users, so the directory has mode 0700 and the file 0600."""
     asyncio.run(store.open_session(a_head()))
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     modes = {entry.name: stat.S_IMODE(entry.stat().st_mode) for entry in path.parent.rglob("*")}
@@ -93,7 +93,7 @@ def test_a_new_store_is_for_its_user_only(path: Path, store: SqliteSessionStore)
 
 @pytest.mark.slow
 def test_processes_that_open_a_fresh_file_at_once_all_succeed(path: Path) -> None:
-    """Ours: `database is locked` is what users of others suffer from."""
+    """Ours: no process may fail with SQLite's `database is locked`."""
     script = """
         ready()
         async def main():
@@ -108,7 +108,7 @@ def test_processes_that_open_a_fresh_file_at_once_all_succeed(path: Path) -> Non
 
 
 def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> None:
-    """Ours: a wrong path must not cost anyone their file."""
+    """Ours: a wrong path must not destroy another file."""
     path.parent.mkdir()
     path.write_text("dear diary\n" * 500)
     with pytest.raises(StoreError, match="not a SQLite database"):
@@ -136,7 +136,7 @@ def test_text_that_cannot_be_stored_is_the_callers_fault(store: SqliteSessionSto
 
 @pytest.mark.slow
 def test_one_of_eight_processes_decides(path: Path, store: SqliteSessionStore) -> None:
-    """Ours: a decision is a compare-and-set among processes as well."""
+    """Ours: a decision is a compare-and-set across processes as well."""
     asyncio.run(park(store, a_wait("a1", "approval"), approvals=(an_approval(),)))
     script = """
         async def main():
@@ -199,7 +199,7 @@ def hold_up(database: Database) -> tuple[threading.Event, threading.Thread]:
 
 
 def write_together(database: Database, jobs: list[Callable[[apsw.Connection], Any]]) -> list[object]:
-    """Write all *jobs* in one group, in order; what each one returned or raised."""
+    """Write all *jobs* in one group, in order; return the result or the exception of each."""
     outcomes: list[object] = [None] * len(jobs)
 
     def write(number: int) -> None:
@@ -237,7 +237,7 @@ def bodies(database: Database) -> list[object]:
 
 
 def test_writes_of_many_callers_share_one_transaction(notes: Database) -> None:
-    """Ours: journal rule 7, many sessions' writes share one transaction."""
+    """Ours: journal rule 7, the writes of many sessions share one transaction."""
     commits: list[int] = []
 
     def count() -> bool:
@@ -251,7 +251,7 @@ def test_writes_of_many_callers_share_one_transaction(notes: Database) -> None:
 
 
 def test_a_job_that_fails_undoes_only_itself(notes: Database) -> None:
-    """Ours: one session's error is not another's."""
+    """Ours: an error in one session's write does not undo the writes of others."""
 
     def half_done(db: apsw.Connection) -> None:
         note("half")(db)
@@ -264,7 +264,7 @@ def test_a_job_that_fails_undoes_only_itself(notes: Database) -> None:
 
 
 def test_a_job_that_makes_sqlite_give_up_the_transaction_undoes_only_itself(notes: Database) -> None:
-    """Ours: a full disk may end the whole transaction, the others are then written without the culprit."""
+    """Ours: a full disk may end the whole transaction; the other jobs are then written again without it."""
 
     def give_up(db: apsw.Connection) -> None:
         db.execute("ROLLBACK")
@@ -277,7 +277,7 @@ def test_a_job_that_makes_sqlite_give_up_the_transaction_undoes_only_itself(note
 
 
 def test_a_commit_that_fails_fails_every_job_of_the_group(notes: Database) -> None:
-    """Ours: no caller learns of a commit that is not on disk."""
+    """Ours: no caller sees a commit succeed that is not on disk."""
     refuse = threading.Event()
     notes._group.connection.set_commit_hook(refuse.is_set)
 
@@ -292,7 +292,7 @@ def test_a_commit_that_fails_fails_every_job_of_the_group(notes: Database) -> No
 
 
 def test_reading_does_not_wait_for_the_writer(store: SqliteSessionStore) -> None:
-    """Ours: readers use connections of their own."""
+    """Ours: readers use their own connections."""
     asyncio.run(store.open_session(a_head()))
     go, thread = hold_up(store.database)
     assert asyncio.run(store.head("s1")) == a_head()
@@ -301,7 +301,7 @@ def test_reading_does_not_wait_for_the_writer(store: SqliteSessionStore) -> None
 
 
 def test_a_lock_that_is_not_given_up_is_reported(path: Path, store: SqliteSessionStore) -> None:
-    """Ours: waiting for another process ends."""
+    """Ours: waiting for another process's lock ends with an error after the busy timeout."""
     with contextlib.closing(Database(path, busy_timeout_ms=50)) as impatient:
         go, thread = hold_up(store.database)
         with pytest.raises(StoreUnavailable, match="locked"):
@@ -322,7 +322,7 @@ def asked(store: SqliteSessionStore, use: Callable[[SqliteSessionStore], Awaitab
 
 
 def test_states_that_were_swapped_are_found(path: Path, store: SqliteSessionStore) -> None:
-    """Ours: the digest covers the keys, so a good row in the wrong place is not good."""
+    """Ours: the digest covers the keys, so a valid row in the wrong place is an error."""
 
     async def scenario() -> None:
         for session_id in ("s1", "s2"):
@@ -341,7 +341,7 @@ def test_states_that_were_swapped_are_found(path: Path, store: SqliteSessionStor
 
 
 def test_snapshots_that_were_swapped_are_found(path: Path, store: SqliteSessionStore) -> None:
-    """Ours: the variables of one session must not become those of another."""
+    """Ours: one session must not get the variables of another."""
 
     async def scenario() -> None:
         await store.put_snapshot("snap_1", "s1", b"one", NOW)
@@ -359,7 +359,7 @@ def test_snapshots_that_were_swapped_are_found(path: Path, store: SqliteSessionS
 
 
 def test_a_decision_forged_in_the_file_is_found(path: Path, store: SqliteSessionStore) -> None:
-    """Ours: approvals fail closed."""
+    """Ours: approvals fail closed: a decision that was not made by the store is refused."""
     asyncio.run(park(store, a_wait("a1", "approval"), approvals=(an_approval(),)))
     overwrite(path, "UPDATE approvals SET state = 'approved'")
     with pytest.raises(RecordCorrupt, match="approval a1"):
@@ -369,7 +369,7 @@ def test_a_decision_forged_in_the_file_is_found(path: Path, store: SqliteSession
 
 
 def test_a_session_with_damaged_approvals_can_be_deleted(path: Path, store: SqliteSessionStore) -> None:
-    """Ours: the hint of RecordCorrupt says so; an approval that cannot be decided any more goes with it."""
+    """Ours: the hint of RecordCorrupt advises it; approvals that cannot be decided are deleted too."""
     asyncio.run(park(store, a_wait("a1", "approval"), approvals=(an_approval(),)))
     overwrite(path, "UPDATE approvals SET body = x'3f'; UPDATE sessions SET head = x'3f'")
     assert asked(store, lambda store: store.delete_session("s1")) is True
@@ -378,7 +378,7 @@ def test_a_session_with_damaged_approvals_can_be_deleted(path: Path, store: Sqli
 
 
 def test_text_that_is_not_utf8_is_damage(path: Path, store: SqliteSessionStore) -> None:
-    """Bug: a flip in a text column makes the driver raise UnicodeDecodeError."""
+    """Bug: a flipped bit in a text column made the driver raise UnicodeDecodeError."""
     asyncio.run(park(store, a_wait("a1", "approval"), approvals=(an_approval(),)))
     overwrite(path, "UPDATE approvals SET run_id = CAST(x'ff' AS TEXT)")
     with pytest.raises(RecordCorrupt, match="UTF-8"):

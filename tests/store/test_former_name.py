@@ -21,7 +21,7 @@ def _with_former_schema(file: Path) -> None:
 
 
 async def _talk(where: Path) -> int:
-    """Take one turn and return how many messages the session has then."""
+    """Take one turn and return how many messages the session then has."""
     async with Runtime(where) as runtime:
         session = await runtime.session(
             "s", agent=Agent(model=ScriptedModel(["one", "two"], strict=False), name="a")

@@ -1,4 +1,4 @@
-"""Writes of turns that read nothing first: what another process changed meanwhile is noticed all the same."""
+"""Writes of turns that read nothing first and still notice what another process changed meanwhile."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def on_two_stores(postgres: PostgresServer, work: Work) -> None:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many statements each guarded write sends; the failed ones too."""
+    """Return a list of how many statements each guarded write sends, including failed writes."""
     counts: list[int] = []
     send = Pipeline.send
 
@@ -103,7 +103,7 @@ def test_a_turn_of_a_known_session_reads_nothing(postgres: PostgresServer, sent:
 
 
 def test_a_turn_that_another_process_took_over_can_write_nothing(postgres: PostgresServer) -> None:
-    """Ours: SPEC §7; the process that lost its lease still knows the rows as they were."""
+    """Ours: SPEC §7, the process that lost its lease still has the earlier rows in its cache."""
 
     async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
         lease = (await begin(one)).lease
@@ -124,7 +124,7 @@ def test_a_turn_that_another_process_took_over_can_write_nothing(postgres: Postg
 
 
 def test_a_message_or_a_cancellation_from_elsewhere_stops_the_commit(postgres: PostgresServer) -> None:
-    """Ours: SPEC §7; neither changes the rows that the other process knows, or only one of them."""
+    """Ours: SPEC §7, neither changes all the rows that the other process has in its cache."""
 
     async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
         lease = (await begin(one)).lease
@@ -141,7 +141,7 @@ def test_a_message_or_a_cancellation_from_elsewhere_stops_the_commit(postgres: P
 
 
 def test_a_session_that_another_process_used_begins_at_its_new_leaf(postgres: PostgresServer) -> None:
-    """Ours: the row that this process knows is from before the other one's turn."""
+    """Ours: the row in this process's cache is from before the other process's turn."""
 
     async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
         await take_turn(one, "t1")
@@ -169,7 +169,7 @@ def test_an_input_is_consumed_once_whichever_process_knows_it(postgres: Postgres
 
 
 def test_the_kept_journal_has_the_entries_of_both_processes(postgres: PostgresServer) -> None:
-    """Ours: the process that commits has its own entries in memory, and reads those of the one before."""
+    """Ours: the process that commits has its own entries in memory, and reads the earlier ones."""
 
     async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
         lease = (await begin(one)).lease
@@ -191,7 +191,7 @@ def test_the_kept_journal_has_the_entries_of_both_processes(postgres: PostgresSe
 def test_a_write_that_the_server_forgot_when_it_crashed_is_done_once(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """Ours: what became of a guarded write is seen in the tables, so that a crash leaves nothing unknown.
+    """Ours: the tables show whether a guarded write happened, so a crash leaves no unknown outcome.
 
     uvloop calls a reader once when a connection is reset, and never again.
     """
@@ -251,7 +251,7 @@ def test_a_write_whose_outcome_was_unknown_may_be_repeated() -> None:
 
 
 def test_a_value_that_cannot_be_sent_refuses_its_own_write_alone(postgres: PostgresServer) -> None:
-    """Ours: values are made before anything is sent, so that the connection stays usable."""
+    """Ours: values are encoded before anything is sent, so that the connection stays usable."""
 
     async def work(one: PostgresSessionStore, other: PostgresSessionStore) -> None:
         await one.open_session(a_head("s2"))
@@ -269,7 +269,7 @@ def test_a_value_that_cannot_be_sent_refuses_its_own_write_alone(postgres: Postg
 
 
 def test_a_pipeline_commits_all_or_nothing(postgres: PostgresServer) -> None:
-    """Ours: the statements up to a sync are one transaction, also when psycopg has dropped their names."""
+    """Ours: the statements up to a sync are one transaction, even if psycopg has dropped their names."""
     with psycopg.connect(postgres.url, autocommit=True) as raw:
         raw.execute("CREATE TEMP TABLE pairs (key bigint PRIMARY KEY, body text)")
         pipeline = Pipeline(raw)

@@ -1,6 +1,6 @@
 """Tasks, triggers and occurrences against a model of them: random histories of two sessions, on every store.
 
-The model is the port in a few lines of dicts. Whatever hypothesis does, the store must say what it says.
+The model is the port in a few lines of dicts. Whatever hypothesis does, the store must agree with it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class HostRecords(RuleBasedStateMachine):
         return self.runner.run(call)
 
     def attempt(self, call: Coroutine[Any, Any, T]) -> T | type[StandfastError]:
-        """The result of a call, or the kind of error it was refused with."""
+        """Return the result of a call, or the type of the error that it raised."""
         try:
             return self.run(call)
         except StandfastError as error:
@@ -187,7 +187,7 @@ class HostRecords(RuleBasedStateMachine):
             self.triggers[stored.name] = advance if moves_on else stored
 
     def deliver(self, session_id: str, input_id: str) -> None:
-        """An input that still waits is known by its id, also when its occurrence was forgotten."""
+        """Add an input to the model unless it is still queued under this id."""
         if session_id in self.there and input_id not in self.delivered[session_id]:
             self.delivered[session_id].append(input_id)
 
@@ -216,7 +216,7 @@ class InSqlite(HostRecords):
 
     @rule()
     def reopen(self) -> None:
-        """Open the file in another process's place."""
+        """Open the file again, as another process would."""
         self.run(self.store.close())
         self.store = SqliteSessionStore(Path(self.directory.name) / "standfast.db")
 
@@ -230,7 +230,7 @@ class InPostgres(HostRecords):
 
 @pytest.fixture(scope="class")
 def server(postgres: PostgresServer) -> None:
-    """Give the machine, which hypothesis makes, the server."""
+    """Give the state machine, which hypothesis instantiates, the server."""
     InPostgres.server = postgres
 
 
@@ -244,7 +244,7 @@ _SETTINGS = settings(
 
 @pytest.mark.slow
 class TestInMemory(InMemory.TestCase):  # type: ignore[valid-type, misc]
-    """Ours: the memory store is the model of the others, so it is held to the same."""
+    """Ours: the memory store must satisfy the same model as the others."""
 
     settings = settings(_SETTINGS, max_examples=settings.default.max_examples)
 
@@ -259,6 +259,6 @@ class TestInSqlite(InSqlite.TestCase):  # type: ignore[valid-type, misc]
 @pytest.mark.slow
 @pytest.mark.usefixtures("server")
 class TestInPostgres(InPostgres.TestCase):  # type: ignore[valid-type, misc]
-    """Ours: PostgreSQL is held to the same model as SQLite."""
+    """Ours: PostgreSQL must satisfy the same model as SQLite."""
 
     settings = settings(_SETTINGS, max_examples=settings.default.max_examples // 10)

@@ -39,7 +39,7 @@ database.close()
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that is stopped in the middle of a transaction."""
+    """Return a process that is stopped in the middle of a transaction."""
     command = [sys.executable, "-c", textwrap.dedent(_HOLDER), str(tmp_path / "standfast.db")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
     assert process.stdout is not None
@@ -69,7 +69,7 @@ def test_a_process_that_is_stopped_inside_a_transaction_is_named(
 def test_ending_the_holder_frees_the_file_and_undoes_what_it_had_not_committed(
     tmp_path: Path, stopped: subprocess.Popen[str]
 ) -> None:
-    """Ours: only the stopped process blocks the others."""
+    """Ours: ending the stopped process is enough to let the others write."""
     with contextlib.closing(Database(tmp_path / "standfast.db", COMPONENTS, busy_timeout_ms=50)) as database:
         stopped.kill()
         stopped.wait(60)

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_of_several_loops_that_begin_a_turn_at_once_one_does() -> None:
-    """Ours: a lock guards the store, so that a method is atomic on every loop and thread."""
+    """Ours: a lock guards the store, so that a method is atomic across loops and threads."""
     store = MemorySessionStore()
     asyncio.run(store.open_session(a_head()))
     start = threading.Barrier(8)
@@ -61,7 +61,7 @@ def test_of_several_loops_that_begin_a_turn_at_once_one_does() -> None:
 
 
 def test_a_session_that_waits_is_small() -> None:
-    """Ours: many sessions can wait for people at once; 1.5 KB each, and a little room for Python's own."""
+    """Ours: many sessions can wait for people at once; each takes 1.5 KB and a small overhead of Python."""
     count = 500
 
     async def park_all(store: MemorySessionStore) -> None:
@@ -84,7 +84,7 @@ def test_a_session_that_waits_is_small() -> None:
 
 
 def test_the_journals_of_the_turns_that_ended_last_are_kept() -> None:
-    """Ours: a journal repeats its turn's nodes, and a program that runs for long must not fill its memory."""
+    """Ours: a journal repeats its turn's nodes, and must not fill the memory of a long-running program."""
 
     async def main() -> None:
         store = MemorySessionStore()

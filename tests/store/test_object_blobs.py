@@ -41,7 +41,7 @@ def url(s3: S3Server) -> str:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Store]:
-    """Make stores of one kind. Without another name they are the same store, as two processes see it."""
+    """Make stores of one kind; stores of the same name are one store, as two processes see it."""
     places: dict[str, str] = {}
 
     def open_one(url: str | None, name: str = "shop", retry_s: float = 5) -> Store:
@@ -64,7 +64,7 @@ async def opened(store: Store) -> AsyncIterator[Store]:
 
 
 async def keep(store: Store, *blobs: Blob, session_id: str = "s1") -> None:
-    """Let the state of a session name *blobs*, and no others."""
+    """Let the state of a session name *blobs* and no others."""
     await store.open_session(a_head(session_id))
     await store.set_state(session_id, a_state(os.urandom(4).hex(), *blobs), blobs, NOW)
 
@@ -85,7 +85,7 @@ def test_only_blobs_over_the_limit_become_objects(make: Callable[..., Store], s3
 
 
 class Partial:
-    """Answers ranges with status 206 for rclone, which answers them with 200."""
+    """A proxy that answers range requests with status 206, which rclone answers with 200."""
 
     def __init__(self, port: int) -> None:
         self._server = port
@@ -116,7 +116,7 @@ class Partial:
 def test_a_range_of_a_blob_is_read_without_the_rest_of_it(
     make: Callable[..., Store], s3: S3Server, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: a range of a large attachment loads its own chunks alone, and these are checked."""
+    """Ours: reading a range of a large attachment loads only the chunks in it, and checks these."""
     monkeypatch.setattr(object_blobs, "CHUNK_BYTES", 64)
     data = os.urandom(1_000)
     blob = a_blob(data)
@@ -154,7 +154,7 @@ def test_a_range_of_a_blob_is_read_without_the_rest_of_it(
 def test_an_object_of_an_earlier_version_is_read_whole(
     make: Callable[..., Store], s3: S3Server, url: str
 ) -> None:
-    """Ours: objects had no digests of their chunks before, and keep their names."""
+    """Ours: objects of earlier versions have no chunk digests, and keep their names."""
 
     async def check() -> None:
         async with opened(make(url)) as store:
@@ -176,7 +176,7 @@ def test_an_object_of_an_earlier_version_is_read_whole(
 def test_a_sweep_deletes_the_objects_of_pruned_blobs(
     make: Callable[..., Store], s3: S3Server, url: str
 ) -> None:
-    """Ours: an object goes with the last record that names it."""
+    """Ours: an object is deleted with the last record that names it."""
 
     async def check() -> None:
         async with opened(make(url)) as store:
@@ -216,7 +216,7 @@ def test_a_sweep_deletes_what_a_dead_process_uploaded_but_nothing_recent(
 def test_content_that_is_stored_again_while_it_is_swept_is_not_lost(
     make: Callable[..., Store], s3: S3Server, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: the sweep has deleted the row and deletes the object; another process stores the same content."""
+    """Ours: one process sweeps a row and its object while another stores the same content."""
     delete = ObjectBlobs.delete
 
     async def check() -> None:
@@ -241,7 +241,7 @@ def test_content_that_is_stored_again_while_it_is_swept_is_not_lost(
 def test_two_stores_in_one_place_leave_each_others_objects_alone(
     make: Callable[..., Store], s3: S3Server, url: str
 ) -> None:
-    """Ours: operators reuse buckets."""
+    """Ours: operators keep several stores in one bucket."""
 
     async def check() -> None:
         async with opened(make(url)) as one, opened(make(url, "other")) as two:
@@ -276,7 +276,7 @@ def test_a_copied_store_shares_its_objects_and_neither_deletes_them(
 def test_an_upload_is_not_stored_after_the_sweep_may_have_taken_it(
     make: Callable[..., Store], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: a process that stood still between the upload and the transaction."""
+    """Ours: a process may stall between the upload and the transaction that names it."""
     monkeypatch.setattr(object_blobs, "_USABLE_MS", -1)
 
     async def check() -> None:
@@ -291,7 +291,7 @@ def test_an_upload_is_not_stored_after_the_sweep_may_have_taken_it(
 def test_damaged_missing_and_unconfigured_objects_are_typed_errors(
     make: Callable[..., Store], s3: S3Server, url: str
 ) -> None:
-    """Ours: never a wrong answer."""
+    """Ours: a read returns the right bytes or raises, never a wrong answer."""
 
     async def check() -> None:
         async with opened(make(url)) as store, opened(make(None)) as unaware:
@@ -336,7 +336,7 @@ def test_an_unreachable_server_is_a_typed_error_and_nothing_is_stored(make: Call
 
 
 def test_wrong_credentials_are_the_operators_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: no retry can fix them."""
+    """Ours: no retry can fix wrong credentials, so the error is not retryable."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(NotConfigured, match="refused access"):
         ObjectBlobs(url).check()
@@ -344,7 +344,7 @@ def test_wrong_credentials_are_the_operators_error(url: str, monkeypatch: pytest
 
 @pytest.mark.parametrize("wrong", ["gs://b", "s3://", "s3://b?over_bytes=many", "s3://b?limit=1", "blobs"])
 def test_a_wrong_url_names_the_right_form(wrong: str) -> None:
-    """Ours."""
+    """Ours: the hint shows the form `s3://BUCKET`."""
     with pytest.raises(InvalidArgument, match="s3:// URL") as refused:
         ObjectBlobs(wrong)
     assert "s3://BUCKET" in str(refused.value.hint)

@@ -1,4 +1,4 @@
-"""Packed nodes and journals: what comes out is what went in, in files of every version."""
+"""Packed nodes and journals: unpacking restores them, in files of every version."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ texts = st.lists(
 
 @given(texts)
 def test_nodes_are_unpacked_as_they_were_and_their_digests_stay_readable(nodes: bytes) -> None:
-    """Ours: pruning looks for the names of blobs in what is stored, in SQL."""
+    """Ours: pruning searches the stored rows for the names of blobs, in SQL."""
     stored = packing.pack_nodes(nodes)
     assert packing.unpack_nodes(stored, "nodes") == nodes
     assert set(rules.blob_digests(stored)) == set(rules.blob_digests(nodes))
@@ -79,7 +79,7 @@ def test_nodes_are_unpacked_as_they_were_and_their_digests_stay_readable(nodes: 
 
 @given(texts, texts)
 def test_a_journal_is_unpacked_with_the_nodes_that_it_was_packed_with(journal: bytes, nodes: bytes) -> None:
-    """Ours: what the nodes hold is not stored a second time."""
+    """Ours: a journal does not store a second time what the nodes hold."""
     stored = packing.pack_journal(journal, nodes)
     assert packing.unpack_journal(stored, packing.pack_nodes(nodes), "journal") == (journal, journal)
 
@@ -98,12 +98,12 @@ def test_packed_nodes_that_are_damaged_are_refused() -> None:
 
 
 def test_the_words_are_those_of_the_first_version_that_packed() -> None:
-    """Ours: what was packed with other words could not be read."""
+    """Ours: rows that were packed with another dictionary could not be unpacked."""
     assert hashlib.sha256(packing._WORDS).hexdigest()[:16] == WORDS_DIGEST
 
 
 def test_a_plain_turn_takes_less_room_than_its_texts(store: SqliteSessionStore) -> None:
-    """Ours: its journal says what its nodes say."""
+    """Ours: the text of a reply is in the journal and in a node, and is stored once."""
 
     async def scenario() -> None:
         begun = await begin(store, "t1")
@@ -145,7 +145,7 @@ def test_a_turn_that_added_no_nodes_keeps_its_journal(store: SqliteSessionStore)
 
 
 def test_a_journal_beside_other_nodes_is_refused(store: SqliteSessionStore) -> None:
-    """Ours: unpacked with other nodes it is another text, which its digest finds."""
+    """Ours: unpacked with other nodes the journal is another text, and its digest does not match."""
 
     async def scenario() -> None:
         for turn_id in ("t1", "t2"):
@@ -163,7 +163,7 @@ def test_a_journal_beside_other_nodes_is_refused(store: SqliteSessionStore) -> N
 
 
 def test_a_file_that_packed_no_nodes_stays_usable(path: Path) -> None:
-    """Ours: segments and journals of the version before are read as they are, and packed ones follow."""
+    """Ours: unpacked segments and journals of the version before stay readable beside packed ones."""
     components = {**COMPONENTS, "sessions": SESSIONS[:6]}
     ensure_checksums(path, lambda attempt: False, lambda db: None)
     with contextlib.closing(connect(path, 1_000)) as db:

@@ -44,7 +44,7 @@ TABLES = ["turns", "sessions", "inputs", "segments", "snapshots"]
 
 
 async def _fill(path: Path) -> None:
-    """Sessions with a turn under a key, an input each, and occurrences."""
+    """Write sessions, each with a turn under a key and an input, and occurrences."""
     store = SqliteSessionStore(path, owner_is_dead=is_dead)
     for number in range(SESSIONS):
         name = f"session-{number:04}-{'x' * 40}"
@@ -66,11 +66,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class WrongAnswer(Exception):
-    """Damage made something known look new."""
+    """A key that the file knows and that looks new because of damage."""
 
 
 async def _ask_everything(path: Path) -> None:
-    """Ask for every key that the file knows; `WrongAnswer` if one of them looks new."""
+    """Ask for every key that the file knows; raise `WrongAnswer` if one of them looks new."""
     store = SqliteSessionStore(path, owner_is_dead=is_dead)
     try:
         if len(await store.heads()) != SESSIONS:
@@ -93,7 +93,7 @@ async def _ask_everything(path: Path) -> None:
 
 
 def _flip_everywhere(whole: Path, tmp_path: Path, name: str, flips: range) -> None:
-    """Flip a bit for each number, one at a time, in the pages of *name*: an error that names its page."""
+    """Flip one bit at a time in the pages of *name*; each must raise an error that names its page."""
     page_bits = 4096 * 8
     for number in flips:
         chance = random.Random(f"{name} {number}")
@@ -132,7 +132,7 @@ def test_no_flipped_bit_is_a_wrong_answer(
 
 @pytest.mark.parametrize("bit", range(20 * 8, 21 * 8))
 def test_damage_in_the_byte_that_turns_checksums_on_is_noticed(whole: Path, tmp_path: Path, bit: int) -> None:
-    """Ours: the header says that pages have checksums; one flipped bit must not switch the checks off."""
+    """Ours: the header says that pages have checksums; a flipped bit there must not switch the checks off."""
     damaged = tmp_path / "damaged.db"
     flipped(whole, bit, damaged)
     with pytest.raises(RecordCorrupt, match="page 1 "):
@@ -142,7 +142,7 @@ def test_damage_in_the_byte_that_turns_checksums_on_is_noticed(whole: Path, tmp_
 def test_a_file_that_is_damaged_while_it_is_open_is_noticed_by_the_next_reader(
     whole: Path, tmp_path: Path
 ) -> None:
-    """Ours: readers open connections of their own, and each checks the header again."""
+    """Ours: each reader opens its own connection, which checks the header again."""
     path = tmp_path / "open.db"
     shutil.copyfile(whole, path)
     with contextlib.closing(open_database(path)) as database:
@@ -155,7 +155,7 @@ def test_a_file_that_is_damaged_while_it_is_open_is_noticed_by_the_next_reader(
 
 
 def test_every_page_still_has_its_checksum_after_pruning(whole: Path, tmp_path: Path) -> None:
-    """Ours: VACUUM rewrites every page."""
+    """Ours: pruning runs VACUUM, which rewrites every page."""
     path = tmp_path / "pruned.db"
     shutil.copyfile(whole, path)
 
@@ -190,7 +190,7 @@ def test_a_backup_made_while_the_file_is_in_use_has_every_row_and_every_checksum
 
 
 def test_the_default_vfs_of_the_process_stays_what_it_was(whole: Path) -> None:
-    """Ours: a program that embeds us may use apsw for files of its own."""
+    """Ours: a program that embeds Standfast may use apsw for its own files."""
     assert apsw.vfs_names()[0] == "unix"
 
 
@@ -206,7 +206,7 @@ def old(whole: Path, tmp_path: Path) -> Path:
 
 
 def test_a_file_without_checksums_gets_them_when_it_is_opened(whole: Path, old: Path) -> None:
-    """Bug: files from before had no checksums, and a flipped bit in an index was a wrong answer."""
+    """Bug: files of earlier versions had no checksums, and a flipped bit in an index gave a wrong answer."""
     with contextlib.closing(open_database(whole)) as database:
         expected = rows_of(database)
     with contextlib.closing(open_database(old)) as database:
@@ -235,7 +235,7 @@ def test_a_large_file_gets_a_checksum_on_every_page(tmp_path: Path) -> None:
 def test_a_file_that_another_program_has_open_is_upgraded_when_that_lets_go(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: a program that writes no checksums must not write to a file that has them."""
+    """Ours: a program that writes no checksums must not write to a file that has checksums."""
     monkeypatch.setattr(database_module, "UPGRADE_TIMEOUT_MS", 50)
     with contextlib.closing(apsw.Connection(str(old))) as other:
         other.execute("SELECT count(*) FROM turns").fetchall()
@@ -247,7 +247,7 @@ def test_a_file_that_another_program_has_open_is_upgraded_when_that_lets_go(
 
 
 def test_many_programs_may_open_an_old_file_at_once(old: Path) -> None:
-    """Ours: workers start together after an upgrade of the program."""
+    """Ours: after an upgrade of the program, many workers start at the same time."""
     script = (
         "import sys; from page_damage import *; from standfast.store.sqlite.connection import is_checked\n"
         "d = open_database(Path(sys.argv[1])); assert d.read(is_checked); d.close()"
@@ -262,7 +262,7 @@ def test_many_programs_may_open_an_old_file_at_once(old: Path) -> None:
 def test_an_upgrade_that_loses_power_continues_at_the_next_open(
     whole: Path, old: Path, tmp_path: Path
 ) -> None:
-    """Ours: of what was written and not synced nothing is there, or some of it; no row is lost."""
+    """Ours: whether none or some of the unsynced writes survive, no row is lost."""
     home = tmp_path / "states"
     home.mkdir()
     with contextlib.closing(open_database(whole)) as database:

@@ -86,7 +86,7 @@ def query(postgres: PostgresServer, sql: str) -> list[Any]:
 
 
 def test_leases_go_by_the_clock_of_the_database(postgres: PostgresServer) -> None:
-    """Ours: SPEC §7; a worker whose own clock is decades off neither loses nor steals a lease."""
+    """Ours: SPEC §7, a worker whose own clock is decades off neither loses nor steals a lease."""
 
     async def work(store: PostgresSessionStore) -> None:
         held = await store.begin(new_turn("t1"), claimant("w1", now_ms=5, lease_ms=600_000))
@@ -124,7 +124,7 @@ def test_a_process_looks_for_work_at_the_moment_when_a_lease_ends(postgres: Post
 
 
 def test_a_machine_whose_clock_was_set_moves_no_timers(postgres: PostgresServer) -> None:
-    """Ours: the timers of a store for many machines belong to all of them."""
+    """Ours: timers in a shared store belong to all machines, so one machine's clock must not move them."""
 
     async def work(store: PostgresSessionStore) -> None:
         await store.see_clock("boot", 0)
@@ -134,7 +134,7 @@ def test_a_machine_whose_clock_was_set_moves_no_timers(postgres: PostgresServer)
 
 
 def test_writes_of_many_sessions_share_transactions(postgres: PostgresServer) -> None:
-    """Ours: SPEC §7; one commit serves many callers."""
+    """Ours: SPEC §7, one commit serves many callers."""
 
     async def work(store: PostgresSessionStore) -> int:
         await asyncio.gather(*(store.open_session(a_head(f"p{n}")) for n in range(40)))
@@ -146,7 +146,7 @@ def test_writes_of_many_sessions_share_transactions(postgres: PostgresServer) ->
 
 
 def test_one_job_of_a_group_fails_alone(postgres: PostgresServer) -> None:
-    """Ours: a refused write takes none of its neighbours along, also one that is refused by the server."""
+    """Ours: a refused write does not fail the others of its group, even if the server refuses it."""
 
     async def work(store: PostgresSessionStore) -> list[Any]:
         leases = []
@@ -164,7 +164,7 @@ def test_one_job_of_a_group_fails_alone(postgres: PostgresServer) -> None:
 
 
 def test_two_stores_that_use_the_same_sessions_at_once_lose_nothing(postgres: PostgresServer) -> None:
-    """Ours: two writers, many sessions, any order of locks."""
+    """Ours: two stores write to the same sessions, and lock them in any order."""
 
     async def feed(store: PostgresSessionStore, name: str) -> None:
         await asyncio.gather(
@@ -189,7 +189,7 @@ def test_two_stores_that_use_the_same_sessions_at_once_lose_nothing(postgres: Po
 
 
 def test_two_processes_that_open_one_session_get_the_same(postgres: PostgresServer) -> None:
-    """Ours: a key that another transaction takes first is read, not refused."""
+    """Ours: if another transaction inserts the key first, its row is read instead of raising an error."""
 
     async def run() -> None:
         url = postgres.new_url()
@@ -204,7 +204,7 @@ def test_two_processes_that_open_one_session_get_the_same(postgres: PostgresServ
 
 
 def test_a_blob_that_is_stored_while_others_are_pruned_stays(postgres: PostgresServer) -> None:
-    """Ours: pruning and storing a blob at once never loses one that is named."""
+    """Ours: pruning while a blob is stored never deletes a blob that a record names."""
 
     async def run() -> None:
         url, blob = postgres.new_url(), a_blob(b"x" * 100)
@@ -251,7 +251,7 @@ def test_many_programs_that_open_a_new_store_at_once_migrate_it_once(postgres: P
 
 
 def test_tables_of_a_later_release_are_refused(postgres: PostgresServer) -> None:
-    """Ours: an old program does not write to new tables."""
+    """Ours: a program of an earlier release must not write to newer tables."""
     url = postgres.new_url()
     asyncio.run(PostgresSessionStore(url).close())
     query(postgres, f"UPDATE {url.rpartition('=')[2]}.standfast_schema SET version = 99")
@@ -260,7 +260,7 @@ def test_tables_of_a_later_release_are_refused(postgres: PostgresServer) -> None
 
 
 def test_a_server_that_acknowledges_before_the_disk_is_refused(postgres: PostgresServer) -> None:
-    """Ours: SPEC §7; acknowledged means on disk."""
+    """Ours: SPEC §7, an acknowledged write is on disk."""
     with pytest.raises(NotConfigured, match="synchronous_commit = off"):
         PostgresSessionStore(f"{postgres.new_url()}&options=-csynchronous_commit%3Doff")
 
@@ -296,7 +296,7 @@ def test_a_wrong_address_is_an_error_without_the_password() -> None:
 
 
 def test_a_character_that_postgresql_cannot_store_is_refused(postgres: PostgresServer) -> None:
-    """Ours: an error of the caller's, not of the database's."""
+    """Ours: the caller gets an InvalidArgument, not an error of the database."""
 
     async def work(store: PostgresSessionStore) -> None:
         for bad in ("a\0b", "\ud800"):
@@ -308,7 +308,7 @@ def test_a_character_that_postgresql_cannot_store_is_refused(postgres: PostgresS
 
 
 def test_a_forked_child_gets_an_error_that_says_to_open_the_store_itself(postgres: PostgresServer) -> None:
-    """Ours: a connection never crosses a fork."""
+    """Ours: a connection is never used across a fork."""
 
     async def work(store: PostgresSessionStore) -> None:
         reader, writer = os.pipe()
@@ -331,7 +331,7 @@ def test_a_forked_child_gets_an_error_that_says_to_open_the_store_itself(postgre
 
 
 def test_lost_connections_are_replaced(postgres: PostgresServer) -> None:
-    """Ours: the store retries after connection loss."""
+    """Ours: the store reconnects and retries after it has lost its connection."""
 
     async def work(store: PostgresSessionStore) -> None:
         for n in range(3):
@@ -403,7 +403,7 @@ def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
 def test_a_commit_that_was_not_answered_happens_once(
     postgres: PostgresServer, proxy: Proxy, what: str
 ) -> None:
-    """Ours: the server is asked what became of the transaction; it is neither lost nor done twice."""
+    """Ours: the server is asked whether the transaction committed; it is neither lost nor repeated."""
 
     async def run() -> None:
         url = postgres.new_url().replace(str(postgres.port), str(proxy.port))
@@ -447,7 +447,7 @@ def test_a_commit_that_died_with_the_server_is_not_taken_for_another_one() -> No
 
 
 def test_a_server_that_stays_away_is_a_typed_error(postgres: PostgresServer, proxy: Proxy) -> None:
-    """Ours: after the time for retries the caller gets `StoreUnavailable`, which it may retry."""
+    """Ours: when the time for retries is over, the caller gets a retryable `StoreUnavailable`."""
 
     async def run() -> None:
         url = postgres.new_url().replace(str(postgres.port), str(proxy.port))
@@ -484,7 +484,7 @@ async def _begin_while_failing(store: PostgresSessionStore, server: PostgresServ
 
 @pytest.mark.parametrize("code", ["40001", "40P01", "55P03", "57014", "53200"])
 def test_an_error_that_may_pass_is_retried_as_a_whole(postgres: PostgresServer, code: str) -> None:
-    """Seed: serialization failures and statement timeouts; also deadlocks, locks, exhausted memory."""
+    """Seed: serialization failures and statement timeouts; ours: also deadlocks and lack of memory."""
     problem = f"RAISE EXCEPTION 'not now' USING ERRCODE = '{code}'"
 
     async def work(store: PostgresSessionStore) -> None:
@@ -496,7 +496,7 @@ def test_an_error_that_may_pass_is_retried_as_a_whole(postgres: PostgresServer, 
 
 
 def test_an_error_that_does_not_pass_is_typed_and_leaves_nothing(postgres: PostgresServer) -> None:
-    """Seed: a typed error, never a partial commit: the input that the turn claims is still there."""
+    """Seed: a typed error, never a partial commit: the input that the turn claimed is still queued."""
 
     async def work(store: PostgresSessionStore) -> None:
         problem = "RAISE EXCEPTION 'not now' USING ERRCODE = '40001'"
@@ -512,7 +512,7 @@ def test_an_error_that_does_not_pass_is_typed_and_leaves_nothing(postgres: Postg
 def test_a_statement_that_takes_too_long_is_ended_and_retried(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seed: statement timeouts, by the server's own clock."""
+    """Seed: statement timeouts are enforced by the server."""
     monkeypatch.setattr(connection, "_STATEMENT_MS", 300)
 
     async def work(store: PostgresSessionStore) -> None:
@@ -523,7 +523,7 @@ def test_a_statement_that_takes_too_long_is_ended_and_retried(
 
 
 async def _turns_without_end(store: PostgresSessionStore, session_id: str, stop: asyncio.Event) -> int:
-    """Take turns until told to stop, at least one; return how many have ended."""
+    """Take turns until stopped, at least one; return how many have ended."""
     count, is_known = 0, False
     while not (stop.is_set() and is_known):
         try:
@@ -536,7 +536,7 @@ async def _turns_without_end(store: PostgresSessionStore, session_id: str, stop:
 
 
 async def _end_turn(store: PostgresSessionStore, turn_id: str, session_id: str) -> None:
-    """Take a turn to its end, from wherever it is."""
+    """Take a turn to its end, whatever its state."""
     record = await store.turn(turn_id)
     journal: tuple[JournalEntry, ...] = ()
     if record is None:
@@ -562,7 +562,7 @@ async def _check_turns(store: PostgresSessionStore, session_id: str, count: int)
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
 def test_a_restart_of_the_server_loses_and_doubles_nothing(how: signal.Signals) -> None:
-    """Ours: whatever was acknowledged is there, once; whatever was cut off is done again."""
+    """Ours: every acknowledged write is there once, and every interrupted one is repeated."""
 
     async def run(server: PostgresServer) -> None:
         stop = asyncio.Event()
@@ -585,7 +585,7 @@ def test_a_restart_of_the_server_loses_and_doubles_nothing(how: signal.Signals) 
 
 @pytest.mark.slow
 def test_a_failover_to_a_synchronous_standby_loses_nothing() -> None:
-    """Ours: the URL names both servers; the store finds the one that takes writes."""
+    """Ours: the URL names both servers, and the store finds the one that accepts writes."""
 
     async def run(primary: PostgresServer, standby: PostgresServer) -> None:
         both = primary.new_url().replace(
@@ -610,7 +610,7 @@ def test_a_failover_to_a_synchronous_standby_loses_nothing() -> None:
 
 @pytest.fixture
 def pooler(postgres: PostgresServer) -> Iterator[int]:
-    """pgbouncer in transaction mode; the port it listens on."""
+    """Start pgbouncer in transaction mode and return its port."""
     program = shutil.which("pgbouncer")
     if program is None:
         pytest.skip("pgbouncer is not installed; make setup installs it")
@@ -641,7 +641,7 @@ def pooler(postgres: PostgresServer) -> Iterator[int]:
 
 
 def test_a_pooler_in_transaction_mode_works(postgres: PostgresServer, pooler: int) -> None:
-    """Ours: nothing depends on the session of a connection; announcements are polled for instead."""
+    """Ours: the store keeps no state in a connection's session, and polls for announcements instead."""
 
     async def run() -> None:
         url = postgres.new_url().replace(str(postgres.port), str(pooler))
@@ -665,7 +665,7 @@ def test_a_pooler_in_transaction_mode_works(postgres: PostgresServer, pooler: in
 
 
 def test_an_announcement_reaches_other_processes(postgres: PostgresServer) -> None:
-    """Ours: LISTEN/NOTIFY wakes workers, when an input is queued and when a text is announced."""
+    """Ours: LISTEN/NOTIFY wakes workers when an input is queued and when a text is announced."""
 
     async def run() -> None:
         url, heard = postgres.new_url(), asyncio.Queue[str]()
@@ -689,7 +689,7 @@ def test_an_announcement_reaches_other_processes(postgres: PostgresServer) -> No
 
 
 def test_work_is_offered_to_one_process_at_a_time(postgres: PostgresServer) -> None:
-    """Ours: claims with SKIP LOCKED; two workers get different sessions, and only of their agents."""
+    """Ours: work is claimed with SKIP LOCKED; two workers get different sessions, each of its agents."""
 
     async def run() -> None:
         url = postgres.new_url()
@@ -712,7 +712,7 @@ def test_work_is_offered_to_one_process_at_a_time(postgres: PostgresServer) -> N
 
 
 def test_a_turn_that_its_owner_left_is_offered(postgres: PostgresServer) -> None:
-    """Ours: a dead owner on this machine at once, one elsewhere after its lease."""
+    """Ours: if the owner died on this machine at once, if it ran elsewhere when its lease ends."""
 
     async def run() -> None:
         async with opened(postgres.new_url(), owner_is_dead=lambda owner: owner == "dead") as store:
@@ -733,7 +733,7 @@ def test_a_turn_that_its_owner_left_is_offered(postgres: PostgresServer) -> None
 
 
 def test_programs_of_postgresql_are_found(postgres: PostgresServer) -> None:
-    """Ours: tests start the server themselves."""
+    """Ours: the tests start their own PostgreSQL server."""
     assert Path(postgres.directory / "data" / "PG_VERSION").exists()
 
 

@@ -1,4 +1,4 @@
-"""What every store decides, as tables: the state before, what happens, the state after."""
+"""The decisions that every store makes, as tables: the state before, the event, the state after."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def record(state: TurnState = TurnState.RUNNING, **changes: Any) -> TurnRecord:
 
 
 def error_of(call: Any) -> type[StandfastError] | None:
-    """Return the type of the refusal, None if there is none."""
+    """Return the type of the error that the call raises, None if it raises none."""
     try:
         call()
     except StandfastError as error:
@@ -89,7 +89,7 @@ def error_of(call: Any) -> type[StandfastError] | None:
     ],
 )
 def test_a_pending_approval_becomes(decision: Decision, now_ms: int, after: ApprovalState) -> None:
-    """Seed: a decision counts until `expires_at`; at that time, and after, the approval has expired."""
+    """Seed: a decision counts until `expires_at`; from that time on the approval has expired."""
     decided = rules.decided(an_approval(), decision, now_ms=now_ms, edited_digest=None)
     assert (decided.state, decided.decided_at) == (after, now_ms)
 
@@ -97,7 +97,7 @@ def test_a_pending_approval_becomes(decision: Decision, now_ms: int, after: Appr
 @pytest.mark.parametrize("state", [APPROVED, DENIED, EXPIRED, CANCELLED])
 @pytest.mark.parametrize("decision", [YES, NO])
 def test_an_approval_that_is_not_pending_cannot_be_decided(state: ApprovalState, decision: Decision) -> None:
-    """Ours: an approval leaves `pending` once; the second decision gets the first as its error."""
+    """Ours: an approval leaves `pending` once; the error of a second decision names the first."""
     with pytest.raises(ApprovalAlreadyDecided, match=state):
         rules.decided(in_state(state), decision, now_ms=NOW, edited_digest=None)
 
@@ -122,7 +122,7 @@ def test_only_a_yes_replaces_arguments(
 
 @pytest.mark.parametrize("state", list(ApprovalState))
 def test_only_a_pending_approval_expires_and_is_cancelled(state: ApprovalState) -> None:
-    """Ours: what was decided stays decided."""
+    """Ours: a decision is final."""
     approval = in_state(state)
     pending = state is PENDING
     assert rules.expired(approval, NOW + 999) is approval
@@ -176,7 +176,7 @@ DONE = Completed(value=1)
 def test_a_wait_ends_by_its_answer_or_by_its_time(
     wait: Wait, now_ms: int, approval: Approval | None, completion: Any, outcome: object
 ) -> None:
-    """Ours: whichever comes first; an answer that came in time counts later too."""
+    """Ours: whichever comes first ends the wait; an answer in time also counts if it is read later."""
     assert rules.outcome_of(wait, now_ms, approval=approval, completion=completion) == outcome
 
 
@@ -193,24 +193,24 @@ def test_a_wait_ends_by_its_answer_or_by_its_time(
 def test_a_token_is_good_once_and_in_time(
     wait: Wait | None, completion: Any, now_ms: int, refused: type[StandfastError] | None
 ) -> None:
-    """Ours: a completion may come before its wait is saved."""
+    """Ours: a completion may arrive before its wait is saved."""
     assert error_of(lambda: rules.require_completable("cpl_t1.x", wait, completion, now_ms)) is refused
 
 
 @pytest.mark.parametrize("token", ["", "cpl_", "cpl_.x", "cpl_t1", "cpl_t1.", "t1.x", "xcpl_t1.x"])
 def test_a_text_of_another_form_is_no_token(token: str) -> None:
-    """Ours: a typo is not a completion."""
+    """Ours: a mistyped token must not complete a wait."""
     with pytest.raises(TokenNotFound):
         rules.turn_of_token(token)
 
 
 def test_a_token_names_its_turn() -> None:
-    """Ours: `cpl_<turn_id>.<anything>`; the rest may have dots."""
+    """Ours: the form is `cpl_<turn_id>.<anything>`, and the last part may contain dots."""
     assert rules.turn_of_token("cpl_t_1.a.b") == "t_1"
 
 
 def test_a_turn_waits_for_the_waits_of_its_outcome() -> None:
-    """Ours: an outcome without waits leaves those that were saved."""
+    """Ours: an outcome without waits does not change the waits that were saved."""
     saved, outcome = (a_wait("saved"),), (a_wait("asked"),)
     assert rules.waited_for(record(), saved) == saved
     assert rules.waited_for(record(summary=waiting()), saved) == saved
@@ -218,7 +218,7 @@ def test_a_turn_waits_for_the_waits_of_its_outcome() -> None:
 
 
 def test_timers_and_completions_move_with_the_time_of_day_and_approvals_do_not() -> None:
-    """Ours: a timer lasts as long as it was meant to; people were told the time of an approval."""
+    """Ours: a timer keeps its duration; an approval keeps the time that people were shown."""
     waits = (a_wait("t", "timer"), a_wait("c", "completion"), a_wait("a", "approval"))
     moved = rules.record_moved_along(record(summary=waiting(*waits)), 500)
     assert moved.summary is not None
@@ -242,12 +242,12 @@ def test_timers_and_completions_move_with_the_time_of_day_and_approvals_do_not()
     ],
 )
 def test_a_session_is_free(owner: str | None, until_ms: int, dead: rules.IsDead, free: bool) -> None:
-    """Ours: port rule 2; a lease ends with its time or with its owner."""
+    """Ours: port rule 2, a lease ends with its time or with its owner."""
     assert rules.is_free(owner, until_ms, NOW, dead) is free
 
 
 def test_a_lease_lasts_by_the_time_that_leases_go_by() -> None:
-    """Ours: setting the time of day ends no lease."""
+    """Ours: setting the time of day does not end a lease."""
     asks = replace(claimant(), lease_now_ms=5)
     lease = rules.lease_for("s1", asks, 7)
     assert (lease.owner, lease.fence, lease.until_ms) == (asks.owner, 7, 5 + asks.lease_ms)
@@ -263,7 +263,7 @@ def test_a_lease_lasts_by_the_time_that_leases_go_by() -> None:
     ],
 )
 def test_a_second_turn_is_refused(state: TurnState, free: bool, refused: type[StandfastError]) -> None:
-    """Ours: port rule 3; the caller learns whether to wait, to take over or to decide."""
+    """Ours: port rule 3, the error says whether to wait, to take over or to decide."""
     error = rules.refuse_second_turn(record(state), "owner", free)
     assert type(error) is refused
 
@@ -281,7 +281,7 @@ def test_a_second_turn_is_refused(state: TurnState, free: bool, refused: type[St
 def test_a_turn_is_taken_over(
     found: TurnRecord | None, free: bool, refused: type[StandfastError] | None
 ) -> None:
-    """Ours: only an unfinished turn that no live owner runs."""
+    """Ours: only an unfinished turn without a live owner can be taken over."""
     assert error_of(lambda: rules.require_takeable("t1", found, "owner", free)) is refused
 
 
@@ -299,7 +299,7 @@ def test_a_turn_is_taken_over(
 def test_an_unfinished_turn_can_continue(
     state: TurnState, cancel: bool, free: bool, wait_over: bool, continues: bool
 ) -> None:
-    """Ours: left by its owner, or with a wait that is over, or with a request to cancel."""
+    """Ours: because its owner left it, a wait of it has ended, or it was asked to cancel."""
     turn = record(state, cancel_requested=cancel)
     assert rules.can_continue(turn, free=free, wait_over=wait_over) is continues
 
@@ -315,7 +315,7 @@ def test_an_unfinished_turn_can_continue(
     ],
 )
 def test_a_commit_is_refused(summary: Any, cancel: bool, injected: bool, reason: str | None) -> None:
-    """Ours: a turn does not finish past a message or a cancellation; any other end is taken."""
+    """Ours: a turn does not finish past a message or a cancellation; any other outcome is accepted."""
     refused = rules.refuse_commit(a_commit(summary=summary), cancel, injected)
     assert (None if refused is None else refused.reason) == reason
 
@@ -332,7 +332,7 @@ def test_the_record_of_a_turn_follows_its_life() -> None:
 
 
 def test_a_key_belongs_to_one_input() -> None:
-    """Ours: idempotency; the same key with another input is a conflict."""
+    """Ours: a key is idempotent; the same key with another input is a conflict."""
     turn = new_turn(key="k")
     rules.require_same_input(rules.new_record(turn, NOW), turn)
     with pytest.raises(IdempotencyConflict):
@@ -343,7 +343,7 @@ def test_a_key_belongs_to_one_input() -> None:
 
 
 def test_a_fork_begins_anew_at_its_branch() -> None:
-    """Ours: usage, notes and charter stay with the original; what it runs with is shared."""
+    """Ours: usage, notes and charter stay with the original; agent and settings are shared."""
     head = replace(a_head(), leaf="t0.1", depth=2, revision=4, metadata={"user": "ada"})
     fork = rules.forked(head, "s2", Branch("t0.0", 1, "initial", 1, 0), NOW + 5, None)
     assert (fork.session_id, fork.forked_from, fork.leaf, fork.depth) == ("s2", "s1", "t0.0", 1)
@@ -365,7 +365,7 @@ def test_a_description_replaces_what_is_given() -> None:
 
 
 def test_sessions_are_listed_by_last_use() -> None:
-    """Ours: the latest used first, then by id, so that both say where a page begins."""
+    """Ours: the latest used first, then by id, so that time and id mark where a page begins."""
     heads = [
         replace(a_head(name), created_at=created, updated_at=updated)
         for name, created, updated in (("a", 1, 5), ("c", 2, 9), ("b", 2, 9), ("d", 3, 9))
@@ -375,7 +375,7 @@ def test_sessions_are_listed_by_last_use() -> None:
 
 
 def test_a_session_made_again_needs_the_same_charter() -> None:
-    """Ours: asked twice for a child it is one session; any other is a conflict."""
+    """Ours: creating a child twice returns one session; a different charter is a conflict."""
     charter = SessionCharter(parent_session_id="p")
     child = replace(a_head(), charter=charter)
     rules.require_same_session(child, child)
@@ -397,7 +397,7 @@ def test_a_session_is_deleted_unless_a_live_owner_runs_it(
 
 
 def test_a_session_with_an_unfinished_turn_is_not_at_rest() -> None:
-    """Ours: the error names the owner, or the turn that no process runs."""
+    """Ours: the error names the owner, or the turn that has no process."""
     rules.require_at_rest("s1", None, None)
     with pytest.raises(SessionBusy, match="worker-7"):
         rules.require_at_rest("s1", "worker-7", "t1")
@@ -428,7 +428,7 @@ def settings(expires_at: int | None = None) -> CodeSettings:
 def test_a_session_goes_by_age(
     updated_at: int, expires_at: int | None, request_: PruneRequest, idle: bool, running: bool, goes: bool
 ) -> None:
-    """Ours: unused for long and idle, or past its time and not running."""
+    """Ours: a session is pruned if it was idle for long, or is past its expiry and not running."""
     head = replace(a_head(), updated_at=updated_at, code=settings(expires_at))
     assert rules.may_be_pruned(head, request_, idle=idle, running=running) is goes
 
@@ -453,7 +453,7 @@ def test_the_time_of_day_was_set_if_it_moved_by_more_than_a_second(
 
 
 def test_the_content_of_an_input_is_its_session_its_kind_and_its_message() -> None:
-    """Ours: stored in files, so the digest must stay what it is."""
+    """Ours: the digest is stored in files, so it must never change."""
     known = rules.input_content(an_input())
     assert known.hex() == "f6c2d66afb125756345019b6242843e2"
     rules.require_same_content(replace(an_input(), created_at=NOW + 5), known)
@@ -463,7 +463,7 @@ def test_the_content_of_an_input_is_its_session_its_kind_and_its_message() -> No
 
 
 def test_blobs_are_named_by_their_digest() -> None:
-    """Ours: 64 hexadecimal digits anywhere in a text."""
+    """Ours: any 64 hexadecimal digits in a text count as the name of a blob."""
     digest = b"0123456789abcdef" * 4
     assert rules.blob_digests(b'{"a":"' + digest + b'"} ' + digest[:-1]) == [digest]
 
@@ -478,7 +478,7 @@ def test_a_task_that_is_over_never_changes_and_gives_its_id_away(state: TaskStat
 
 
 def test_a_task_never_becomes_another_one() -> None:
-    """Ours: tasks move by `move_tasks` alone, and keep their place."""
+    """Ours: only `move_tasks` moves a task, and it keeps its place."""
     task = a_task()
     with pytest.raises(InvalidArgument):
         rules.changed_task(task, lambda it: replace(it, session_id="s2"))
@@ -488,7 +488,7 @@ def test_a_task_never_becomes_another_one() -> None:
 
 
 def test_a_trigger_moves_on_only_from_what_its_mover_has_seen() -> None:
-    """Ours: a slow process neither takes it back nor undoes a change."""
+    """Ours: a slow process neither moves a trigger back nor undoes a change of it."""
     stored = replace(a_trigger(), enabled=True, next_at=NOW)
     later = replace(stored, next_at=NOW + 1)
     assert rules.due_at(stored) == NOW
@@ -503,6 +503,6 @@ def test_a_trigger_moves_on_only_from_what_its_mover_has_seen() -> None:
 
 
 def test_rules_are_pure() -> None:
-    """Ours: the module has no clock, no file and no table to decide by."""
+    """Ours: the module decides without a clock, a file or a table."""
     names = {value.__name__ for value in vars(rules).values() if isinstance(value, type(dataclasses))}
     assert names <= {"hashlib", "zlib", "re", "msgspec", "standfast.errors", "standfast.ports.session_store"}

@@ -1,4 +1,4 @@
-"""Files from when the sandbox had tables of its own."""
+"""Files from when the sandbox had its own tables."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def change(path: Path, sql: str) -> None:
 
 
 async def memory_of(store: SqliteSessionStore, session_id: str) -> CodeMemory:
-    """Return what the code of a session has left, as the sandbox reads it."""
+    """Return the state that the code of a session left, as the sandbox reads it."""
     head = await store.head(session_id)
     assert head is not None
     assert head.state is not None
@@ -80,7 +80,7 @@ async def memory_of(store: SqliteSessionStore, session_id: str) -> CodeMemory:
 
 
 def test_every_sandbox_session_of_an_earlier_release_is_a_session(path: Path) -> None:
-    """Ours: times, limits, engine and expiry are as they were."""
+    """Ours: times, limits, engine and expiry are unchanged."""
     rows = {}
     with contextlib.closing(apsw.Connection(str(path))) as db:
         for session_id, expires_at, meta in db.execute("SELECT id, expires_at, meta FROM sandbox_sessions"):
@@ -123,7 +123,7 @@ def test_variables_are_the_bytes_that_the_engine_wrote(path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_sandbox_keeps_the_variables_of_an_earlier_release(path: Path) -> None:
-    """Ours: what a person typed yesterday is there after the upgrade."""
+    """Ours: variables from before the upgrade are available after it."""
     with BlockingSandbox(data_dir=path.parent) as sandbox:
         assert sandbox.run("[x, double(4), y == 2 ** 80]", session="s1").result == [20, 8, True]
         assert sandbox.run("names", session="both-sandbox").result == ["a", "b", "A3:5"]
@@ -201,7 +201,7 @@ def test_snapshots_of_an_earlier_release_are_read_as_bytes(path: Path) -> None:
 
 
 def test_the_former_tables_are_gone_and_the_file_is_checked(path: Path) -> None:
-    """Ours: one schema; opening a second time changes nothing."""
+    """Ours: there is one schema, and opening the file a second time changes nothing."""
     for _ in range(2):
         with contextlib.closing(Database(path, COMPONENTS)) as database:
             names = database.read(lambda db: db.execute("SELECT name FROM sqlite_schema").fetchall())
@@ -211,7 +211,7 @@ def test_the_former_tables_are_gone_and_the_file_is_checked(path: Path) -> None:
 
 
 def test_an_earlier_release_refuses_a_converted_file(path: Path) -> None:
-    """Ours: it would look for tables that are gone."""
+    """Ours: an earlier release would look for tables that no longer exist."""
     Database(path, COMPONENTS).close()
     for former in (FORMER, {"sandbox": schema.SANDBOX_BEFORE}):
         with pytest.raises(SchemaTooNew):
@@ -219,7 +219,7 @@ def test_an_earlier_release_refuses_a_converted_file(path: Path) -> None:
 
 
 def test_a_file_with_a_run_that_waits_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    """Ours: no turn led to that run, so only the release that parked it can go on with it."""
+    """Ours: no turn led to that run, so only the release that parked it can resume it."""
     path = tmp_path / "standfast.db"
     write_former(path, WAITING)
     with pytest.raises(StoreError, match=r"wait for an approval, in session s1 ") as refused:
@@ -232,7 +232,7 @@ def test_a_file_with_a_run_that_waits_is_refused_and_left_as_it_is(tmp_path: Pat
 
 @pytest.mark.parametrize("column", ["meta", "state", "head_digest", "state_digest", "epoch", "expires_at"])
 def test_a_damaged_session_refuses_the_file(path: Path, column: str) -> None:
-    """Ours: journal rule 6; a conversion never makes good rows of damaged ones."""
+    """Ours: journal rule 6, a conversion never makes valid rows out of damaged ones."""
     value = {"epoch": "9", "expires_at": "9", "head_digest": "'9'", "state_digest": "'9'"}.get(
         column, "x'39'"
     )
@@ -246,7 +246,7 @@ def test_a_damaged_session_refuses_the_file(path: Path, column: str) -> None:
 def test_a_file_that_cannot_be_written_is_converted_in_a_copy(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: a file on a read-only disk is read; nothing is changed in its place."""
+    """Ours: a file on a read-only disk can be read, and is not changed."""
     monkeypatch.setattr("standfast.store.sqlite.connection.can_write", lambda at: not at.samefile(path))
     before = path.read_bytes()
 

@@ -35,7 +35,7 @@ names = st.sampled_from(NAMES)
 
 @dataclass
 class ModelSession:
-    """A session: its line, what it wrote at each node last, and the lines of the segments it appended."""
+    """A session: its line, the last state it wrote at each node, and the lines of its segments."""
 
     line: Line = ()
     own: dict[str | None, str] = field(default_factory=dict)
@@ -51,7 +51,7 @@ def last_of(line: Line) -> str | None:
 
 
 class StateLife(RuleBasedStateMachine):
-    """Random histories of a few sessions. A subclass says on which store."""
+    """Random histories of a few sessions; a subclass chooses the store."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,12 +87,12 @@ class StateLife(RuleBasedStateMachine):
         return head
 
     def write(self, session: ModelSession, head: SessionHead, body: str) -> None:
-        """The session writes a state at its leaf."""
+        """Write a state at the leaf of the session."""
         session.line = (*at_depth(session.line, head.depth), (head.depth, body))
         session.own[head.leaf] = body
 
     def line_at(self, name: str, node: str, depth: int) -> Line:
-        """The line of a session at a node."""
+        """Return the line of a session at a node."""
         session, segment_id = self.model[name], node.rpartition(".")[0]
         line = at_depth(session.ends.get(segment_id, session.line), depth)
         if node in session.own:
@@ -101,7 +101,7 @@ class StateLife(RuleBasedStateMachine):
         return line
 
     def nodes(self, name: str) -> dict[str, int]:
-        """The nodes that a session can reach, with their depths."""
+        """Return the nodes that a session can reach, with their depths."""
         found: dict[str, int] = {}
         leaf = self.head(name).leaf
         reached = list(self.run(self.store.path(leaf))) if leaf is not None else []
@@ -175,7 +175,7 @@ class StateLife(RuleBasedStateMachine):
         self.look_everywhere()
 
     def look_everywhere(self) -> None:
-        """Fork each session at each of its nodes, which must bring the state that held there."""
+        """Fork each session at each of its nodes, and check that the fork has the state that held there."""
         for name in self.model:
             leaf = self.head(name).leaf
             for node, depth in self.nodes(name).items():
@@ -185,7 +185,7 @@ class StateLife(RuleBasedStateMachine):
                     self.run(self.store.delete_session("probe"))
 
     def body_of(self, head: SessionHead) -> str | None:
-        """The state that a head names; one that it names is there."""
+        """Return the state that a head names, which must exist."""
         if head.state is None:
             return None
         body = self.run(self.store.state(head.state))
@@ -224,7 +224,7 @@ class PostgresStateLife(StateLife):
 
 @pytest.fixture(scope="class")
 def server(postgres: PostgresServer) -> None:
-    """Give the machine, which hypothesis makes, the server."""
+    """Give the state machine, which hypothesis instantiates, the server."""
     PostgresStateLife.server = postgres
 
 
@@ -238,7 +238,7 @@ _SETTINGS = settings(
 
 @pytest.mark.slow
 class TestMemoryStateLife(MemoryStateLife.TestCase):  # type: ignore[valid-type, misc]
-    """Ours: nothing that is still needed is collected, and no session meets another's state."""
+    """Ours: no state that is still needed is collected, and no session gets another's state."""
 
     settings = settings(_SETTINGS, max_examples=2 * settings.default.max_examples)
 
@@ -253,6 +253,6 @@ class TestSqliteStateLife(SqliteStateLife.TestCase):  # type: ignore[valid-type,
 @pytest.mark.slow
 @pytest.mark.usefixtures("server")
 class TestPostgresStateLife(PostgresStateLife.TestCase):  # type: ignore[valid-type, misc]
-    """Ours: PostgreSQL is held to the same model as SQLite."""
+    """Ours: PostgreSQL must satisfy the same model as SQLite."""
 
     settings = settings(_SETTINGS, max_examples=settings.default.max_examples // 6)

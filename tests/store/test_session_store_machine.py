@@ -1,7 +1,7 @@
 """The life of turns against a model of it: random histories of two sessions, on every store.
 
-The model is the port in a few lines: who has the lease, what is journaled, what waits. Whatever hypothesis
-does, the store must say what the model says.
+The model is the port in a few lines: which process has the lease, what is journaled, what waits. Whatever
+hypothesis does, the store must agree with the model.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ bodies = st.none() | st.binary(max_size=20)
 
 @dataclass
 class ModelTurn:
-    """An unfinished turn as the model has it."""
+    """An unfinished turn in the model."""
 
     turn_id: str
     journal: list[JournalEntry] = field(default_factory=list)
@@ -74,7 +74,7 @@ class ModelTurn:
 
 @dataclass
 class ModelSession:
-    """A session as the model has it."""
+    """A session in the model."""
 
     turn: ModelTurn | None = None
     depth: int = 0
@@ -94,7 +94,7 @@ def any_held(life: TurnLife) -> bool:
 
 
 class TurnLife(RuleBasedStateMachine):
-    """Random turns on two sessions. A subclass says on which store."""
+    """Random turns on two sessions; a subclass chooses the store."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class TurnLife(RuleBasedStateMachine):
         return self.runner.run(call)
 
     def attempt(self, call: Coroutine[Any, Any, T]) -> T | StandfastError:
-        """The result of a call, or the error it was refused with."""
+        """Return the result of a call, or the error that it raised."""
         try:
             return self.run(call)
         except StandfastError as error:
@@ -423,7 +423,7 @@ class SqliteTurnLife(TurnLife):
 
     @rule()
     def reopen(self) -> None:
-        """Open the file in another process's place."""
+        """Open the file again, as another process would."""
         self.run(self.store.close())
         path = Path(self.directory.name) / "standfast.db"
         self.store = SqliteSessionStore(path, owner_is_dead=is_dead)
@@ -438,14 +438,14 @@ class PostgresTurnLife(TurnLife):
 
     @rule()
     def reopen(self) -> None:
-        """Connect in another process's place."""
+        """Connect again, as another process would."""
         self.run(self.store.close())
         self.store = PostgresSessionStore(self.url, owner_is_dead=is_dead, database_clock=False)
 
 
 @pytest.fixture(scope="class")
 def server(postgres: PostgresServer) -> None:
-    """Give the machine, which hypothesis makes, the server."""
+    """Give the state machine, which hypothesis instantiates, the server."""
     PostgresTurnLife.server = postgres
 
 
@@ -459,7 +459,7 @@ _SETTINGS = settings(
 
 @pytest.mark.slow
 class TestMemoryTurnLife(MemoryTurnLife.TestCase):  # type: ignore[valid-type, misc]
-    """Ours: the memory store is the model of the others, so it is held to the same."""
+    """Ours: the memory store must satisfy the same model as the others."""
 
     settings = settings(_SETTINGS, max_examples=settings.default.max_examples)
 
@@ -474,6 +474,6 @@ class TestSqliteTurnLife(SqliteTurnLife.TestCase):  # type: ignore[valid-type, m
 @pytest.mark.slow
 @pytest.mark.usefixtures("server")
 class TestPostgresTurnLife(PostgresTurnLife.TestCase):  # type: ignore[valid-type, misc]
-    """Ours: PostgreSQL is held to the same model as SQLite."""
+    """Ours: PostgreSQL must satisfy the same model as SQLite."""
 
     settings = settings(_SETTINGS, max_examples=settings.default.max_examples // 6)

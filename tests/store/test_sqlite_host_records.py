@@ -73,14 +73,14 @@ def tell(*words):
 
 
 def start(script: str, path: Path) -> subprocess.Popen[str]:
-    """Another process that runs *script* on the file; it says `ready` when it waits for a line."""
+    """Start another process that runs *script* on the file; it prints `ready` when it waits for a line."""
     source = _PRELUDE + textwrap.dedent(script)
     command = [sys.executable, "-c", source, str(path)]
     return interpreters.Interpreter(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def let_go(children: list[subprocess.Popen[str]]) -> None:
-    """Wait until all are ready, then let them go at once."""
+    """Wait until all processes are ready, then let them continue at once."""
     for process in children:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -91,7 +91,7 @@ def let_go(children: list[subprocess.Popen[str]]) -> None:
 
 
 def read_lines_then_kill(process: subprocess.Popen[str], count: int) -> list[str]:
-    """Everything a process says, which is killed in the middle of its work once it has said *count* lines.
+    """Return the output of a process, which is killed in the middle of its work after *count* lines.
 
     `communicate` would lose the lines that `readline` has read ahead.
     """
@@ -108,7 +108,7 @@ def read_lines_then_kill(process: subprocess.Popen[str], count: int) -> list[str
 
 @pytest.mark.slow
 def test_of_processes_that_report_the_same_occurrence_at_once_one_delivers_it(path: Path) -> None:
-    """Ours: exactly one delivery of each occurrence, whichever process hears of it first."""
+    """Ours: each occurrence is delivered exactly once, whichever process reports it first."""
     script = """
         async def main():
             await store.open_session(a_head())
@@ -138,7 +138,7 @@ def test_of_processes_that_report_the_same_occurrence_at_once_one_delivers_it(pa
 
 @pytest.mark.slow
 def test_an_occurrence_of_a_source_that_is_killed_and_starts_again_is_delivered_once(path: Path) -> None:
-    """Ours: an occurrence and its inputs are both on disk or neither is, and acknowledged is on disk."""
+    """Ours: an occurrence and its inputs are on disk together, before the source gets an acknowledgement."""
     script = """
         async def say(number):
             await store.occur(an_occurrence(f"k{number}"), (delivery(f"k{number}"),))
@@ -167,7 +167,7 @@ def test_an_occurrence_of_a_source_that_is_killed_and_starts_again_is_delivered_
 
 @pytest.mark.slow
 def test_tasks_are_there_after_a_kill(path: Path) -> None:
-    """Ours: who recovers finds every task that was acknowledged, in the state that was acknowledged."""
+    """Ours: a process that recovers finds every acknowledged task in its acknowledged state."""
     script = """
         async def main():
             await store.open_session(a_head())
@@ -236,7 +236,7 @@ def test_a_thousand_tasks_come_and_go_in_a_few_transactions(store: SqliteSession
 
 
 def test_who_asks_for_some_reads_no_others(store: SqliteSessionStore) -> None:
-    """Ours: lists cost what they hold; what is damaged elsewhere does not matter here."""
+    """Ours: a list costs as much as it holds, and damage elsewhere does not affect it."""
 
     async def scenario() -> None:
         for head in (a_head("s1"), a_child("c1"), a_head("other"), a_child("c2", "other")):
@@ -261,7 +261,7 @@ def test_who_asks_for_some_reads_no_others(store: SqliteSessionStore) -> None:
 
 
 def test_a_child_under_a_wrong_parent_is_noticed(store: SqliteSessionStore) -> None:
-    """Ours: the column that children are found by says what the charter says, or the record is damaged."""
+    """Ours: the column that children are found by must agree with the charter, or the record is damaged."""
 
     async def scenario() -> None:
         await store.open_session(a_child("c1"))
@@ -273,7 +273,7 @@ def test_a_child_under_a_wrong_parent_is_noticed(store: SqliteSessionStore) -> N
 
 
 def test_damaged_records_name_themselves(store: SqliteSessionStore) -> None:
-    """Ours: journal rule 6; nothing is changed, moved or delivered on the strength of a damaged record."""
+    """Ours: journal rule 6, no record is changed, moved or delivered because of a damaged one."""
 
     async def scenario() -> None:
         await store.open_session(a_head("s1"))
@@ -345,7 +345,7 @@ def write_version_2(path: Path) -> None:
 
 
 def test_a_file_of_the_second_version_stays_usable(path: Path) -> None:
-    """Ours: an upgrade loses nothing; sessions, states, turns, waits, inputs and blobs are as they were."""
+    """Ours: an upgrade loses nothing; sessions, states, turns, waits, inputs and blobs are unchanged."""
     write_version_2(path)
 
     async def scenario() -> None:
@@ -374,7 +374,7 @@ def test_a_file_of_the_second_version_stays_usable(path: Path) -> None:
 
 
 def test_sessions_of_the_second_version_get_what_is_new(path: Path) -> None:
-    """Ours: children, tasks, triggers and queued input of sessions from before are found."""
+    """Ours: children, tasks, triggers and queued input work for sessions from before the upgrade."""
     write_version_2(path)
 
     async def scenario() -> None:

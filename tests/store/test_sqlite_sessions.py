@@ -85,14 +85,14 @@ def ready():
 
 
 def start(script: str, *arguments: object) -> subprocess.Popen[str]:
-    """Another process that runs *script* after the prelude."""
+    """Start another process that runs *script* after the prelude."""
     source = _PRELUDE + textwrap.dedent(script)
     command = [sys.executable, "-c", source, *map(str, arguments)]
     return interpreters.Interpreter(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def outputs(script: str, count: int, *arguments: object) -> list[str]:
-    """Start *count* processes, let them go at once, and give what each one said after `ready()`."""
+    """Start *count* processes, let them continue at once, and return the output of each after `ready()`."""
     children = [start(script, *arguments, number) for number in range(count)]
     for process in children:
         assert process.stdout is not None
@@ -110,7 +110,7 @@ def outputs(script: str, count: int, *arguments: object) -> list[str]:
 
 
 async def fill(store: SqliteSessionStore) -> None:
-    """One of everything: history, states, a waiting turn, a running one, inputs, blobs, tasks, triggers."""
+    """Write one of everything: history, states, waiting and running turns, inputs, blobs, tasks, triggers."""
     blob = a_blob()
     shown = (Entry(at_ms=NOW, payload=showing(blob)), replied())
     await store.open_session(a_head())
@@ -137,7 +137,7 @@ async def fill(store: SqliteSessionStore) -> None:
 
 
 async def everything(store: SqliteSessionStore) -> list[object]:
-    """All that can be read of what `fill` wrote, without changing anything."""
+    """Return everything that `fill` wrote and that can be read without changing anything."""
     blob = a_blob()
     return [
         await store.heads(),
@@ -166,14 +166,14 @@ async def everything(store: SqliteSessionStore) -> list[object]:
 
 
 async def read_and_take_over(store: SqliteSessionStore) -> None:
-    """Read all that `fill` wrote, the journals too."""
+    """Read everything that `fill` wrote, including the journals."""
     await everything(store)
     await store.take_over("t1", claimant("dead"))
     await store.take_over("t2", claimant("dead"))
 
 
 def test_everything_survives_the_process(path: Path) -> None:
-    """Ours: acknowledged means on disk; the process is killed without a word."""
+    """Ours: an acknowledged write is on disk, even if the process is killed right after it."""
     child = start(
         """
         async def main():
@@ -208,7 +208,7 @@ def test_everything_survives_the_process(path: Path) -> None:
 
 
 def test_a_store_reads_the_same_after_reopening(path: Path) -> None:
-    """Ours: nothing lives in memory alone."""
+    """Ours: no state is kept in memory only."""
 
     async def scenario() -> None:
         store = reopened(path)
@@ -227,7 +227,7 @@ def test_a_store_reads_the_same_after_reopening(path: Path) -> None:
 
 
 def test_a_schema_from_the_future_is_refused(path: Path, store: SqliteSessionStore) -> None:
-    """Ours: an old version must not write what it does not understand."""
+    """Ours: an earlier version must not write what it does not understand."""
     store.database.write(
         lambda db: db.execute("UPDATE standfast_schema SET version = 99 WHERE component = 'sessions'")
     )
@@ -236,7 +236,7 @@ def test_a_schema_from_the_future_is_refused(path: Path, store: SqliteSessionSto
 
 
 def test_a_closed_store_says_so_and_closes_twice(path: Path) -> None:
-    """Ours: no call may hang on a writer that is gone."""
+    """Ours: no call may wait for a writer that has ended."""
 
     async def scenario() -> None:
         store = reopened(path)
@@ -268,7 +268,7 @@ def test_a_forked_child_gets_an_error_that_says_to_open_the_file_itself(store: S
 
 
 def test_writes_of_many_sessions_share_transactions(store: SqliteSessionStore) -> None:
-    """Ours: journal rule 7; a hundred sessions pay for a few syncs."""
+    """Ours: journal rule 7, a hundred sessions share a few syncs."""
     commits: list[int] = []
     store.database._group.connection.set_commit_hook(lambda: commits.append(1) is not None)
 
@@ -282,7 +282,7 @@ def test_writes_of_many_sessions_share_transactions(store: SqliteSessionStore) -
 
 
 def test_a_plain_turn_is_two_transactions(store: SqliteSessionStore) -> None:
-    """Ours: each one costs a sync."""
+    """Ours: each transaction costs a sync."""
     asyncio.run(take_turn(store, "t0"))
     commits: list[int] = []
     store.database._group.connection.set_commit_hook(lambda: commits.append(1) is not None)
@@ -336,7 +336,7 @@ def test_one_job_of_a_group_fails_alone(store: SqliteSessionStore) -> None:
 
 
 def test_a_caller_that_stops_waiting_breaks_nothing(store: SqliteSessionStore) -> None:
-    """Ours: a cancelled caller's write may still happen, and everyone else's does."""
+    """Ours: a cancelled caller's write may still happen, and every other write does."""
 
     async def scenario() -> None:
         await store.open_session(a_head())
@@ -355,7 +355,7 @@ def test_a_caller_that_stops_waiting_breaks_nothing(store: SqliteSessionStore) -
 
 
 def test_closing_finishes_what_is_queued(path: Path) -> None:
-    """Ours: a write that was accepted is answered."""
+    """Ours: every accepted write gets its result before the store closes."""
 
     async def scenario() -> None:
         store = reopened(path)
@@ -379,7 +379,7 @@ def _threads_of(store: SqliteSessionStore) -> list[threading.Thread]:
 
 @pytest.fixture
 def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the disk of this machine is like at the moment, its commits count as fast."""
+    """Let commits count as fast, whatever the disk of this machine."""
     monkeypatch.setattr("standfast.store.sqlite.database._SLOW_S", 60.0)
 
 
@@ -400,7 +400,7 @@ def test_a_lone_turn_is_committed_where_it_runs(store: SqliteSessionStore) -> No
 
 @pytest.mark.usefixtures("fast_disk")
 def test_turns_that_run_at_once_share_the_transactions_of_a_round(store: SqliteSessionStore) -> None:
-    """Ours: what the tasks of one round of the loop write is committed at its end, on the loop's thread."""
+    """Ours: writes of all tasks in one round of the loop are committed at its end, on the loop's thread."""
     commits: list[int] = []
 
     async def scenario() -> None:
@@ -442,7 +442,7 @@ def test_a_slow_disk_is_left_to_the_writer_thread(store: SqliteSessionStore) -> 
 
 @pytest.mark.usefixtures("fast_disk")
 def test_the_write_ahead_log_does_not_grow_without_bounds(store: SqliteSessionStore, path: Path) -> None:
-    """Bug: after its second copy to the file, the log was copied less and less often."""
+    """Bug: after its second copy to the file, the log was copied ever less often."""
 
     async def scenario() -> None:
         await store.open_session(a_head())
@@ -456,7 +456,7 @@ def test_the_write_ahead_log_does_not_grow_without_bounds(store: SqliteSessionSt
 
 
 def test_a_loop_that_is_gone_does_not_stop_the_writer(store: SqliteSessionStore) -> None:
-    """Ours: rule 4 of the writer."""
+    """Ours: rule 4 of the writer, a caller's closed loop does not stop the writer thread."""
 
     async def leave() -> None:
         store.database.write_soon(lambda db: 1)
@@ -470,7 +470,7 @@ def test_a_loop_that_is_gone_does_not_stop_the_writer(store: SqliteSessionStore)
 
 
 def test_blocking_and_awaiting_callers_share_the_writer(store: SqliteSessionStore) -> None:
-    """Ours: the sandbox's store blocks, the session store awaits, the file is one."""
+    """Ours: the sandbox's store blocks and the session store awaits, on the same file."""
 
     async def scenario() -> None:
         await store.open_session(a_head())
@@ -511,7 +511,7 @@ _FOUND_BY = {
 
 
 def columns() -> list[tuple[str, str]]:
-    """The columns of all tables, except those that rows are found by."""
+    """Return the columns of all tables, except those that rows are looked up by."""
     with contextlib.closing(SqliteConnection(":memory:")) as db:
         migrate_all(db, COMPONENTS, Path(":memory:"))
         tables = [str(name) for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
@@ -525,7 +525,7 @@ def columns() -> list[tuple[str, str]]:
 
 
 def damaged(value: object) -> object:
-    """*value* with one bit flipped; nothing stays nothing."""
+    """Return *value* with one bit flipped; None stays None."""
     match value:
         case int():
             return value ^ (1 << 20)
@@ -542,7 +542,7 @@ def damaged(value: object) -> object:
 @pytest.mark.sampled(3, each="table")
 @pytest.mark.parametrize(("table", "column"), columns())
 def test_a_flipped_bit_is_noticed_when_the_record_is_read(path: Path, table: str, column: str) -> None:
-    """Ours: journal rule 6; an error that names the record, never a wrong answer."""
+    """Ours: journal rule 6, an error that names the record, never a wrong answer."""
 
     async def scenario() -> None:
         store = reopened(path)
@@ -581,7 +581,7 @@ def test_a_link_to_a_segment_that_lies_elsewhere_is_noticed(path: Path, store: S
 
 
 def test_a_damaged_session_can_be_deleted(store: SqliteSessionStore) -> None:
-    """Ours: damage must be recoverable."""
+    """Ours: an operator can always get rid of a damaged session."""
 
     async def scenario() -> None:
         await fill(store)
@@ -604,7 +604,7 @@ def test_a_damaged_session_can_be_deleted(store: SqliteSessionStore) -> None:
 
 
 def test_a_full_disk_is_an_error_and_writes_nothing(store: SqliteSessionStore) -> None:
-    """Ours: no half commit, and everything works again when there is room."""
+    """Ours: there is no partial commit, and the store works again when there is room."""
 
     async def scenario() -> None:
         await take_turn(store, "t0")
@@ -630,7 +630,7 @@ def test_a_full_disk_is_an_error_and_writes_nothing(store: SqliteSessionStore) -
 
 
 def test_a_disk_that_refuses_to_write_is_an_error_until_it_does(path: Path) -> None:
-    """Ours: I/O errors are typed too, and every acknowledged turn is there afterwards."""
+    """Ours: I/O errors are typed, and every acknowledged turn is there afterwards."""
     script = """
         import resource, signal
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -729,7 +729,7 @@ def test_processes_with_sessions_of_their_own_do_not_starve(path: Path) -> None:
 
 
 def test_a_worker_that_was_succeeded_in_another_process_can_write_nothing(path: Path) -> None:
-    """Ours: fencing holds across processes."""
+    """Ours: the fencing number is enforced across processes."""
 
     async def scenario() -> None:
         store = reopened(path)
@@ -802,7 +802,7 @@ def test_a_turn_takes_the_same_room_however_many_there_are(path: Path) -> None:
 
 
 def test_pruning_gives_the_space_back(path: Path, store: SqliteSessionStore) -> None:
-    """Ours: retention, and the file shrinks."""
+    """Ours: retention must make the file smaller."""
 
     async def scenario() -> None:
         for number in range(40):
@@ -823,7 +823,7 @@ def test_pruning_gives_the_space_back(path: Path, store: SqliteSessionStore) -> 
 
 
 def test_the_last_fork_takes_the_shared_history_along(store: SqliteSessionStore) -> None:
-    """Ours: what no session can reach any more does not stay on disk."""
+    """Ours: history that no session can reach any more is deleted."""
 
     async def scenario() -> None:
         await take_turn(store, "t1")

@@ -1,4 +1,4 @@
-"""States and records of plugins in a SQLite file: cost, damage, and files from before there were any."""
+"""States and records of plugins in a SQLite file: cost, damage, and files of versions without them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def change(store: SqliteSessionStore, sql: str) -> None:
 
 
 def test_a_plain_turn_costs_no_statement_for_what_it_has_not(store: SqliteSessionStore) -> None:
-    """Ours: most turns change no state; they pay for their input and their end, three statements each."""
+    """Ours: most turns change no state; they cost three statements for the input and three for the end."""
     seen: list[str] = []
 
     def note(_: object, sql: str, __: object) -> bool:
@@ -75,7 +75,7 @@ def test_a_plain_turn_costs_no_statement_for_what_it_has_not(store: SqliteSessio
 
 
 def test_a_fork_at_the_leaf_reads_no_states(store: SqliteSessionStore) -> None:
-    """Ours: forking costs the same at any length; what is damaged elsewhere does not matter here."""
+    """Ours: a fork costs the same at any length, and damage elsewhere does not affect it."""
 
     async def scenario() -> None:
         for number in range(5):
@@ -110,7 +110,7 @@ def test_a_line_is_walked_without_bodies(store: SqliteSessionStore) -> None:
     "column", ["previous", "node", "depth", "session", "family", "blobs", "sum", "digest"]
 )
 def test_a_damaged_line_is_noticed_when_it_is_walked(store: SqliteSessionStore, column: str) -> None:
-    """Ours: journal rule 6; rewinding must not bring back another state than the one that held."""
+    """Ours: journal rule 6, rewinding must not restore another state than the one that held."""
 
     async def scenario() -> None:
         for number in range(3):
@@ -133,7 +133,7 @@ def test_a_damaged_line_is_noticed_when_it_is_walked(store: SqliteSessionStore, 
 
 
 def test_a_state_that_a_segment_got_from_nowhere_is_noticed(store: SqliteSessionStore) -> None:
-    """Ours: no state is a value too, and the digest covers it."""
+    """Ours: having no state is a value as well, and the digest covers it."""
 
     async def scenario() -> None:
         await take_turn(store, "t1")
@@ -147,7 +147,7 @@ def test_a_state_that_a_segment_got_from_nowhere_is_noticed(store: SqliteSession
 
 
 def test_a_damaged_state_names_itself(store: SqliteSessionStore) -> None:
-    """Ours: journal rule 6."""
+    """Ours: journal rule 6, the error names the damaged record."""
 
     async def scenario() -> None:
         head = await take_turn(store, "t1", state=a_state("one"))
@@ -168,7 +168,7 @@ def test_a_damaged_state_names_itself(store: SqliteSessionStore) -> None:
     "name", ["state_", "state_x", "state_1x", "state_99999999999999999999", "1", "state_²"]
 )
 def test_a_name_that_is_no_states_is_none(store: SqliteSessionStore, name: str) -> None:
-    """Ours: ids are opaque, and whatever comes in is no reason to fail."""
+    """Ours: ids are opaque, and an unknown one is no error."""
     asyncio.run(take_turn(store, "t1", state=a_state("one")))
     assert asyncio.run(store.state(name)) is None
 
@@ -208,7 +208,7 @@ def write_version_1(path: Path) -> None:
 
 
 def test_a_file_of_the_first_version_stays_usable(path: Path) -> None:
-    """Ours: an upgrade loses nothing; sessions, turns, waits, inputs and blobs are as they were."""
+    """Ours: an upgrade loses nothing; sessions, turns, waits, inputs and blobs are unchanged."""
     write_version_1(path)
 
     async def scenario() -> None:
@@ -235,7 +235,7 @@ def test_a_file_of_the_first_version_stays_usable(path: Path) -> None:
 
 
 def test_sessions_of_the_first_version_get_states(path: Path) -> None:
-    """Ours: history from before has no state, what comes after it does."""
+    """Ours: history from before the upgrade has no state, later history does."""
     write_version_1(path)
 
     async def scenario() -> None:
@@ -254,7 +254,7 @@ def test_sessions_of_the_first_version_get_states(path: Path) -> None:
 
 
 def test_a_file_is_upgraded_once_whichever_process_comes_first(path: Path) -> None:
-    """Ours: several processes open the file after an upgrade."""
+    """Ours: after an upgrade of the program, several processes open the file."""
     write_version_1(path)
     first, second = SqliteSessionStore(path), SqliteSessionStore(path)
     for store in (first, second):

@@ -1,4 +1,4 @@
-"""Writes that the thread of a loop sends to PostgreSQL: it never waits, and no group in the air is lost."""
+"""Writes that a loop's thread sends to PostgreSQL: it never blocks, and no group in flight is lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def locked(url: str, session_id: str) -> Iterator[None]:
 
 @pytest.fixture
 def senders(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """The thread that sent each group, and how many statements the group had."""
+    """Return a list of the thread that sent each group and the number of its statements."""
     seen: list[tuple[str, int]] = []
     send = Pipeline.send
 
@@ -82,7 +82,7 @@ def test_a_turn_of_a_known_session_wakes_no_other_thread(
 
 
 def test_a_server_that_does_not_answer_delays_nothing_else_on_the_loop(postgres: PostgresServer) -> None:
-    """Ours: no session may delay another. The server waits for a lock; the loop's other tasks go on."""
+    """Ours: no session may delay another: the server waits for a lock, and the loop runs other tasks."""
 
     async def run() -> None:
         url = postgres.new_url()
@@ -106,7 +106,7 @@ def test_a_server_that_does_not_answer_delays_nothing_else_on_the_loop(postgres:
 def test_writes_that_come_while_a_group_is_in_the_air_are_one_group(
     postgres: PostgresServer, senders: list[tuple[str, int]]
 ) -> None:
-    """Ours: group commit: forty turns share two round trips."""
+    """Ours: with group commit, forty turns share two round trips."""
 
     async def run() -> None:
         async with opened(postgres.new_url()) as store:
@@ -121,7 +121,7 @@ def test_writes_that_come_while_a_group_is_in_the_air_are_one_group(
 
 
 def test_a_refused_write_in_the_air_takes_no_other_along(postgres: PostgresServer) -> None:
-    """Ours: the group is run again by the writer thread, without the write that is refused."""
+    """Ours: the writer thread repeats the group without the write that was refused."""
 
     async def run() -> None:
         url = postgres.new_url()
@@ -143,7 +143,7 @@ def test_a_refused_write_in_the_air_takes_no_other_along(postgres: PostgresServe
 def test_a_group_whose_loop_was_stopped_is_landed_by_the_next_thread(
     postgres: PostgresServer, closed: bool
 ) -> None:
-    """Ours: a program may leave `asyncio.run` while a write is in the air; the store stays usable."""
+    """Ours: a program may leave `asyncio.run` while a write is in flight, and the store stays usable."""
     url = postgres.new_url()
     loop = asyncio.new_event_loop()
     store = PostgresSessionStore(url)
@@ -199,7 +199,7 @@ def test_a_loop_that_is_busy_keeps_no_other_thread_from_writing(postgres: Postgr
 def test_a_store_is_closed_on_the_thread_of_its_loop_while_a_group_is_in_the_air(
     postgres: PostgresServer,
 ) -> None:
-    """Ours: what was queued is written before the connection is closed."""
+    """Ours: queued writes are executed before the connection is closed."""
 
     async def run() -> None:
         url = postgres.new_url()
@@ -244,7 +244,7 @@ def test_a_write_that_the_socket_does_not_take_at_once_is_sent_all_the_same(
 def test_a_large_journal_is_not_compressed_on_the_loop(
     postgres: PostgresServer, senders: list[tuple[str, int]]
 ) -> None:
-    """Ours: compressing a megabyte takes 10 ms, in which no other session could go on."""
+    """Ours: compressing a megabyte takes 10 ms, in which no other session could run."""
 
     async def run() -> None:
         async with opened(postgres.new_url()) as store:
@@ -267,7 +267,7 @@ def test_a_large_journal_is_not_compressed_on_the_loop(
 
 
 def test_two_loops_write_through_one_store(postgres: PostgresServer) -> None:
-    """Ours: a group may have the writes of several loops; each gets its answers on its own thread."""
+    """Ours: a group may have writes of several loops; each gets its results on its own thread."""
     url = postgres.new_url()
     store = PostgresSessionStore(url)
 
