@@ -33,7 +33,7 @@ def travel(ctx: RunContext[None]) -> str | AskPerson:
 
 
 class EditorModel:
-    """Calls the tool that the prompt names, or streams an answer."""
+    """A model that calls the tool that the prompt names, or streams an answer."""
 
     model_id = "test:editor"
 

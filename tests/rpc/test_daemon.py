@@ -88,7 +88,7 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
 
 
 async def test_every_method_of_the_sandbox_is_there(daemon: Daemon) -> None:
-    """Seed: session, tools, policy and approvals, by these names."""
+    """Seed: the daemon has methods for sessions, tools, policy and approvals, by these names."""
     async with daemon.client() as client:
         made = await client.call("session.create", session_id="a", limits={"cpu_ms": 1000})
         assert made["meta"]["id"] == "a"
@@ -118,7 +118,7 @@ async def test_every_method_of_the_sandbox_is_there(daemon: Daemon) -> None:
 
 
 async def test_an_approval_is_decided_by_the_user_on_the_other_side(daemon: Daemon) -> None:
-    """Seed: the record of a decision names who decided, not who the request says."""
+    """Seed: a decision records the user of the connection, not the name in the request."""
     async with daemon.client() as client:
         waiting = await client.call("session.run", code="pay(5)")
         assert waiting["status"] == "waiting_for_approval"
@@ -165,12 +165,12 @@ async def test_a_run_ends_and_is_stored_when_its_client_leaves(daemon: Daemon) -
 
 
 async def test_only_its_user_can_use_the_socket(daemon: Daemon) -> None:
-    """Seed: the socket's file is closed to other users."""
+    """Seed: other users have no access to the socket file."""
     assert stat.S_IMODE(daemon.path.stat().st_mode) == 0o600
 
 
 async def test_shutdown_answers_what_runs_and_removes_the_socket(daemon: Daemon) -> None:
-    """Seed: clean shutdown."""
+    """Seed: the daemon shuts down cleanly."""
     async with daemon.client() as client:
         waiting = asyncio.ensure_future(client.call("session.run", code="sum(range(100000))"))
         await asyncio.sleep(0)
@@ -225,7 +225,7 @@ def test_over_stdio_every_request_is_answered_before_it_ends(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_sigterm_ends_the_daemon_in_order(tmp_path: Path) -> None:
-    """Seed: clean shutdown, also while a client holds its connection, and again after SIGKILL."""
+    """Seed: clean shutdown, also while a client is connected, and a restart after SIGKILL."""
     path = tmp_path / "d.sock"
     words = ["daemon", "--listen", f"unix:{path}", "--store", str(tmp_path / "data")]
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Wire:
-    """The other side of a peer: what it sends, and what it gets."""
+    """The other side of a peer: the bytes that it sends, and the responses that it gets."""
 
     def __init__(self, *sent: bytes) -> None:
         self.sent = asyncio.Queue[bytes]()
@@ -58,14 +58,14 @@ async def test_a_request_gets_its_result_under_its_id() -> None:
 
 
 async def test_lines_may_come_in_any_pieces() -> None:
-    """Ours: where a read ends says nothing about where a line ends."""
+    """Ours: a read may end in the middle of a line."""
     data = call(1, "a") + b"\r\n\n" + call(2, "b") + call(3, "c").rstrip(b"\n")
     found = await answers([data[place : place + 1] for place in range(len(data))])
     assert [one["id"] for one in found] == [1, 2, 3]
 
 
 async def test_a_notification_gets_no_response_even_if_it_fails() -> None:
-    """Ours: as the specification says."""
+    """Ours: the JSON-RPC specification requires it."""
     assert await answers([b'{"jsonrpc":"2.0","method":"fail"}\n']) == []
 
 
@@ -86,7 +86,7 @@ async def test_a_notification_gets_no_response_even_if_it_fails() -> None:
     ],
 )
 async def test_input_that_is_wrong_gets_its_error_and_the_connection_stays(line: bytes, code: int) -> None:
-    """Seed: malformed input is answered, and ends nothing."""
+    """Seed: malformed input is answered with an error, and does not end the connection."""
     wrong, right = await answers([line + b"\n", call(9, "after")])
     assert wrong["error"]["code"] == code
     assert right["id"] == 9
@@ -101,7 +101,7 @@ async def test_an_error_carries_our_code_and_hint() -> None:
 
 
 async def test_a_batch_is_answered_with_one_array() -> None:
-    """Ours: as the specification says; notifications in it have no response."""
+    """Ours: the JSON-RPC specification requires it; notifications in a batch have no response."""
     batch = b"[" + call(1, "a").strip() + b',{"jsonrpc":"2.0","method":"b"},7]\n'
     [found] = await answers([batch])
     assert [one.get("id") for one in found] == [1, None]
@@ -109,7 +109,7 @@ async def test_a_batch_is_answered_with_one_array() -> None:
 
 
 async def test_a_line_that_is_too_long_is_refused_and_skipped() -> None:
-    """Seed: frames have a limit; what is beyond it is not kept."""
+    """Seed: frames have a size limit, and the rest of a longer one is discarded."""
     pieces = [b"x" * 400] * 5 + [b"\n" + call(2, "after")]
     refused, right = await answers(pieces, max_line_bytes=1000)
     assert refused["error"]["data"]["code"] == "REQUEST_TOO_LARGE"
@@ -117,7 +117,7 @@ async def test_a_line_that_is_too_long_is_refused_and_skipped() -> None:
 
 
 async def test_requests_run_at_once_and_too_many_are_refused() -> None:
-    """Seed: concurrent requests; every number has a cap."""
+    """Seed: requests run concurrently, and their number is limited."""
     release, wire = asyncio.Event(), Wire()
 
     async def wait(method: str, params: Any) -> str:

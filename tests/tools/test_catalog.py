@@ -1,4 +1,4 @@
-"""What a session's model may use: contributions, overlay, authority."""
+"""The tools that a session's model may use: contributions, overlay, authority."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_without_a_word_from_anyone_the_catalog_is_what_the_registry_lists() -> 
 
 
 def test_plugins_speak_in_order_then_the_session_then_authority() -> None:
-    """Seed: SPEC §4, plugin contributors, session overlay, authority last."""
+    """Seed: SPEC §4, the contributions of plugins come first, then the session's overlay, authority last."""
     catalog = resolve_catalog(
         listed("a", "b", "c"),
         [sets(a=SEARCHABLE, b=OFF, c=CALLABLE), sets(a=CALLABLE)],
@@ -54,7 +54,7 @@ def test_plugins_speak_in_order_then_the_session_then_authority() -> None:
 
 
 def test_what_one_plugin_hides_no_one_brings_back() -> None:
-    """Ours: hiding is a guard's word, and guards fail closed."""
+    """Ours: a plugin that hides a tool is a guard, and guards fail closed."""
     access = SessionToolAccess(tools=("a", "b"))
     assert resolve_catalog(
         listed("a", "b"), [hides("a"), sets(a=SHOWCASED)], sets(a=CALLABLE), access
@@ -63,7 +63,7 @@ def test_what_one_plugin_hides_no_one_brings_back() -> None:
 
 
 def test_names_that_are_not_there_are_ignored() -> None:
-    """Seed: a plugin speaks of tools that this session may not have."""
+    """Seed: a plugin may name tools that this session does not have."""
     catalog = resolve_catalog(
         listed("a"), [sets(z=SHOWCASED), hides("y")], NOTHING, SessionToolAccess(tools=("x", "a"))
     )
@@ -71,19 +71,19 @@ def test_names_that_are_not_there_are_ignored() -> None:
 
 
 def test_an_authority_that_names_only_what_is_gone_leaves_nothing() -> None:
-    """Ours: it must not fall back to everything."""
+    """Ours: an allow-list without any existing tool must not fall back to every tool."""
     assert resolve_catalog(listed("a"), [], NOTHING, SessionToolAccess(tools=("z",))).tools == ()
 
 
 def test_a_word_that_is_no_availability_fails_the_build() -> None:
-    """Ours: SPEC §8, the catalog build fails; "of" must not count as on."""
+    """Ours: SPEC §8, the catalog build fails; a mistyped "of" must not count as on."""
     wrong = ToolCatalogContribution(availability={"a": "of"})  # type: ignore[dict-item]
     with pytest.raises(InvalidArgument, match="'of'"):
         resolve_catalog(listed("a"), [wrong], NOTHING, ALL)
 
 
 def test_each_step_of_availability_takes_in_those_above_it() -> None:
-    """Seed: off < searchable < callable < showcased."""
+    """Seed: the levels are off < searchable < callable < showcased."""
     catalog = resolve_catalog(
         listed("a", "b", "c", "d"), [sets(a=SEARCHABLE, b=CALLABLE, c=OFF)], NOTHING, ALL
     )
@@ -94,7 +94,7 @@ def test_each_step_of_availability_takes_in_those_above_it() -> None:
 
 
 def test_a_tool_is_found_by_name() -> None:
-    """Ours: one look, however many tools there are."""
+    """Ours: a lookup takes constant time, however many tools there are."""
     catalog = resolve_catalog(listed("a"), [], NOTHING, ALL)
     assert catalog.find("a") == CatalogTool(listed("a")[0], SHOWCASED)
     assert catalog.find("b") is None
@@ -111,7 +111,7 @@ def test_the_projection_is_json_and_made_once() -> None:
 
 
 def test_contracts_are_asked_for_what_is_showcased_and_nothing_else() -> None:
-    """Ours: a catalog of ten thousand tools resolves those that the model is shown."""
+    """Ours: a catalog of ten thousand tools resolves only those that the model is shown."""
     asked: list[str] = []
     registry = ToolRegistry(
         RegisteredTool.sync(Capability(name=name, description=""), lambda call: None) for name in "abc"
@@ -127,7 +127,7 @@ def test_contracts_are_asked_for_what_is_showcased_and_nothing_else() -> None:
 
 
 def test_equal_contributions_and_catalogs_are_equal() -> None:
-    """Seed: an overlay that says the same is no change."""
+    """Seed: an overlay with the same content is no change."""
     assert sets(a=OFF) == sets(a=OFF)
     assert sets(a=OFF) != sets(a=CALLABLE)
     assert hides("a") != NOTHING

@@ -203,13 +203,13 @@ CLASSES: dict[str, tuple[Any, Any, Any]] = {
 
 @pytest.mark.parametrize(("annotation", "good", "bad"), CLASSES.values(), ids=CLASSES)
 def test_constraints_in_the_fields_of_a_class_count(annotation: Any, good: Any, bad: Any) -> None:
-    """Bug: msgspec looks only at its own metadata, also inside classes."""
+    """Bug: msgspec reads only its own metadata, also inside classes."""
     assert takes(annotation, good)
     assert not takes(annotation, bad)
 
 
 def test_the_function_gets_values_of_its_own_classes() -> None:
-    """Ours: what is checked in the place of a class does not reach the function."""
+    """Ours: the substitute class that is used for checking does not reach the function."""
     bound = signature_of(Order).bind([], {"x": {"lines": [{"count": 2}], "by_name": {"a": {"count": 1}}}})
     assert bound.kwargs["x"] == Order([Line(2)], {"a": Line(1)})
     schema = signature_of(Order).input_schema
@@ -229,12 +229,12 @@ def test_the_function_gets_values_of_its_own_classes() -> None:
     ids=["text", "Doc", "Field", "Meta"],
 )
 def test_a_description_in_an_annotation_is_in_the_schema(annotation: Any) -> None:
-    """Bug: only `msgspec.Meta` was read."""
+    """Bug: only the description of `msgspec.Meta` was read."""
     assert signature_of(annotation).input_schema["properties"]["x"] == {**INT, "description": "how many"}
 
 
 def test_a_field_as_a_default_is_read_as_pydantic_reads_it() -> None:
-    """Bug: the Field itself was the default."""
+    """Bug: the `Field` object itself was the default."""
 
     def f(
         a: int = Field(5, le=10),
@@ -289,13 +289,13 @@ REFUSED: dict[str, Any] = {
 
 @pytest.mark.parametrize("annotation", REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_honoured_is_refused_when_the_tool_is_made(annotation: Any) -> None:
-    """Ours: SPEC §4; a check that never runs is worse than an error."""
+    """Ours: SPEC §4, a check that never runs is worse than an error."""
     with pytest.raises(InvalidArgument, match=r"f\(\)"):
         signature_of(annotation)
 
 
 def test_a_result_is_described_and_checked_with_its_constraints() -> None:
-    """Ours: the same holds for what a tool returns and for what an agent answers."""
+    """Ours: constraints also apply to the result of a tool and the answer of an agent."""
 
     @tool(side_effect="none")
     def roll(sides: int) -> Annotated[int, Field(le=6)]:
@@ -313,7 +313,7 @@ def test_a_result_is_described_and_checked_with_its_constraints() -> None:
 
 
 def test_a_type_without_foreign_metadata_is_left_alone() -> None:
-    """Ours: a plain signature costs one conversion, as before."""
+    """Ours: arguments of a plain signature are converted only once."""
     assert signature_of(list[int]).checks is None
     assert signature_of(Annotated[int, Field(le=5)]).checks is None
     assert signature_of(Line).checks is not None
@@ -367,7 +367,7 @@ def test_a_result_type_without_a_json_form_is_refused_when_the_tool_is_made(retu
     ids=str,
 )  # fmt: skip
 def test_other_result_types_are_taken(returns: Any) -> None:
-    """Ours: what may be JSON is checked when it is returned."""
+    """Ours: if a type may have a JSON form, the value is checked when it is returned."""
 
     def f() -> None: ...
 

@@ -1,4 +1,4 @@
-"""`@tool`: what a typed function becomes."""
+"""`@tool`: the contract that is derived from a typed function."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Basket(pydantic.BaseModel):
 
 
 def call(candidate: object, *args: Any, **kwargs: Any) -> SettledCall:
-    """One call through the dispatcher, as guest code makes it."""
+    """Make one call through the dispatcher, as guest code does."""
     registered = as_registered(candidate)
     dispatcher = Dispatcher(
         ToolRegistry([registered]),
@@ -93,7 +93,7 @@ def error_of(candidate: object, *args: Any, **kwargs: Any) -> str:
 
 
 def test_a_plain_function_becomes_a_contract() -> None:
-    """Ours: SPEC §4, derived from signature, annotations and docstring."""
+    """Ours: SPEC §4, the contract is derived from the signature, the annotations and the docstring."""
 
     @tool
     def order(order_id: str, deep: bool = False) -> dict[str, int]:
@@ -147,7 +147,7 @@ def test_an_undeclared_side_effect_is_an_external_one_and_not_idempotent() -> No
     [("none", True), ("read", True), ("write", False), ("network", False), ("database", False)],
 )
 def test_only_none_and_read_are_idempotent_by_default(effect: str, idempotent: bool) -> None:
-    """Ours: SPEC §4."""
+    """Ours: SPEC §4, a tool with any other side effect is not repeated after a crash."""
 
     @tool(side_effect=effect)
     def f() -> None: ...
@@ -156,7 +156,7 @@ def test_only_none_and_read_are_idempotent_by_default(effect: str, idempotent: b
 
 
 def test_idempotence_limits_approval_name_and_description_can_be_declared() -> None:
-    """Ours: every part of the contract has its keyword."""
+    """Ours: every part of the contract has a keyword argument."""
 
     @tool(
         name="other",
@@ -177,7 +177,7 @@ def test_idempotence_limits_approval_name_and_description_can_be_declared() -> N
 
 
 def test_a_dataclass_arrives_as_one_and_leaves_as_json() -> None:
-    """Ours: annotations are what the function gets."""
+    """Ours: the function receives values of the types that it is annotated with."""
 
     @tool
     def move(point: Point, by: int = 1) -> Point:
@@ -190,7 +190,7 @@ def test_a_dataclass_arrives_as_one_and_leaves_as_json() -> None:
 
 
 def test_a_typed_dict_arrives_checked() -> None:
-    """Ours: TypedDict is a JSON object with known keys."""
+    """Ours: a TypedDict is a JSON object with known keys."""
 
     @tool
     def label(address: Address) -> str:
@@ -216,7 +216,7 @@ def test_literals_and_enums_are_limited_to_their_values() -> None:
 
 
 def test_a_msgspec_struct_arrives_as_one() -> None:
-    """Ours: structs are accepted."""
+    """Ours: parameters and results may be msgspec structs."""
 
     @tool
     def total(order: Order) -> Order:
@@ -255,7 +255,7 @@ def _references(node: Any) -> list[str]:
 
 
 def test_a_pydantic_model_alone_has_a_schema_whose_references_resolve() -> None:
-    """Ours: the contract is JSON Schema 2020-12, so that its $refs must point into it."""
+    """Ours: the contract is JSON Schema 2020-12, so its $refs must point into it."""
 
     @tool
     def ship(basket: Basket) -> Basket:
@@ -267,7 +267,7 @@ def test_a_pydantic_model_alone_has_a_schema_whose_references_resolve() -> None:
 
 
 def test_optional_parameters_take_null() -> None:
-    """Ours: Optional in both spellings."""
+    """Ours: both `Optional[X]` and `X | None` take null."""
 
     @tool
     def f(a: Optional[int], b: int | None = None) -> list[int | None]:  # noqa: UP045 - the old spelling is meant
@@ -303,7 +303,7 @@ def test_nested_mutable_defaults_are_fresh_for_every_call() -> None:
 
 
 def test_keyword_only_and_positional_only_parameters_keep_their_kind() -> None:
-    """Ours: a call that Python would refuse is refused."""
+    """Ours: a call that Python would refuse is an INVALID_ARGUMENT."""
 
     @tool
     def f(a: int, /, b: int, *, c: int = 3) -> list[int]:
@@ -327,7 +327,7 @@ def test_a_positional_only_parameter_cannot_be_given_by_name() -> None:
 
 
 def test_a_wrong_call_is_an_invalid_argument() -> None:
-    """Ours: input is validated before anything else happens."""
+    """Ours: the input is validated before the tool is called."""
 
     @tool
     def f(a: int, b: str = "") -> int:
@@ -402,7 +402,7 @@ def test_docstrings_of_all_three_styles_describe_the_parameters(style: str) -> N
 
 
 def test_annotated_constraints_are_in_the_schema_and_hold() -> None:
-    """Ours: msgspec.Meta is how a bound is declared."""
+    """Ours: a bound can be declared with `msgspec.Meta`."""
 
     @tool
     def f(cents: Annotated[int, msgspec.Meta(ge=1, le=100)]) -> int:
@@ -420,7 +420,7 @@ def test_annotated_constraints_are_in_the_schema_and_hold() -> None:
 
 
 def test_an_unannotated_parameter_takes_anything() -> None:
-    """Ours: a schema is derived from what is declared, and nothing was."""
+    """Ours: a parameter without an annotation gets an empty schema."""
 
     @tool
     def f(x, y=None):  # type: ignore[no-untyped-def]
@@ -444,7 +444,7 @@ def test_star_parameters_are_refused_at_decoration() -> None:
 
 @pytest.mark.parametrize("kind", [socket.socket, threading.Lock, complex, type(lambda: 0)])
 def test_a_type_that_json_cannot_carry_is_refused_at_decoration(kind: Any) -> None:
-    """Ours: not at the first call, in production."""
+    """Ours: the error comes when the tool is decorated, not at the first call."""
 
     def f(x: Any) -> None: ...
 
@@ -454,7 +454,7 @@ def test_a_type_that_json_cannot_carry_is_refused_at_decoration(kind: Any) -> No
 
 
 def test_an_annotation_that_cannot_be_resolved_is_refused_at_decoration() -> None:
-    """Ours: with a message that says so."""
+    """Ours: the message names the annotation that cannot be resolved."""
 
     def f(x: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821 - that is the test
 
@@ -464,7 +464,7 @@ def test_an_annotation_that_cannot_be_resolved_is_refused_at_decoration() -> Non
 
 @pytest.mark.parametrize("options", [{"side_effect": "magic"}, {"approval": "maybe"}, {"approval": None}])
 def test_an_option_that_does_not_exist_is_refused(options: dict[str, Any]) -> None:
-    """Ours: a misspelt approval policy must not be no approval."""
+    """Ours: a misspelt approval option must not mean that no approval is needed."""
     with pytest.raises(InvalidArgument):
 
         @tool(**options)
@@ -481,7 +481,7 @@ def test_a_rule_that_is_no_expression_is_refused_at_decoration() -> None:
 
 
 def test_a_name_that_cannot_be_called_is_refused() -> None:
-    """Seed: INVALID_TOOL_NAME."""
+    """Seed: such a name raises INVALID_TOOL_NAME."""
     with pytest.raises(InvalidToolName):
         tool(lambda: None)
     with pytest.raises(InvalidToolName):
@@ -491,7 +491,7 @@ def test_a_name_that_cannot_be_called_is_refused() -> None:
 
 
 def test_tools_are_taken_in_any_of_their_forms() -> None:
-    """Ours: a function, a Tool, a RegisteredTool."""
+    """Ours: a tool may be given as a function, a Tool or a RegisteredTool."""
 
     def plain(x: int) -> int:
         return x
@@ -537,7 +537,7 @@ def test_a_raw_tool_is_checked_against_its_own_schemas() -> None:
 
 
 def test_a_raw_tool_refuses_an_argument_given_twice() -> None:
-    """Ours: the seed has no such check; a rule that sees one value must see the one that is used."""
+    """Ours: unlike the seed, so that an approval rule sees the value that is used."""
     capability = Capability(
         name="raw", description="", input_schema={"type": "object", "properties": {"n": {"type": "integer"}}}
     )
@@ -546,7 +546,7 @@ def test_a_raw_tool_refuses_an_argument_given_twice() -> None:
 
 
 def test_a_tool_error_keeps_its_own_code() -> None:
-    """Seed: ToolError{code, message}."""
+    """Seed: a ToolError has a code and a message of its own."""
 
     @tool
     def buy() -> None:

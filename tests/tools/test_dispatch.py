@@ -1,4 +1,4 @@
-"""The one way a capability is called: limits, failures and approvals, on the host's side."""
+"""The dispatcher, through which every call goes: limits, failures and approvals, on the host's side."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Host:
 
 
 def settle(candidate: object, *args: Any, **kwargs: Any) -> SettledCall:
-    """One call of one tool."""
+    """Make one call of one tool."""
     with Host(candidate) as host:
         return host.call(as_registered(candidate).name, *args, **kwargs)
 
@@ -85,7 +85,7 @@ def test_a_request_one_byte_past_its_limit_is_refused_and_not_executed() -> None
 
 
 def test_a_response_past_its_limit_is_refused() -> None:
-    """Seed: max_response_bytes."""
+    """Seed: max_response_bytes limits the result of a call."""
 
     @tool(limits=CapabilityLimits(max_response_bytes=12))
     def f(n: int) -> str:
@@ -154,7 +154,7 @@ def test_an_async_tool_that_hangs_is_timed_out_and_cancelled() -> None:
 
 
 def test_an_async_tool_that_swallows_its_cancellation_is_timed_out_all_the_same() -> None:
-    """Ours: under timeout_ms, host side, whatever the tool does."""
+    """Ours: the host enforces timeout_ms, whatever the tool does."""
 
     @tool(limits=CapabilityLimits(timeout_ms=80))
     async def stubborn() -> str:
@@ -198,7 +198,7 @@ def test_an_async_tool_that_blocks_its_loop_is_timed_out_and_leaks_nothing() -> 
 
 
 def test_what_a_timed_out_tool_returns_later_is_dropped_and_its_slot_is_free() -> None:
-    """Ours: an abandoned thread must not keep its slot."""
+    """Ours: an abandoned thread must not occupy its slot."""
     gate = threading.Event()
 
     @tool(limits=CapabilityLimits(timeout_ms=60, concurrency=1))
@@ -219,7 +219,7 @@ def test_what_a_timed_out_tool_returns_later_is_dropped_and_its_slot_is_free() -
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_concurrency_really_limits_and_the_rest_wait(asynchronous: bool) -> None:
-    """Seed: concurrency. Ours: waits, never refuses."""
+    """Seed: concurrency. Ours: a call waits for a slot and is never refused."""
     running = peak = 0
     lock = threading.Lock()
 
@@ -268,7 +268,7 @@ def test_a_waiting_person_takes_no_slot() -> None:
 
 
 def test_the_rate_refuses_with_a_hint_and_recovers(clock: Any) -> None:
-    """Seed: rate_per_min. Ours: refuses, with the seconds to wait."""
+    """Seed: rate_per_min. Ours: a call over the rate is refused with the seconds to wait."""
     calls = 0
 
     @tool(limits=CapabilityLimits(rate_per_min=2))
@@ -293,7 +293,7 @@ def test_the_rate_refuses_with_a_hint_and_recovers(clock: Any) -> None:
 
 
 def test_a_rate_of_zero_refuses_every_call() -> None:
-    """Ours: zero a minute is none."""
+    """Ours: a rate of zero per minute permits no call."""
 
     @tool(limits=CapabilityLimits(rate_per_min=0))
     def f() -> None: ...
@@ -302,7 +302,7 @@ def test_a_rate_of_zero_refuses_every_call() -> None:
 
 
 def test_a_call_that_is_refused_for_its_arguments_does_not_count_towards_the_rate(clock: Any) -> None:
-    """Ours: only what would have been executed counts."""
+    """Ours: only calls that would have been executed count."""
 
     @tool(limits=CapabilityLimits(rate_per_min=1, max_request_bytes=20))
     def f(x: int) -> int:
@@ -318,7 +318,7 @@ def test_a_call_that_is_refused_for_its_arguments_does_not_count_towards_the_rat
 
 
 class Odd(BaseException):
-    """Not even an Exception."""
+    """A BaseException that is no Exception."""
 
 
 class Unspeakable(Exception):
@@ -378,7 +378,7 @@ def test_whatever_a_tool_raises_becomes_a_tool_error(
 @pytest.mark.slow
 @pytest.mark.parametrize("interruptible", [False, True])
 def test_a_tool_that_exits_or_hangs_fails_alone_in_a_sandbox(interruptible: bool) -> None:
-    """Ours: SPEC §4, wherever the sandbox runs its handlers."""
+    """Ours: SPEC §4, the sandbox keeps running, whether a handler is a function or a coroutine."""
     gate = threading.Event()
 
     def leave(kind: str) -> None:
@@ -444,7 +444,7 @@ RETURNED: list[tuple[str, Callable[[], Any]]] = [
 
 @pytest.mark.parametrize(("what", "make"), RETURNED, ids=[row[0] for row in RETURNED])
 def test_a_result_that_is_not_json_is_a_serialize_error(what: str, make: Callable[[], Any]) -> None:
-    """Ours: SPEC §4, each becomes a typed failure."""
+    """Ours: SPEC §4, a result without a JSON form becomes a typed failure."""
 
     @tool(limits=CapabilityLimits(timeout_ms=60_000))
     def f() -> Any:
@@ -470,7 +470,7 @@ def test_a_result_whose_conversion_raises_is_a_typed_failure() -> None:
 
 
 def test_the_record_is_the_seeds_with_digests_of_both_sides() -> None:
-    """Seed: ExternalCallRecord."""
+    """Seed: ExternalCallRecord has the digests of the request and of the response."""
 
     @tool(side_effect="database")
     def f(a: int, b: str = "x") -> dict[str, int]:
@@ -489,7 +489,7 @@ def test_the_record_is_the_seeds_with_digests_of_both_sides() -> None:
     "bad", [float("nan"), b"x", "\ud800", {1}, object()], ids=lambda item: type(item).__name__
 )
 def test_arguments_that_are_not_json_are_refused(bad: object) -> None:
-    """Ours: a native caller may pass anything."""
+    """Ours: a native caller may pass any Python value."""
 
     @tool
     def f(x: Any) -> None:
@@ -499,7 +499,7 @@ def test_arguments_that_are_not_json_are_refused(bad: object) -> None:
 
 
 def test_an_unknown_name_is_an_unknown_tool() -> None:
-    """Ours: UNKNOWN_TOOL."""
+    """Ours: calling an unknown tool raises UNKNOWN_TOOL."""
     with Host() as host, pytest.raises(UnknownTool):
         host.call("nope")
 
@@ -509,7 +509,7 @@ def test_an_unknown_name_is_an_unknown_tool() -> None:
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_a_time_out_that_the_tool_itself_reports_is_unknown_unless_idempotent(idempotent: bool) -> None:
-    """Bug: an isolated tool's worker reports the time-out itself; that read as a failure."""
+    """Bug: the time-out that an isolated tool's worker reports itself was recorded as a failure."""
 
     @tool(idempotent=idempotent)
     def pay() -> None:
@@ -652,7 +652,7 @@ def test_a_rule_sees_arguments_by_position_and_by_name_however_they_were_passed(
 
 
 def test_manual_asks_always() -> None:
-    """Seed: ApprovalPolicy::Manual."""
+    """Seed: with ApprovalPolicy::Manual every call needs an approval."""
 
     @tool(approval="manual")
     def f() -> None: ...

@@ -1,4 +1,4 @@
-"""Tools in a process of their own: what they do to it stays there."""
+"""Tools in a separate process: their damage is confined to it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Point:
 
 
 class OwnError(Exception):
-    """Not a built-in."""
+    """An exception type that is not built in."""
 
 
 @tool(isolate=True)
@@ -153,14 +153,14 @@ def code_of(made: Tool[Any, Any], *args: Any) -> tuple[str, str]:
 
 
 def test_an_isolated_tool_runs_in_another_process_and_stays_warm() -> None:
-    """Ours: `isolate` means another process, and a second call does not pay for a second one."""
+    """Ours: `isolate` means another process, which later calls reuse."""
     first = call(where)
     assert first != os.getpid()
     assert call(where) == first
 
 
 def test_module_globals_last_as_long_as_the_worker_and_never_reach_the_host() -> None:
-    """Ours: a worker is kept for later calls."""
+    """Ours: a worker process is kept for later calls."""
     assert [call(count), call(count)] == [1, 2]
     assert _calls == 0
 
@@ -188,7 +188,7 @@ def test_a_hanging_tool_is_killed_with_what_it_started(tmp_path: Path) -> None:
 
 
 def test_prints_do_not_disturb_the_protocol(capfd: pytest.CaptureFixture[str]) -> None:
-    """Ours: standard output of a tool is not the pipe; standard input is empty."""
+    """Ours: a tool's standard output is not the pipe, and its standard input is empty."""
     assert call(chatter, "hello") == "no input"
     assert call(chatter, "again") == "no input"
     out, err = capfd.readouterr()
@@ -210,7 +210,7 @@ def test_prints_do_not_disturb_the_protocol(capfd: pytest.CaptureFixture[str]) -
     ],
 )
 def test_exceptions_come_back_as_built_in_types(kind: str, type_: type[Exception], message: str) -> None:
-    """Ours: guest code catches what it would catch without isolation; nothing is unpickled."""
+    """Ours: guest code catches the same types as without isolation, and nothing is unpickled."""
     with pytest.raises(type_) as raised:
         call(fail, kind)
     assert type(raised.value) is type_
@@ -218,7 +218,7 @@ def test_exceptions_come_back_as_built_in_types(kind: str, type_: type[Exception
 
 
 def test_a_tool_error_keeps_its_code_and_hint() -> None:
-    """Ours: a tool author's own code survives the pipe."""
+    """Ours: the code that a tool's author chose survives the pipe."""
     with pytest.raises(ToolError) as raised:
         call(fail, "ToolError")
     error = raised.value
@@ -234,7 +234,7 @@ def test_a_result_over_the_frame_cap_is_refused_unread() -> None:
 
 
 def test_a_request_larger_than_a_pipe_arrives() -> None:
-    """Ours: writing never blocks for ever and never truncates."""
+    """Ours: writing to the pipe never deadlocks and never truncates."""
     assert call(chatter, "y" * 300_000) == "no input"
 
 
@@ -245,24 +245,24 @@ def test_values_are_converted_in_the_worker_and_results_encoded_there() -> None:
 
 
 def test_arguments_are_checked_before_a_process_is_started() -> None:
-    """Ours: the contract is checked on the host's side, too."""
+    """Ours: the contract is checked on the host's side as well."""
     with pytest.raises(InvalidArgument, match="x"):
         move.registered.bind(ToolCallContext(name="move", args=[{"x": "one"}]))
 
 
 def test_an_async_function_runs_in_the_worker() -> None:
-    """Ours: isolation takes async functions; its handler is a plain one."""
+    """Ours: an async function can be isolated; its handler is a plain function."""
     assert later.registered.async_mode is False
     assert call(later, 1) == 2
 
 
 def test_a_result_that_is_no_json_is_a_serialize_error() -> None:
-    """Seed: what is not JSON becomes a typed failure."""
+    """Seed: a result without a JSON form becomes a typed failure."""
     assert code_of(not_json)[0] == "SERIALIZE_ERROR"
 
 
 def test_two_calls_at_once_have_a_process_each(tmp_path: Path) -> None:
-    """Ours: one worker per concurrent call."""
+    """Ours: each concurrent call has its own worker process."""
     met: list[bool] = []
     other = threading.Thread(target=lambda: met.append(call(meet, str(tmp_path), "a", "b")))
     other.start()
@@ -280,7 +280,7 @@ def test_what_a_tool_writes_in_one_call_does_not_answer_another() -> None:
 
 
 def test_an_idle_worker_that_died_is_replaced() -> None:
-    """Ours: a worker killed between calls costs no call."""
+    """Ours: a worker that is killed between calls fails no call."""
     first = call(where)
     os.kill(first, signal.SIGKILL)
     os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
@@ -345,7 +345,7 @@ def _script(directory: Path) -> Path:
 
 
 def test_a_tool_of_a_script_is_found_again_by_its_file(tmp_path: Path) -> None:
-    """Ours: tools live in scripts that users start by path, with modules beside them."""
+    """Ours: users define tools in scripts that they start by path, with modules beside them."""
     script = _script(tmp_path)
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=20, cwd="/", check=False
@@ -390,14 +390,14 @@ def test_a_file_that_cannot_be_loaded_is_a_tool_error_that_says_why(tmp_path: Pa
 
 
 def test_binding_an_isolated_tool_gives_its_handler_the_context() -> None:
-    """Ours: JSON is what crosses the pipe, rules still see arguments by name."""
+    """Ours: only JSON crosses the pipe, and rules still see arguments by name."""
     context = ToolCallContext(name="move", args=[{"x": 1}])
     bound = move.registered.bind(context)
     assert bound == Bound([context], {}, [{"x": 1}, 1], {"point": {"x": 1}, "by": 1})
 
 
 def test_a_plain_registered_tool_is_not_touched() -> None:
-    """Ours: isolation is asked for, never implied."""
+    """Ours: a tool runs isolated only if this was requested."""
     made = RegisteredTool.sync(Capability(name="plain", description=""), lambda context: context.args)
     assert made.isolate is False
 

@@ -17,7 +17,7 @@ from standfast.tools.loop_threads import HomeIterator, LoopThreads, SharedLoop, 
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for another thread."""
+    """Wait for another thread until the condition is true."""
     for _ in range(1_000):
         if condition():
             return
@@ -29,7 +29,7 @@ VAR: contextvars.ContextVar[str] = contextvars.ContextVar("var", default="none")
 
 
 def test_a_loop_is_used_again_only_if_nothing_has_waited_on_it() -> None:
-    """Ours: an object bound to a loop fails at its second use, always."""
+    """Ours: an object that was bound to a loop would fail at its second use."""
 
     async def main() -> None:
         threads, kept = LoopThreads(), []
@@ -58,7 +58,7 @@ def test_a_loop_is_used_again_only_if_nothing_has_waited_on_it() -> None:
 
 
 def test_the_first_step_is_one_of_a_running_task() -> None:
-    """Ours: `asyncio.timeout` and task groups remember the task that they were entered in."""
+    """Ours: `asyncio.timeout` and task groups remember the task in which they were entered."""
 
     async def main() -> None:
         threads = LoopThreads()
@@ -83,7 +83,7 @@ def test_the_first_step_is_one_of_a_running_task() -> None:
 
 
 def test_what_a_coroutine_left_on_its_loop_reaches_no_later_one() -> None:
-    """Ours: a loop is used again only if nothing is left on it."""
+    """Ours: a loop is reused only if nothing is left on it."""
     heard: list[str] = []
 
     async def main() -> None:
@@ -136,7 +136,7 @@ def test_what_a_coroutine_left_on_its_loop_reaches_no_later_one() -> None:
 
 
 def test_an_idle_thread_keeps_nothing_of_its_last_coroutine() -> None:
-    """Ours: the context of a call refers to its whole turn."""
+    """Ours: the context of a call refers to its whole turn, which must be freed."""
 
     class Held:
         """Something that a coroutine uses."""
@@ -160,7 +160,7 @@ def test_an_idle_thread_keeps_nothing_of_its_last_coroutine() -> None:
 
 
 def test_context_variables_go_along() -> None:
-    """Ours: the span of a call and its turn are known wherever its code runs, and on the way back."""
+    """Ours: the span of a call and its turn are known wherever its code runs, and changes come back."""
 
     async def main() -> None:
         home, threads = asyncio.get_running_loop(), LoopThreads()
@@ -216,7 +216,7 @@ def test_a_cancellation_crosses_in_both_directions() -> None:
 
 
 def test_work_waits_for_a_thread_when_no_loop_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: out of file descriptors, calls wait instead of failing."""
+    """Ours: without free file descriptors, calls wait instead of failing."""
     made = 0
 
     def limited(self: LoopThreads) -> asyncio.AbstractEventLoop:
@@ -242,7 +242,7 @@ def test_work_waits_for_a_thread_when_no_loop_can_be_made(monkeypatch: pytest.Mo
 
 
 def test_no_loop_at_all_is_the_callers_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: nothing waits for a thread that never comes."""
+    """Ours: if no thread has a loop, the caller gets the error instead of waiting for ever."""
 
     def refused(self: LoopThreads) -> asyncio.AbstractEventLoop:
         raise OSError(24, "Too many open files")
@@ -258,7 +258,7 @@ def test_no_loop_at_all_is_the_callers_error(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_shared_loop_runs_one_coroutine_at_a_time_and_is_replaced_when_it_is_stuck() -> None:
-    """Ours: hooks of a session take turns; one that blocks for ever costs the session one thread."""
+    """Ours: hooks of a session run one at a time; one that blocks for ever costs the session one thread."""
     release = threading.Event()
 
     async def main() -> None:
@@ -288,7 +288,7 @@ def test_a_shared_loop_runs_one_coroutine_at_a_time_and_is_replaced_when_it_is_s
 
 
 def test_an_iterator_of_another_loop_is_read_here_and_a_closed_loop_says_so() -> None:
-    """Ours: the events of a turn reach a tool; after the runtime's end the tool gets an error."""
+    """Ours: a tool can read the events of a turn; after the runtime has closed, it gets an error."""
     homes: list[asyncio.AbstractEventLoop] = []
 
     async def main() -> None:

@@ -13,7 +13,7 @@ from standfast.tools.module_file import load_file
 
 @pytest.fixture(autouse=True)
 def imports() -> Iterator[None]:
-    """Every test leaves `sys.path` and `sys.modules` as they were."""
+    """Restore `sys.path` and `sys.modules` after every test."""
     path, modules = list(sys.path), dict(sys.modules)
     yield
     sys.path[:] = path
@@ -22,7 +22,7 @@ def imports() -> Iterator[None]:
 
 
 def written(root: Path, **files: str) -> Path:
-    """Write files; `__` in a name is a directory."""
+    """Write files; `__` in a name separates directories."""
     for name, text in files.items():
         file = root.joinpath(*name.split("__")).with_suffix(".py")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def package(root: Path, *names: str) -> None:
 
 
 def test_a_file_of_a_package_may_import_relatively(tmp_path: Path) -> None:
-    """Bug: `from .models import RATE` failed: the file was loaded as if it stood alone."""
+    """Bug: `from .models import RATE` failed, because the file was loaded as a module without a package."""
     package(tmp_path, "desk", "desk/inner")
     written(
         tmp_path,
@@ -52,7 +52,7 @@ def test_a_file_of_a_package_may_import_relatively(tmp_path: Path) -> None:
 
 
 def test_relative_and_absolute_imports_of_a_package_are_one_module(tmp_path: Path) -> None:
-    """Ours: two copies of a class would not be the same class."""
+    """Ours: a class that is loaded twice would be two classes."""
     package(tmp_path, "shop")
     written(
         tmp_path,
@@ -64,7 +64,7 @@ def test_relative_and_absolute_imports_of_a_package_are_one_module(tmp_path: Pat
 
 
 def test_a_directory_that_is_no_package_has_neighbours_too(tmp_path: Path) -> None:
-    """Bug: relative imports need no `__init__.py`; nor did imports of a neighbour by its name."""
+    """Bug: imports of a neighbouring file, relative or by its name, failed without an `__init__.py`."""
     written(
         tmp_path,
         desk__tools="from .models_a import RATE\nimport models_b\n",
@@ -75,14 +75,14 @@ def test_a_directory_that_is_no_package_has_neighbours_too(tmp_path: Path) -> No
 
 
 def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
-    """Ours: `--tools a/tools.py --tools b/tools.py`."""
+    """Ours: `--tools a/tools.py --tools b/tools.py` loads both files."""
     written(tmp_path, a__tools="from .rate import RATE\n", a__rate="RATE = 1\n",
             b__tools="from .rate import RATE\n", b__rate="RATE = 2\n")  # fmt: skip
     assert [load_file(tmp_path / name / "tools.py").RATE for name in "ab"] == [1, 2]
 
 
 def test_a_file_is_run_anew_each_time(tmp_path: Path) -> None:
-    """Ours: a user who edits a file and loads it again means the new text."""
+    """Ours: a user who edits a file and loads it again expects the new text."""
     file = written(tmp_path, tools="X = 1\n") / "tools.py"
     assert load_file(file).X == 1
     file.write_text("X = 22\n")
@@ -90,7 +90,7 @@ def test_a_file_is_run_anew_each_time(tmp_path: Path) -> None:
 
 
 def test_a_package_with_the_name_of_another_module_is_refused(tmp_path: Path) -> None:
-    """Ours: neither may take the other's place."""
+    """Ours: the package must not replace the other module, nor the other way round."""
     package(tmp_path, "json")
     written(tmp_path, json__tools="")
     with pytest.raises(ImportError, match="has the name of another module"):
@@ -98,7 +98,7 @@ def test_a_package_with_the_name_of_another_module_is_refused(tmp_path: Path) ->
 
 
 def test_a_file_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Ours: the next attempt starts anew."""
+    """Ours: the next attempt starts from scratch."""
     package(tmp_path, "broken")
     written(tmp_path, broken__tools="raise RuntimeError('no')\n")
     with pytest.raises(RuntimeError):
@@ -107,6 +107,6 @@ def test_a_file_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_a_neighbour_does_not_hide_an_installed_module(tmp_path: Path) -> None:
-    """Ours: a file called like a module of the standard library stays where it is."""
+    """Ours: a file with the name of a module of the standard library does not replace that module."""
     written(tmp_path, tools="import fractions\nX = fractions.Fraction(1, 2)\n", fractions="")
     assert load_file(tmp_path / "tools.py").X == 0.5

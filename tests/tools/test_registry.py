@@ -37,7 +37,7 @@ def fixed(*names: str, prefix: str = "") -> StaticTools:
 
 
 class Lazy:
-    """A source that makes its tools when they are asked for, and counts."""
+    """A source that makes its tools on demand and counts the requests."""
 
     def __init__(self, *names: str, prefix: str = "") -> None:
         self.names, self.prefix = list(names), prefix
@@ -103,7 +103,7 @@ def test_tools_given_at_once_are_one_change() -> None:
 
 
 def test_listing_a_source_anew_counts_even_if_nothing_changed() -> None:
-    """Seed: every upsert is a step."""
+    """Seed: every upsert increments the generation."""
     registry, shop = ToolRegistry(), Lazy("a")
     registry.upsert("shop", shop)
     registry.require("a")
@@ -131,7 +131,7 @@ def test_live_sources_come_and_go() -> None:
 
 
 def test_a_source_that_is_not_there_cannot_be_removed() -> None:
-    """Ours: a wrong name raises an error."""
+    """Ours: an unknown source name raises an error."""
     registry = ToolRegistry([made("a")])
     with pytest.raises(InvalidArgument, match="'shop'") as caught:
         registry.remove("shop")
@@ -144,7 +144,7 @@ def test_a_source_that_is_not_there_cannot_be_removed() -> None:
 
 
 def test_a_source_without_tools_is_a_source() -> None:
-    """Ours: a server that has nothing yet may have something later."""
+    """Ours: a server without tools may offer some later."""
     registry = ToolRegistry()
     assert registry.upsert("shop", Lazy()) == 1
     assert (registry.sources(), registry.names()) == (["shop"], [])
@@ -182,7 +182,7 @@ def test_a_name_of_another_source_is_a_conflict_that_names_both() -> None:
 
 
 def test_an_id_of_another_source_is_a_conflict_that_names_both() -> None:
-    """Seed: SPEC §4; a renamed tool keeps its id."""
+    """Seed: SPEC §4, a tool that was renamed keeps its id, so ids must be unique too."""
     registry = ToolRegistry()
     registry.upsert("shop", Lazy("xa", prefix=""))
     with pytest.raises(ToolConflict) as caught:
@@ -194,7 +194,7 @@ def test_an_id_of_another_source_is_a_conflict_that_names_both() -> None:
 
 
 def test_a_source_that_lists_a_tool_twice_is_refused() -> None:
-    """Ours: one of the two would be lost."""
+    """Ours: otherwise one of the two tools would be lost."""
     registry = ToolRegistry()
     with pytest.raises(ToolConflict) as caught:
         registry.upsert("shop", Lazy("a", "a"))
@@ -203,7 +203,7 @@ def test_a_source_that_lists_a_tool_twice_is_refused() -> None:
 
 
 def test_registering_a_taken_name_names_both_owners_or_sources() -> None:
-    """Ours: SPEC §3, the seed overwrites silently."""
+    """Ours: SPEC §3, unlike the seed, which overwrites silently."""
     registry = ToolRegistry([made("a", "shop.orders")])
     registry.upsert("mcp", Lazy("b"))
     with pytest.raises(ToolNameTaken) as taken:
@@ -257,7 +257,7 @@ def test_an_orphan_is_hidden_says_so_and_comes_back_with_its_override() -> None:
 
 
 def test_a_tool_that_its_source_no_longer_lists_is_an_orphan() -> None:
-    """Ours: a server may drop a tool and have it again later."""
+    """Ours: a server may drop a tool and offer it again later."""
     registry = ToolRegistry()
     registry.upsert("shop", Lazy("a", "b"))
     registry.set_availability(["b"], CALLABLE)
@@ -350,7 +350,7 @@ def test_a_tool_that_is_off_is_gone_and_says_so() -> None:
 
 
 def test_a_source_may_offer_a_tool_that_is_off_until_someone_turns_it_on() -> None:
-    """Ours: SPEC §4, off until granted."""
+    """Ours: SPEC §4, a tool may be off until it is granted."""
     registry = ToolRegistry()
     registry.upsert("files", StaticTools([made("write")], availability=OFF))
     assert registry.names() == []
@@ -359,7 +359,7 @@ def test_a_source_may_offer_a_tool_that_is_off_until_someone_turns_it_on() -> No
 
 
 def test_a_tool_that_is_no_member_is_out_of_the_catalog_and_can_be_put_back() -> None:
-    """Seed: membership."""
+    """Seed: a tool can be removed from the catalog and put back by its membership."""
     registry = ToolRegistry([made("a"), made("b")])
     registry.set_availability(["a"], CALLABLE)
     assert registry.set_members(["a"], False) == 3
@@ -383,7 +383,7 @@ def test_one_unknown_name_changes_nothing() -> None:
 
 
 def test_what_a_state_does_not_list_has_no_settings() -> None:
-    """Ours: a tool that is newer than the stored state is there; an orphan is forgotten by leaving it out."""
+    """Ours: a tool that is newer than the stored state is listed; an orphan that it leaves out is dropped."""
     registry = ToolRegistry([made("a")])
     registry.upsert("shop", Lazy("b"))
     registry.remove("shop")
@@ -394,7 +394,7 @@ def test_what_a_state_does_not_list_has_no_settings() -> None:
 
 
 def test_an_exported_state_is_a_copy() -> None:
-    """Ours: who holds a state cannot reach into the registry."""
+    """Ours: changing an exported state does not change the registry."""
     registry = ToolRegistry([made("a")])
     registry.export_state().tools.clear()
     registry.orphans().clear()
@@ -417,7 +417,7 @@ def test_a_lazy_tool_is_asked_for_once() -> None:
 
 
 def test_a_fork_has_what_was_resolved_and_counts_for_itself() -> None:
-    """Seed: a fork is independent."""
+    """Seed: a fork is independent of its registry."""
     registry, shop = ToolRegistry(), Lazy("a", "b")
     registry.upsert("shop", shop)
     tool = registry.require("a")
@@ -434,7 +434,7 @@ def test_a_fork_has_what_was_resolved_and_counts_for_itself() -> None:
 
 
 def test_a_source_that_was_removed_is_let_go() -> None:
-    """Ours: live sources come and go for months; of theirs only the settings stay."""
+    """Ours: live sources come and go for months; only the settings of their tools are kept."""
     registry, shop = ToolRegistry(), Lazy("a")
     registry.upsert("shop", shop)
     resolved = weakref.ref(shop), weakref.ref(registry.require("a").handler)
@@ -458,7 +458,7 @@ def test_an_overlay_is_layered_on_top_of_the_base() -> None:
 
 
 def test_the_generations_of_composed_catalogs() -> None:
-    """Seed: with base tools at least 1, without and empty 0; an overlay is one upsert."""
+    """Seed: at least 1 with base tools, 0 without any; an overlay is one upsert."""
     empty = ToolRegistry()
     assert empty.compose_session_catalog(True, []).generation == 1
     assert empty.compose_session_catalog(False, []).generation == 0
@@ -474,7 +474,7 @@ def test_the_generations_of_composed_catalogs() -> None:
 
 
 def test_the_overlay_wins_by_name_and_by_id() -> None:
-    """Seed: same id or name, the overlay wins."""
+    """Seed: if the id or the name is the same, the overlay's tool wins."""
     base = ToolRegistry()
     base.upsert("shop", StaticTools([made("a", "base"), made("b", "base")], "shop:"))
     by_name = base.compose_session_catalog(True, [StaticTools([made("a", "overlay")])])
@@ -491,7 +491,7 @@ def test_the_overlay_wins_by_name_and_by_id() -> None:
 @pytest.mark.parametrize("hidden_by", ["off", "out of the catalog", "orphaned while off"])
 @pytest.mark.parametrize("prefix", ["", "ctx:"], ids=["same id", "same name"])
 def test_the_overlay_wins_over_a_tool_that_is_off(hidden_by: str, prefix: str) -> None:
-    """Bug: an overlay's tool inherited the setting of the tool with its id that it covers."""
+    """Bug: an overlay's tool inherited the settings of the base tool with the same id."""
     base = ToolRegistry([made("a", "base")])
     if hidden_by == "out of the catalog":
         base.set_members(["a"], False)
@@ -535,7 +535,7 @@ def test_later_changes_of_the_base_are_unseen() -> None:
 
 
 class Renamed:
-    """A source of one tool whose id says nothing about its name."""
+    """A source of one tool whose id is independent of its name."""
 
     def __init__(self, tool_id: str, name: str) -> None:
         self._id, self._name = tool_id, name
@@ -548,7 +548,7 @@ class Renamed:
 
 
 def test_a_tool_may_be_renamed_by_its_source() -> None:
-    """Ours: the id is what stays."""
+    """Ours: a tool keeps its id and its settings when it is renamed."""
     registry = ToolRegistry()
     registry.upsert("shop", Renamed("x", "old"))
     registry.set_availability(["old"], CALLABLE)
@@ -563,7 +563,7 @@ def test_a_tool_may_be_renamed_by_its_source() -> None:
 
 
 class Meeting(Lazy):
-    """A source whose resolutions wait for each other, so that they are under way at the same time."""
+    """A source whose resolutions wait for each other, so that they overlap."""
 
     def __init__(self, *names: str, parties: int) -> None:
         super().__init__(*names)
@@ -576,7 +576,7 @@ class Meeting(Lazy):
 
 
 def test_threads_that_resolve_one_tool_at_once_get_one_tool_and_count_once() -> None:
-    """Ours: the dispatcher asks from threads."""
+    """Ours: the dispatcher resolves tools from several threads."""
     registry = ToolRegistry()
     registry.upsert("shop", Meeting("a", parties=4))
     with ThreadPoolExecutor(4) as pool:
@@ -586,7 +586,7 @@ def test_threads_that_resolve_one_tool_at_once_get_one_tool_and_count_once() -> 
 
 
 def test_a_slow_source_does_not_block_other_callers() -> None:
-    """Ours: providers are called outside the lock; a tool that left meanwhile is still its caller's."""
+    """Ours: providers are called outside the lock; a tool that was removed meanwhile is still returned."""
     registry = ToolRegistry([made("own")])
     slow = Meeting("a", parties=2)
     registry.upsert("shop", slow)
@@ -601,7 +601,7 @@ def test_a_slow_source_does_not_block_other_callers() -> None:
 
 
 def test_changes_from_many_threads_are_all_counted() -> None:
-    """Ours: no update is lost, and every state that a reader sees is a whole one."""
+    """Ours: no update is lost, and every state that a reader sees is consistent."""
     registry = ToolRegistry([made("own")])
     changes: list[Callable[[int], object]] = [
         lambda number: registry.upsert(f"s{number}", Lazy(f"t{number}", f"u{number}")),
@@ -626,7 +626,7 @@ def test_changes_from_many_threads_are_all_counted() -> None:
 
 
 def test_ten_thousand_tools_are_listed_without_being_resolved() -> None:
-    """Ours: manifests and state are linear and cheap, a call asks its source for one tool."""
+    """Ours: listing is linear and cheap, and a call asks its source for one tool only."""
     shop = Lazy(*(f"t{number}" for number in range(10_000)))
     registry = ToolRegistry()
     registry.upsert("shop", shop)

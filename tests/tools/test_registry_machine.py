@@ -36,7 +36,7 @@ class Source:
 
 @dataclass
 class Known:
-    """What the model holds about one id."""
+    """The model's data about one id."""
 
     name: str
     source: str
@@ -52,7 +52,7 @@ class Known:
 
 @dataclass
 class Model:
-    """The registry as a person would keep it on paper."""
+    """A plain model of the registry."""
 
     generation: int = 0
     tools: dict[str, Known] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class Model:
 
 
 class RegistryMachine(RuleBasedStateMachine):
-    """Every rule does the same to registry and model; a refusal leaves both as they were."""
+    """A state machine whose rules change registry and model alike; a refusal leaves both unchanged."""
 
     states = Bundle("states")
 

@@ -19,7 +19,7 @@ class Unspeakable(Exception):
 
 
 class Bad:
-    """A source that answers with what it is given: a value, or an exception to raise."""
+    """A source that returns a given value or raises a given exception."""
 
     def __init__(self, manifests: Any, resolved: Any = None) -> None:
         self._manifests, self._resolved = manifests, resolved
@@ -104,7 +104,7 @@ def test_a_source_that_cannot_be_listed_is_named_and_changes_nothing(fault: str)
 
 @pytest.mark.parametrize("fault", _RESOLUTIONS)
 def test_a_tool_that_cannot_be_resolved_names_its_source_and_changes_nothing(fault: str) -> None:
-    """Ours: what is resolved must be what was listed, its side effect above all."""
+    """Ours: a resolved tool must match its listing, above all in its side effect."""
     registry = ToolRegistry()
     registry.upsert("shop", Bad([manifest()], _RESOLUTIONS[fault]))
     before = registry.export_state()
@@ -118,7 +118,7 @@ def test_a_tool_that_cannot_be_resolved_names_its_source_and_changes_nothing(fau
 
 
 def test_a_source_that_was_down_is_asked_again() -> None:
-    """Ours: a failure is not remembered."""
+    """Ours: the registry does not cache a failure."""
     registry = ToolRegistry()
     source = Bad([manifest()], RuntimeError("down"))
     registry.upsert("shop", source)
@@ -130,19 +130,19 @@ def test_a_source_that_was_down_is_asked_again() -> None:
 
 
 def test_what_is_wrong_with_a_name_is_passed_on() -> None:
-    """Ours: names are checked as capability names are."""
+    """Ours: tool names of a source are checked like capability names."""
     with pytest.raises(BadToolSource, match="hides a Python built-in"):
         ToolRegistry().upsert("shop", Bad(Bomb(lambda: [manifest(name="print")])))
 
 
 def test_an_interrupt_is_not_a_fault_of_the_source() -> None:
-    """Ours: ctrl-c is the user's."""
+    """Ours: ctrl-c comes from the user and must not be swallowed."""
     with pytest.raises(KeyboardInterrupt):
         ToolRegistry().upsert("shop", Bad(KeyboardInterrupt()))
 
 
 def test_tools_at_hand_are_a_source() -> None:
-    """Ours: an agent's and a plugin's tools are providers; ids are prefixed, names are not."""
+    """Ours: the tools of an agent or a plugin are a source; ids are prefixed, names are not."""
     source = StaticTools([made("a", side_effect=SideEffect.READ)], "plan:")
     assert source.manifests() == [manifest(id="plan:a", side_effect=SideEffect.READ)]
     assert source.resolve("a") is not None
@@ -150,7 +150,7 @@ def test_tools_at_hand_are_a_source() -> None:
 
 
 def test_tools_at_hand_have_names_of_their_own() -> None:
-    """Ours: two tools of one name are refused where they are put together."""
+    """Ours: two tools of one name are refused when the source is made."""
     with pytest.raises(ToolNameTaken):
         StaticTools([made("a", "one"), made("a", "two")])
 

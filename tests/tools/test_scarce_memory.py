@@ -90,7 +90,7 @@ def test_a_tool_that_returns_60_mb_under_a_memory_limit_fails_alone(value: str) 
 
 @pytest.mark.slow
 def test_a_prompt_beyond_its_limit_is_refused_before_it_is_encoded() -> None:
-    """Ours: the same for what a caller passes: text is measured before it is copied."""
+    """Ours: a caller's text is measured before it is copied, too."""
     printed = run(
         """
         agent = Agent(ScriptedModel(["end", "end"]))

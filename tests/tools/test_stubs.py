@@ -33,7 +33,7 @@ def _stub(function: Any) -> str:
 
 
 def test_a_stub_is_the_functions_own_signature() -> None:
-    """Ours: models and the checker read tools as Python."""
+    """Ours: models and the type checker read tools as Python signatures."""
 
     def f(
         a: int,

@@ -14,7 +14,7 @@ from standfast.tools.threads import DaemonThreads
 
 
 def test_a_job_runs_off_the_loop_and_its_value_comes_back() -> None:
-    """Ours: blocking work must not block the loop."""
+    """Ours: a blocking job must not block the event loop."""
 
     async def go() -> tuple[int, int]:
         threads = DaemonThreads()
@@ -28,7 +28,7 @@ def test_a_job_runs_off_the_loop_and_its_value_comes_back() -> None:
 
 
 def test_what_a_job_raises_is_raised_where_it_is_awaited() -> None:
-    """Ours: nothing is lost between threads."""
+    """Ours: the caller gets the exception of a job that ran on another thread."""
 
     async def go() -> None:
         threads = DaemonThreads()
@@ -84,7 +84,7 @@ def test_the_process_ends_although_a_job_hangs() -> None:
 
 
 def test_a_thread_that_is_busy_while_the_threads_are_closed_ends_with_its_job() -> None:
-    """Bug: it waited for more work that could never come."""
+    """Bug: the thread waited for more work that could never come."""
     threads = DaemonThreads("closing")
     gate = threading.Event()
     started = threading.Event()

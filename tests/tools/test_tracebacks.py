@@ -1,4 +1,4 @@
-"""Tracebacks of exceptions that carry values without end."""
+"""Tracebacks of exceptions that contain values of unbounded size."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def in_a_note() -> None:
 
 @pytest.mark.parametrize("fail", [plainly, as_the_cause, in_its_context, in_a_group, in_a_note])
 def test_a_value_that_shares_its_parts_is_not_made_a_text(fail: Callable[[], None]) -> None:
-    """Bug: the host made a text of the value, past every limit of time and memory."""
+    """Bug: the host formatted the value, past every limit of time and memory."""
     with pytest.raises(Exception) as raised:  # noqa: PT011  # several types, none with a text
         fail()
     text = traceback_of(raised.value)
@@ -61,7 +61,7 @@ def test_a_value_that_shares_its_parts_is_not_made_a_text(fail: Callable[[], Non
 
 
 def test_a_long_message_is_cut_and_keeps_its_ends() -> None:
-    """Ours: rule 1 of the module."""
+    """Ours: rule 1 of the module, a text has at most MAX_CHARS characters."""
     text = traceback_of(ValueError("first" + "x" * 1_000_000 + "last"))
     assert len(text) <= MAX_CHARS
     assert text.startswith("ValueError: first")

@@ -1,4 +1,4 @@
-"""What guest code can ask about its tools."""
+"""The questions that guest code can ask about its tools."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_an_unknown_name_suggests_a_close_one() -> None:
 
 
 def test_the_policy_is_what_the_host_says() -> None:
-    """Seed: `current_policy()` is always there."""
+    """Seed: `current_policy()` is always available."""
     assert call(make(), "current_policy") == {"network": False, "session": "s"}
 
 

@@ -28,7 +28,7 @@ def tools(tmp_path: Path) -> list[RegisteredTool]:
 
 
 def test_text_is_written_and_read_back(tools: list[RegisteredTool], tmp_path: Path) -> None:
-    """Seed: `read_text` and `write_text` on mounts."""
+    """Seed: `read_text` and `write_text` work on mounts."""
     assert call(tools, "write_text", "/data/a.txt", "grün\r\n") == 7
     assert call(tools, "read_text", "/data/a.txt") == "grün\r\n"
     assert call(tools, "write_text", "/data/a.txt", "x") == 1
@@ -38,7 +38,7 @@ def test_text_is_written_and_read_back(tools: list[RegisteredTool], tmp_path: Pa
 def test_a_directory_is_listed_sorted_with_directories_marked(
     tools: list[RegisteredTool], tmp_path: Path
 ) -> None:
-    """Seed: `list_dir` on mounts."""
+    """Seed: `list_dir` works on mounts."""
     (tmp_path / "b").mkdir()
     (tmp_path / "c.txt").touch()
     (tmp_path / "a.txt").touch()
@@ -74,14 +74,14 @@ def test_a_file_over_the_limit_is_refused_before_it_is_read(
 
 
 def test_a_file_without_a_size_is_read_up_to_the_limit() -> None:
-    """Ours: files of /proc say they have no bytes."""
+    """Ours: files in /proc have a size of 0 bytes."""
     tools = file_tools(MountTable({"/proc": "/proc"}), limits=CapabilityLimits(max_response_bytes=10))
     with pytest.raises(ToolError, match="more than 10 bytes"):
         call(tools, "read_text", "/proc/meminfo")
 
 
 def test_a_directory_with_too_many_names_is_refused(tools: list[RegisteredTool], tmp_path: Path) -> None:
-    """Ours: a list is bounded as a text is."""
+    """Ours: a listing is bounded like a text."""
     for number in range(40):
         (tmp_path / f"file{number}").touch()
     with pytest.raises(ToolError) as raised:
@@ -90,14 +90,14 @@ def test_a_directory_with_too_many_names_is_refused(tools: list[RegisteredTool],
 
 
 def test_a_file_that_is_no_text_is_named_as_such(tools: list[RegisteredTool], tmp_path: Path) -> None:
-    """Ours: a clear failure, not mojibake."""
+    """Ours: guest code gets an error instead of mojibake."""
     (tmp_path / "image").write_bytes(b"ok\xff")
     with pytest.raises(ToolError, match="not UTF-8 text: byte 2"):
         call(tools, "read_text", "/data/image")
 
 
 def test_a_name_that_is_no_text_does_not_spoil_the_list(tools: list[RegisteredTool], tmp_path: Path) -> None:
-    """Ours: lone surrogates cannot leave a tool."""
+    """Ours: a tool's result cannot contain lone surrogates."""
     (tmp_path / "caf\udce9").touch()
     assert call(tools, "list_dir", "/data") == ["caf�"]
 

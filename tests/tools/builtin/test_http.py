@@ -1,4 +1,4 @@
-"""The HTTP tools: where a fetch may go, and what it brings back. Servers are real and on loopback."""
+"""The HTTP tools: which addresses a fetch may reach, and its results. Servers are real and on loopback."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def site() -> Iterator[Site]:
 
 
 class Resolver:
-    """Answers in turn; the last answer stays."""
+    """A resolver that returns its answers in turn; the last one is repeated."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)
@@ -128,7 +128,7 @@ def test_text_and_json_are_fetched_from_an_address_that_is_named(site: Site) -> 
 
 
 def test_an_answer_that_is_no_json_or_no_success_is_a_tool_error(site: Site) -> None:
-    """Ours: guest code sees which URL answered what."""
+    """Ours: guest code sees the URL and the status or body that was wrong."""
     site.routes["/j"] = (200, {}, b"<html>")
     with pytest.raises(ToolError, match="did not answer with JSON"):
         fetch(f"http://{site.address}/j", [site.address], name="fetch_json")
@@ -138,7 +138,7 @@ def test_an_answer_that_is_no_json_or_no_success_is_a_tool_error(site: Site) -> 
 
 
 def test_the_connection_goes_to_the_checked_address_with_the_name_in_the_host_header(site: Site) -> None:
-    """Seed: address resolved, then pinned. A second, different answer is never asked for."""
+    """Seed: the address is resolved once and then pinned, so a second, different answer has no effect."""
     site.routes["/"] = (200, {}, b"ok")
     resolve = Resolver(["127.0.0.1"], ["10.0.0.1"])
     host = f"Shop.Example.:{site.port}"
@@ -188,7 +188,7 @@ def test_a_named_address_is_granted_for_its_port_only(site: Site) -> None:
 
 
 def test_private_addresses_can_be_granted_as_a_whole(site: Site) -> None:
-    """Seed: private addresses refused unless granted."""
+    """Seed: private addresses are refused unless they are granted."""
     site.routes["/"] = (200, {}, b"ok")
     options: dict[str, Any] = {"allow_private": True, "resolve": Resolver(["127.0.0.1"])}
     assert fetch(f"http://a.b.example:{site.port}/", [f"*.example:{site.port}"], **options) == "ok"
@@ -258,12 +258,12 @@ def test_hosts_and_ports_that_are_not_on_the_list_are_refused(url: str) -> None:
     ],
 )
 def test_urls_that_can_be_read_in_two_ways_are_refused(url: str) -> None:
-    """Ours: parsers disagree about such URLs, so none of them is asked."""
+    """Ours: parsers disagree about such URLs, so they are refused without parsing."""
     refused(url, ["shop.example", "127.0.0.1", "other.test", "*.example"], allow_private=True, resolve=never)
 
 
 def test_hosts_are_compared_in_one_form(site: Site) -> None:
-    """Ours: case, trailing dots, international names and digits of other scripts are normalised first."""
+    """Ours: case, trailing dots, international names and digits of other scripts are normalised."""
     site.routes["/"] = (200, {}, b"ok")
     allow = [f"BÜCHER.example.:{site.port}", site.address]
     for host in ("bücher.example", "xn--bcher-kva.EXAMPLE", "BÜCHER。example"):
@@ -286,7 +286,7 @@ def test_an_ipv6_entry_is_understood() -> None:
      "*.127.0.0.1", "127.1", "a b", "a.example:70000", "[::1", "**.a.example", "a.*.example"],
 )  # fmt: skip
 def test_entries_that_are_no_hosts_are_refused(entry: str) -> None:
-    """Ours: a grant that says nothing clear is refused when it is made."""
+    """Ours: an ambiguous grant is refused when it is made."""
     with pytest.raises(InvalidArgument, match="allow_hosts"):
         http_tools([entry])
     with pytest.raises(InvalidArgument, match="allow_hosts"):
@@ -294,7 +294,7 @@ def test_entries_that_are_no_hosts_are_refused(entry: str) -> None:
 
 
 def test_a_redirect_is_followed_and_checked_again(site: Site) -> None:
-    """Seed: redirects are checked again."""
+    """Seed: the target of each redirect is checked like a first URL."""
     site.routes["/1"] = (302, {"Location": "/2?x=y", "Set-Cookie": "a=b"}, b"")
     site.routes["/2?x=y"] = (200, {}, b"there")
     assert fetch(f"http://{site.address}/1", [site.address]) == "there"
@@ -307,13 +307,13 @@ def test_a_redirect_is_followed_and_checked_again(site: Site) -> None:
      "http://user@127.0.0.1/", "https://127.0.0.1/"],
 )  # fmt: skip
 def test_a_redirect_to_what_is_not_granted_is_refused(site: Site, location: str) -> None:
-    """Seed: redirects are checked again."""
+    """Seed: the target of each redirect is checked like a first URL."""
     site.routes["/1"] = (302, {"Location": location}, b"")
     refused(f"http://{site.address}/1", [site.address], resolve=never)
 
 
 def test_a_name_that_turns_private_on_a_redirect_is_refused(site: Site) -> None:
-    """Ours: every hop resolves and checks anew."""
+    """Ours: every redirect resolves and checks its host again."""
     site.routes["/1"] = (302, {"Location": "/2"}, b"")
     allow = [f"shop.example:{site.port}", site.address]
     resolve = Resolver(["127.0.0.1"], ["127.0.0.2"])
@@ -322,7 +322,7 @@ def test_a_name_that_turns_private_on_a_redirect_is_refused(site: Site) -> None:
 
 
 def test_redirects_end(site: Site) -> None:
-    """Ours: at most five redirects."""
+    """Ours: a fetch follows at most five redirects."""
     site.routes["/1"] = (307, {"Location": "/1"}, b"")
     with pytest.raises(ToolError, match="more than 5 times"):
         fetch(f"http://{site.address}/1", [site.address])
@@ -330,7 +330,7 @@ def test_redirects_end(site: Site) -> None:
 
 
 def test_an_endless_answer_is_cut_at_the_limit(site: Site) -> None:
-    """Ours: a body is never read whole before its size is known to fit."""
+    """Ours: a body is read only up to the size limit."""
     site.routes["/"] = (200, {"X-Drip": "1"}, b"x" * 10_000)
     with pytest.raises(ToolError, match="more than 25000 bytes") as raised:
         fetch(f"http://{site.address}/", [site.address], limits=CapabilityLimits(max_response_bytes=25_000))
@@ -338,7 +338,7 @@ def test_an_endless_answer_is_cut_at_the_limit(site: Site) -> None:
 
 
 def test_a_slow_answer_ends_at_the_deadline(site: Site) -> None:
-    """Seed: `timeout_ms` holds, also for a server that sends a byte now and then."""
+    """Seed: `timeout_ms` also holds for a server that sends a byte now and then."""
     site.routes["/"] = (200, {"X-Drip": "1"}, b"x")
     with pytest.raises(ToolError, match="did not answer in time") as raised:
         fetch(f"http://{site.address}/", [site.address], limits=CapabilityLimits(timeout_ms=300))
@@ -346,7 +346,7 @@ def test_a_slow_answer_ends_at_the_deadline(site: Site) -> None:
 
 
 def test_a_compressed_answer_is_refused(site: Site) -> None:
-    """Ours: a small answer must not unpack to a large one; none is asked for."""
+    """Ours: a small response must not unpack to a large one; the request asks for no compression."""
     site.routes["/"] = (200, {"Content-Encoding": "gzip"}, b"\x1f\x8b")
     with pytest.raises(ToolError, match="encoding"):
         fetch(f"http://{site.address}/", [site.address])
@@ -363,7 +363,7 @@ def test_the_next_address_is_tried_if_one_does_not_connect(site: Site) -> None:
 
 
 def test_names_that_do_not_resolve_and_ports_that_are_shut_are_tool_errors() -> None:
-    """Ours: a failure of the network is not a refusal."""
+    """Ours: a network failure is a tool error, not a permission error."""
 
     def unknown(host: str, port: int) -> Sequence[str]:
         raise OSError("no such name")
@@ -378,7 +378,7 @@ def test_names_that_do_not_resolve_and_ports_that_are_shut_are_tool_errors() -> 
 
 
 def test_proxies_of_the_environment_are_not_used(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: a proxy would resolve the name again, out of our sight."""
+    """Ours: a proxy would resolve the name again, which the tool could not check."""
     site.routes["/"] = (200, {}, b"ok")
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
@@ -417,7 +417,7 @@ def _shake_hands(listener: socket.socket, context: ssl.SSLContext) -> None:
      ("2001:db8::1", False), ("fec0::1", False), ("2001:0:7f00:1::", False), ("0.1.2.3", False)],
 )  # fmt: skip
 def test_public_means_reachable_from_anywhere(address: str, public: bool) -> None:
-    """Ours: the table of special addresses, embedded ones included."""
+    """Ours: the table covers special addresses, including embedded IPv4 ones."""
     assert is_public(ipaddress.ip_address(address)) is public
 
 

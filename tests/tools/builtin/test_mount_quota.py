@@ -18,7 +18,7 @@ from standfast.tools.builtin.mounts import MountTable
 
 
 def writer(path: Path, **limits: int | None) -> Any:
-    """`write_text` on `/out`."""
+    """Return `write_text` on `/out`."""
     table = MountTable({"/out": Mount(str(path), writable=True, **limits)})
     (write,) = (one for one in file_tools(table) if one.name == "write_text")
     return lambda name, text: write.handler(path=f"/out/{name}", text=text)
@@ -44,7 +44,7 @@ def test_a_mount_takes_no_more_bytes_than_its_quota(tmp_path: Path) -> None:
 
 
 def test_overwriting_counts_what_the_file_held_before(tmp_path: Path) -> None:
-    """Ours: the quota is about what the mount holds, not about what was written to it."""
+    """Ours: the quota limits what the mount holds, not what was written to it."""
     write = writer(tmp_path, max_bytes=10)
     for _ in range(5):
         write("a", "1234567890")
@@ -56,14 +56,14 @@ def test_overwriting_counts_what_the_file_held_before(tmp_path: Path) -> None:
 
 
 def test_bytes_are_counted_as_they_are_written(tmp_path: Path) -> None:
-    """Ours: UTF-8, not characters."""
+    """Ours: the quota counts UTF-8 bytes, not characters."""
     write = writer(tmp_path, max_bytes=3)
     refused(write, "a", "éé")
     assert write("a", "é") == 2
 
 
 def test_a_mount_takes_no_more_files_than_its_quota(tmp_path: Path) -> None:
-    """Bug: empty files fill a disk, too. Directories count as well."""
+    """Bug: empty files can fill a disk as well; directories count, too."""
     (tmp_path / "sub").mkdir()
     write = writer(tmp_path, max_files=3)
     write("a", "")
@@ -84,7 +84,7 @@ def test_what_was_there_before_counts_and_may_always_shrink(tmp_path: Path) -> N
 
 
 def test_room_that_the_host_makes_is_noticed_at_once(tmp_path: Path) -> None:
-    """Ours: nothing is refused by an old count."""
+    """Ours: no write is refused because of an outdated count."""
     write = writer(tmp_path, max_bytes=10)
     write("a", "1234567890")
     (tmp_path / "a").unlink()
@@ -94,7 +94,7 @@ def test_room_that_the_host_makes_is_noticed_at_once(tmp_path: Path) -> None:
 def test_a_file_that_the_host_makes_is_noticed_when_the_count_is_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: other processes write, too."""
+    """Ours: other processes may write to the mount as well."""
     write = writer(tmp_path, max_bytes=10)
     write("a", "1")
     (tmp_path / "b").write_text("123456789")
@@ -103,7 +103,7 @@ def test_a_file_that_the_host_makes_is_noticed_when_the_count_is_old(
 
 
 def test_writes_at_once_keep_the_quota_together(tmp_path: Path) -> None:
-    """Ours: sixteen threads, two sandboxes' tables, one directory."""
+    """Ours: sixteen threads write through the mount tables of two sandboxes to one directory."""
     writers = [writer(tmp_path, max_bytes=50, max_files=8) for _ in range(2)]
     barrier = threading.Barrier(16)
     failed: list[str] = []
@@ -125,7 +125,7 @@ def test_writes_at_once_keep_the_quota_together(tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_is_not_counted(tmp_path: Path) -> None:
-    """Ours: after a failure the mount is counted anew."""
+    """Ours: after a failed write the mount is counted again."""
     write = writer(tmp_path, max_bytes=10)
     with pytest.raises(FileNotFoundError):
         write("missing/a", "12345678")
@@ -145,13 +145,13 @@ def test_symlinks_are_not_followed_when_counting(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "10"])
 def test_a_quota_that_is_no_number_is_refused(tmp_path: Path, wrong: Any) -> None:
-    """Ours: a mistake must not read as no quota."""
+    """Ours: an invalid quota must not count as no quota."""
     with pytest.raises(InvalidArgument, match="max_bytes"):
         MountTable({"/out": Mount(str(tmp_path), writable=True, max_bytes=wrong)})
 
 
 def test_guest_code_sees_the_code_and_may_go_on(tmp_path: Path) -> None:
-    """Ours: a full mount is a failure of that call."""
+    """Ours: a full mount fails the call, not the run."""
     mounts = {"/out": Mount(str(tmp_path), writable=True, max_bytes=4)}
     with BlockingSandbox(mounts=mounts) as box:
         code = (
@@ -162,7 +162,7 @@ def test_guest_code_sees_the_code_and_may_go_on(tmp_path: Path) -> None:
 
 
 def test_the_command_lines_quota_is_kept_with_what_waits(tmp_path: Path) -> None:
-    """Ours: a decision elsewhere runs under the same quota; older records have none and get the default."""
+    """Ours: a decision in another process runs under the same quota; older records get the default."""
     grants = Grants(mounts={"/out": (str(tmp_path), True)}, mount_max_bytes=7)
     again = Grants.from_record(grants.record())
     mount = again.options(None).mounts["/out"]

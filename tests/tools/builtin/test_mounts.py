@@ -1,4 +1,4 @@
-"""Mounts: what a guest path can and cannot reach."""
+"""Mounts: which paths guest code can reach."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_file_below_a_mount_is_read(inside: Path) -> None:
     ],
 )
 def test_paths_that_are_not_plain_and_mounted_are_refused(inside: Path, path: str) -> None:
-    """Seed: no `..`, no NUL, nothing outside a mount."""
+    """Seed: a path has no `..` and no NUL, and lies in a mount."""
     with pytest.raises(AccessDenied) as raised:
         read(MountTable({"/data": inside}), path)
     assert raised.value.code == "PERMISSION_DENIED"
@@ -87,7 +87,7 @@ def test_an_encoded_step_is_refused_although_it_is_never_decoded(inside: Path, n
     "name", ["100%.txt", "a%20b", "%", "50%-off", "..\\secret", "a\\..\\b", "...", "~", "$HOME", "*"]
 )
 def test_odd_characters_are_ordinary_characters(inside: Path, name: str) -> None:
-    """Ours: there is one way to write a path, so a decoder elsewhere cannot be tricked."""
+    """Ours: a path has exactly one spelling, so a decoder elsewhere cannot be tricked."""
     table = MountTable({"/data": Mount(str(inside), writable=True)})
     with pytest.raises(FileNotFoundError):
         read(table, f"/data/{name}")
@@ -100,7 +100,7 @@ def test_odd_characters_are_ordinary_characters(inside: Path, name: str) -> None
     ["../secret", "sub/../../secret", "../inside/a.txt", "sub/deep/../../../secret", "..", "back/secret"],
 )
 def test_a_symlink_out_of_the_mount_is_refused(inside: Path, target: str) -> None:
-    """Seed: no symlink out."""
+    """Seed: a symlink must not lead out of its mount."""
     (inside / "back").symlink_to("..")
     (inside / "link").symlink_to(target)
     table = MountTable({"/data": Mount(str(inside), writable=True)})
@@ -124,7 +124,7 @@ def test_an_absolute_symlink_is_refused_even_if_it_stays_inside(inside: Path) ->
 
 
 def test_symlinks_that_stay_inside_are_followed(inside: Path) -> None:
-    """Ours: ordinary trees hold relative symlinks."""
+    """Ours: ordinary directory trees contain relative symlinks."""
     (inside / "sub" / "up").symlink_to("../a.txt")
     (inside / "dir").symlink_to("sub/deep/..")
     (inside / "chain").symlink_to("./dir//up")
@@ -137,7 +137,7 @@ def test_symlinks_that_stay_inside_are_followed(inside: Path) -> None:
 
 
 def test_writing_through_a_dangling_symlink_stays_inside(inside: Path) -> None:
-    """Ours: creating is resolved the same way as reading."""
+    """Ours: a path is resolved the same way for writing as for reading."""
     (inside / "in").symlink_to("sub/new.txt")
     (inside / "out").symlink_to("../new.txt")
     table = MountTable({"/data": Mount(str(inside), writable=True)})
@@ -149,7 +149,7 @@ def test_writing_through_a_dangling_symlink_stays_inside(inside: Path) -> None:
 
 
 def test_symlink_loops_end(inside: Path) -> None:
-    """Ours: at most 40 hops."""
+    """Ours: a path may contain at most 40 symlinks."""
     (inside / "loop").symlink_to("loop")
     (inside / "ping").symlink_to("pong/x")
     (inside / "pong").symlink_to("ping/y")
@@ -172,7 +172,7 @@ def test_a_walk_leaves_no_descriptor_open_and_holds_few(inside: Path) -> None:
 
 
 def test_a_path_deeper_than_the_cap_is_refused(inside: Path) -> None:
-    """Seed: every depth has a cap."""
+    """Seed: the depth of a path has a limit."""
     deep = inside.joinpath(*["d"] * (MAX_DEPTH + 1))
     deep.mkdir(parents=True)
     with pytest.raises(AccessDenied, match="levels deep"):
@@ -208,7 +208,7 @@ def test_missing_files_and_directories_raise_what_python_raises(inside: Path) ->
 
 
 def test_a_read_only_mount_is_not_written(inside: Path) -> None:
-    """Seed: a write needs a writable mount."""
+    """Seed: writing needs a writable mount."""
     table = MountTable({"/data": inside})
     assert not table.writable
     with pytest.raises(AccessDenied, match="read-only"):
@@ -219,7 +219,7 @@ def test_a_read_only_mount_is_not_written(inside: Path) -> None:
 
 
 def test_the_longest_mount_wins(inside: Path, tmp_path: Path) -> None:
-    """Ours: a mount inside another one hides what is below it."""
+    """Ours: a mount inside another one hides the directory below it."""
     other = tmp_path / "other"
     other.mkdir()
     (other / "b.txt").write_text("other")
@@ -233,7 +233,7 @@ def test_the_longest_mount_wins(inside: Path, tmp_path: Path) -> None:
 
 
 def test_directories_above_mounts_list_the_way_to_them(inside: Path) -> None:
-    """Ours: a guest finds its mounts from "/" on."""
+    """Ours: guest code can find its mounts from "/" on."""
     table = MountTable({"/a/b": inside, "/c": inside})
     assert sorted(table.entries("/")) == [("a", True), ("c", True)]
     assert sorted(table.entries("/a")) == [("b", True)]
@@ -246,20 +246,20 @@ def test_directories_above_mounts_list_the_way_to_them(inside: Path) -> None:
 
 @pytest.mark.parametrize("virtual", ["data", "", "/a/../b", "/a/", "//a", "/a/./b", "/a\0"])
 def test_a_mount_point_must_be_absolute_and_normal(inside: Path, virtual: str) -> None:
-    """Ours: configuration is checked when it is made."""
+    """Ours: the configuration is checked when the table is made."""
     with pytest.raises(InvalidArgument):
         MountTable({virtual: inside})
 
 
 def test_a_mount_needs_a_directory_of_the_host(inside: Path) -> None:
-    """Ours: configuration is checked when it is made."""
+    """Ours: the configuration is checked when the table is made."""
     for host in (inside / "none", inside / "a.txt"):
         with pytest.raises(InvalidArgument, match="not a directory"):
             MountTable({"/data": host})
 
 
 def test_a_directory_swapped_for_a_symlink_never_leads_out(inside: Path) -> None:
-    """Ours: between check and use there is no moment; hostile code on the host may rename as it likes."""
+    """Ours: no gap between check and use; hostile code on the host may rename at any time."""
     (inside.parent / "b.txt").write_text("secret")
     (inside / "evil").symlink_to("..")
     table = MountTable({"/data": inside})
