@@ -16,5 +16,5 @@ from stand_ins import Place
 
 @pytest.fixture
 def memory(clock: FakeClock) -> Place:
-    """A store in memory, for what has nothing to do with storage."""
+    """Return a store in memory, for tests that do not depend on storage."""
     return Place(None, clock)

@@ -1,4 +1,4 @@
-"""The time of a call, as the turn's loop keeps it."""
+"""The time-outs of calls, which the turn's loop enforces."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from standfast.protocols.standard.host import Execution, RunningCalls
 
 
 class _Handler:
-    """A call whose handler has *left* seconds."""
+    """A call whose handler has *left* seconds left."""
 
     def __init__(self, left: float) -> None:
         self.deadline = time.monotonic() + left
         self.expired = 0
 
     def abandon(self) -> None:
-        """Nothing runs."""
+        """Do nothing: no handler runs."""
 
 
 def _dispatcher(running: _Handler, left: float) -> Any:
@@ -50,7 +50,7 @@ def test_a_timer_that_rings_early_is_set_again_and_no_other(left: float, is_set_
 
 
 def test_one_timer_serves_all_calls_of_a_turn() -> None:
-    """Ours: it rings for the call that is due first, whichever began first."""
+    """Ours: the timer fires for the call that is due first, whichever began first."""
 
     async def main() -> None:
         calls = RunningCalls()

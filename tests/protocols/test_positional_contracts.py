@@ -51,7 +51,7 @@ def result_of(messages: Sequence[Any]) -> ToolMessage:
 
 @pytest.mark.parametrize("arguments", [{"args": [1, "x", None]}, {"args": []}, {}])
 def test_the_default_contract_takes_arguments_in_a_native_call(arguments: dict[str, Any]) -> None:
-    """Bug: `{"type": "array"}`, the seed's default, took none."""
+    """Bug: a tool with `{"type": "array"}`, the seed's default schema, got no arguments."""
     seen: list[Any] = []
     agent = Agent(ScriptedModel([asks(arguments), "end"]), tools=[adder(seen)])
     result = asyncio.run(agent.run("go"))
@@ -72,7 +72,7 @@ def test_the_default_contract_takes_arguments_in_a_native_call(arguments: dict[s
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_in_words_that_help(arguments: Any, words: str) -> None:
-    """Ours: the same check as for code, and the form is named."""
+    """Ours: native calls are checked like those of code, and the error shows the right form."""
     seen: list[Any] = []
     contract = {"input_schema": {**SCHEMA, "$defs": TO}}
     result = asyncio.run(
@@ -85,7 +85,7 @@ def test_arguments_that_do_not_fit_are_refused_in_words_that_help(arguments: Any
 
 
 class ListeningModel(ScriptedModel):
-    """Answers once, and keeps the request."""
+    """A model that answers once and keeps the request."""
 
     def __init__(self) -> None:
         super().__init__(["end"])
@@ -97,14 +97,14 @@ class ListeningModel(ScriptedModel):
 
 
 def request_with(**contract: Any) -> ModelRequest:
-    """The request that reaches the model of an agent with this tool."""
+    """Return the request that reaches the model of an agent with this tool."""
     model = ListeningModel()
     asyncio.run(Agent(model, tools=[adder([], **contract)]).run("go"))
     return model.requests[0]
 
 
 def test_the_schema_that_is_sent_is_an_objects() -> None:
-    """Bug: providers refuse other schemas, and got the array; references keep pointing at the root."""
+    """Bug: providers refuse schemas other than objects, and got the array; references must still resolve."""
     (made,) = request_with(input_schema={**SCHEMA, "$defs": TO}).tools
     assert made.input_schema["type"] == "object"
     assert made.input_schema["properties"]["args"]["prefixItems"] == SCHEMA["prefixItems"]
@@ -112,7 +112,7 @@ def test_the_schema_that_is_sent_is_an_objects() -> None:
 
 
 def test_a_contract_by_name_is_sent_as_it_is() -> None:
-    """Ours: only positional contracts need another form."""
+    """Ours: only positional contracts are converted."""
     by_name = {"type": "object", "properties": {"args": {"type": "array"}}}
     (made,) = request_with(input_schema=by_name).tools
     assert made.input_schema == by_name
@@ -141,7 +141,7 @@ def _parameters(body: Any) -> Any:
 
 
 def manual(protocol: str, seen: list[Any], args: list[int]) -> Agent[Any, Any]:
-    """An agent whose model makes one call that a person has to approve."""
+    """Return an agent whose model makes one call that a person has to approve."""
     tools = [adder(seen, approval_policy="manual")]
     if protocol == "standard":
         return Agent(ScriptedModel([asks({"args": args}), "end"]), tools=tools)
@@ -200,7 +200,7 @@ def test_edited_arguments_that_are_no_list_are_refused_and_the_approval_stays(ed
 
 @pytest.mark.parametrize("asked", [[1, 2], []])
 def test_a_program_without_the_agent_may_edit_the_arguments(tmp_path: Path, asked: list[int]) -> None:
-    """Ours: the decision is taken where the contract is not known, and carried out where it is."""
+    """Ours: a process that lacks the contract records the decision, and one that has it executes the call."""
     seen: list[Any] = []
     agent = manual("standard", seen, asked)
 

@@ -1,4 +1,4 @@
-"""Native tool calls: from what the model asked for to a result it can use."""
+"""Native tool calls: from the model's request to a result that it can use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from standfast.runtime.result import TurnResult
 
 
 def run(place: Place, *replies: Any, tools: list[Any], deps: Any = None) -> TurnResult[Any]:
-    """The result of one turn on a script."""
+    """Take one turn with a scripted model and return its result."""
 
     async def main() -> TurnResult[Any]:
         async with place.runtime() as runtime:
@@ -28,7 +28,7 @@ def run(place: Place, *replies: Any, tools: list[Any], deps: Any = None) -> Turn
 
 
 def outcome_of(place: Place, function: Any, **arguments: Any) -> Any:
-    """What comes of one call: its value, or the code of its error."""
+    """Return the value of one call, or the code of its error."""
     name = getattr(function, "__name__", "")
     (found,) = results(run(place, asks((name, arguments)), "end", tools=[function]).messages)
     return found
@@ -62,7 +62,7 @@ def test_tools_run_on_threads_of_their_own_unless_they_are_declared_to_run_on_th
 
 
 def test_plain_functions_of_one_reply_run_at_once(memory: Place) -> None:
-    """Seed: native tool calls, concurrent."""
+    """Seed: the native calls of a reply run concurrently."""
     barrier = threading.Barrier(3, timeout=5)
 
     def meet(number: int) -> int:
@@ -101,7 +101,7 @@ def test_one_name_may_be_asked_for_many_times(memory: Place) -> None:
 
 
 def test_an_unknown_tool_is_an_error_for_the_model(memory: Place) -> None:
-    """Seed: UNKNOWN_TOOL, close matches in the hint."""
+    """Seed: UNKNOWN_TOOL has close matches in its hint."""
 
     def order() -> str:
         return "x"
@@ -132,7 +132,7 @@ def test_arguments_that_are_no_object_are_never_read_as_none(memory: Place, argu
 
 
 def test_no_arguments_at_all_are_no_arguments(memory: Place) -> None:
-    """Ours: some models send an empty text where a tool takes nothing."""
+    """Ours: some models send an empty text for a tool without parameters."""
 
     def note() -> str:
         return "noted"
@@ -142,7 +142,7 @@ def test_no_arguments_at_all_are_no_arguments(memory: Place) -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"cents": "many"}, {"cents": 5, "more": 1}, {"cents": None}])
 def test_arguments_that_do_not_fit_are_an_error_that_says_why(memory: Place, arguments: Any) -> None:
-    """Seed: input validated."""
+    """Seed: the input of a tool is validated."""
 
     def pay(cents: int) -> None:
         raise AssertionError("it ran")
@@ -168,7 +168,7 @@ def test_a_tool_that_raises_fails_its_call_and_not_the_turn(memory: Place) -> No
 
 
 def test_a_tool_may_fail_with_a_code_of_its_own(memory: Place) -> None:
-    """Seed: the tool author's own code."""
+    """Seed: a tool's author may choose the error code."""
 
     async def fails() -> None:
         raise ToolError("OUT_OF_STOCK", "none left")
@@ -179,7 +179,7 @@ def test_a_tool_may_fail_with_a_code_of_its_own(memory: Place) -> None:
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit(), MemoryError()])
 @pytest.mark.parametrize("kind", ["plain", "coroutine"])
 def test_whatever_a_tool_raises_stays_in_its_call(memory: Place, error: BaseException, kind: str) -> None:
-    """Seed: nothing a tool does escapes."""
+    """Seed: no exception of a tool leaves its call."""
 
     def plain() -> None:
         raise error
@@ -191,7 +191,7 @@ def test_whatever_a_tool_raises_stays_in_its_call(memory: Place, error: BaseExce
 
 
 def test_a_tool_that_cancels_itself_has_failed(memory: Place) -> None:
-    """Ours: its own cancellation is no cancellation of the turn."""
+    """Ours: a tool that raises CancelledError does not cancel its turn."""
 
     async def gives_up() -> None:
         raise asyncio.CancelledError
@@ -201,7 +201,7 @@ def test_a_tool_that_cancels_itself_has_failed(memory: Place) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "coroutine"])
 def test_a_tool_that_hangs_is_given_up(memory: Place, kind: str) -> None:
-    """Seed: execute under `timeout_ms`, whatever the tool does."""
+    """Seed: a tool runs under `timeout_ms`, whatever it does."""
     release = threading.Event()
 
     @tool(name="hang", limits=CapabilityLimits(timeout_ms=20))
@@ -251,7 +251,7 @@ def test_a_huge_result_is_refused(memory: Place) -> None:
 
 
 def test_huge_arguments_are_refused(memory: Place) -> None:
-    """Seed: request size."""
+    """Seed: max_request_bytes limits the arguments."""
 
     @tool(limits=CapabilityLimits(max_request_bytes=100))
     def take(text: str) -> None:
@@ -263,7 +263,7 @@ def test_huge_arguments_are_refused(memory: Place) -> None:
 
 
 def test_a_result_of_another_kind_than_declared_is_a_failure(memory: Place) -> None:
-    """Seed: response size and output schema."""
+    """Seed: a result is checked against the output schema."""
 
     def count() -> int:
         return "many"  # type: ignore[return-value]
@@ -275,7 +275,7 @@ def test_a_result_of_another_kind_than_declared_is_a_failure(memory: Place) -> N
 
 
 def test_the_rate_of_a_tool_is_kept(memory: Place) -> None:
-    """Seed: rate refuses."""
+    """Seed: calls over rate_per_min are refused."""
 
     @tool(limits=CapabilityLimits(rate_per_min=2))
     def look(number: int) -> int:
@@ -286,7 +286,7 @@ def test_the_rate_of_a_tool_is_kept(memory: Place) -> None:
 
 
 def test_a_tool_runs_as_often_at_once_as_it_allows(memory: Place) -> None:
-    """Seed: concurrency waits."""
+    """Seed: calls over the concurrency limit wait."""
     running = most = 0
 
     @tool(limits=CapabilityLimits(concurrency=2), loop="runtime")
@@ -327,7 +327,7 @@ def test_turns_of_all_sessions_share_the_limits_of_a_tool(memory: Place) -> None
 
 
 def test_a_call_that_waits_for_a_slot_is_cancelled_with_its_turn(memory: Place) -> None:
-    """Ours: giving up in the queue leaves the slot to the next."""
+    """Ours: a cancelled call leaves the queue, and the slot goes to the next one."""
 
     async def main() -> None:
         started, release = asyncio.Event(), asyncio.Event()
@@ -387,7 +387,7 @@ def test_a_rule_approves_what_it_allows_and_asks_about_the_rest(memory: Place) -
 
 
 def test_every_call_leaves_a_record_without_its_payload(memory: Place) -> None:
-    """Seed: the record is the seed's `ExternalCallRecord`."""
+    """Seed: the record is the seed's `ExternalCallRecord`, which has digests only."""
 
     @tool(side_effect="read")
     def look(key: str) -> str:
@@ -421,7 +421,7 @@ def test_events_tell_of_every_call(memory: Place) -> None:
 
 
 def test_what_a_thread_returns_after_the_turn_is_dropped(memory: Place) -> None:
-    """Seed: a late result is dropped."""
+    """Seed: a result that arrives after the time-out is dropped."""
 
     async def main() -> None:
         release, returned = threading.Event(), threading.Event()
@@ -443,7 +443,7 @@ def test_what_a_thread_returns_after_the_turn_is_dropped(memory: Place) -> None:
 
 
 def test_a_tool_may_run_another_session_of_its_runtime(memory: Place) -> None:
-    """Ours: sessions do not block each other."""
+    """Ours: a turn of one session does not block another session."""
 
     async def main() -> None:
         @tool(loop="runtime")

@@ -1,4 +1,4 @@
-"""What tests of turns that act in code share: sessions on a script, tools that keep a log, lookers."""
+"""Shared helpers for tests of turns that act in code: scripted sessions, logging tools, recording hooks."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Played:
 
     @property
     def shown(self) -> list[str]:
-        """What observers were shown of replies and answers, piece by piece."""
+        """Return the text that observers were shown of replies and answers, piece by piece."""
         return [one.text for one in of_kind(TextStreamed, self.events)]
 
     def read(self, call: int = -1) -> list[str]:
-        """What users and cells had to say to the model in one of its calls, in the order of the messages."""
+        """Return the messages of users and cells that the model read in one of its calls, in order."""
         return read_of(self.model.requests[call].messages)
 
 
@@ -52,12 +52,12 @@ def read_of(messages: Iterable[Message]) -> list[str]:
 
 
 def observations(messages: Iterable[Message]) -> list[str]:
-    """What the model reads of each cell."""
+    """Return the observation of each cell, as the model reads it."""
     return [one.shown or "" for one in messages if isinstance(one, ToolMessage) and one.name == "run_code"]
 
 
 def logging_tools(ran: list[Any]) -> list[Any]:
-    """Two tools that write down what they are called with."""
+    """Return two tools that log their arguments."""
 
     @tool(side_effect="read")
     async def look(key: str) -> str:
@@ -75,7 +75,7 @@ def logging_tools(ran: list[Any]) -> list[Any]:
 
 
 def coder_on(*replies: Any, **options: Any) -> tuple[Agent[Any, Any], RecordingModel]:
-    """An agent that acts in code on a script that has to be used up."""
+    """Return an agent that acts in code, and its scripted model, all of whose replies must be used."""
     model = RecordingModel(ScriptedModel(replies))
     options.setdefault("protocol", "code")
     return Agent(model, **options), model
@@ -98,7 +98,7 @@ def play(
     tools: Sequence[Any] | None = None,
     **options: Any,
 ) -> Played:
-    """Some turns of a fresh session."""
+    """Take some turns of a new session and return their outcome."""
     ran: list[Any] = []
 
     async def main() -> Played:
@@ -116,7 +116,7 @@ Judge = Callable[[ToolResultHookContext], Any]
 
 
 class Hooks(Plugin):
-    """Rules on calls and judges results as a test says, and writes down what it was asked about."""
+    """A plugin that rules on calls and results as a test defines, and logs what it was asked about."""
 
     id = "hooks"
 
@@ -141,5 +141,5 @@ class Hooks(Plugin):
 
 
 def when(name: str, directive: Any) -> Callable[[Any], Any]:
-    """Answers with *directive* for the calls of one tool."""
+    """Return a ruler that answers with *directive* for the calls of one tool."""
     return lambda ctx: directive if ctx.tool_name == name else None

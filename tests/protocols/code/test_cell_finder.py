@@ -22,13 +22,13 @@ PIECES = [
 
 
 def found(text: str, language: Language = Language.PYTHON) -> tuple[str, list[str]]:
-    """The prose, and the code of each cell."""
+    """Return the prose, and the code of each cell."""
     prose, cells = find_cells(text, language)
     return prose, [cell.code for cell in cells]
 
 
 def streamed(pieces: list[str]) -> tuple[list[str], tuple[FoundCell, ...]]:
-    """What is shown after each piece, and the cells."""
+    """Return the text that is shown after each piece, and the cells."""
     finder = CellFinder(Language.PYTHON)
     shown = [finder.feed(piece) for piece in pieces]
     shown.append(finder.end())
@@ -46,7 +46,7 @@ def test_a_cell_is_cut_out_of_the_prose() -> None:
 
 
 def test_a_reply_that_is_only_a_cell_has_no_prose() -> None:
-    """Ours: nothing is shown of a step that only acts."""
+    """Ours: a step that only acts shows nothing."""
     assert found("```python\nx\n```") == ("", ["x"])
     assert found("\n\n```python\nx\n```\n\n") == ("", ["x"])
 
@@ -90,27 +90,27 @@ def test_a_fence_that_names_the_act_is_in_the_sessions_language(tag: str, langua
     ["", "text", "json", "markdown", "console", "yaml", "diff", "html", "css", "sql", "pythonic", "py-3"],
 )
 def test_other_fences_stay_prose(tag: str) -> None:
-    """Ours: data and texts are for the reader."""
+    """Ours: data and texts in fences are for the reader."""
     text = f"See:\n```{tag}\nx\n```\nand so on"
     assert found(text) == (text, [])
 
 
 def test_an_info_string_may_say_more() -> None:
-    """Ours: titles and attributes come with tags."""
+    """Ours: models add titles and attributes to the tag."""
     assert found('```python title="x" {1,2}\nx\n```') == ("", ["x"])
     assert found("```python:main.py\nx\n```") == ("", ["x"])
     assert found("```python,norun\nx\n```") == ("", ["x"])
 
 
 def test_a_backtick_in_the_info_string_makes_it_inline_code() -> None:
-    """Ours: CommonMark; the next line is prose then, not code."""
+    """Ours: as in CommonMark, the next line is then prose, not code."""
     text = "```python x = 1``` is a statement\n```json`\nand more"
     assert found(text) == (text, [])
     assert found("~~~python `x`\ny\n~~~") == ("", ["y"])
 
 
 def test_a_fence_in_the_middle_of_a_line_is_none() -> None:
-    """Ours: CommonMark; fences begin lines."""
+    """Ours: as in CommonMark, a fence begins a line."""
     text = "Use ```python\nlike this\n"
     assert found(text) == (text, [])
 
@@ -119,7 +119,7 @@ def test_a_fence_in_the_middle_of_a_line_is_none() -> None:
 
 
 def test_a_longer_fence_takes_shorter_ones() -> None:
-    """Ours: code that writes Markdown has fences of its own."""
+    """Ours: code that writes Markdown contains fences."""
     assert found("````python\ns = '''\n```\n'''\n````") == ("", ["s = '''\n```\n'''"])
     assert found("~~~python\n```\n~~~") == ("", ["```"])
     assert found("```python\nx\n`````  \nend") == ("end", ["x"])
@@ -135,12 +135,12 @@ def test_a_cell_inside_another_fence_is_part_of_it() -> None:
 
 
 def test_a_fence_with_a_tag_does_not_close() -> None:
-    """Ours: CommonMark; a closing fence has nothing after it."""
+    """Ours: as in CommonMark, a closing fence has nothing after it."""
     assert found("```python\nx\n```python\ny\n```") == ("", ["x\n```python\ny"])
 
 
 def test_an_indented_fence_in_the_code_does_not_close() -> None:
-    """Ours: a docstring with an example stays whole."""
+    """Ours: a docstring with an example must not end the cell."""
     code = 'def f():\n    """\n    ```\n    f()\n    ```\n    """'
     assert found(f"```python\n{code}\n```") == ("", [code])
     assert found("```python\nx\n   ```\nend") == ("end", ["x"])
@@ -178,7 +178,7 @@ def test_a_cell_in_a_list_is_dedented() -> None:
 
 
 def test_a_tab_indents_to_the_next_stop() -> None:
-    """Ours: tabs and spaces are columns, as in CommonMark."""
+    """Ours: indentation is counted in columns, as in CommonMark."""
     assert found("\t```python\n\tx\n\t\ty\n    z\n\t```") == ("", ["x\n\ty\nz"])
     assert found("  ```python\n\tx\n  ```") == ("", ["  x"])
 
@@ -194,7 +194,7 @@ def test_a_text_at_the_margin_does_not_end_an_indented_cell() -> None:
 
 
 def test_a_cell_in_a_quote_loses_the_marks() -> None:
-    """Ours: quoted code is code."""
+    """Ours: code inside a Markdown quote is a cell as well."""
     assert found("> So:\n>\n> ```python\n> if x:\n>   y\n>\n>z\n> ```\n> Done") == (
         "> So:\n\n> Done",
         ["if x:\n  y\n\nz"],
@@ -203,7 +203,7 @@ def test_a_cell_in_a_quote_loses_the_marks() -> None:
 
 
 def test_a_quote_that_ends_takes_its_fence_along() -> None:
-    """Ours: CommonMark; half a cell must not count as whole."""
+    """Ours: as in CommonMark, the fence ends with its quote, and half a cell must not count as whole."""
     prose, cells = find_cells("> ```python\n> x\nNo quote.", Language.PYTHON)
     assert (prose, cells) == ("No quote.", (FoundCell("python", "x", False),))
     assert found("> ```json\n> {}\n```python\ny\n```") == ("> ```json\n> {}", ["y"])
@@ -213,7 +213,7 @@ def test_a_quote_that_ends_takes_its_fence_along() -> None:
 
 
 def test_windows_line_ends_are_understood() -> None:
-    """Ours: code has plain line ends, prose keeps its own."""
+    """Ours: code gets plain line ends, prose keeps its own."""
     assert found("a\r\nb\r\n\r\n```python\r\nx\r\ny\r\n```\r\nc\r\n") == ("a\r\nb\n\nc\r\n", ["x\ny"])
 
 
@@ -234,7 +234,7 @@ def test_an_opening_that_is_too_far_right_is_prose() -> None:
 
 
 def test_prose_is_shown_at_once() -> None:
-    """Ours: the reader waits for nothing that cannot be a fence."""
+    """Ours: text that cannot begin a fence is shown without delay."""
     finder = CellFinder(Language.PYTHON)
     assert [finder.feed(letter) for letter in "Hi, `x` "] == list("Hi, `x` ")
     assert [finder.feed(piece) for piece in ["\n", "-", " ", "b", "c"]] == ["", "", "", "\n- b", "c"]
@@ -255,7 +255,7 @@ def test_a_cell_is_there_as_soon_as_its_fence_has_ended() -> None:
 
 
 def cut_at(text: str, places: list[int]) -> list[str]:
-    """The text in pieces."""
+    """Return the text, cut into pieces at these places."""
     edges = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
     return [text[start:end] for start, end in itertools.pairwise(edges)]
 
@@ -268,7 +268,7 @@ def cut_at(text: str, places: list[int]) -> list[str]:
 @example("```py\r\nx\r\n```\r\n\r\ny", list(range(30)))
 @example(">" * 3 + "```py\n>>> x\n" + " " * 300 + ">>> y\n", list(range(400)))
 def test_how_a_reply_is_cut_into_pieces_changes_nothing(text: str, places: list[int]) -> None:
-    """Ours: rule 1."""
+    """Ours: rule 1 of the module, the pieces of a stream do not matter."""
     whole, cells = find_cells(text, Language.PYTHON)
     for pieces in (cut_at(text, places), list(text)):
         shown, seen = streamed(pieces)
@@ -284,7 +284,7 @@ def test_how_a_reply_is_cut_into_pieces_changes_nothing(text: str, places: list[
     )
 )
 def test_nothing_of_a_cell_is_ever_shown(parts: list[tuple[str, bool]]) -> None:
-    """Ours: blank lines around a removed cell become one paragraph break (rule 2)."""
+    """Ours: rule 2 of the module, blank lines around a removed cell become one paragraph break."""
     text = "".join(f"{prose}\n\n" + "```python\nSECRET\n```\n\n" * cell for prose, cell in parts)
     shown, cells = streamed(list(text))
     assert "".join(shown).rstrip() == "\n\n".join(prose for prose, _ in parts)
@@ -292,7 +292,7 @@ def test_nothing_of_a_cell_is_ever_shown(parts: list[tuple[str, bool]]) -> None:
 
 
 def fed_in(pieces: list[str]) -> float:
-    """How long the pieces take, in seconds, at best."""
+    """Return how many seconds feeding the pieces takes, the best of several runs."""
 
     def once() -> float:
         finder = CellFinder(Language.PYTHON)

@@ -27,7 +27,7 @@ DENIED = ErrorObject(code="PERMISSION_DENIED", message="no code today")
 
 
 class Blobs:
-    """What is kept by digest, and what of it was read."""
+    """Blobs by digest, and a log of those that were read."""
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
@@ -58,7 +58,7 @@ def _answered(call_id: int, value: Json = None, **more: object) -> ToolMessage:
 
 
 def _entry(blobs: Blobs, report: CellReport, code: str = "") -> CellEntry:
-    """The entry of a report after it was kept in a message and read from it."""
+    """Return the entry of a report that was stored in a message and read back."""
     value, attachments = kept_report(report, blobs.keep)
     return cells_of([_asked(code), _answered(1, value, attachments=attachments)])[0]
 
@@ -92,7 +92,7 @@ def test_cells_are_in_the_order_of_their_calls() -> None:
 
 
 def test_other_calls_are_no_cells() -> None:
-    """Ours: code mode lives beside native tools."""
+    """Ours: code mode and native tools can be used together."""
     look = AssistantMessage(tool_calls=(ToolCall(call_id=1, name="look", arguments={"code": "x"}),))
     messages: list[Message] = [
         look,
@@ -143,7 +143,7 @@ def test_the_code_is_the_one_that_ran() -> None:
     ],
 )
 def test_a_call_without_code_has_its_place_all_the_same(call: ToolCall, code: str) -> None:
-    """Ours: arguments that were no JSON object are kept as they came."""
+    """Ours: arguments that were no JSON object are kept unchanged."""
     bad = ErrorObject(code="INVALID_ARGUMENT", message="no code")
     assert cells_of([AssistantMessage(tool_calls=(call,)), _answered(1, error=bad)]) == [
         CellEntry(code=code, error=bad)
@@ -152,7 +152,7 @@ def test_a_call_without_code_has_its_place_all_the_same(call: ToolCall, code: st
 
 @pytest.mark.parametrize("value", ["cached", 5, None, ["a"], {"rows": 2}, {"index": "x"}])
 def test_a_value_that_is_no_report_is_the_result(value: Json) -> None:
-    """Ours: a plugin may answer in the place of a cell."""
+    """Ours: a plugin may replace the result of a cell."""
     (entry,) = cells_of([_asked("a"), _answered(1, value)])
     assert entry.report is None
     assert _history([entry], Blobs()) == [
@@ -213,7 +213,7 @@ def test_a_long_report_is_read_whole() -> None:
 
 
 def test_the_newest_are_read_whole_until_the_cap() -> None:
-    """Seed: old output must not fill the memory of a cell; its shortened text remains."""
+    """Seed: old output must not fill a cell's memory; its shortened text remains."""
     blobs = Blobs()
     entries = [_entry(blobs, _long(index)) for index in range(4)]
     seen = _history(entries, blobs, cap_bytes=250_000)
@@ -225,7 +225,7 @@ def test_the_newest_are_read_whole_until_the_cap() -> None:
 
 
 def test_one_report_over_the_cap_leaves_room_for_others() -> None:
-    """Ours: a single huge output does not cost the rest of the history."""
+    """Ours: a single huge output does not hide the rest of the history."""
     blobs = Blobs()
     seen = _history([_entry(blobs, _long(0)), _entry(blobs, _long(1, 300_000))], blobs, cap_bytes=250_000)
     assert [one.get("cut", False) for one in seen] == [False, True]
@@ -265,7 +265,7 @@ def test_only_what_the_code_reads_is_loaded(keys: frozenset[str] | None, whole: 
 
 
 def test_a_short_report_is_kept_in_the_message() -> None:
-    """Ours: most cells need no blob."""
+    """Ours: a short report is stored without a blob."""
     report = CellReport(index=2, stdout="hi", calls=(CallMade(call_id=1, name="look"),), notes=("n",))
     value, attachments = kept_report(report, Blobs().keep)
     assert attachments == ()
@@ -274,7 +274,7 @@ def test_a_short_report_is_kept_in_the_message() -> None:
 
 
 def test_a_long_report_is_cut_in_the_message_and_kept_whole_beside_it() -> None:
-    """Seed: the whole result is kept."""
+    """Seed: the whole result of a cell is kept."""
     blobs = Blobs()
     report = CellReport(
         index=2, stdout="o" * 9_000, stderr="short", result={"rows": ["r"] * 9_000}, finished=True
@@ -324,7 +324,7 @@ _reports = st.builds(
 @pytest.mark.slow
 @given(_reports, st.integers(1_000, 6_000))
 def test_what_is_in_the_message_is_never_longer_than_allowed(report: CellReport, inline_chars: int) -> None:
-    """Ours: a journal and a prompt full of cells stay small, and nothing is lost."""
+    """Ours: the journal and the prompt stay small with many cells, and nothing is lost."""
     blobs = Blobs()
     value, attachments = kept_report(report, blobs.keep, inline_chars)
     assert len(msgspec.json.encode(value).decode()) <= inline_chars

@@ -21,7 +21,7 @@ def cells(count: int, first: int = 0) -> list[str]:
 
 
 def warnings(played: Played) -> list[str]:
-    """What the model was told besides what the user said, at first hearing."""
+    """Return the messages to the model that are not from the user, without repetitions."""
     said = [one.content for one in played.first.messages if isinstance(one, UserMessage)]
     return [str(one) for one in said[1:]]
 
@@ -78,7 +78,7 @@ def test_the_model_is_warned_of_its_tokens(place: Place) -> None:
 
 
 def test_tokens_that_are_used_up_stop_the_turn_after_the_last_step(memory: Place) -> None:
-    """Ours: the limit is a limit."""
+    """Ours: after the one last step, the token limit is enforced."""
     used = [{"text": one, "usage": {"input": 600}} for one in cells(3)]
     played = play(memory, *used, limits=UsageLimits(max_tokens=1_000))
     assert stopped(played) is StopReason.TURN_BUDGET
@@ -86,7 +86,7 @@ def test_tokens_that_are_used_up_stop_the_turn_after_the_last_step(memory: Place
 
 
 def test_cells_that_are_tool_calls_are_warned_as_well(memory: Place) -> None:
-    """Ours: it is the same protocol."""
+    """Ours: warnings do not depend on how the model sends its cells."""
     script = [asks(("run_code", {"code": "1"})), asks(("run_code", {"code": "finish(2)"}))]
     protocol = CodeProtocol(cells="tool_call")
     played = play(memory, *script, protocol=protocol, limits=UsageLimits(max_iterations=1))
@@ -96,7 +96,7 @@ def test_cells_that_are_tool_calls_are_warned_as_well(memory: Place) -> None:
 
 @pytest.mark.parametrize("plugins", [[], [CodeMode()]], ids=["plain", "with code mode"])
 def test_the_standard_protocol_warns_of_nothing(memory: Place, plugins: list[Any]) -> None:
-    """Ours: the messages of the standard protocol and its limits stay as they were."""
+    """Ours: the messages and limits of the standard protocol stay unchanged."""
     script = [asks(("look", {"key": str(number)})) for number in range(3)]
     played = play(memory, *script, protocol="standard", plugins=plugins, limits=UsageLimits(max_iterations=3))
     assert stopped(played) is StopReason.TURN_BUDGET
@@ -112,14 +112,14 @@ def test_the_standard_protocol_warns_of_nothing(memory: Place, plugins: list[Any
     ids=["call", "value", "output", "nothing"],
 )
 def test_the_same_cell_with_the_same_outcome_again_and_again_ends_the_turn(place: Place, code: str) -> None:
-    """Bug: each report has another number, so a model in a loop seemed to get somewhere."""
+    """Bug: each report has another number, so a model in a loop seemed to make progress."""
     played = play(place, *[cell(code)] * 5, finish("'next'"), turns=("go", "and now"))
     assert stopped(played) is StopReason.NO_PROGRESS
     assert played.last.output == "next"
 
 
 def test_the_same_cell_with_another_outcome_is_progress(memory: Place) -> None:
-    """Ours: a cell that counts on, or reads the next page, gets somewhere."""
+    """Ours: a cell that counts up, or reads the next page, makes progress."""
     again = cell("n = globals_n[-1] + 1\nglobals_n.append(n)\nlook(str(n))")
     played = play(memory, cell("globals_n = [0]"), *[again] * 6, finish("globals_n[-1]"))
     assert played.first.output == "6"
@@ -127,14 +127,14 @@ def test_the_same_cell_with_another_outcome_is_progress(memory: Place) -> None:
 
 
 def test_a_cell_that_gets_somewhere_starts_the_count_anew(memory: Place) -> None:
-    """Ours: only rounds in a row count."""
+    """Ours: only rounds without progress in a row count."""
     failing = [cell("1 / 0")] * 3
     played = play(memory, *failing, cell("x = 1\nx"), *failing, finish("x"))
     assert played.first.output == "1"
 
 
 def test_a_cell_that_was_refused_counts_as_no_progress(memory: Place) -> None:
-    """Ours: also if it comes as a second one in each reply."""
+    """Ours: this also holds for a refused second cell in each reply."""
     reply = asks(("run_code", {"code": "x = = 1"}), ("run_code", {"code": "y = 1"}))
     played = play(memory, *[reply] * 2, limits=UsageLimits(max_no_progress=2))
     assert stopped(played) is StopReason.NO_PROGRESS

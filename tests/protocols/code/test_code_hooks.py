@@ -57,7 +57,7 @@ def test_hooks_hear_of_a_cell_and_of_its_calls_with_their_parent(memory: Place) 
 
 
 def test_a_denied_call_is_a_permission_error_in_the_code(place: Place) -> None:
-    """Ours: code can catch it, and the model reads of it."""
+    """Ours: code can catch the error, and the model reads it."""
     code = "try:\n    look('a')\nexcept PermissionError as error:\n    x = str(error)\nadd(1)"
     hooks = Hooks(when("look", deny_call("not that")))
     played = play(place, cell(code), finish("x"), plugins=[hooks])
@@ -68,7 +68,7 @@ def test_a_denied_call_is_a_permission_error_in_the_code(place: Place) -> None:
 
 
 def test_a_denied_call_that_is_not_caught_fails_the_cell(memory: Place) -> None:
-    """Ours: with the line that made it."""
+    """Ours: the observation shows the line that made the call."""
     played = play(memory, cell("x = 1\nlook('a')"), "over", plugins=[Guard(deny=["look"])])
     told = observations(played.first.messages)[0]
     assert told.startswith(
@@ -78,7 +78,7 @@ def test_a_denied_call_that_is_not_caught_fails_the_cell(memory: Place) -> None:
 
 
 def test_arguments_of_a_nested_call_can_be_replaced(memory: Place) -> None:
-    """Ours: replacement arguments are validated."""
+    """Ours: the arguments that a plugin substitutes are validated."""
     fits = Hooks(when("look", ReplaceToolArgs(arguments={"key": "b"})))
     assert play(memory, finish("look('a')"), plugins=[fits]).first.output == "seen b"
     wrong = Hooks(when("look", ReplaceToolArgs(arguments={"kee": "b"})))
@@ -88,7 +88,7 @@ def test_arguments_of_a_nested_call_can_be_replaced(memory: Place) -> None:
 
 
 def test_a_short_circuit_is_what_the_code_gets(memory: Place) -> None:
-    """Ours: nothing is executed; a value of another type than the tool's is an error of the plugin."""
+    """Ours: the tool is not executed, and a value of a type other than the tool's is the plugin's error."""
     hooks = Hooks(when("look", ShortCircuitTool(value="from the cache")))
     played = play(memory, finish("look('a')"), plugins=[hooks])
     assert (played.first.output, played.ran) == ("from the cache", [])
@@ -98,7 +98,7 @@ def test_a_short_circuit_is_what_the_code_gets(memory: Place) -> None:
 
 
 def test_a_hook_that_fails_fails_the_call_and_not_the_cell(memory: Place) -> None:
-    """Ours: code sees a RuntimeError."""
+    """Ours: the code gets a RuntimeError that it can catch."""
 
     def fail(ctx: Any) -> Any:
         return 1 / 0 if ctx.tool_name == "look" else None
@@ -116,7 +116,7 @@ def test_a_replaced_result_is_what_the_code_gets(place: Place) -> None:
 
 
 def test_a_result_that_a_plugin_makes_an_error_is_raised(memory: Place) -> None:
-    """Ours: with the type that belongs to its code."""
+    """Ours: code gets the exception type that belongs to the error's code."""
     hooks = Hooks(None, when("look", deny_call("hidden")))
     code = "try:\n    look('a')\nexcept PermissionError as error:\n    finish(str(error))"
     played = play(memory, cell(code), plugins=[hooks])
@@ -125,7 +125,7 @@ def test_a_result_that_a_plugin_makes_an_error_is_raised(memory: Place) -> None:
 
 
 def test_messages_of_a_nested_calls_hook_reach_the_model_after_the_cell(memory: Place) -> None:
-    """Ours: at the next checkpoint, as with any call."""
+    """Ours: a hook's messages are delivered at the next checkpoint, as with any call."""
     hooks = Hooks(when("look", EnqueueMessages(messages=(UserMessage(content="mind the gap"),))))
     played = play(memory, cell("look('a')"), "over", plugins=[hooks])
     assert played.read()[-1] == "mind the gap"
@@ -150,7 +150,7 @@ def test_a_turn_can_be_aborted_in_the_middle_of_a_cell(place: Place, stage: str)
 
 
 def test_a_guard_can_refuse_a_cell_by_its_code(place: Place) -> None:
-    """Ours: a cell is a call like any other; nothing of it runs."""
+    """Ours: a cell is a call like any other, and none of its code runs."""
     guard = Guard(
         rules=[{"tool": "run_code", "when": lambda given: "secret" in given["code"], "then": "deny"}]
     )
@@ -164,7 +164,7 @@ def test_a_guard_can_refuse_a_cell_by_its_code(place: Place) -> None:
 
 
 def test_the_code_of_a_cell_can_be_replaced(memory: Place) -> None:
-    """Ours: the history has the code that ran."""
+    """Ours: the history has the code that was executed."""
     replace = ReplaceToolArgs(arguments={"code": "x = look('b')"})
     hooks = Hooks(lambda ctx: replace if "'a'" in str(ctx.arguments) else None)
     script = [cell("x = look('a')"), finish("[x, history[0]['code']]")]
@@ -187,7 +187,7 @@ def test_the_report_of_a_cell_can_be_changed(place: Place) -> None:
 
 
 def test_what_a_plugin_puts_in_the_place_of_a_report_is_what_the_model_reads(memory: Place) -> None:
-    """Ours: it has the last word, and its place in the history."""
+    """Ours: the replacement is also what `history` has in the cell's place."""
     hooks = Hooks(None, lambda ctx: ShortCircuitTool(value="nothing to see") if ctx.call_id == 1 else None)
     script = [cell("look('a')"), finish("[len(history), history[0]['result']]")]
     played = play(memory, *script, plugins=[hooks])
@@ -196,7 +196,7 @@ def test_what_a_plugin_puts_in_the_place_of_a_report_is_what_the_model_reads(mem
 
 
 def test_an_answer_is_what_plugins_leave_of_it(place: Place) -> None:
-    """Bug: the answer went past the plugins that had changed the report."""
+    """Bug: plugins had changed the report, but the answer was not changed with it."""
 
     def louder(ctx: Any) -> Any:
         if not ctx.is_cell:
@@ -211,7 +211,7 @@ def test_an_answer_is_what_plugins_leave_of_it(place: Place) -> None:
 def test_an_answer_that_a_plugin_takes_away_does_not_end_the_turn(
     memory: Place, instead: ShortCircuitTool
 ) -> None:
-    """Bug: the answer went out though its report was replaced."""
+    """Bug: the answer was given although its report had been replaced."""
     hooks = Hooks(None, lambda ctx: instead if ctx.call_id == 1 else None)
     played = play(memory, finish("'the secret'"), "over", plugins=[hooks])
     assert played.first.output == "over"
@@ -219,7 +219,7 @@ def test_an_answer_that_a_plugin_takes_away_does_not_end_the_turn(
 
 
 def test_a_changed_answer_still_has_to_fit_the_output_type(memory: Place) -> None:
-    """Ours: otherwise the model is asked to correct it."""
+    """Ours: an answer that does not fit makes the model correct it."""
 
     def spoil(ctx: Any) -> Any:
         return ShortCircuitTool(value={**ctx.value, "result": "five"}) if ctx.call_id == 1 else None
@@ -233,7 +233,7 @@ def test_a_changed_answer_still_has_to_fit_the_output_type(memory: Place) -> Non
 
 
 def asked(place: Place, plugin: Hooks, *replies: Any, **decision: Any) -> tuple[Played, str]:
-    """A turn that waits for a person, who decides in another process."""
+    """Take a turn that waits for a person, decide in another process, and return its outcome."""
     ran: list[Any] = []
 
     async def main() -> tuple[Played, str]:
@@ -265,13 +265,13 @@ def test_a_cell_waits_while_a_person_is_asked_about_its_call(place: Place) -> No
 
 
 def test_a_person_may_change_the_arguments_of_a_nested_call(memory: Place) -> None:
-    """Ours: and code gets the result of the changed call."""
+    """Ours: code gets the result of the call with the changed arguments."""
     played, _ = asked(memory, Hooks(when("look", ask_person("sure?"))), CELL, arguments={"key": "b"})
     assert (played.last.output, played.ran) == ('["seen b","seen b"]', ["b"])
 
 
 def test_a_person_who_refuses_a_nested_call_is_a_permission_error(memory: Place) -> None:
-    """Ours: as with any denial."""
+    """Ours: a denial raises the same exception, whether a person or a rule denies."""
     code = "try:\n    look('a')\nexcept PermissionError as error:\n    finish(str(error))"
     plugin = Hooks(when("look", ask_person("sure?")))
     played, _ = asked(memory, plugin, cell(code), deny=True, reason="not today")
@@ -279,7 +279,7 @@ def test_a_person_who_refuses_a_nested_call_is_a_permission_error(memory: Place)
 
 
 def test_a_person_can_be_asked_about_a_cell(place: Place) -> None:
-    """Ours: with its code; it runs when they say so."""
+    """Ours: the approval shows the code, which runs only when it is approved."""
     played, question = asked(place, Hooks(when("run_code", ask_person("is this wise?"))), CELL)
     assert question == "run_code: is this wise?"
     assert (played.last.output, played.ran) == ('["seen a","seen a"]', ["a"])
@@ -324,7 +324,7 @@ def test_edited_code_is_run_again_after_the_cell_has_waited(place: Place) -> Non
 
 
 def test_edited_code_that_is_none_is_refused_before_the_decision_is_spent(memory: Place) -> None:
-    """Bug: run_code was looked for among the session's tools, where it is not."""
+    """Bug: the decision failed because run_code was looked up among the session's tools."""
 
     async def main() -> None:
         agent, _ = coder_on(CELL, tools=logging_tools([]), plugins=[Hooks(when("run_code", ask_person("?")))])
@@ -358,13 +358,13 @@ async def ask() -> str:
 
 
 def stored(path: Path) -> str:
-    """Everything that is in the files of a store, as far as it is text."""
+    """Return all text in the files of a store."""
     blobs = b"".join(data for (data,) in rows(path, "SELECT data FROM blobs"))
     return (blobs + stored_bytes(path.parent)).decode(errors="replace")
 
 
 def test_secrets_reach_neither_the_model_nor_the_store_nor_an_observer(tmp_path: Path) -> None:
-    """Ours: whether they come from a tool, are printed, returned, written by the model or answered."""
+    """Ours: secrets are redacted whether a tool returned them, code printed them or the model wrote them."""
     path = tmp_path / "standfast.db"
     script = [
         cell("found = credentials()\nprint(found)\nfound"),
@@ -425,7 +425,7 @@ async def pages() -> list[str]:
 def test_code_gets_long_results_whole_though_there_is_a_budget(
     memory: Place, options: dict[str, Any], reply: Any
 ) -> None:
-    """Bug: code got head and tail of a text in the place of a list, and lost its report in the same way."""
+    """Bug: code got the head and tail of a text instead of a list, and its report was cut in the same way."""
     plugins = [ToolOutputBudget(max_bytes=1_000), *([CodeMode()] if options else [])]
 
     async def main() -> None:
@@ -444,12 +444,12 @@ def test_code_gets_long_results_whole_though_there_is_a_budget(
 
 
 def whole(messages: list[Message]) -> bool:
-    """Whether every call has its result and every result its call."""
+    """Return whether every call has its result and every result its call."""
     return answered(messages) == messages
 
 
 def test_cells_are_left_out_of_a_rolling_history_and_keep_their_numbers(memory: Place) -> None:
-    """Ours: messages hidden from the view are still in `history`."""
+    """Ours: cells that are hidden from the model's view are still in `history`."""
     script = [
         part
         for number in range(6)
@@ -468,7 +468,7 @@ def test_cells_are_left_out_of_a_rolling_history_and_keep_their_numbers(memory: 
 
 @pytest.mark.parametrize("keep_turns", [0, 1])
 def test_cells_keep_their_numbers_when_the_history_is_summarized(place: Place, keep_turns: int) -> None:
-    """Bug: after a summary the numbers in the text were not those of `history` any more."""
+    """Bug: after a summary the numbers in the text no longer matched those of `history`."""
     script = [
         cell("x = 1\nprint('word ' * 400)"),
         finish("'one'"),
@@ -531,7 +531,7 @@ def test_only_the_cell_is_in_the_messages_and_its_calls_are_on_record(place: Pla
 
 
 def test_calls_of_own_functions_pass_the_hooks_as_well(memory: Place) -> None:
-    """Ours: a guard can forbid code to ask a model, or to sleep."""
+    """Ours: a guard can forbid code to call a model or to sleep."""
     code = "try:\n    llm('what?')\nexcept PermissionError:\n    finish('refused')"
     played = play(memory, cell(code), plugins=[Guard(deny=["llm"])])
     assert played.first.outcome == Finished(text="refused")
@@ -539,7 +539,7 @@ def test_calls_of_own_functions_pass_the_hooks_as_well(memory: Place) -> None:
 
 
 def test_a_guard_holds_for_cells_that_are_tool_calls(memory: Place) -> None:
-    """Ours: the same rules, whichever way a cell comes."""
+    """Ours: guards apply however the model sends its cells."""
     reply = {"tool_calls": [{"name": "run_code", "arguments": {"code": "look('a')"}}]}
     for options in ({"protocol": CodeProtocol(cells="tool_call")}, {"protocol": "standard"}):
         plugins = [Guard(deny=["look"]), *([CodeMode()] if options["protocol"] == "standard" else [])]

@@ -1,4 +1,4 @@
-"""How code ends a turn: with an answer, or by going on in a frame of its own."""
+"""How code ends a turn: with an answer, or by continuing in a new frame."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_wrong_answer_that_is_not_caught_is_shown_to_the_model(place: Place) -
 
 
 def test_a_wrong_answer_at_the_end_of_longer_code_gets_the_same_message(memory: Place) -> None:
-    """Ours: whether the engine makes the last call or leaves it to us cannot be seen, and variables stay."""
+    """Ours: the message does not depend on whether the engine makes the last call, and variables are kept."""
     played = play(memory, cell("n = 'three'\nfinish(n)"), finish("len(n)"), output_type=int)
     assert observations(played.first.messages)[0] == (
         "[cell 0] failed\n"
@@ -124,7 +124,7 @@ def test_a_wrong_answer_at_the_end_of_longer_code_gets_the_same_message(memory: 
 
 
 def test_an_answer_at_the_end_of_longer_code_that_is_not_json_is_a_type_error(memory: Place) -> None:
-    """Ours: the same as in the middle of code."""
+    """Ours: the error is the same as in the middle of code."""
     played = play(memory, cell("f = len\nfinish(f)"), finish("3"), output_type=int)
     assert (
         "TypeError: an argument of finish() is not JSON: it holds" in observations(played.first.messages)[0]
@@ -173,20 +173,20 @@ def test_what_cannot_be_an_answer_is_none(memory: Place, expression: str, proble
     ids=["function", "coroutine", "task", "expression", "comprehension", "awaited"],
 )
 def test_finish_ends_the_turn_wherever_it_is_called(memory: Place, code: str) -> None:
-    """Ours: nothing after it runs."""
+    """Ours: no code after `finish` runs."""
     played = play(memory, cell(code))
     assert played.first.outcome == Finished(text="seen a")
     assert played.ran == ["a"]
 
 
 def test_variables_that_a_finished_cell_has_bound_stay(place: Place) -> None:
-    """Ours: the state is that of the moment at which the turn ended."""
+    """Ours: the variables are those at the moment when the turn ended."""
     played = play(place, cell("x = 1\nfinish('a')\nx = 2"), finish("x"), turns=("a", "b"))
     assert played.last.output == "1"
 
 
 def test_calls_under_way_when_a_task_finishes_are_waited_for(memory: Place) -> None:
-    """Ours: every call has its result before the turn ends, also one that no code awaits."""
+    """Ours: every call has its result before the turn ends, even if no code awaits it."""
     gate = asyncio.Event()
 
     @tool(side_effect="write", loop="runtime")
@@ -288,7 +288,7 @@ def test_an_answer_given_before_the_turn_waited_is_not_forgotten(place: Place) -
 
 
 def test_a_message_at_the_last_moment_puts_the_end_off(place: Place) -> None:
-    """Ours: as with any answer; the model sees the message and answers again."""
+    """Ours: the model sees the message and answers again, as after any answer."""
     sessions: list[Session[Any]] = []
 
     @tool(side_effect="read", loop="runtime")

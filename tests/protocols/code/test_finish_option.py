@@ -1,4 +1,4 @@
-"""Whether code may end the turn that it runs in."""
+"""The option that decides whether code may end its turn."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ AFTER = cell("finish(kept)")
 
 
 def misbehave(place: Place, *bad: Any, **options: Any) -> Played:
-    """A turn that leaves a variable and then goes wrong, and another that asks for the variable."""
+    """Take a turn that binds a variable and then goes wrong, and a turn that reads the variable."""
     return play(place, BEFORE, *bad, AFTER, turns=("go", "and now"), **options)
 
 
 def native(code: str) -> dict[str, Any]:
-    """A cell as a native tool call."""
+    """Return a cell as a native tool call."""
     return asks(("run_code", {"code": code}))
 
 
@@ -53,7 +53,7 @@ def test_broken_code_is_not_run_and_shown_with_line_and_caret(place: Place) -> N
 
 
 def test_four_broken_cells_in_a_row_end_the_turn(place: Place) -> None:
-    """Ours: a turn without progress stops."""
+    """Ours: a turn that makes no progress is stopped."""
     played = misbehave(place, *[cell(f"kept = = {number}") for number in range(4)])
     assert isinstance(played.first.outcome, Stopped)
     assert played.first.outcome.reason is StopReason.NO_PROGRESS
@@ -62,7 +62,7 @@ def test_four_broken_cells_in_a_row_end_the_turn(place: Place) -> None:
 
 
 def test_an_unknown_function_is_found_before_anything_runs(place: Place) -> None:
-    """Ours: a cell is checked before it runs."""
+    """Ours: unknown names are found by the check before a cell runs."""
     played = misbehave(place, cell("kept = look('a')\nlok('b')"), "over")
     told = observations(played.first.messages)[1]
     assert told.startswith("[cell 1] failed, nothing was executed\nerror:\nUNKNOWN_TOOL: lok()")
@@ -81,7 +81,7 @@ def test_an_unknown_function_is_found_before_anything_runs(place: Place) -> None
     ],
 )
 def test_wrong_arguments_are_found_before_anything_runs(memory: Place, call: str, problem: str) -> None:
-    """Ours: the first call of such a cell is not made either."""
+    """Ours: if any call has wrong arguments, none of the cell's calls is made."""
     played = misbehave(memory, cell(f"kept = look('a')\n{call}"), "over")
     assert problem in observations(played.first.messages)[1]
     assert outcomes(played.first.messages)[1] == "TYPE_ERROR"
@@ -120,7 +120,7 @@ def test_a_model_that_insists_on_another_language_is_stopped(memory: Place) -> N
 
 @pytest.mark.parametrize("empty", ["```python\n```", "```python\n\n   \n```", "```python"])
 def test_an_empty_cell_is_a_failed_one(memory: Place, empty: str) -> None:
-    """Ours: there is nothing to run, and the model reads that."""
+    """Ours: nothing is executed, and the model reads why."""
     played = misbehave(memory, empty, "over")
     assert observations(played.first.messages)[1] == (
         "[cell 1] failed, nothing was executed\nerror:\nSYNTAX_ERROR: the cell is empty"
@@ -132,7 +132,7 @@ def test_an_empty_cell_is_a_failed_one(memory: Place, empty: str) -> None:
 
 
 def test_only_the_first_of_several_cells_runs(place: Place) -> None:
-    """Ours: only the first of two cells runs."""
+    """Ours: the model reads that its other cells did not run."""
     reply = "\n\n".join([cell("kept = look('a')"), "then", cell("kept = look('b')"), cell("look('c')")])
     played = misbehave(place, reply, "over")
     assert observations(played.first.messages)[1].endswith(
@@ -143,14 +143,14 @@ def test_only_the_first_of_several_cells_runs(place: Place) -> None:
 
 
 def test_a_reply_without_a_cell_is_the_answer(memory: Place) -> None:
-    """Ours: a reply without a cell is the answer."""
+    """Ours: fences in other languages are part of the answer."""
     played = misbehave(memory, "Nothing to run: `kept` is fine.\n\n```json\n{}\n```")
     assert played.first.output == "Nothing to run: `kept` is fine.\n\n```json\n{}\n```"
     assert played.last.output == "before"
 
 
 def test_an_empty_reply_is_an_empty_answer(memory: Place) -> None:
-    """Ours: as in the standard protocol."""
+    """Ours: an empty reply ends the turn, as in the standard protocol."""
     played = misbehave(memory, "")
     assert played.first.outcome == Finished(text="")
     assert played.last.output == "before"
@@ -204,7 +204,7 @@ def test_a_cell_that_was_cut_off_is_not_run(memory: Place, stop_reason: str) -> 
 
 
 def test_a_whole_cell_runs_though_the_reply_was_cut_off_after_it(memory: Place) -> None:
-    """Ours: a complete cell runs, even if the reply was cut off after it."""
+    """Ours: the code is complete, so it is safe to run."""
     cut = {"text": f"{cell('kept = look(1 * chr(97))')}\n\nand th", "stop_reason": "length"}
     assert misbehave(memory, cut, "over").last.output == "seen a"
 
@@ -243,7 +243,7 @@ def test_a_cell_beyond_its_limits_is_stopped_and_its_variables_rolled_back(
 
 @pytest.mark.slow
 def test_a_model_that_loops_forever_again_and_again_is_stopped(memory: Place) -> None:
-    """Ours: the turn ends."""
+    """Ours: repeated time-outs are no progress, so the turn is stopped."""
     bad = [cell(f"kept = {number}\nwhile True: pass") for number in range(4)]
     played = misbehave(memory, *bad, protocol=CodeProtocol(limits=SMALL))
     assert isinstance(played.first.outcome, Stopped)
@@ -263,7 +263,7 @@ def test_a_model_that_loops_forever_again_and_again_is_stopped(memory: Place) ->
     ids=["zero", "name", "recursion", "raised", "assert"],
 )
 def test_what_a_cell_did_before_an_exception_stays(memory: Place, code: str, problem: str, line: str) -> None:
-    """Ours: as in any notebook; the model is shown the failing line."""
+    """Ours: variables stay bound, as in a notebook, and the model is shown the failing line."""
     bad = cell(f"kept = 'in between'\n{code}")
     played = misbehave(memory, bad, "over", protocol=CodeProtocol(limits=SMALL))
     told = observations(played.first.messages)[1]
@@ -280,7 +280,7 @@ def test_what_a_cell_did_before_an_exception_stays(memory: Place, code: str, pro
 def test_a_result_that_is_no_json_fails_the_cell_which_took_effect(
     memory: Place, code: str, kind: str
 ) -> None:
-    """Ours: the model reads what to do about it."""
+    """Ours: the error says that the cell took effect, and how to return its result."""
     played = misbehave(memory, cell(f"kept = 'in between'\n{code}"), "over")
     assert observations(played.first.messages)[1] == (
         f"[cell 1] failed\nerror:\nRESULT_NOT_SERIALIZABLE: the result is not JSON: it holds {kind}\n"
@@ -304,7 +304,7 @@ def test_code_with_a_lone_surrogate_is_refused_and_never_replaced(place: Place, 
 
 @pytest.mark.parametrize("code", ["print(chr(0xD800))", "chr(0xD800)", "finish(chr(0xDFFF))"])
 def test_a_lone_surrogate_that_code_makes_gets_no_further_than_its_cell(place: Place, code: str) -> None:
-    """Ours: nothing that cannot be written down gets as far as the journal, nor is replaced."""
+    """Ours: text that cannot be encoded neither reaches the journal nor is replaced."""
     played = misbehave(place, cell(code), "over")
     told = observations(played.first.messages)[1]
     assert "\N{REPLACEMENT CHARACTER}" not in told
@@ -359,7 +359,7 @@ def test_the_first_finish_counts_and_nothing_can_be_called_after_it(memory: Plac
 
 
 def test_code_that_loops_after_finish_has_not_finished(memory: Place) -> None:
-    """Ours: a hard failure undoes the cell, and its answer with it."""
+    """Ours: a hard failure undoes the cell, including its answer."""
     code = "try:\n    finish('first')\nexcept BaseException:\n    pass\nwhile True: pass"
     played = misbehave(memory, cell(code), "over", protocol=CodeProtocol(limits=SMALL))
     assert (played.first.output, played.last.output) == ("over", "before")
@@ -373,7 +373,7 @@ def read_by_model(played: Played, call: int) -> list[Message]:
 
 
 def unanswered(messages: list[Message]) -> set[int]:
-    """The calls that providers would miss a result of right after their reply, and results without a call."""
+    """Return the calls without a result right after their reply, and the results without a call."""
     wrong: set[int] = set()
     due: set[int] = set()
     for message in messages:
@@ -435,7 +435,7 @@ def misbehave_natively(place: Place, *bad: Any, **options: Any) -> Played:
     ids=["protocol", "mode"],
 )
 def test_only_the_first_of_several_native_cells_runs(place: Place, options: dict[str, Any]) -> None:
-    """Ours: one cell a step, whichever way it comes; the other calls of the reply are made."""
+    """Ours: one cell runs per step, however it is sent; the other calls of the reply are made."""
     reply = asks(
         ("run_code", {"code": "kept = look('a')"}),
         ("look", {"key": "b"}),
@@ -456,14 +456,14 @@ def test_only_the_first_of_several_native_cells_runs(place: Place, options: dict
     "arguments", ["{not json", "[]", '"x"', {}, {"code": 5}, {"cod": "x"}, {"code": "x", "language": "bash"}]
 )
 def test_native_cells_with_other_arguments_are_refused(memory: Place, arguments: Any) -> None:
-    """Ours: they are validated like those of any tool."""
+    """Ours: the arguments of run_code are validated like those of any tool."""
     played = misbehave_natively(memory, asks(("run_code", arguments)), "over")
     assert results(played.first.messages)[1] == "INVALID_ARGUMENT"
     assert (played.first.output, played.last.output) == ("over", "before")
 
 
 def test_a_fence_is_no_cell_where_cells_are_calls(memory: Place) -> None:
-    """Ours: by option; then it is a piece of the answer."""
+    """Ours: with the option `cells="tool_call"`, a fence is part of the answer."""
     played = misbehave_natively(memory, cell("kept = look('a')"))
     assert played.first.output == cell("kept = look('a')")
     assert (played.ran, played.last.output) == ([], "before")

@@ -1,4 +1,4 @@
-"""What the model reads of a cell."""
+"""The observation: the text of a cell's report that the model reads."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_every_section_has_its_place() -> None:
 
 
 def test_a_cell_that_leaves_nothing_says_so() -> None:
-    """Ours: an empty observation looks like a broken one."""
+    """Ours: an empty observation would look like a failure."""
     assert _read() == "[cell 3] ok, no output"
     assert _read(stdout="\n") == "[cell 3] ok, no output"
     assert _read(finished=True) == "[cell 3] ok, finished"
@@ -101,7 +101,7 @@ def test_each_diagnostic_is_shown_with_its_line() -> None:
 
 
 def test_of_many_diagnostics_the_first_are_shown() -> None:
-    """Ours: one missing name can make a hundred of them."""
+    """Ours: one missing name can cause a hundred diagnostics."""
     found = tuple(Diagnostic(code="X", message=f"number {n}.") for n in range(30))
     text = _read(diagnostics=found)
     assert "number 7." in text
@@ -122,13 +122,13 @@ def test_of_many_diagnostics_the_first_are_shown() -> None:
     ids=["letters", "tabs", "wide number", "past the end", "no such line", "no code"],
 )
 def test_the_caret_is_under_the_column(code: str, span: Span, lines: list[str]) -> None:
-    """Ours: columns count characters in any script."""
+    """Ours: columns count characters, in any script."""
     text = observation(CellReport(index=0, error=ErrorObject(code="E", message="m", span=span)), code)
     assert text.splitlines()[3:] == lines
 
 
 def test_of_a_long_line_of_code_the_part_around_the_column_is_shown() -> None:
-    """Ours: data pasted into code makes lines of any length."""
+    """Ours: data that is pasted into code makes very long lines."""
     code = "x" * 5_000 + "!" + "y" * 5_000
     error = ErrorObject(code="E", message="m", span=Span(line=1, column=5_001))
     source, caret = observation(CellReport(index=0, error=error), code).splitlines()[3:]
@@ -157,7 +157,7 @@ def test_a_result_is_shown_as_json_and_a_text_as_it_is(result: object, shown: st
 
 
 def test_output_that_the_engine_dropped_is_said_to_be_lost() -> None:
-    """Ours: `history` contains no more of it than the observation."""
+    """Ours: `history` has no more of it than the observation, so the model is not referred to it."""
     assert _read(stdout="a\n", truncated=True).splitlines()[1] == (
         "stdout, the rest was too long and is lost:"
     )
@@ -196,14 +196,14 @@ def test_many_calls_are_counted_and_failed_ones_shown() -> None:
 
 
 def test_a_gap_is_marked_only_where_calls_are_left_out() -> None:
-    """Ours: the last call may be among those shown."""
+    """Ours: the mark stands for calls that are left out, not for the end of the list."""
     calls = (*(_call(n) for n in range(12)), _denied(12))
     assert _read(calls=calls).splitlines()[-2:] == ["…", "refund(n=12) -> denied: not allowed"]
     assert "…" not in _read(calls=calls[:12])
 
 
 def test_many_names_and_many_failures_stay_short() -> None:
-    """Ours: nothing in the list of calls grows without end."""
+    """Ours: the size of the list of calls is bounded."""
     calls = tuple(_call(n, f"tool_{n}") for n in range(100)) + tuple(
         _denied(n, "x" * 999) for n in range(100)
     )
@@ -251,7 +251,7 @@ def test_a_long_argument_does_not_hide_the_others() -> None:
     st.integers(0, 200),
 )
 def test_arguments_are_never_longer_than_their_limit(arguments: dict[str, object], limit: int) -> None:
-    """Ours: a report of many calls stays small."""
+    """Ours: a report of many calls must stay small."""
     for language in Language:
         assert len(short_arguments(arguments, limit, language)) <= limit
 
@@ -283,7 +283,7 @@ def test_short_sections_leave_their_share_to_long_ones() -> None:
 
 
 def test_two_long_sections_have_equal_shares() -> None:
-    """Ours: neither output nor result pushes the other out."""
+    """Ours: neither output nor result displaces the other."""
     text = observation(CellReport(index=3, stdout="o" * 10**5, result="r" * 10**5), "", budget_chars=4_000)
     assert abs(text.count("o") - text.count("r")) < 40
     assert 'history[3]["stdout"]' in text
@@ -291,14 +291,14 @@ def test_two_long_sections_have_equal_shares() -> None:
 
 
 def test_what_history_does_not_hold_is_not_pointed_to() -> None:
-    """Ours: a pointer that leads nowhere costs the model a step."""
+    """Ours: a reference to something that does not exist costs the model a step."""
     text = observation(CellReport(index=3, notes=("n" * 5_000,)), "", budget_chars=500)
     assert "characters left out …" in text
     assert "history" not in text
 
 
 def test_what_fits_exactly_is_not_cut() -> None:
-    """Ours: the budget is a limit and not a target."""
+    """Ours: the budget is a limit, not a target."""
     report = CellReport(index=3, stdout="x" * 300, result="y" * 300)
     whole = observation(report, "")
     assert observation(report, "", budget_chars=len(whole)) == whole
@@ -307,7 +307,7 @@ def test_what_fits_exactly_is_not_cut() -> None:
 
 @given(st.lists(st.integers(0, 500), max_size=8), st.integers(0, 2_000))
 def test_shares_use_the_room_and_are_fair(lengths: list[int], room: int) -> None:
-    """Ours: no one gets less than another unless it needs less."""
+    """Ours: no section gets less room than another unless it needs less."""
     shares = fair_shares(lengths, room)
     assert sum(shares) <= room
     assert sum(shares) >= min(room, sum(lengths))
@@ -317,7 +317,7 @@ def test_shares_use_the_room_and_are_fair(lengths: list[int], room: int) -> None
 
 @given(st.text(alphabet="ab é\n😀", max_size=600), st.integers(0, 300))
 def test_a_cut_text_is_head_and_tail_and_counts_what_is_missing(text: str, room: int) -> None:
-    """Ours: the number in the marker is true."""
+    """Ours: the marker has the exact number of omitted characters."""
     cut = cut_middle(text, room)
     assert len(cut) <= room or cut == text
     if " characters left out …" in cut:

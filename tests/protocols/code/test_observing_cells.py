@@ -1,4 +1,4 @@
-"""What the model reads of its cells, and what later cells read of them: `history`."""
+"""The model's view of its cells, and the view that later cells have of them: `history`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def attached(messages: tuple[Message, ...]) -> list[AttachmentPart]:
 
 
 def last_read(played: Played, call: int) -> str:
-    """What the model read last in one of its calls."""
+    """Return the last message that the model read in one of its calls."""
     return played.read(call)[-1]
 
 
@@ -56,7 +56,7 @@ def test_a_long_output_is_cut_for_the_model_and_whole_for_the_next_cell(place: P
 
 
 def test_a_long_result_is_whole_in_history_and_still_a_value(place: Place) -> None:
-    """Ours: a list is a list again, however little of it the model has read."""
+    """Ours: later code gets a list as a list, however little of it the model has read."""
     code = "rows = history[0]['result']\n[type(rows).__name__, len(rows), rows[-1]]"
     played = play(place, cell("[{'n': n} for n in range(20_000)]"), cell(code), "over")
     assert len(last_read(played, 1)) <= 8_000
@@ -64,7 +64,7 @@ def test_a_long_result_is_whole_in_history_and_still_a_value(place: Place) -> No
 
 
 def test_a_long_report_is_one_attachment_of_its_message(tmp_path: Path) -> None:
-    """Ours: stored once, by content; the message itself stays small, and so does the journal."""
+    """Ours: the report is stored once, by content, so the message and the journal stay small."""
     path = tmp_path / "standfast.db"
     played = play(Place(path, FakeClock()), cell(LONG), cell("len(history[0]['stdout'])"), "over")
     (part,) = attached(played.first.messages)
@@ -78,7 +78,7 @@ def test_a_long_report_is_one_attachment_of_its_message(tmp_path: Path) -> None:
 
 
 def test_short_reports_are_in_their_messages(tmp_path: Path) -> None:
-    """Ours: nothing is stored beside a message that holds everything."""
+    """Ours: a message that holds the complete report needs no attachment."""
     path = tmp_path / "standfast.db"
     played = play(Place(path, FakeClock()), cell("print('short')"), cell("history[0]['stdout']"), "over")
     assert attached(played.first.messages) == []
@@ -87,7 +87,7 @@ def test_short_reports_are_in_their_messages(tmp_path: Path) -> None:
 
 
 def test_reading_history_stores_nothing_again(tmp_path: Path) -> None:
-    """Ours: `history` is loaded for the cell that touches it, and is no part of the variables."""
+    """Ours: `history` is loaded only for a cell that reads it, and is not part of the variables."""
     path = tmp_path / "standfast.db"
     script = [cell(LONG), *[cell(f"{number} + len(history[0]['stdout'])") for number in range(3)], "over"]
     play(Place(path, FakeClock()), *script)
@@ -96,7 +96,7 @@ def test_reading_history_stores_nothing_again(tmp_path: Path) -> None:
 
 
 def test_many_long_cells_leave_the_prompt_short(memory: Place) -> None:
-    """Ours: each costs what its observation costs."""
+    """Ours: a cell takes no more room in the prompt than its observation."""
     script = [cell(f"x = {number}\n{LONG}") for number in range(5)]
     played = play(memory, *script, "over", protocol=CodeProtocol(observation_chars=500))
     assert sum(len(text) for text in played.read()) < 5 * 500 + 100
@@ -129,7 +129,7 @@ def test_history_has_every_cell_in_its_place(place: Place) -> None:
 
 
 def test_history_begins_empty_and_has_an_end(memory: Place) -> None:
-    """Ours: it is a list like any other, and there is no cell that is not there."""
+    """Ours: `history` behaves like any list, and an index past its end is an error."""
     script = [cell("len(history)"), cell("history[7]"), cell("history[-1]['error']['message']"), "over"]
     played = play(memory, *script)
     assert outcomes(played.first.messages)[0] == 0
@@ -137,14 +137,14 @@ def test_history_begins_empty_and_has_an_end(memory: Place) -> None:
 
 
 def test_history_cannot_be_rebound_and_changing_it_changes_nothing(memory: Place) -> None:
-    """Ours: it is read-only; a cell that writes to its copy keeps that to itself."""
+    """Ours: `history` is read-only, and changes to a cell's copy are discarded."""
     script = [cell("1"), cell("history = []"), cell("history.clear()\nhistory"), cell("len(history)"), "over"]
     found = outcomes(play(memory, *script).first.messages)
     assert found == [1, "TYPE_ERROR", [], 3]
 
 
 def numbers(messages: tuple[Message, ...]) -> list[int]:
-    """The places that the texts and the reports of cells name; they are the same."""
+    """Return the numbers of cells, which must agree between the observations and the reports."""
     told = [int(text.removeprefix("[cell ").partition("]")[0]) for text in observations(messages)]
     assert told == [one.index for one in reports(messages)]
     return told
@@ -154,7 +154,7 @@ HERE = cell("[len(history), [one['result'] for one in history[-2:]]]")
 
 
 def test_numbers_go_on_over_turns_and_processes(place: Place) -> None:
-    """Ours: the number in the text is the place in `history`, in any process."""
+    """Ours: the number in the text is the index in `history`, in any process."""
 
     async def main() -> None:
         agent, model = coder_on(cell("'a'"), "one", cell("'b'"), HERE, "two", HERE, "three")
@@ -188,7 +188,7 @@ def test_numbers_and_history_follow_a_fork_and_a_rewind(place: Place) -> None:
 
 
 def test_a_new_frame_begins_to_count_anew(place: Place) -> None:
-    """Ours: it knows only its seed."""
+    """Ours: a new frame knows only its seed."""
 
     async def main() -> None:
         agent, model = coder_on(cell("x = 'a'"), "one", HERE, cell("x"), "two")
@@ -210,7 +210,7 @@ def test_a_new_frame_begins_to_count_anew(place: Place) -> None:
     ids=["protocol", "mode"],
 )
 def test_history_is_the_same_where_cells_are_calls(place: Place, options: dict[str, Any]) -> None:
-    """Ours: one executor, whichever way a cell comes; other calls have no place in it."""
+    """Ours: `history` is the same however the model sends its cells, and has no other calls."""
     script = [
         asks(("run_code", {"code": LONG})),
         asks(("look", {"key": "a"})),
@@ -225,7 +225,7 @@ def test_history_is_the_same_where_cells_are_calls(place: Place, options: dict[s
 
 
 def test_a_blob_that_is_gone_leaves_what_the_message_has(tmp_path: Path) -> None:
-    """Ours: a store that was pruned too eagerly costs the middle of a text, not the session."""
+    """Ours: a missing blob loses the middle of a text, not the session."""
     path = tmp_path / "standfast.db"
     agent, model = coder_on(cell(LONG), "one", finish("[history[0]['cut'], history[0]['stdout'][:6]]"))
 
@@ -243,6 +243,6 @@ def test_a_blob_that_is_gone_leaves_what_the_message_has(tmp_path: Path) -> None
 
 
 def test_what_a_cell_binds_is_not_lost_by_what_it_prints(memory: Place) -> None:
-    """Ours: output and variables have nothing to do with each other."""
+    """Ours: the limit on output does not affect variables."""
     played = play(memory, cell(f"x = 1\n{LONG}"), finish("[x, number]"))
     assert played.first.output == "[1,4999]"

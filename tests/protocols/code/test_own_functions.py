@@ -1,4 +1,4 @@
-"""The functions that only code has."""
+"""The functions that are available to code only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from standfast.tools.registry import ToolCatalog, ToolRegistry
 
 @pytest.mark.parametrize("language", list(Language))
 def test_a_session_makes_no_contract_of_its_own(language: Language, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: reading four signatures anew took half of the first turn of a session of code."""
+    """Ours: reading four signatures again took half of the first turn of a code session."""
     read: list[str] = []
     monkeypatch.setattr(decorator, "read_signature", lambda function, name: read.append(name))
     first = own_functions(ToolCatalog(), ToolRegistry().require, language)
@@ -24,7 +24,7 @@ def test_a_session_makes_no_contract_of_its_own(language: Language, monkeypatch:
 
 
 def test_the_functions_of_two_sessions_see_what_is_theirs() -> None:
-    """Ours: contracts are shared, handlers are not."""
+    """Ours: sessions share contracts, but not handlers."""
     resolve = ToolRegistry().require
     first = own_functions(ToolCatalog(), resolve, limits=SessionLimits(memory_mb=16))
     second = own_functions(ToolCatalog(), resolve, limits=SessionLimits(memory_mb=32))

@@ -43,7 +43,7 @@ def shop() -> Shop:
 
 @pytest.fixture
 def filed(tmp_path: Path, clock: FakeClock) -> Place:
-    """A SQLite file alone."""
+    """Return a store in a SQLite file only."""
     return Place(tmp_path / "standfast.db", clock)
 
 
@@ -120,7 +120,7 @@ def test_what_goes_wrong_on_cpython_is_shown_with_its_line(memory: Place, shop: 
 
 
 def test_a_session_moves_to_cpython_once_with_its_variables(memory: Place) -> None:
-    """Seed: auto; code that Monty refuses before anything ran moves the session, and the result says so."""
+    """Seed: with `auto`, code that Monty refuses before it runs moves the session, and the result says so."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -136,7 +136,7 @@ def test_a_session_moves_to_cpython_once_with_its_variables(memory: Place) -> No
 
 
 def test_what_cpython_has_left_is_not_read_by_monty(memory: Place) -> None:
-    """Ours: a session's engine is fixed, except that a Monty session may continue with auto."""
+    """Ours: the engine of a session is fixed, except that a Monty session may continue with `auto`."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -23,7 +23,7 @@ THROUGH = CellEnd(result=1)
 
 
 class Threads:
-    """Threads that work only when the test says so."""
+    """Threads that run a job only when the test says so."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
@@ -34,7 +34,7 @@ class Threads:
         self.given.set()
 
     def work(self) -> None:
-        """Do the next job and tell of it, on a thread other than the loop's."""
+        """Run the next job and its callback, on a thread other than the loop's."""
         job = self.jobs.pop(0)
 
         def run() -> None:
@@ -48,7 +48,7 @@ class Threads:
 
 @dataclass
 class Run:
-    """A run that comes to the given steps. `open` is whether it still holds a worker."""
+    """A run that takes the given steps; `open` tells whether it still holds a worker."""
 
     steps: list[CellStep | Exception]
     request: CellRequest
@@ -77,7 +77,7 @@ class Run:
 
 @dataclass
 class Stage:
-    """An engine, a turn's context and the threads between them, all in the hands of a test."""
+    """An engine, a turn's context and the threads between them, all controlled by a test."""
 
     steps: list[CellStep | Exception]
     threads: Threads = field(default_factory=Threads)
@@ -112,7 +112,7 @@ class Stage:
 
 
 def play(scene: Callable[[], Any]) -> None:
-    """Run a scene on a loop; whatever the loop would only log is an error."""
+    """Run a scene on a loop, and fail if the loop logged an error."""
     complaints: list[dict[str, Any]] = []
 
     async def watched() -> None:
@@ -124,7 +124,7 @@ def play(scene: Callable[[], Any]) -> None:
 
 
 async def begun(stage: Stage, cell: ModelCell) -> asyncio.Task[CellEnd]:
-    """The task that runs the cell, up to where the engine is to compute."""
+    """Return the task that runs the cell, up to the point where the engine computes."""
     task = asyncio.create_task(cell.run(b"", None, SessionLimits(), "calls"))
     await stage.threads.given.wait()
     return task
@@ -137,7 +137,7 @@ async def cancelled(task: asyncio.Task[CellEnd]) -> None:
 
 
 def finished(stage: Stage) -> bool:
-    """Let the threads do what was given to them; whether no run is open then."""
+    """Let the threads finish their jobs, and return whether no run is open then."""
     while stage.threads.jobs:
         stage.threads.work()
     return not any(run.open for run in stage.runs)
@@ -193,7 +193,7 @@ def test_a_cancelled_cell_leaves_no_run_open(step: CellStep | Exception, first: 
 
 
 def test_an_answer_that_meets_a_cancellation_leaves_no_run_open() -> None:
-    """Bug: the same after an answer, where the run has a worker already."""
+    """Bug: the same happened after an answer, where the run has a worker already."""
 
     async def scene() -> None:
         stage = Stage([WAITS, WAITS])
@@ -213,7 +213,7 @@ def test_an_answer_that_meets_a_cancellation_leaves_no_run_open() -> None:
 
 
 def test_a_cell_that_stands_when_its_turn_is_cancelled_is_closed() -> None:
-    """Ours: no other code would give its worker back."""
+    """Ours: no other code would release its worker."""
 
     async def scene() -> None:
         stage = Stage([WAITS])

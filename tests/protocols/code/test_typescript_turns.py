@@ -1,4 +1,4 @@
-"""Agents that act in TypeScript: cells, their repair, waiting in the middle, and what they leave behind."""
+"""Agents that act in TypeScript: cells, their repair, waiting in the middle, and their variables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shop() -> Shop:
 
 
 def observed(*codes: str, tools: list[Any] | None = None, **options: Any) -> list[str]:
-    """What the model reads of each of its cells."""
+    """Return the observation of each cell, as the model reads it."""
     agent = coder(*map(cell, codes), "Oh.", tools=tools or [], **options)
     return observations(agent.run_sync("go").messages)
 
@@ -118,7 +118,7 @@ def test_finish_answers_with_the_value_itself(code: str, answer: str) -> None:
 
 
 def test_an_answer_that_does_not_fit_is_an_error_that_the_next_cell_repairs() -> None:
-    """Ours: the promised type is checked where finish is called."""
+    """Ours: the type of the answer is checked where `finish` is called."""
     agent = coder(
         cell("const days = 6;\nfinish({days: 'six'})"), cell("finish({days})"), output_type=dict[str, int]
     )
@@ -181,7 +181,7 @@ def test_a_call_with_other_arguments_than_the_tool_takes_is_reported_before_anyt
 
 
 def test_a_tool_that_fails_rejects_with_an_error_that_code_can_catch(shop: Shop) -> None:
-    """Ours: name, message and code are there, whatever the tool raised."""
+    """Ours: the error has a name, a message and a code, whatever the tool raised."""
     (told, uncaught, _) = observed(
         "const odd: any = 5;\n"
         "try { await order({order_id: odd}) } catch (error) {\n"
@@ -203,7 +203,7 @@ def test_cells_are_found_by_every_name_of_the_language(tag: str) -> None:
 
 
 def test_a_cell_of_another_language_is_a_failed_call() -> None:
-    """Ours: the language of a session is fixed, in both directions."""
+    """Ours: a session has one language, whether Python or TypeScript."""
     (told,) = observations(coder(cell("x = 1", "python"), "Oh.").run_sync("go").messages)
     assert "UNSUPPORTED_FEATURE: the cell is python, this session runs typescript" in told
     python = Agent(ScriptedModel([cell("const x = 1"), "Oh."]), protocol="code")
@@ -226,7 +226,7 @@ def test_a_result_that_is_no_json_is_an_error_with_a_hint() -> None:
 
 
 def test_cells_read_history_inputs_and_attachments(place: Place) -> None:
-    """Ours: the same read-only values as in Python."""
+    """Ours: TypeScript cells have the same read-only values as Python cells."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -249,7 +249,7 @@ def test_cells_read_history_inputs_and_attachments(place: Place) -> None:
 
 
 def test_a_file_that_is_no_text_is_an_array_of_bytes(memory: Place) -> None:
-    """Ours: text as text, anything else as bytes."""
+    """Ours: a text attachment is a string, any other one bytes."""
 
     async def main() -> None:
         sent = [
@@ -272,7 +272,7 @@ def test_a_file_that_is_no_text_is_an_array_of_bytes(memory: Place) -> None:
 
 
 def test_a_function_of_an_earlier_cell_reads_what_is_outside_now(memory: Place) -> None:
-    """Ours: history and inputs are no part of the state; a function sees them as they are when it runs."""
+    """Ours: history and inputs are not part of the state; a function sees their current values."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -303,7 +303,7 @@ def test_code_asks_a_model_and_looks_tools_up(place: Place, shop: Shop) -> None:
 
 
 def test_what_the_rules_name_is_there_and_what_they_deny_is_not() -> None:
-    """Ours: a model believes its prompt."""
+    """Ours: the rules in the prompt must be true, because the model relies on them."""
     (shown, _) = observed(
         "const said = ['console', 'setTimeout', 'URL', 'TextEncoder', 'crypto', 'structuredClone'];\n"
         "const denied = ['fetch', 'require', 'process', 'Deno'];\n"
@@ -369,7 +369,7 @@ def test_a_loop_asks_for_each_call_and_remembers_the_earlier_answers(place: Plac
 
 
 def test_a_refusal_is_an_error_that_code_can_catch(place: Place, shop: Shop) -> None:
-    """Ours: PermissionError, with the reason and the code."""
+    """Ours: code gets a PermissionError with the reason and the code."""
 
     async def main() -> None:
         code = (
@@ -391,7 +391,7 @@ def test_a_refusal_is_an_error_that_code_can_catch(place: Place, shop: Shop) -> 
 
 @pytest.mark.parametrize("nap", ["sleep({days: 2})", "new Promise((go) => setTimeout(go, 172_800_000))"])
 def test_a_cell_sleeps_for_days_without_a_process(place: Place, nap: str) -> None:
-    """Ours: however code waits, the turn is parked, and the time has passed when the code resumes."""
+    """Ours: whatever code waits for, the turn is parked, and resumes when the time has passed."""
 
     async def main() -> None:
         agent = typing()
@@ -438,7 +438,7 @@ def test_variables_follow_the_history(place: Place) -> None:
 
 
 def test_code_asks_whether_a_name_is_bound() -> None:
-    """Ours: `typeof` of an unbound name is not an error, as in any JavaScript."""
+    """Ours: `typeof` of an unbound name is not an error, as in JavaScript."""
     assert observed(
         "if (typeof cache === 'undefined') { globalThis.cache = [1] }\ncache", "typeof cache"
     ) == ["[cell 0] ok\nresult:\n[1]", "[cell 1] ok\nresult:\nobject"]
@@ -446,7 +446,7 @@ def test_code_asks_whether_a_name_is_bound() -> None:
 
 @pytest.mark.slow
 def test_a_cell_that_fails_keeps_what_it_bound_and_one_that_is_stopped_does_not(place: Place) -> None:
-    """Ours: SPEC §5; an exception is the code's own, a limit is not."""
+    """Ours: SPEC §5, an exception keeps the variables, exceeding a limit rolls them back."""
 
     async def main() -> None:
         protocol = CodeProtocol(language="typescript", limits=SessionLimits(cpu_ms=200))
@@ -538,7 +538,7 @@ def test_a_cell_that_is_run_again_after_a_crash_makes_the_same_calls(
 
 
 def test_cells_come_as_calls_of_a_tool_that_speaks_of_typescript(place: Place, shop: Shop) -> None:
-    """Ours: for models that are better at that; they are offered run_code in the session's language."""
+    """Ours: some models are better at tool calls; the tool's description names the session's language."""
     asked = {"tool_calls": [{"name": "run_code", "arguments": {"code": "finish((await orders(7)).length)"}}]}
     played = play(
         place, asked, tools=shop.tools, protocol=CodeProtocol(cells="tool_call", language="typescript")
@@ -552,7 +552,7 @@ def test_cells_come_as_calls_of_a_tool_that_speaks_of_typescript(place: Place, s
 
 
 def test_code_mode_runs_typescript_beside_native_calls(place: Place, shop: Shop) -> None:
-    """Ours: the model chooses for each call."""
+    """Ours: the model chooses between code and a native call each time."""
     asked = {
         "tool_calls": [
             {"name": "run_code", "arguments": {"code": "const n = (await orders({customer: 7})).length;\nn"}},

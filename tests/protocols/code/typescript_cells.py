@@ -1,4 +1,4 @@
-"""What tests of sessions that write TypeScript share: cells, agents, tools of a shop."""
+"""Shared helpers for tests of TypeScript sessions: cells, agents, tools of a shop."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from standfast.runtime.agent_session import Session
 
 
 def cell(code: str, tag: str = "typescript") -> str:
-    """A reply that is one cell."""
+    """Return a reply that consists of one cell."""
     return f"```{tag}\n{textwrap.dedent(code).strip()}\n```"
 
 
 def coder(*replies: Any, **options: Any) -> Agent[Any, Any]:
-    """An agent on a script that writes TypeScript."""
+    """Return an agent with a scripted model that writes TypeScript."""
     options.setdefault("protocol", CodeProtocol(language="typescript"))
     return Agent(ScriptedModel(replies, strict=False), **options)
 
@@ -44,23 +44,23 @@ class Typist:
         yield ReplyEnded(text=said if said.startswith("[cell") else cell(said, self._tag))
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def typing(protocol: CodeProtocol | None = None, **options: Any) -> Agent[Any, Any]:
-    """An agent that runs what the user says, as TypeScript unless another protocol is given."""
+    """Return an agent that runs the user's text as code, in TypeScript unless another protocol is given."""
     protocol = protocol or CodeProtocol(language="typescript")
     model = Typist(str(protocol.options().language))
     return Agent(model, name="typist", protocol=protocol, **options)
 
 
 async def value_of(session: Session[Any], code: str, **options: Any) -> Any:
-    """What a cell in a turn of its own comes to: its value, or the code of its error."""
+    """Run a cell in its own turn and return its value, or the code of its error."""
     return outcomes((await session.turn(textwrap.dedent(code).strip(), **options)).messages)[-1]
 
 
 class Shop:
-    """Tools, and what they did."""
+    """The tools of a shop, and a log of their calls."""
 
     def __init__(self) -> None:
         self.did: list[str] = []

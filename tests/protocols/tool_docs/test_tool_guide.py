@@ -75,7 +75,7 @@ def raw(
 def catalog_of(
     *tools: RegisteredTool, at: ToolAvailability = ToolAvailability.SHOWCASED
 ) -> tuple[ToolCatalog, Callable[[str], RegisteredTool]]:
-    """A catalog of these tools, and what resolves them."""
+    """Return a catalog of these tools, and a function that resolves them."""
     entries = tuple(
         CatalogTool(
             ToolManifest(
@@ -92,7 +92,7 @@ def catalog_of(
 
 
 def code_of(text: str) -> ast.Module:
-    """The stubs of a guide, which are Python."""
+    """Return the stubs in a guide, and check that they are Python."""
     found = re.search(r"```python\n(.*)\n```", text, re.S)
     return ast.parse(found[1] if found else "")
 
@@ -135,7 +135,7 @@ def test_objects_are_classes_and_parameters_are_described() -> None:
 
 
 def test_a_class_is_written_once() -> None:
-    """Ours: the prompt is paid for by the letter."""
+    """Ours: every character of the prompt costs tokens."""
     writer = StubWriter()
     assert "class Order" in writer.write(find_orders.registered)
     assert writer.write(store_order.registered) == (
@@ -144,7 +144,7 @@ def test_a_class_is_written_once() -> None:
 
 
 def test_two_types_of_one_name_get_two_names() -> None:
-    """Ours: rule 1; sources know nothing of each other."""
+    """Ours: rule 1 of the module, tools of different sources may use one type name."""
 
     def item(kind: str) -> dict[str, Any]:
         return {
@@ -168,7 +168,7 @@ def test_two_types_of_one_name_get_two_names() -> None:
 
 
 def test_an_object_without_a_name_is_named_after_its_place() -> None:
-    """Ours: schemas of other makers have no definitions."""
+    """Ours: schemas from other sources have no named definitions."""
     address = {"type": "object", "properties": {"street": {"type": "string", "description": "with\nnumber"}}}
     person = {"type": "object", "properties": {"home": address}, "required": ["home"]}
     schema = {"type": "object", "properties": {"person": person}, "required": ["person"]}
@@ -223,7 +223,7 @@ def test_types_that_contain_themselves_are_written() -> None:
 
 @pytest.mark.parametrize("name", ["from", "a-b", "1st", "a b", "", '"', "é"])
 def test_names_that_are_no_parameters_still_give_python(name: str) -> None:
-    """Ours: rule 2; JSON property names are any text."""
+    """Ours: rule 2 of the module, a JSON property name may be any text."""
     inner = {"type": "object", "properties": {name: {"type": "string"}}}
     schema = {
         "type": "object",
@@ -235,7 +235,7 @@ def test_names_that_are_no_parameters_still_give_python(name: str) -> None:
 
 @pytest.mark.parametrize("text", ['"""', '"', "\\", "a\\", "\x00\n\x0b", "a\n\nb", "#", "'''\u2028"])
 def test_descriptions_of_any_kind_still_give_python(text: str) -> None:
-    """Ours: rule 2; descriptions come from outside."""
+    """Ours: rule 2 of the module, descriptions come from outside."""
     field = {"type": "string", "description": text, "default": text}
     inner = {"type": "object", "properties": {"x": field}, "description": text, "title": text}
     schema = {"type": "object", "properties": {"x": field, "y": inner, "z": {"enum": [text]}}}
@@ -248,7 +248,7 @@ def test_descriptions_of_any_kind_still_give_python(text: str) -> None:
 
 
 def test_all_tools_are_shown_when_they_fit() -> None:
-    """Ours: a model that sees the signature needs no look-up."""
+    """Ours: a model that sees the signature need not look it up."""
     text = guide(*catalog_of(refund.registered, find_orders.registered, store_order.registered))
     assert text.startswith("Functions that you can call:\n\n```python\ndef refund(")
     assert functions_of(text) == ["refund", "find_orders", "store_order"]
@@ -262,7 +262,7 @@ def test_no_tools_need_no_words() -> None:
 
 
 def test_what_is_not_shown_is_said_to_be_there() -> None:
-    """Seed: searchable tools are found, not shown."""
+    """Seed: searchable tools can be found, but are not shown."""
     hidden, _ = catalog_of(raw("a"), raw("b"), at=ToolAvailability.SEARCHABLE)
     quiet, _ = catalog_of(raw("c"), at=ToolAvailability.CALLABLE)
     shown, resolve = catalog_of(refund.registered)
@@ -303,7 +303,7 @@ def test_the_first_stubs_take_half_and_the_others_are_named_by_group() -> None:
 
 
 def test_names_that_do_not_fit_are_counted() -> None:
-    """Ours: the model knows how much there is."""
+    """Ours: the model must know that there are more tools than it sees."""
     text = guide(*many(2_000), budget_chars=3_000)
     lines = [line for line in text.splitlines() if line.startswith("- ")]
     kept = len(functions_of(text))
@@ -316,7 +316,7 @@ def test_names_that_do_not_fit_are_counted() -> None:
 
 
 def test_a_stub_that_is_too_long_is_shown_without_its_parameters() -> None:
-    """Ours: rule 2; one huge schema must not hide all other tools."""
+    """Ours: rule 2 of the module, one huge schema must not hide all other tools."""
     fields = {f"field_{n}": {"type": "object", "properties": {f"x{n}": {}}} for n in range(100)}
     huge = raw("huge", {"type": "object", "properties": fields}, description="Does a lot.")
     text = guide(*catalog_of(huge, refund.registered), budget_chars=4_000)
@@ -328,7 +328,7 @@ def test_a_stub_that_is_too_long_is_shown_without_its_parameters() -> None:
 @settings(max_examples=3 * settings.default.max_examples // 2, deadline=None)
 @given(st.integers(0, 120), st.integers(-5, 6_000))
 def test_the_budget_is_never_exceeded(count: int, budget: int) -> None:
-    """Ours: rule 1."""
+    """Ours: rule 1 of the module, the guide is never longer than its budget."""
     catalog, resolve = many(count)
     text = guide(catalog, resolve, budget_chars=budget)
     assert len(text) <= max(0, budget)
@@ -338,7 +338,7 @@ def test_the_budget_is_never_exceeded(count: int, budget: int) -> None:
 
 
 def test_a_guide_of_ten_thousand_tools_is_made_at_once() -> None:
-    """Ours: rule 3; a generous bound, so that a busy machine passes."""
+    """Ours: rule 3 of the module; the bound is generous, so that a busy machine passes."""
     catalog, resolve = many(10_000)
     asked: list[str] = []
 
@@ -354,7 +354,7 @@ def test_a_guide_of_ten_thousand_tools_is_made_at_once() -> None:
 
 
 def test_names_are_grouped_by_what_they_begin_with() -> None:
-    """Ours: names of one source share their beginning."""
+    """Ours: tools of one source share a prefix."""
     names = [
         "mail_send",
         "git__a_b",
@@ -375,7 +375,7 @@ def test_names_are_grouped_by_what_they_begin_with() -> None:
 
 
 def test_many_small_groups_become_one() -> None:
-    """Ours: a line for each of a thousand groups would say nothing."""
+    """Ours: a thousand lines of one name each would not help the model."""
     text = guide(
         *catalog_of(*(raw(f"g{n // 2}_{n}") for n in range(2_000)), *(raw(f"big_{n}") for n in range(9)))
     )

@@ -62,7 +62,7 @@ def names(query: str, limit: int = 10, tools: list[CatalogTool] = SHOP) -> list[
     ],
 )
 def test_a_tool_is_found_by_its_words(query: str, best: str) -> None:
-    """Ours: plurals, case, parts of words and of camelCase names all find it."""
+    """Ours: plurals, case, parts of words and of camelCase names all match."""
     assert names(query)[0] == best
 
 
@@ -73,14 +73,14 @@ def test_a_name_counts_more_than_a_description() -> None:
 
 
 def test_whole_words_come_before_beginnings_and_those_before_parts() -> None:
-    """Ours: the nearer the word, the earlier the tool."""
+    """Ours: the closer the match, the earlier the tool is listed."""
     tools = [entry("recording"), entry("cordless"), entry("cord"), entry("x")]
     assert names("cord", tools=tools) == ["cord", "cordless", "recording"]
     assert names("co", tools=tools) == ["cordless", "cord"]
 
 
 def test_equals_keep_the_catalogs_order_and_the_limit_holds() -> None:
-    """Ours: the same query gives the same list."""
+    """Ours: the same query always gives the same list."""
     tools = [entry(f"tool_{n}") for n in (3, 1, 2, 9, 4)]
     assert names("tool", tools=tools) == ["tool_3", "tool_1", "tool_2", "tool_9", "tool_4"]
     assert names("tool", 2, tools) == ["tool_3", "tool_1"]
@@ -89,7 +89,7 @@ def test_equals_keep_the_catalogs_order_and_the_limit_holds() -> None:
 
 @pytest.mark.parametrize("query", ["", "  ", "?!", "_"])
 def test_without_words_the_first_tools_are_listed(query: str) -> None:
-    """Ours: a model that wants to look around gets something to look at."""
+    """Ours: a model may explore without knowing a word to search for."""
     assert names(query, 2) == ["refund_order", "find_customers"]
 
 
@@ -101,12 +101,12 @@ def test_nothing_is_found_by_words_that_no_tool_has() -> None:
 
 @pytest.mark.parametrize("query", ["\ud800", "é", "a" * 100_000, "the", ".*", "\n", "日本"])
 def test_any_text_can_be_searched(query: str) -> None:
-    """Ours: models also write invalid queries."""
+    """Ours: a model may search for any text."""
     ToolIndex(SHOP).search(query)
 
 
 def test_ten_thousand_tools_are_searched_quickly() -> None:
-    """Ours: a search is a look-up, not a scan. A generous bound, so that a busy machine passes."""
+    """Ours: a search uses an index; the bound is generous, so that a busy machine passes."""
     dice = random.Random(1)
     words = ["".join(dice.choices("abcdefghijklmnopqrstuvwxyz", k=dice.randint(3, 9))) for _ in range(3_000)]
     tools = [
@@ -179,7 +179,7 @@ def made(found: RegisteredTool, *args: Any) -> Any:
 
 
 def test_search_tools_tells_how_to_call_what_it_finds() -> None:
-    """Ours: mostly a second look is not needed."""
+    """Ours: the signature in a search result is usually enough to make the call."""
     assert call("search_tools", "send money")[0] == {
         "name": "transfer",
         "signature": "def transfer(cents: int) -> str",
@@ -190,14 +190,14 @@ def test_search_tools_tells_how_to_call_what_it_finds() -> None:
 
 
 def test_a_tool_whose_source_is_gone_does_not_spoil_the_search() -> None:
-    """Ours: one bad source is one bad line."""
+    """Ours: a tool that cannot be resolved must not fail the search."""
     (hit,) = call("search_tools", "gone")
     assert hit["signature"].startswith("gone() is not available: ")
 
 
 @pytest.mark.parametrize(("limit", "count"), [(-3, 1), (0, 1), (2, 2), (10**9, 3)])
 def test_the_number_of_results_has_bounds(limit: int, count: int) -> None:
-    """Ours: a careless number costs nothing."""
+    """Ours: a limit of any size returns at most MAX_RESULTS tools."""
     assert len(call("search_tools", "money", limit)) == count <= MAX_RESULTS
 
 
@@ -224,7 +224,7 @@ def test_an_unknown_name_suggests_close_ones() -> None:
 
 
 def test_what_is_not_in_the_catalog_cannot_be_described() -> None:
-    """Ours: a session's permissions also restrict reading."""
+    """Ours: a tool that a session may not use cannot be described in it."""
     found = {each.name: each for each in discovery(ToolCatalog(), resolve)}
     with pytest.raises(StandfastError):
         made(found["describe_tool"], "transfer")

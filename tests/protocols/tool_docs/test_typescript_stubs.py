@@ -65,7 +65,7 @@ def store_order(order: Order) -> None:
 
 
 def faults_of(text: str) -> list[str]:
-    """What the grammar of TypeScript finds wrong with a text."""
+    """Return the faults that the grammar of TypeScript finds in a text."""
     tree = Parser(Grammar(tree_sitter_typescript.language_typescript())).parse(text.encode())
     return [_told(node) for node in _walk(tree.root_node) if node.is_error or node.is_missing]
 
@@ -83,7 +83,7 @@ def functions_of(text: str) -> list[str]:
 
 
 def signature(schema: Any, output: Any = None) -> str:
-    """The stub of a function `f` with one parameter `x` of this schema."""
+    """Return the stub of a function `f` with one parameter `x` of this schema."""
     inputs = {"type": "object", "properties": {"x": schema}, "required": ["x"]}
     return signature_of(raw("f", inputs, output=output), TYPESCRIPT)
 
@@ -131,7 +131,7 @@ declare function find_orders(args: {
 
 
 def test_an_interface_is_written_once() -> None:
-    """Ours: the prompt is paid for by the letter."""
+    """Ours: every character of the prompt costs tokens."""
     writer = TypeScriptWriter()
     assert "interface Order {" in writer.write(find_orders.registered)
     assert writer.write(store_order.registered) == (
@@ -141,7 +141,7 @@ def test_an_interface_is_written_once() -> None:
 
 
 def test_two_types_of_one_name_get_two_names() -> None:
-    """Ours: sources know nothing of each other."""
+    """Ours: tools of different sources may use one type name."""
 
     def item(kind: str) -> dict[str, Any]:
         return {
@@ -233,7 +233,7 @@ def test_types_that_contain_themselves_are_written() -> None:
 
 
 def test_definitions_that_use_each_other_often_are_not_written_out_for_ever() -> None:
-    """Bug: ten levels of five fields each are ten million fields, where types have no names."""
+    """Bug: without type names, ten levels of five fields each are ten million fields."""
     levels = {
         f"L{n}": {"type": "object", "properties": {f"f{k}": {"$ref": f"#/$defs/L{n + 1}"} for k in range(5)}}
         for n in range(12)
@@ -246,7 +246,7 @@ def test_definitions_that_use_each_other_often_are_not_written_out_for_ever() ->
 
 @pytest.mark.parametrize("name", ["class", "a-b", "1st", "a b", "", '"', "é", "constructor", "__proto__"])
 def test_names_of_any_kind_still_give_typescript(name: str) -> None:
-    """Ours: JSON property names are any text."""
+    """Ours: a JSON property name may be any text."""
     inner = {"type": "object", "properties": {name: {"type": "string"}}}
     schema = {
         "type": "object",
@@ -267,7 +267,7 @@ def test_descriptions_of_any_kind_still_give_typescript(text: str) -> None:
 
 
 def test_a_tool_whose_name_is_reserved_is_shown_as_it_can_be_called() -> None:
-    """Ours: `delete` is a fine name for a tool of Python, and an operator in TypeScript."""
+    """Ours: `delete` is a valid name for a Python tool, and an operator in TypeScript."""
     tools = [raw("delete"), raw("keep")]
     assert signature_of(tools[0], TYPESCRIPT) == 'declare const globalThis: { "delete"(): Promise<any> };'
     assert declarations(each.capability for each in tools) == "declare function keep(): Promise<any>;"
@@ -284,21 +284,21 @@ def test_a_tool_whose_name_is_reserved_is_shown_as_it_can_be_called() -> None:
     ids=str,
 )
 def test_what_a_function_takes_follows_from_its_contract(schema: Any, parameters: str) -> None:
-    """Ours: one object of named arguments, which may be left out if all of them may."""
+    """Ours: one object of named arguments, which is optional if all of them are."""
     expected = f"declare function f({parameters}): Promise<any>;"
     assert signature_of(raw("f", schema), TYPESCRIPT) == expected
     assert declaration_of(raw("f", schema).capability) == expected
 
 
 def test_an_object_that_may_hold_more_says_so() -> None:
-    """Ours: rule 2 of declarations, wider and never narrower."""
+    """Ours: rule 2 of declarations, a declared type is wider than the schema, never narrower."""
     more = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": True}
     assert type_of(more) == "{ a?: string; [key: string]: any }"
     assert signature(more).startswith("interface FX {\n  a?: string;\n  [key: string]: any;\n}\n")
 
 
 def test_the_compiler_knows_both_ways_to_call_a_function() -> None:
-    """Ours: arguments may be given by position; nothing that runs is a type error."""
+    """Ours: arguments may be given by position, and code that runs has no type errors."""
     assert overloads_of(find_orders.capability).splitlines()[1] == (
         'declare function find_orders(arg0: string, arg1?: "open" | "paid", arg2?: number): '
         "Promise<{ number: string; lines: { product: string; count?: number }[]; parent?: any }[]>;"
@@ -310,7 +310,7 @@ def test_the_compiler_knows_both_ways_to_call_a_function() -> None:
 
 
 def test_all_tools_are_shown_when_they_fit() -> None:
-    """Ours: a model that sees the signature needs no look-up."""
+    """Ours: a model that sees the signature need not look it up."""
     text = guide(
         *catalog_of(refund.registered, find_orders.registered, store_order.registered), language=TYPESCRIPT
     )
@@ -337,7 +337,7 @@ def test_many_tools_are_grouped_and_looked_up_with_promises() -> None:
 
 
 def test_a_stub_that_is_too_long_is_shown_without_its_parameters() -> None:
-    """Ours: one huge schema must not hide all other tools, and leaves no types behind."""
+    """Ours: one huge schema must not hide all other tools, and none of its types remain."""
     fields = {f"field_{n}": {"type": "object", "properties": {f"x{n}": {}}} for n in range(100)}
     huge = raw("huge", {"type": "object", "properties": fields}, description="Does a lot.")
     text = guide(*catalog_of(huge, refund.registered), budget_chars=4_000, language=TYPESCRIPT)
