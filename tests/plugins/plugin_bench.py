@@ -1,4 +1,4 @@
-"""A bench for plugins: sessions without a runtime, a model that uses a tool, ears for what is said."""
+"""A bench for plugins: sessions without a runtime, a model that uses a tool, a log of reports and traces."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from standfast.tools.registry import ToolRegistry
 
 
 def label(value: object) -> str:
-    """A name for a value in a list of tests: the same in every process."""
+    """Return a name for a value in a list of tests that is the same in every process."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))[:60]
 
 
 class Ear:
-    """Hears what is not fatal, and what goes into a trace."""
+    """A log of non-fatal failures and of traces."""
 
     def __init__(self) -> None:
         self.reports: list[tuple[str, str, str]] = []
@@ -56,7 +56,7 @@ class Ear:
 
 
 class PhaseLog:
-    """Writes down which phases begin and end."""
+    """A probe that logs the beginning and the end of each phase."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -69,7 +69,7 @@ class PhaseLog:
 
 
 class NoShelf:
-    """A shelf that nothing is put on."""
+    """A shelf that stores nothing."""
 
     async def put(self, scope: str, key: str, body: bytes | None) -> None:
         raise AssertionError("nothing is shelved here")
@@ -88,7 +88,7 @@ def host_of(
     ear: Ear | None = None,
     protocol: object | None = None,
 ) -> PluginHost:
-    """These plugins behind the standard protocol, or another one."""
+    """Return a host with these plugins and the standard protocol, or another one."""
     return PluginHost(
         [protocol or StandardProtocol(), *plugins],
         ToolRegistry(as_registered(one) for one in tools),
@@ -99,7 +99,7 @@ def host_of(
 
 
 def session_of(*plugins: object, build: dict[str, Any] | None = None, **options: Any) -> PluginSession:
-    """The plugins of a session that no runtime knows of."""
+    """Return the plugin session of a session that no runtime knows."""
     given = {"session_id": "s", **(build or {})}
     return host_of(*plugins, **options).build_session(SessionBuild(**given))
 
@@ -125,11 +125,11 @@ class Actor:
         yield ReplyEnded(text="done")
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class Notes:
-    """The effects of the tool `note`."""
+    """A log of the texts that the tool `note` has written."""
 
     def __init__(self) -> None:
         self.written: list[str] = []
@@ -144,7 +144,7 @@ class Notes:
 
 
 def errors_of(messages: Iterable[object]) -> list[ErrorObject]:
-    """The errors of calls."""
+    """Return the errors of the calls."""
     return [one.error for one in messages if isinstance(one, ToolMessage) and one.error is not None]
 
 
@@ -190,7 +190,7 @@ def call_context(**arguments: Any) -> ToolCallHookContext:
 
 
 class NoAttachments:
-    """Keeps nothing."""
+    """A store of attachments that keeps nothing."""
 
     def keep(self, data: bytes, *, media_type: str, name: str | None = None, shown: bool = False) -> Any:
         raise AssertionError("nothing is kept here")

@@ -1,7 +1,7 @@
 """A program with four subagents that a test kills and starts again, over one SQLite file.
 
-It prints a line of JSON when a subagent waits for a person, and one at its end. With `--decide` it lets
-happen whatever waits; `STANDFAST_CRASH_AT` is the point at which it kills itself.
+It prints a line of JSON when a subagent waits for a person, and one at its end. With `--decide` it approves
+whatever waits; `STANDFAST_CRASH_AT` is the point at which it kills itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROLES = ("Good.", "Bad.", "Slow.", "Payer.")
 
 
 def agents_of(ledger: Path, points: CrashPoints) -> list[Agent[Any, Any]]:
-    """The parent and the agent of two of its subagents."""
+    """Return the parent agent and the agent of two of its subagents."""
 
     def note(line: str) -> None:
         points.point(f"before {line}")
@@ -91,7 +91,7 @@ def _cast(ledger: Path) -> Cast:
 
 
 async def run(home: Path, decide: bool) -> dict[str, Any]:
-    """Give the lead its work, or go on with it, and tell what is on record at the end."""
+    """Start or resume the lead's turn, and return what is on record at the end."""
     ledger, points = home / "ledger", CrashPoints.from_environment()
     agents = agents_of(ledger, points)
     async with Runtime(points.store(open_store(home / "standfast.db")), agents=agents) as runtime:
@@ -124,7 +124,7 @@ async def _tasks_over(runtime: Runtime) -> None:
 
 
 async def _record(runtime: Runtime) -> dict[str, Any]:
-    """What the store has: the tasks' states, the turns of each session, and whether each ledger is right."""
+    """Return what the store has: tasks' states, turns of each session, and whether each ledger is right."""
     tasks = await runtime.store.tasks(session_id="s")
     order = [task.label for task in tasks]
     spent, turns, fits = Usage(), Counter[str](), True

@@ -1,4 +1,4 @@
-"""A stage for subagents: one model that plays every role, by the first word of the task that it is given."""
+"""A stage for subagents: one model that plays every role, chosen by the first word of its task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Move = str | list[Call] | Callable[[ModelRequest], Any]
 
 
 class Cast:
-    """A model with a script for each role: its moves, one for each reply, the last one again and again."""
+    """A model with a script for each role: one move per reply, repeating the last one."""
 
     def __init__(self, name: str = "one", /, **roles: Any) -> None:
         self.model_id = f"cast:{name}"
@@ -40,10 +40,10 @@ class Cast:
         yield _reply(move)
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     def tools_of(self, role: str) -> list[str]:
-        """The tools that a role was offered at first."""
+        """Return the tools that a role was offered in its first request."""
         return sorted(tool.name for tool in self.requests[role][0].tools)
 
 
@@ -56,24 +56,24 @@ def spawn(task: str, **options: Any) -> Call:
 
 
 def spawned(request: ModelRequest) -> list[str]:
-    """The ids of the subagents so far, in order."""
+    """Return the ids of the subagents so far, in order."""
     return [value["agent_id"] for value in values(request, "spawn_agent")]
 
 
 def values(request: ModelRequest, name: str) -> list[Any]:
-    """What a tool has returned so far."""
+    """Return the values that a tool has returned so far."""
     found = [one for one in request.messages if isinstance(one, ToolMessage) and one.name == name]
     return [one.value for one in found if one.error is None]
 
 
 def errors(messages: list[Any], name: str) -> list[Any]:
-    """How calls of a tool have failed."""
+    """Return the errors of the calls of a tool."""
     found = [one for one in messages if isinstance(one, ToolMessage) and one.name == name]
     return [one.error for one in found if one.error is not None]
 
 
 def on(event: asyncio.Event, move: Move) -> Callable[[ModelRequest], Any]:
-    """A move that is held until something has happened."""
+    """Return a move that waits until the event is set."""
 
     async def held(request: ModelRequest) -> Any:
         await event.wait()

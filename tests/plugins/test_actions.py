@@ -1,4 +1,4 @@
-"""Actions: what plugins let others do with them, by name, with JSON or with types."""
+"""Actions: methods that plugins offer to others by name, with JSON or typed values."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ def test_an_action_is_described_by_its_types_and_its_docstring() -> None:
 
 
 def test_a_definition_can_be_sent() -> None:
-    """Ours: others see actions as data."""
+    """Ours: clients receive actions as data."""
     [first, *_] = session_of(Board()).plugin_actions()
     assert msgspec.json.decode(msgspec.json.encode(first), type=PluginActionDef) == first
 
 
 @pytest.mark.parametrize("wrong", [{"kind": "wish"}, {"session": "maybe"}])
 def test_an_action_of_a_kind_that_does_not_exist_is_refused(wrong: dict[str, Any]) -> None:
-    """Ours: checked where it is written."""
+    """Ours: the decorator checks its arguments."""
     with pytest.raises(InvalidPlugin, match="does not exist"):
         action(**wrong)
 
@@ -109,7 +109,7 @@ def refused(method: Any) -> str:
 
 
 def test_an_action_that_cannot_be_called_is_refused_when_the_session_is_built() -> None:
-    """Ours: registration checks signatures."""
+    """Ours: signatures are checked at registration."""
 
     def plain(self: Any, ctx: Any) -> None: ...
 
@@ -135,7 +135,7 @@ def test_annotations_that_cannot_be_read_are_refused() -> None:
 
 
 def test_an_action_can_be_registered_by_hand() -> None:
-    """Ours: hooks can be registered without the decorator."""
+    """Ours: a plugin can register its methods without the decorator."""
 
     class Handmade(Plugin):
         def register(self, registrar: PluginRegistrar) -> None:
@@ -151,7 +151,7 @@ def test_an_action_can_be_registered_by_hand() -> None:
 
 
 def test_an_action_takes_and_gives_json() -> None:
-    """Seed: raw invoke."""
+    """Seed: actions can be invoked with JSON."""
 
     async def main() -> None:
         session = session_of(Board())
@@ -164,7 +164,7 @@ def test_an_action_takes_and_gives_json() -> None:
 
 
 def test_an_action_takes_and_gives_values() -> None:
-    """Seed: typed call."""
+    """Seed: actions can be called with typed values."""
 
     async def main() -> None:
         session = session_of(Board())
@@ -176,7 +176,7 @@ def test_an_action_takes_and_gives_values() -> None:
 
 @pytest.mark.parametrize("arguments", [None, 3, {}, {"text": 1}, {"text": "a", "times": "many"}, []])
 def test_arguments_that_do_not_fit_are_refused_and_nothing_happens(arguments: Any) -> None:
-    """Ours: the schema is kept."""
+    """Ours: arguments are checked against the schema before the action runs."""
 
     async def main() -> None:
         session = session_of(Board())
@@ -188,7 +188,7 @@ def test_arguments_that_do_not_fit_are_refused_and_nothing_happens(arguments: An
 
 
 def test_an_answer_that_does_not_fit_is_the_plugins_failure() -> None:
-    """Seed: an answer that cannot be read is an error."""
+    """Seed: an answer of the wrong type is an error."""
 
     async def main() -> None:
         session = session_of(Board())
@@ -209,7 +209,7 @@ def test_an_answer_that_breaks_the_actions_own_word_is_the_plugins_failure() -> 
 
 
 def test_an_unknown_action_is_answered_with_those_that_there_are() -> None:
-    """Seed: Unknown."""
+    """Seed: an unknown action raises METHOD_NOT_FOUND with the known ones in the hint."""
 
     async def main() -> None:
         with pytest.raises(UnknownAction, match=r"action 'board\.wipe' does not exist") as caught:
@@ -227,7 +227,7 @@ def test_an_unknown_action_is_answered_with_those_that_there_are() -> None:
 
 
 def test_an_action_works_on_the_current_session_unless_another_is_named() -> None:
-    """Seed: default_to_current_session."""
+    """Seed: default_to_current_session applies if no session is named."""
 
     async def main() -> None:
         session = session_of(Board())
@@ -240,7 +240,7 @@ def test_an_action_works_on_the_current_session_unless_another_is_named() -> Non
 
 
 def test_an_action_that_needs_a_session_must_have_one() -> None:
-    """Seed: MissingSession."""
+    """Seed: an action without the session that it needs raises MissingSession."""
 
     async def main() -> None:
         with pytest.raises(MissingSession, match=r"action 'board\.add' needs a session"):
@@ -268,7 +268,7 @@ def test_a_host_may_call_an_action_without_a_session(memory: Place, call: str) -
 
 
 class Indexer(Plugin):
-    """A plugin whose work takes long. It runs on a thread of its own, so the test signals it to continue."""
+    """A plugin with a long task; it runs on its own thread, so the test signals it to continue."""
 
     def __init__(self, go: threading.Event) -> None:
         self._go = go
@@ -292,7 +292,7 @@ class Indexer(Plugin):
 
 
 def test_an_action_of_kind_task_runs_as_a_task_on_record(place: Place) -> None:
-    """Bug: tasks ran like commands: the caller waited, and hooks' time was all that they had."""
+    """Bug: tasks ran like commands: the caller waited, and the time limit of hooks applied."""
 
     async def main() -> None:
         go = threading.Event()
@@ -328,7 +328,7 @@ def test_an_action_of_kind_task_runs_as_a_task_on_record(place: Place) -> None:
 
 
 def test_a_task_of_an_action_can_be_cancelled(memory: Place) -> None:
-    """Ours: it is a task like any other."""
+    """Ours: the task of an action is a task like any other."""
 
     async def main() -> None:
         go = threading.Event()
@@ -343,7 +343,7 @@ def test_a_task_of_an_action_can_be_cancelled(memory: Place) -> None:
 
 
 def test_an_action_that_takes_no_session_must_not_have_one() -> None:
-    """Seed: UnexpectedSession."""
+    """Seed: an action that is passed a session it does not take raises UnexpectedSession."""
 
     async def main() -> None:
         with pytest.raises(UnexpectedSession, match=r"action 'board\.sweep' takes no session"):
@@ -353,13 +353,13 @@ def test_an_action_that_takes_no_session_must_not_have_one() -> None:
 
 
 def test_the_errors_of_calls_are_of_one_kind() -> None:
-    """Ours: one tree."""
+    """Ours: all errors of action calls have one base class."""
     for kind in (UnknownAction, UnknownSession, MissingSession, UnexpectedSession):
         assert issubclass(kind, PluginActionError)
 
 
 def test_an_action_is_probed_and_has_a_deadline() -> None:
-    """Ours: an action is run like a hook."""
+    """Ours: an action runs under the same probe and deadline as a hook."""
 
     class Slow(Plugin):
         @action
@@ -380,7 +380,7 @@ def test_an_action_is_probed_and_has_a_deadline() -> None:
 
 
 def test_a_host_uses_actions_and_what_they_change_is_kept(place: Place) -> None:
-    """Seed: actions of a session; what a command changes is durable when the call returns."""
+    """Seed: what a command changes is durable when the call returns."""
 
     async def main() -> None:
         agent = Agent(Actor(), plugins=[Board()])
@@ -397,7 +397,7 @@ def test_a_host_uses_actions_and_what_they_change_is_kept(place: Place) -> None:
 
 
 def test_a_session_that_does_not_exist_is_refused(memory: Place) -> None:
-    """Seed: UnknownSession."""
+    """Seed: an action on a session that does not exist raises UnknownSession."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -415,7 +415,7 @@ def test_a_session_that_does_not_exist_is_refused(memory: Place) -> None:
 
 
 def test_a_query_is_answered_while_a_turn_runs_and_a_command_is_kept_with_it(memory: Place) -> None:
-    """Ours: a change during a turn is durable with that turn's next write."""
+    """Ours: a change during a turn is stored with that turn's next write."""
 
     async def main() -> None:
         model = HeldModel()
@@ -463,7 +463,7 @@ def test_a_command_is_refused_while_a_turn_waits(memory: Place) -> None:
 
 
 def test_the_contract_of_an_action_is_made_once_for_all_sessions() -> None:
-    """Ours: every session registers its plugins anew, and their actions are the same."""
+    """Ours: every session registers its plugins again, but their actions are the same."""
 
     class Adder(Plugin):
         id = "adder"

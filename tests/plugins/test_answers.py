@@ -1,4 +1,4 @@
-"""What hooks answer: nothing of a wrong type, too large or impossible to write down gets in."""
+"""Checking the answers of hooks: wrong types, too large values and values that cannot be stored."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ HOOK = RegisteredHook("one", "somewhere", nothing)
 
 
 def refused(read: Any, *given: Any) -> str:
-    """Why an answer is refused; the error names the plugin."""
+    """Return the message of the error that refuses an answer and names the plugin."""
     with pytest.raises(PluginFailed, match="plugin 'one' failed in somewhere: ") as caught:
         read(HOOK, *given)
     return caught.value.message.partition("somewhere: ")[2]
@@ -80,7 +80,7 @@ def test_messages_of_a_transforms_own_are_read_as_they_are_written() -> None:
 
 @pytest.mark.parametrize("answer", [None, "hi", (HI,), ["hi"], [HI, None], 3, {}])
 def test_what_is_no_list_of_messages_is_refused(answer: Any) -> None:
-    """Ours: garbage."""
+    """Ours: an answer of another type is refused."""
     assert "not with a list of messages" in refused(read_messages, [HI, HI], answer)
 
 
@@ -95,17 +95,17 @@ def test_what_is_no_list_of_messages_is_refused(answer: Any) -> None:
     ids=["surrogate", "number", "object", "id"],
 )
 def test_a_message_that_cannot_be_written_down_is_refused(message: Message) -> None:
-    """Bug: it got into the turn, which could not be written down, or not read again."""
+    """Bug: such a message got into the turn, which then could not be stored or not be read again."""
     assert "cannot be written down" in refused(read_messages, [HI], [HI, message])
 
 
 def test_too_many_words_are_refused() -> None:
-    """Ours: every size has a cap."""
+    """Ours: the size of every answer is limited."""
     assert "the limit is" in refused(read_messages, [HI], [UserMessage(content="x" * (17 * MIB))])
 
 
 def test_a_transform_that_breaks_its_messages_stops_the_turn_and_not_the_session(memory: Place) -> None:
-    """Bug: the turn stayed unfinished with an error of the encoder's."""
+    """Bug: the turn stayed unfinished with an error of the encoder."""
 
     class Breaker(Plugin):
         @hook
@@ -156,7 +156,7 @@ def test_a_compaction_is_read() -> None:
 
 
 def test_a_wrong_compaction_is_refused() -> None:
-    """Ours: garbage."""
+    """Ours: a compaction of a wrong type or size is refused."""
     assert "not with ContextCompaction" in refused(read_compaction, "short")
     assert "written down" in refused(read_compaction, ContextCompaction(seed=("hi",)))  # type: ignore[arg-type]
     assert "written down" in refused(read_compaction, ContextCompaction(reason=3))  # type: ignore[arg-type]
@@ -166,7 +166,7 @@ def test_a_wrong_compaction_is_refused() -> None:
 
 
 def test_a_frame_to_switch_to_is_read() -> None:
-    """Seed: SwitchAgentFrame."""
+    """Seed: a hook may answer with SwitchAgentFrame."""
     assert read_switch(HOOK, SwitchAgentFrame("f", "dig")) == FrameSwitch(frame_id="f", task="dig")
 
 
@@ -176,7 +176,7 @@ def test_a_frame_to_switch_to_is_read() -> None:
     ids=["text", "id", "task", "surrogate"],
 )
 def test_a_wrong_frame_is_refused(answer: Any) -> None:
-    """Bug: a frame whose name is no text was written, and the history could not be read again."""
+    """Bug: a frame whose name was no text was stored, and the history could not be read again."""
     refused(read_switch, answer)
 
 
@@ -184,7 +184,7 @@ def test_a_wrong_frame_is_refused(answer: Any) -> None:
 
 
 def test_contributions_come_in_several_forms() -> None:
-    """Ours: text will do."""
+    """Ours: a contribution may be plain text."""
     piece = PromptContribution(content="x", slot=PromptSlot.INTRO, priority=3)
     assert read_contributions(HOOK, None) == []
     assert read_contributions(HOOK, "text") == [PromptContribution(content="text")]
@@ -203,7 +203,7 @@ def test_contributions_come_in_several_forms() -> None:
     ids=label,
 )  # fmt: skip
 def test_a_wrong_contribution_is_refused(answer: Any) -> None:
-    """Ours: garbage, and more than the prompt can take."""
+    """Ours: contributions of a wrong type, or larger than the prompt, are refused."""
     refused(read_contributions, answer)
 
 
@@ -240,7 +240,7 @@ def test_a_whole_reply_is_one_that_can_be_written_down() -> None:
 
 
 def test_a_policy_is_one_that_can_be_run_with() -> None:
-    """Seed: a mutator answers with the policy."""
+    """Seed: a mutator answers with a session policy."""
     assert read_policy(HOOK, SessionPolicy(model="m")) == SessionPolicy(model="m")
     without: Any = None
     assert read_policy(HOOK, SessionPolicy(limits=without)) == SessionPolicy()
@@ -255,7 +255,7 @@ def test_a_policy_is_one_that_can_be_run_with() -> None:
 
 
 def test_a_contribution_to_the_catalog_is_checked_whole() -> None:
-    """Bug: a word that is no availability failed without the plugin's name."""
+    """Bug: an invalid availability failed without the plugin's name."""
     given = ToolCatalogContribution({"look": ToolAvailability.OFF}, frozenset({"find"}))
     assert read_catalog(HOOK, given) == given
     spelt = read_catalog(HOOK, ToolCatalogContribution({"look": "off"}))  # type: ignore[dict-item]
@@ -271,7 +271,7 @@ def test_a_contribution_to_the_catalog_is_checked_whole() -> None:
 
 
 def test_triggers_are_a_list_of_them() -> None:
-    """Seed: the trigger catalog."""
+    """Seed: the trigger catalog is a list of trigger events."""
     assert read_triggers(HOOK, [TriggerEvent(name="mail")]) == [TriggerEvent(name="mail")]
     assert read_triggers(HOOK, ()) == []
     for wrong in (

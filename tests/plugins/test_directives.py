@@ -1,4 +1,4 @@
-"""Directives: which are legal where, what several of them come to, and who hears of a conflict."""
+"""Directives: where each is legal, how several are combined, and how conflicts are reported."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def owned(plugin_id: str, *directives: PluginDirective) -> list[OwnedDirective]:
 
 
 def test_the_stages_and_directives_of_the_table_are_all_there_are() -> None:
-    """Ours: a new directive or stage needs a decision here."""
+    """Ours: a new directive or stage needs an entry in the table."""
     assert set(SAMPLES) == set(get_args(PluginDirective))
     assert set(ALLOWED) == set(STAGES)
     assert {name for name, kind in HOOKS.items() if kind.answers.startswith("directives")} == set(STAGES)
@@ -119,7 +119,7 @@ def test_what_is_no_directive_is_refused(answer: object) -> None:
 
 @pytest.mark.parametrize("answer", [None, [], ()])
 def test_a_hook_may_have_nothing_to_say(answer: object) -> None:
-    """Seed: hooks answer with a list that may be empty."""
+    """Seed: a hook answers with a list of directives, which may be empty."""
     assert read_directives(hook_of("before_turn"), answer) == []
 
 
@@ -141,7 +141,7 @@ def test_a_directive_that_cannot_be_written_down_is_refused(broken: PluginDirect
 
 
 def test_a_directive_counts_as_the_journal_has_it() -> None:
-    """Bug: a value that is no JSON lived on in the turn, and was another one after a crash."""
+    """Bug: a value without a JSON form stayed in the turn, and was another one after a crash."""
     [one] = read_directives(hook_of("before_tool_call"), ShortCircuitTool(value=(1, {"a": (2,)})))
     assert one.value == ShortCircuitTool(value=[1, {"a": [2]}])
     [one] = read_directives(hook_of("before_tool_call"), ShortCircuitTool(value=b"raw"))
@@ -179,13 +179,13 @@ def test_the_first_of_equals_wins_and_the_conflict_names_both() -> None:
 
 
 def test_those_who_agree_are_in_no_conflict() -> None:
-    """Ours: the same wish twice is one wish."""
+    """Ours: two plugins with the same wish do not conflict."""
     composed = compose_call([*owned("a", deny_call("no")), *owned("b", deny_call("no"))], None)
     assert composed.conflicts == []
 
 
 def test_two_aborts_are_a_conflict_that_the_first_wins() -> None:
-    """Ours: a turn ends for one reason."""
+    """Ours: a turn ends for one reason, that of the first abort."""
     composed = compose(
         [*owned("a", AbortTurn(message="x")), *owned("b", AbortTurn(message="y", code="MINE"))]
     )
@@ -202,7 +202,7 @@ def test_a_short_circuit_that_an_abort_beats_is_a_conflict() -> None:
 
 
 def test_messages_events_traces_and_sessions_are_added_up_in_order() -> None:
-    """Seed: directives of all plugins count."""
+    """Seed: the directives of all plugins take effect."""
     composed = compose(
         [
             *owned("a", SAMPLES[EnqueueMessages], SAMPLES[EmitRuntimeEvents], SAMPLES[EmitTrace]),
@@ -220,7 +220,7 @@ def test_messages_events_traces_and_sessions_are_added_up_in_order() -> None:
 
 
 def laxness(ruling: object) -> int:
-    """How much a ruling lets happen: nothing, an error, a question, another result, the call itself."""
+    """Return how much a ruling permits: nothing, an error, a question, another result, the call itself."""
     assert isinstance(ruling, CallRuling)
     if ruling.abort is not None:
         return 0
@@ -257,7 +257,7 @@ def heard(crowd: Sequence[Sequence[PluginDirective]]) -> list[OwnedDirective]:
 def test_one_more_plugin_never_makes_the_result_laxer(
     crowd: list[list[PluginDirective]], more: list[PluginDirective], place: int
 ) -> None:
-    """Seed: composition is monotone, wherever the plugin is put."""
+    """Seed: composition is monotone, whatever the plugin's position."""
     before = compose_call(heard(crowd), None).ruling
     after = compose_call(heard([*crowd[:place], more, *crowd[place:]]), None).ruling
     assert laxness(after) <= laxness(before)
@@ -266,7 +266,7 @@ def test_one_more_plugin_never_makes_the_result_laxer(
 
 @given(crowd=crowds)
 def test_the_strictest_wish_decides(crowd: list[list[PluginDirective]]) -> None:
-    """Seed: abort > failing short circuit > question > success."""
+    """Seed: the order is abort, failing short circuit, question, success."""
     alone = [laxness(compose_call(owned("p", one), None).ruling) for wanted in crowd for one in wanted]
     assert laxness(compose_call(heard(crowd), None).ruling) == min(alone, default=4)
 
@@ -275,7 +275,7 @@ def test_the_strictest_wish_decides(crowd: list[list[PluginDirective]]) -> None:
 
 
 class Replacer(Plugin):
-    """Makes something of the arguments, and remembers which it was asked about."""
+    """A plugin that replaces the arguments, and logs those that it was asked about."""
 
     def __init__(self, make: Any = None) -> None:
         self._make = make
@@ -297,7 +297,7 @@ def named(name: str, make: Any = None) -> Replacer:
 
 
 def clamped(limit: int) -> Any:
-    """Replaces the arguments only if `n` is too large."""
+    """Return a replacer that changes the arguments only if `n` is too large."""
     return lambda arguments: {"n": limit} if arguments["n"] > limit else None
 
 
@@ -317,7 +317,7 @@ def test_replaced_arguments_are_seen_by_later_hooks_and_once_by_earlier_ones() -
 
 
 def test_no_plugin_is_asked_twice_if_nothing_is_replaced() -> None:
-    """Ours: a second hearing is for other arguments."""
+    """Ours: plugins are asked again only about changed arguments."""
     first, second = named("first"), named("second", lambda arguments: dict(arguments))
 
     async def main() -> None:
@@ -359,7 +359,7 @@ def test_a_replacer_and_a_clamp_that_is_content_agree(make: Any, limit: int, cla
 
 
 def test_a_replacer_that_insists_on_what_a_clamp_refuses_is_in_conflict_with_it() -> None:
-    """Ours: no order of the plugins satisfies both."""
+    """Ours: no order of the two plugins satisfies both."""
 
     async def main() -> None:
         for plugins in ([clamped(3), lambda _: {"n": 5}], [lambda _: {"n": 5}, clamped(3)]):
@@ -383,7 +383,7 @@ def test_before_tool_call_gives_the_replaced_arguments_as_the_last_directive() -
 
 
 def test_an_earlier_hook_may_refuse_the_arguments_that_a_later_one_makes() -> None:
-    """Ours: a guard cannot be got around by standing behind it."""
+    """Ours: a plugin cannot bypass a guard by running after it."""
 
     class Guard(Plugin):
         @hook
@@ -405,7 +405,7 @@ def test_an_earlier_hook_may_refuse_the_arguments_that_a_later_one_makes() -> No
 
 
 def test_a_result_that_was_made_to_fail_stays_so() -> None:
-    """Ours: composition is monotone after a call as well."""
+    """Ours: composition is monotone after a call, too."""
 
     class Strict(Plugin):
         @hook
@@ -430,7 +430,7 @@ def test_a_result_that_was_made_to_fail_stays_so() -> None:
 
 
 def test_each_hook_sees_the_result_as_those_before_it_left_it() -> None:
-    """Ours: results are passed on."""
+    """Ours: each hook gets the result of the hook before it."""
 
     class Twice(Plugin):
         @hook
@@ -452,7 +452,7 @@ def test_each_hook_sees_the_result_as_those_before_it_left_it() -> None:
 
 
 class Wisher(Plugin):
-    """Wants something at one stage."""
+    """A plugin that returns directives at one stage."""
 
     def __init__(self, stage: str, *wanted: PluginDirective) -> None:
         self._stage = stage
@@ -483,7 +483,7 @@ class Wisher(Plugin):
 
 
 class OtherWisher(Wisher):
-    """The same under another name."""
+    """The same plugin under another name."""
 
 
 def test_a_conflict_of_arguments_fails_the_call_and_the_tool_is_not_executed(memory: Place) -> None:
@@ -510,7 +510,7 @@ def test_a_conflict_of_arguments_fails_the_call_and_the_tool_is_not_executed(mem
 
 
 def test_replaced_arguments_are_those_the_tool_gets(memory: Place) -> None:
-    """Seed: ReplaceToolArgs."""
+    """Seed: ReplaceToolArgs changes the arguments of the call."""
 
     async def main() -> None:
         notes = Notes()
@@ -545,7 +545,7 @@ def test_conflicts_are_traced_with_both_plugins(memory: Place) -> None:
 
 @pytest.mark.parametrize("stage", ["before_turn", "before_tool_call", "after_tool_call", "before_completion"])
 def test_an_abort_ends_the_turn_wherever_it_is_legal(stage: str, memory: Place) -> None:
-    """Seed: AbortTurn."""
+    """Seed: AbortTurn ends the turn with the plugin's error."""
 
     async def main() -> None:
         notes = Notes()
@@ -564,7 +564,7 @@ def test_an_abort_ends_the_turn_wherever_it_is_legal(stage: str, memory: Place) 
 
 
 def test_a_short_circuit_gives_a_result_without_an_execution(memory: Place) -> None:
-    """Seed: ShortCircuitTool."""
+    """Seed: ShortCircuitTool settles a call with a result."""
 
     async def main() -> None:
         notes = Notes()
@@ -599,7 +599,7 @@ def test_a_question_waits_for_a_person(memory: Place) -> None:
 
 
 def test_messages_reach_the_model_and_events_the_history(memory: Place) -> None:
-    """Seed: EnqueueMessages, EmitRuntimeEvents, EmitTrace."""
+    """Seed: EnqueueMessages, EmitRuntimeEvents and EmitTrace reach the model, the history and the trace."""
 
     async def main() -> None:
         ear, model = Ear(), Actor(tool="none")
@@ -622,7 +622,7 @@ def test_messages_reach_the_model_and_events_the_history(memory: Place) -> None:
 
 
 def test_a_session_is_made_once_with_its_first_input(memory: Place) -> None:
-    """Seed: CreateSession."""
+    """Seed: CreateSession starts a session with an input."""
 
     async def main() -> None:
         request = SessionRequest(session_id="child", first_input=UserMessage(content="begin"))
@@ -652,7 +652,7 @@ class Misnamer(Plugin):
     ids=["id", "agent"],
 )
 def test_a_session_that_cannot_be_made_is_the_plugins_failure(one: Plugin, memory: Place) -> None:
-    """Bug: the error did not say which plugin wanted it."""
+    """Bug: the error did not name the plugin that requested the session."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -31,7 +31,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Puts packages where Python looks for them, as an installer leaves them there."""
+    """Return a function that puts packages on the import path, as an installer would."""
     monkeypatch.syspath_prepend(str(tmp_path))
     modules: list[str] = []
 
@@ -63,14 +63,14 @@ def test_an_installed_plugin_is_found_and_not_yet_imported(install: Install) -> 
 
 
 def test_an_agent_names_an_installed_plugin(install: Install) -> None:
-    """Seed: `Agent(plugins=[...])`."""
+    """Seed: `Agent(plugins=[...])` accepts the name of an entry point."""
     install("greeter_two", GREETER, "greeter_two:Greeter")
     agent = Agent("scripted:x", plugins=["greeter"])
     assert [one.id for one in agent.plugins] == ["greeter"]
 
 
 def test_a_plugin_may_be_given_in_any_form() -> None:
-    """Ours: a name, a class, a pattern."""
+    """Ours: a plugin may be given as a name, a class or an instance."""
 
     class Mine(Plugin):
         """Does nothing."""
@@ -79,7 +79,7 @@ def test_a_plugin_may_be_given_in_any_form() -> None:
 
 
 def test_an_unknown_name_is_answered_with_a_close_one(install: Install) -> None:
-    """Ours: an error says what to do."""
+    """Ours: the hint says what to do."""
     install("greeter_three", GREETER, "greeter_three:Greeter")
     with pytest.raises(InvalidPlugin, match="there is no plugin 'greter'") as caught:
         find_plugin("greter")
@@ -116,7 +116,7 @@ def test_an_entry_point_that_is_no_plugin_is_refused(install: Install) -> None:
 
 
 def test_one_name_of_two_packages_is_a_conflict_that_names_both(install: Install) -> None:
-    """Ours: errors name both owners, and only a caller that asks for the name gets one."""
+    """Ours: the error names both packages, and is raised only if the name is used."""
     install("second_greeter", GREETER, "second_greeter:Greeter")
     install("first_greeter", GREETER, "first_greeter:Greeter")
     found = [one.package for one in installed_plugins() if one.name == "greeter"]

@@ -1,4 +1,4 @@
-"""What code has left behind, as it is written down: how, how often, and how it is read again."""
+"""The state of code, as it is stored: the form, when it is written, and how it is read again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = [0, 1, INLINE, INLINE + 1, PACKED - 1, PACKED, 1 << 20]
 
 
 class Executor:
-    """Remembers bytes."""
+    """An executor whose state is bytes."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -47,12 +47,12 @@ class Executor:
 
 
 def memory_of(executor: Executor | None) -> ExecutionMemory:
-    """The memory of a session with this executor."""
+    """Return the memory of a session with this executor."""
     return ExecutionMemory(cast("Any", executor), "code" if executor else "")
 
 
 def noise(size: int) -> bytes:
-    """Bytes that do not compress."""
+    """Return bytes that do not compress."""
     return b"".join(bytes.fromhex(digest_bytes(str(n).encode())) for n in range(size // 32 + 1))[:size]
 
 
@@ -67,7 +67,7 @@ def written(data: bytes) -> tuple[PluginSnapshotEntry, dict[str, bytes]]:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_what_is_written_is_what_is_read(size: int) -> None:
-    """Ours: small states are in the record, medium ones in a blob, large ones in a compressed blob."""
+    """Ours: a small state is in the record, a medium one in a blob, a large one in a compressed blob."""
     data = noise(size)
     entry, blobs = written(data)
     read = Executor()
@@ -93,12 +93,12 @@ def test_a_large_state_is_compressed() -> None:
 
 
 def test_equal_states_are_equal_blobs() -> None:
-    """Ours: stored once, by content."""
+    """Ours: blobs are named by their content, so equal states are stored once."""
     assert written(b"row " * 100_000)[1].keys() == written(b"row " * 100_000)[1].keys()
 
 
 def test_nothing_is_written_that_has_not_changed() -> None:
-    """Ours: the executor is not called."""
+    """Ours: an unchanged executor is not asked for its state."""
     executor = Executor()
     memory = memory_of(executor)
     assert memory.changed() is None
@@ -114,7 +114,7 @@ def test_nothing_is_written_that_has_not_changed() -> None:
 
 
 def test_revisions_count_on_after_a_restart() -> None:
-    """Ours: `revision` rises whenever the state changes, before a restart and after it."""
+    """Ours: `revision` rises with every change of the state, across restarts."""
     entry, blobs = written(b"one")
     executor = Executor()
     memory = memory_of(executor)
@@ -126,7 +126,7 @@ def test_revisions_count_on_after_a_restart() -> None:
 
 
 def test_without_an_executor_the_state_is_kept_for_another() -> None:
-    """Ours: the state of a missing plugin is kept."""
+    """Ours: the state of a plugin that is not installed is kept."""
     entry, _ = written(b"x" * (INLINE + 1))
     memory = memory_of(None)
     memory.restore(entry, {})
@@ -134,7 +134,7 @@ def test_without_an_executor_the_state_is_kept_for_another() -> None:
 
 
 def test_a_session_without_a_state_restores_nothing() -> None:
-    """Ours: the executor starts empty and is not called."""
+    """Ours: without a stored state the executor is not called."""
     executor = Executor()
     executor.data = b"as it was"
     memory = memory_of(executor)
@@ -181,7 +181,7 @@ def test_the_record_is_json() -> None:
 
 
 def test_what_the_state_names_is_kept_with_it() -> None:
-    """Bug: pruning frames took away inputs that code could still read."""
+    """Bug: pruning frames deleted inputs that code could still read."""
     executor = Executor()
     memory = memory_of(executor)
     executor.named = {"input.text": "abc"}

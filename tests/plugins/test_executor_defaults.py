@@ -1,4 +1,4 @@
-"""Code executors that bring less than they may."""
+"""Code executors that implement only a part of the interface."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def look(what: str) -> str:
 
 
 class Bare:
-    """Has `execute_code`, and nothing else."""
+    """An executor that has `execute_code` and nothing else."""
 
     def __init__(self, heard: list[Any]) -> None:
         self.heard = heard
@@ -48,14 +48,14 @@ class Bare:
 
 
 class Speaks(Bare):
-    """Says what it is written in, what runs it, and that code does not end turns."""
+    """An executor that declares its language, its engine, and that code does not end turns."""
 
     language = "lua"
     accepts_finish = False
 
 
 class Runs(Plugin):
-    """Brings an executor and its tool."""
+    """A plugin that registers an executor and its tool."""
 
     id = "runs"
 
@@ -71,7 +71,7 @@ class Runs(Plugin):
 
 
 def test_an_executor_needs_no_more_than_execute_code(place: Place) -> None:
-    """Bug: it was taken, and then the first turn failed with a bare AttributeError."""
+    """Bug: such an executor was accepted, and then the first turn failed with a bare AttributeError."""
 
     async def main() -> None:
         heard: list[Any] = []
@@ -103,7 +103,7 @@ def test_a_request_to_run_code_tells_its_language_and_whether_it_may_finish(memo
 
 
 class Trips:
-    """Fails where its answer is wanted."""
+    """An executor that fails when it is asked for an answer."""
 
     def __init__(self, how: str) -> None:
         self.how = how
@@ -136,7 +136,7 @@ def test_the_failure_of_an_executor_names_its_plugin(memory: Place, how: str, pr
 
 
 class Forgetful(Bare):
-    """Would have something to remember."""
+    """An executor with a state but without the methods to store it."""
 
     def execution_state_dirty(self) -> bool:
         return True
@@ -158,7 +158,7 @@ class Plain:
 def test_an_executor_that_nothing_can_stand_in_for_is_refused_by_name(
     memory: Place, executor: Any, problem: str
 ) -> None:
-    """Ours: an executor whose variables no plugin stores would lose them without an error."""
+    """Ours: otherwise the variables of such an executor would be lost without an error."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

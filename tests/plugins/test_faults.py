@@ -1,12 +1,12 @@
-"""Every hook with every fault, one cell each: guards fail closed, observers never kill, the session lives.
+"""Every hook with every fault, one cell each: guards fail closed, observers are not fatal, sessions survive.
 
-A row is a place where a plugin has a say, a column is what it does wrong there. Each cell opens a session
-that has had a good turn, provokes the fault, looks at what the table says must come of it, and where, then
-switches the fault off and has the same session finish a turn. Where a plugin is asked only while a session is
-opened, the fault is there before; a session that could not be opened is opened again without it.
+A row is a place where a plugin is asked, a column is a fault. Each cell opens a session that has had a
+successful turn, provokes the fault, checks the outcome that the table demands, then switches the fault off
+and lets the same session finish a turn. Where a plugin is asked only while a session is opened, the fault is
+there before; a session that could not be opened is opened again without it.
 
-Columns that mean nothing in a row have a cell all the same: what is illegal as an answer there is garbage to
-the kernel, and a plain function that wants to be awaited is one that answers with a coroutine.
+Columns without a meaning in a row still have a cell: a directive that is illegal there is an answer of the
+wrong type, and a plain function that is `async` is one that answers with a coroutine.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ RAISED: dict[str, BaseException] = {
 
 @dataclass(slots=True)
 class Switch:
-    """Says what the plugin does wrong, for all its copies, on whatever thread they run.
+    """The fault to provoke, for all copies of the plugin, on whatever thread they run.
 
-    `release` ends what would never stop, `hanging` is how many hooks have not ended.
+    `release` ends hooks that would never stop, `hanging` is the number of hooks that have not ended.
     """
 
     kind: str
@@ -161,7 +161,7 @@ ILLEGAL: dict[str, object] = {
 
 
 def good_answer(kind: str, given: tuple[Any, ...]) -> Any:
-    """What a plugin answers that has nothing to say."""
+    """Return the answer of a plugin that has nothing to say."""
     match kind:
         case "context_transform" | "session_config_mutator":
             return given[1]
@@ -291,7 +291,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 
 
 class Faulty(Plugin):
-    """Does one thing wrong."""
+    """A plugin with one fault."""
 
     id = ID
 
@@ -300,7 +300,7 @@ class Faulty(Plugin):
 
 
 def faulty(switch: Switch) -> Plugin:
-    """A plugin that has a say in one place."""
+    """Return a plugin that is asked in one place."""
     body: dict[str, Any] = {"id": ID}
     if switch.kind in HOOKS:
         body["say"] = hook(switch.kind)(_method(HOOKS[switch.kind].plain))
@@ -361,7 +361,7 @@ def _register_projector(self: Faulty, registrar: PluginRegistrar) -> None:
 
 
 class FaultyProtocol(ProtocolSessionPlugin):
-    """A protocol that has something to say before each model call."""
+    """A protocol with a hook before each model call."""
 
     def __init__(self, switch: Switch) -> None:
         self.switch = switch
@@ -392,7 +392,7 @@ LIVES: dict[str, dict[str, Any]] = {
 
 @dataclass(slots=True)
 class Scene:
-    """What a cell looks at."""
+    """The objects that a cell inspects."""
 
     place: Place
     switch: Switch
@@ -417,7 +417,7 @@ class Scene:
         return await runtime.session("s", agent=self.agent)
 
     def failures(self) -> list[str]:
-        """What was traced as a failure of the plugin."""
+        """Return the traced failures of the plugin."""
         return [str(one.body) for one in self.ear.named("plugin_failed") if one.plugin_id == ID]
 
 
@@ -434,7 +434,7 @@ class Seen:
 
 
 async def _provoke(scene: Scene, runtime: Runtime) -> Seen:
-    """Everything at which a plugin may do something wrong."""
+    """Do everything at which the plugin may fail."""
     kind, switch, seen = scene.switch.kind, scene.switch, Seen()
     try:
         if kind in ASKED_AT_OPENING:
@@ -479,7 +479,7 @@ def _check_turn_failed(scene: Scene, seen: Seen) -> None:
 
 
 def _check_model_call_failed(scene: Scene, seen: Seen) -> None:
-    """The reply counts for nothing, so nothing that it asked for was done."""
+    """Check that the reply was discarded, and that none of its calls was made."""
     _check_turn_failed(scene, seen)
     assert seen.result is not None
     texts = [getattr(one, "text", "") for one in seen.result.messages]
@@ -575,7 +575,7 @@ STORED = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "fault"), STORED)
 def test_a_fault_comes_to_the_same_in_a_file(kind: str, fault: str, tmp_path: Path, clock: FakeClock) -> None:
-    """Ours: a fault has the same meaning in every store."""
+    """Ours: a fault has the same outcome in every store."""
 
     async def main() -> None:
         await _cell(Scene(Place(tmp_path / "standfast.db", clock), Switch(kind), fault))
@@ -606,7 +606,7 @@ def test_a_hook_that_cancels_its_own_task_has_failed(kind: str, memory: Place) -
 )  # fmt: skip
 @pytest.mark.parametrize("fault", ["hangs", "hangs and swallows the cancellation"])
 def test_a_turn_can_be_cancelled_while_a_hook_hangs(kind: str, fault: str, memory: Place) -> None:
-    """Ours: cancelling a turn does not wait for a plugin's time to be over, and is no fault of the plugin."""
+    """Ours: cancelling a turn does not wait for a plugin's time-out, and is no failure of the plugin."""
 
     async def main() -> None:
         scene = Scene(memory, Switch(kind), fault)
@@ -629,7 +629,7 @@ def test_a_turn_can_be_cancelled_while_a_hook_hangs(kind: str, fault: str, memor
 
 
 def test_a_hook_that_fails_keeps_what_the_others_said_to_itself(memory: Place) -> None:
-    """Ours: a stage that fails comes to nothing but its failure."""
+    """Ours: the directives of a stage that fails are discarded."""
 
     class Sayer(Plugin):
         @hook
@@ -653,7 +653,7 @@ def test_a_hook_that_fails_keeps_what_the_others_said_to_itself(memory: Place) -
 
 
 def test_an_observer_that_hangs_does_not_keep_the_others_from_hearing(memory: Place) -> None:
-    """Seed: lifecycle events go to all at once."""
+    """Seed: lifecycle events reach all observers concurrently."""
     heard: list[str] = []
 
     class Hearer(Plugin):
@@ -673,7 +673,7 @@ def test_an_observer_that_hangs_does_not_keep_the_others_from_hearing(memory: Pl
 
 
 def test_every_hook_has_a_row() -> None:
-    """Ours: a hook that was never tried with faults may not fail closed."""
+    """Ours: every hook must be tested with every fault."""
     assert set(HOOKS) <= set(ROWS)
     assert set(ROWS) - set(HOOKS) == set(LIVES)
     assert set(ROWS) == set(HUGE)

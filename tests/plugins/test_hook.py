@@ -32,19 +32,19 @@ TABLE = {
 
 
 def test_the_table_says_in_which_order_hooks_come_and_what_a_failure_means() -> None:
-    """Seed: the table of hooks."""
+    """Seed: the table lists the order of each hook and the effect of a failure."""
     assert {name: (kind.order, kind.on_failure) for name, kind in HOOKS.items()} == TABLE
 
 
 def test_the_names_of_the_table_are_those_of_its_rows() -> None:
-    """Ours: a hook is found by its name."""
+    """Ours: the key of a hook is its name."""
     assert all(kind.name == name for name, kind in HOOKS.items())
     assert [name for name, kind in HOOKS.items() if kind.order == "all at once"] == list(LIFECYCLE)
     assert [name for name, kind in HOOKS.items() if kind.plain] == ["tool_catalog", "trigger_catalog"]
 
 
 def test_what_a_hook_takes_exists_under_that_name() -> None:
-    """Ours: the table is also the documentation."""
+    """Ours: the table is also the documentation, so its names must exist."""
     elsewhere = {"list[Message]", "SessionPolicy"}
     named = {name for kind in HOOKS.values() for name in kind.takes} - elsewhere
     assert all(hasattr(contexts, name) for name in named)
@@ -62,7 +62,7 @@ def test_there_are_five_exclusive_slots() -> None:
 
 
 def test_a_method_is_the_hook_that_it_is_named_after() -> None:
-    """Ours: `@hook` alone is enough."""
+    """Ours: `@hook` without arguments is enough."""
 
     @hook
     async def before_turn(self: Any, ctx: Any) -> None: ...
@@ -84,7 +84,7 @@ def test_a_method_may_name_the_hook_and_its_priority() -> None:
 
 
 def test_a_function_without_the_decorator_is_no_hook() -> None:
-    """Ours: a name alone means nothing."""
+    """Ours: the name of a method alone does not make it a hook."""
 
     async def before_turn(self: Any, ctx: Any) -> None: ...
 
@@ -93,7 +93,7 @@ def test_a_function_without_the_decorator_is_no_hook() -> None:
 
 
 def test_a_wrong_name_is_refused_where_it_is_written_with_a_suggestion() -> None:
-    """Seed: registration checks names."""
+    """Seed: names are checked at registration."""
     with pytest.raises(InvalidPlugin, match="there is no hook 'before_trun'") as caught:
 
         @hook
@@ -103,7 +103,7 @@ def test_a_wrong_name_is_refused_where_it_is_written_with_a_suggestion() -> None
 
 
 def test_a_name_that_is_near_nothing_is_answered_with_all_of_them() -> None:
-    """Ours: an error says what to do."""
+    """Ours: the hint lists the valid names."""
     with pytest.raises(InvalidPlugin) as caught:
         require_kind("zzzzzz")
     assert all(name in str(caught.value.hint) for name in HOOKS)

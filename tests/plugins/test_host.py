@@ -1,4 +1,4 @@
-"""Building the plugins of a session: the order, what is refused, and what a failure leaves behind."""
+"""Building the plugins of a session: the order, the checks, and the effects of a failure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEPS: list[str] = []
 
 
 class Stepper(Plugin):
-    """Writes down what is done with it."""
+    """A plugin that logs each step of its life."""
 
     def build(self, ctx: PluginSessionContext) -> Any:
         STEPS.append(f"{self.id} build")
@@ -48,11 +48,11 @@ class Stepper(Plugin):
 
 
 class Other(Stepper):
-    """The same under another name."""
+    """The same plugin under another name."""
 
 
 def test_each_builds_and_registers_in_order_then_all_are_ready_then_restored() -> None:
-    """Seed: the order of building."""
+    """Seed: plugins are built and registered one by one, then made ready, then restored."""
     STEPS.clear()
     session_of(Stepper(), Other())
     assert STEPS == [
@@ -85,7 +85,7 @@ def test_a_plugin_gets_the_context_of_its_session() -> None:
 
 
 def test_plugins_of_a_session_can_lay_something_out_for_each_other() -> None:
-    """Seed: plugin extensions."""
+    """Seed: plugins of a session share values through its extensions."""
 
     class Layer(Plugin):
         def session_ready(self, ctx: PluginSessionContext) -> None:
@@ -126,7 +126,7 @@ def test_a_step_that_wants_to_be_awaited_is_refused(step: str) -> None:
 
 
 def test_an_error_of_ours_that_a_plugin_runs_into_names_it_as_well() -> None:
-    """Bug: "there is no hook 'x'" and "no key is set" did not name the plugin or provider."""
+    """Bug: "there is no hook 'x'" and "no key is set" did not name the plugin."""
 
     class Misspelt(Plugin):
         def register(self, registrar: PluginRegistrar) -> None:
@@ -145,7 +145,7 @@ def test_an_error_of_ours_that_a_plugin_runs_into_names_it_as_well() -> None:
 
 
 class Factory:
-    """Builds whatever it was told to."""
+    """A factory that builds the given object."""
 
     id = "factory"
 
@@ -158,19 +158,19 @@ class Factory:
 
 @pytest.mark.parametrize("nonsense", [None, 3, object(), Plugin, "plugin"])
 def test_a_factory_that_builds_nonsense_is_named(nonsense: object) -> None:
-    """Ours: a factory builds session plugins."""
+    """Ours: a factory must build a session plugin."""
     with pytest.raises(StandfastError, match="'factory'"):
         session_of(Factory(nonsense))
 
 
 def test_a_factory_builds_a_plugin_of_its_own_name() -> None:
-    """Ours: state under an id belongs to that plugin."""
+    """Ours: stored state belongs to the plugin with its id."""
     with pytest.raises(InvalidPlugin, match="'factory' built a plugin with the id 'stepper'"):
         session_of(Factory(Stepper()))
 
 
 def test_two_plugins_of_one_id_are_a_conflict() -> None:
-    """Ours: errors name both owners."""
+    """Ours: the error names both owners."""
 
     class Twin(Stepper):
         id = "stepper"
@@ -227,7 +227,7 @@ def test_nothing_of_a_session_exists_whose_plugins_cannot_be_built(memory: Place
 
 
 def test_an_unknown_session_has_no_plugins(memory: Place) -> None:
-    """Ours: a session that was deleted is gone for its plugins as well."""
+    """Ours: a deleted session no longer exists for its plugins either."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -1,4 +1,4 @@
-"""What each role may ask of the runtime, and that there is no way to the rest."""
+"""The methods that each role may call on the runtime, and that no others are reachable."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ METHODS = [name for names in SEED_SERVICES.values() for name in names.split()]
 
 
 class Whole:
-    """Stands where the whole host stands: knows which of its methods was called, and with what."""
+    """A stand-in for the whole host that logs the calls of its methods."""
 
     def __init__(self) -> None:
         self.called: list[str] = []
@@ -88,14 +88,14 @@ def _may(role: str) -> set[str]:
 
 @pytest.mark.parametrize("service", SEED_SERVICES)
 def test_a_service_has_exactly_the_methods_of_the_seed(service: str) -> None:
-    """Seed: plugin_runtime_host.rs, each trait."""
+    """Seed: each service has the methods of its trait in plugin_runtime_host.rs."""
     assert set(methods_of(_role(service))) == set(SEED_SERVICES[service].split())
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("role", SEED_ROLES)
 def test_a_role_has_a_method_or_has_no_such_attribute(role: str, method: str) -> None:
-    """Seed: the role compositions; every role with every method."""
+    """Seed: the role compositions, checked for every role and every method."""
     whole = Whole()
     seen = view(whole, _role(role))
     if method in _may(role):
@@ -108,7 +108,7 @@ def test_a_role_has_a_method_or_has_no_such_attribute(role: str, method: str) ->
 
 @pytest.mark.parametrize("role", SEED_ROLES)
 def test_a_view_has_nothing_but_the_methods_of_its_role(role: str) -> None:
-    """Ours: also nothing that could be put there."""
+    """Ours: nothing can be added to a view either."""
     seen = view(Whole(), _role(role))
     assert {name for name in dir(seen) if not name.startswith("_")} == _may(role)
     with pytest.raises(AttributeError):
@@ -116,7 +116,7 @@ def test_a_view_has_nothing_but_the_methods_of_its_role(role: str) -> None:
 
 
 def test_the_methods_of_a_view_look_like_those_of_the_protocol() -> None:
-    """Ours: help and editors show the parameters."""
+    """Ours: `help` and editors show the parameters."""
     seen = view(Whole(), _role("HistoryHost"))
     assert list(inspect.signature(seen.start_turn).parameters) == ["session_id", "input"]
     assert seen.start_turn.__doc__ == ports.TurnHost.start_turn.__doc__
@@ -129,7 +129,7 @@ _OF_FUNCTIONS = ("__self__", "__func__", "__closure__", "__wrapped__", "__defaul
 
 
 def _reachable(start: object) -> list[object]:
-    """Everything that attributes, closures and containers lead to, but not the modules of functions."""
+    """Return every object that attributes, closures and containers lead to, except modules of functions."""
     found: list[object] = []
     seen: set[int] = set()
     todo: list[object] = [start]
@@ -157,7 +157,7 @@ def _beside(value: object) -> list[object]:
 
 
 def test_a_wrapper_that_holds_the_host_would_be_found_out() -> None:
-    """Ours: the search below finds what it looks for."""
+    """Ours: the search below must find a host that is reachable."""
     whole = Whole()
 
     async def wrapped() -> None:
@@ -181,7 +181,7 @@ def test_no_attribute_of_a_view_leads_to_the_host(role: str) -> None:
 
 
 class Looker(Plugin):
-    """Remembers the host of each hook that it is asked by."""
+    """A plugin that keeps the host of each of its hooks."""
 
     def __init__(self, seen: dict[str, Any]) -> None:
         self._seen = seen
@@ -259,7 +259,7 @@ def test_each_hook_is_given_the_services_of_its_role_and_no_others() -> None:
 
 
 class Sneak(Plugin):
-    """Wants to start a turn from its prompt hook, by every way it has."""
+    """A plugin that tries to start a turn from its prompt hook, in every possible way."""
 
     def __init__(self, came_to: list[object]) -> None:
         self._came_to = came_to
@@ -318,7 +318,7 @@ def test_within_a_hook_the_plugins_own_host_has_no_more_than_the_hooks(kind: str
 
 @pytest.mark.parametrize("method", METHODS)
 def test_without_a_runtime_every_service_is_unavailable_by_name(method: str) -> None:
-    """Seed: harmless methods do nothing by default; the others say what is missing."""
+    """Seed: harmless methods do nothing by default; the others name the missing service."""
     if method in HARMLESS:
         assert asyncio.run(getattr(NO_HOST, method)("s")) is None
         return
@@ -335,7 +335,7 @@ def test_what_is_no_method_of_the_host_is_no_attribute_without_a_runtime_either(
 
 
 def test_every_method_has_a_name_for_what_is_unavailable() -> None:
-    """Ours: the table of names is whole."""
+    """Ours: every method of the host has an entry in the table of names."""
     assert set(SERVICES) == set(METHODS)
 
 

@@ -1,4 +1,4 @@
-"""What a plugin is: a pattern, its copies, what it remembers, and how it is named."""
+"""What a plugin is: a template, its copies, its state, and its id."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Counter(Plugin):
     ],
 )
 def test_a_plugin_without_an_id_is_called_after_its_class(name: str, plugin_id: str) -> None:
-    """Ours: writing a plugin is a class and its hooks."""
+    """Ours: a plugin needs no more than a class with hooks."""
     assert type(name, (Plugin,), {}).id == plugin_id  # type: ignore[attr-defined]
 
 
@@ -66,7 +66,7 @@ def test_a_plugin_without_an_id_is_called_after_its_class(name: str, plugin_id: 
     "bad", ["", "Big", "two words", "1st", "-x", "ünder", "x" * 65, "a/b", "a\n", 3, None]
 )
 def test_a_bad_id_is_refused_where_the_class_is_written(bad: Any) -> None:
-    """Ours: ids are stored and shown; they are checked once."""
+    """Ours: ids are stored and shown, so they are checked when the class is defined."""
     with pytest.raises(InvalidPlugin, match="is not a plugin id"):
         type("Odd", (Plugin,), {"id": bad})
     with pytest.raises(InvalidPlugin):
@@ -75,7 +75,7 @@ def test_a_bad_id_is_refused_where_the_class_is_written(bad: Any) -> None:
 
 @pytest.mark.parametrize("good", ["a", "a.b", "a-b_c.9", "x" * 64])
 def test_a_good_id_stays(good: str) -> None:
-    """Ours: ids are stable names."""
+    """Ours: a valid id is not normalised."""
     assert check_plugin_id(good) == good
 
 
@@ -102,12 +102,12 @@ def test_sessions_share_nothing_through_a_plugin() -> None:
 
 @pytest.mark.parametrize("given", [Counter, Counter(), Counter(step=2)], ids=["class", "pattern", "options"])
 def test_a_class_or_a_pattern_will_do(given: object) -> None:
-    """Ours: users have plugins in several forms."""
+    """Ours: a plugin may be given as a class or as an instance."""
     assert as_factory(given).id == "counter"
 
 
 def test_a_class_that_needs_options_says_so() -> None:
-    """Ours: an error says what to do."""
+    """Ours: the hint says what to do."""
 
     class Needy(Plugin):
         def __init__(self, key: str) -> None:
@@ -127,7 +127,7 @@ def test_nonsense_is_no_plugin(nonsense: object) -> None:
 
 @pytest.mark.parametrize("plugins", ["counter", 3, None])
 def test_plugins_are_a_list(plugins: Any) -> None:
-    """Ours: a string is not a list of letters."""
+    """Ours: a string must not be read as a list of letters."""
     with pytest.raises(InvalidArgument, match="plugins= takes a list"):
         Agent("scripted:x", plugins=plugins)
 
@@ -179,7 +179,7 @@ def test_decorated_methods_are_registered_in_the_order_of_their_definition() -> 
 
 
 def test_a_subclass_may_override_a_hook() -> None:
-    """Ours: a class is a class."""
+    """Ours: hooks follow Python's inheritance."""
     heard: list[str] = []
 
     class Base(Plugin):
@@ -212,7 +212,7 @@ def test_assigning_state_raises_the_revision_and_touching_too() -> None:
 
 
 def test_state_comes_back_with_its_revision() -> None:
-    """Seed: snapshot and restore."""
+    """Seed: a snapshot restores the state and the revision."""
     plugin = Counter()
     plugin.state = {"n": 3}
     meta = plugin.snapshot(SnapshotWriter())
@@ -230,7 +230,7 @@ def test_nothing_to_restore_changes_nothing() -> None:
 
 
 def test_state_of_another_version_is_refused_unless_it_can_be_migrated() -> None:
-    """Seed: a newer version's state."""
+    """Seed: state of a newer version is refused."""
 
     class Newer(Counter):
         id = "counter"
@@ -269,7 +269,7 @@ def test_options_that_do_not_fit_are_refused_with_the_plugins_name(options: Any)
 
 
 def test_a_plugin_may_read_its_options_itself() -> None:
-    """Ours: options are opaque to everyone but the plugin."""
+    """Ours: options are opaque to everything but the plugin."""
 
     class Own(Plugin):
         level = 0
@@ -310,5 +310,5 @@ def test_options_hold_for_a_session_and_are_refused_when_it_is_opened(memory: Pl
 
 
 def test_a_plugin_shows_itself_by_its_id() -> None:
-    """Ours: errors show plugins."""
+    """Ours: error messages show plugins by their id."""
     assert repr(Counter()) == "<plugin counter>"

@@ -1,4 +1,4 @@
-"""Protocols are plugins: one written here, its options, its extensions, and the frame it switches to."""
+"""Protocols are plugins: a protocol written here, its options, its extensions, and its frame switch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from standfast.protocols.standard import StandardHost, StandardProtocol
 
 
 class Tuning(msgspec.Struct):
-    """What the protocol wants to know at every turn."""
+    """The options that the protocol reads at every turn."""
 
     depth: int = 1
 
@@ -46,7 +46,7 @@ VERSION = 2
 
 
 class Log:
-    """What the protocol was told, in every session."""
+    """The log of the protocol's calls, in all sessions."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -56,7 +56,7 @@ class Log:
 
 
 class HopSession(ProtocolSessionPlugin):
-    """Answers "hop" with a frame of its own, takes hints, and remembers how deep to think."""
+    """A protocol session that answers "hop" with a frame switch, takes hints, and stores its options."""
 
     turn_options_version = 2
 
@@ -103,7 +103,7 @@ class HopSession(ProtocolSessionPlugin):
 
 
 class HopDriver:
-    """The standard host with a word of its own."""
+    """The standard driver with its own line in the prompt."""
 
     def build_preamble(self, given: ProtocolBuildInput) -> TurnDriverPreamble:
         words = PromptContribution(content="You may hop.", slot=PromptSlot.EXECUTION)
@@ -115,7 +115,7 @@ class HopDriver:
 
 
 class Hop(Plugin):
-    """A protocol, whole."""
+    """A complete protocol."""
 
     def __init__(self, log: Log | None = None) -> None:
         self._log = log or Log()
@@ -126,7 +126,7 @@ class Hop(Plugin):
         registrar.protocol.driver(HopDriver())
 
     def configure(self, options: Any) -> None:
-        """The session plugin reads them."""
+        """Do nothing: the session plugin reads the options."""
 
 
 def test_before_llm_call_may_switch_the_frame_and_the_model_is_not_called(place: Place) -> None:
@@ -160,7 +160,7 @@ def _free(session: Any) -> Any:
 
 
 def test_a_protocol_sees_the_request_that_the_model_would_get(memory: Place) -> None:
-    """Seed: before_llm_call is given the request."""
+    """Seed: before_llm_call receives the request."""
     seen: list[ModelRequest] = []
 
     class Spy(HopSession):
@@ -237,7 +237,7 @@ def test_options_that_do_not_fit_are_refused_when_the_session_is_opened(memory: 
 
 
 def test_turn_options_of_another_version_are_an_error() -> None:
-    """Seed: ProtocolTurnOptions of another schema_version."""
+    """Seed: ProtocolTurnOptions of another schema_version are refused."""
     good = ProtocolTurnOptions(schema_version=2, payload={"depth": 3})
     assert read_turn_options(good, 2, Tuning) == Tuning(depth=3)
     assert read_turn_options(None, 2, Tuning) is None
@@ -249,7 +249,7 @@ def test_turn_options_of_another_version_are_an_error() -> None:
 
 
 def test_a_session_with_options_of_another_version_is_not_opened(memory: Place) -> None:
-    """Seed: another version is an error, for the session as well."""
+    """Seed: another schema version is an error for the session's options, too."""
 
     class OldSession(HopSession):
         turn_options_version = 1
@@ -298,7 +298,7 @@ def test_a_session_extension_is_refused_by_default(memory: Place) -> None:
 
 
 def test_a_turn_extension_is_checked_before_the_turn_begins_and_shown_to_hooks(memory: Place) -> None:
-    """Seed: validate_turn_extension."""
+    """Seed: validate_turn_extension checks the extension of a turn."""
     seen: list[Any] = []
 
     class Watcher(Plugin):
@@ -324,7 +324,7 @@ def test_a_turn_extension_is_checked_before_the_turn_begins_and_shown_to_hooks(m
 
 
 def test_a_session_has_one_protocol(memory: Place) -> None:
-    """Seed: exclusive slots; the error names both."""
+    """Seed: the slots of a protocol are exclusive, and the error names both plugins."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -342,7 +342,7 @@ def test_the_standard_protocol_is_a_plugin_without_hooks() -> None:
 
 @pytest.mark.parametrize("protocol", ["cells", "", 3, None])
 def test_a_protocol_that_is_none_is_refused(protocol: Any) -> None:
-    """Ours: an error when the agent is made."""
+    """Ours: a wrong protocol is refused when the agent is made."""
     with pytest.raises((InvalidArgument, InvalidPlugin), match=r"protocol|not a plugin"):
         Agent("scripted:x", protocol=protocol)
 
@@ -351,7 +351,7 @@ def test_a_protocol_that_is_none_is_refused(protocol: Any) -> None:
 
 
 def test_options_are_kept_by_plugin_id() -> None:
-    """Seed: PluginOptions: empty, typed, insert_typed, decode."""
+    """Seed: PluginOptions has empty, typed, insert_typed and decode."""
     assert PluginOptions.empty() == NO_OPTIONS
     options = PluginOptions.typed("hop", Tuning(depth=3)).with_typed("other", [1, 2])
     assert options.plugins == {"hop": {"depth": 3}, "other": [1, 2]}

@@ -1,4 +1,4 @@
-"""What a protocol's own methods raise."""
+"""Exceptions that the methods of a protocol raise."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_protocol_that_fails_when_the_session_is_opened_is_named(
 def test_a_committed_frame_switch_is_reported_although_restore_session_fails(
     error: BaseException, memory: Place
 ) -> None:
-    """Ours: the turn is on disk; the caller that awaits it learns that it switched the frame."""
+    """Ours: the turn is on disk, and its caller must learn that it switched the frame."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -1,4 +1,4 @@
-"""Registration: everything is checked, and the error names the plugin, and both if two want the same."""
+"""Registration: everything is checked, and the error names the plugin, or both in a conflict."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_every_hook_has_a_place_in_a_namespace(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", HOOKS)
 def test_a_hook_can_be_registered_by_its_name(kind: str) -> None:
-    """Ours: hooks can be registered without the decorator."""
+    """Ours: a plugin can register hooks without the decorator."""
     to, contributions = registrar()
     to.hook(kind, function_for(kind), priority=3)
     assert contributions.hooks[kind][0].priority == 3
@@ -76,7 +76,7 @@ def test_a_hook_can_be_registered_by_its_name(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", HOOKS)
 def test_a_hook_of_the_wrong_colour_is_refused(kind: str) -> None:
-    """Seed: registration checks signatures: plain where async is wanted, and the other way round."""
+    """Seed: registration checks whether a function is async."""
     to, _ = registrar()
     with pytest.raises(InvalidPlugin, match=f"the hook {kind} of plugin 'one' is"):
         to.hook(kind, later if HOOKS[kind].plain else at_once)
@@ -107,7 +107,7 @@ def test_a_hook_that_takes_too_much_is_refused() -> None:
 
 
 def test_a_hook_may_have_more_parameters_with_defaults() -> None:
-    """Ours: only signatures that cannot be called are rejected."""
+    """Ours: only signatures that cannot be called are refused."""
     to, contributions = registrar()
 
     async def before_turn(ctx: Any, more: int = 1) -> None: ...
@@ -135,7 +135,7 @@ def test_an_unknown_hook_is_refused_with_a_suggestion() -> None:
 
 
 def test_a_hook_that_is_no_lifecycle_event_cannot_be_registered_as_one() -> None:
-    """Ours: an observer must not get to decide."""
+    """Ours: an observer must not be able to decide."""
     to, _ = registrar()
     with pytest.raises(InvalidPlugin, match="'before_turn' is not a lifecycle event"):
         to.lifecycle.on("before_turn", later)
@@ -175,7 +175,7 @@ def test_a_slot_has_one_owner_and_the_error_names_both(slot: str) -> None:
 
 @pytest.mark.parametrize("slot", SLOTS)
 def test_a_session_with_two_owners_of_a_slot_is_not_built(slot: str) -> None:
-    """Seed: exclusive slots, through the host."""
+    """Seed: slots are exclusive also among the plugins of a host."""
 
     class One(Plugin):
         def register(self, registrar: PluginRegistrar) -> None:
@@ -190,7 +190,7 @@ def test_a_session_with_two_owners_of_a_slot_is_not_built(slot: str) -> None:
 
 
 def test_one_plugin_cannot_fill_a_slot_twice() -> None:
-    """Ours: a slot has one owner, who fills it once."""
+    """Ours: a slot has one owner, which fills it once."""
     to, _ = registrar()
     to.protocol.driver(StandardDriver())
     with pytest.raises(PluginConflict):
@@ -200,14 +200,14 @@ def test_one_plugin_cannot_fill_a_slot_twice() -> None:
 @pytest.mark.parametrize("nonsense", [None, object(), "text", StandardDriver], ids=label)
 @pytest.mark.parametrize("fill", ["session", "code_executor", "prose_projector"])
 def test_a_slot_takes_no_nonsense(fill: str, nonsense: Any) -> None:
-    """Bug: nonsense in a slot broke the session without a word about the plugin."""
+    """Bug: a wrong value in a slot broke the session without naming the plugin."""
     to, _ = registrar()
     with pytest.raises(InvalidPlugin, match="plugin 'one' fills the slot"):
         getattr(to.protocol, fill)(nonsense)
 
 
 def test_a_result_projector_is_a_coroutine_function() -> None:
-    """Ours: the slot that is a function is checked like a hook."""
+    """Ours: the one slot that is a function is checked like a hook."""
     to, _ = registrar()
     with pytest.raises(InvalidPlugin, match="tool_result_projector of plugin 'one' is not `async def`"):
         to.tool_calls.project_result(at_once)
@@ -217,7 +217,7 @@ def test_a_result_projector_is_a_coroutine_function() -> None:
 
 
 def test_two_plugins_cannot_have_one_action() -> None:
-    """Ours: errors name both owners."""
+    """Ours: the error names both owners."""
 
     class One(Plugin):
         @action(name="shared.act")
@@ -231,7 +231,7 @@ def test_two_plugins_cannot_have_one_action() -> None:
 
 
 def test_two_plugins_cannot_have_one_trigger() -> None:
-    """Ours: errors name both owners."""
+    """Ours: the error names both owners."""
 
     class One(Plugin):
         @hook
@@ -248,7 +248,7 @@ def test_two_plugins_cannot_have_one_trigger() -> None:
 
 
 def test_triggers_are_collected_with_their_owners() -> None:
-    """Seed: the trigger catalog."""
+    """Seed: the trigger catalog knows the plugin of each trigger."""
 
     class One(Plugin):
         @hook
@@ -305,7 +305,7 @@ def test_a_plugin_cannot_take_the_name_of_one_of_the_agents_tools() -> None:
 
 
 def test_a_plugin_brings_tools_and_sources_under_its_name() -> None:
-    """Seed: tools of plugins."""
+    """Seed: plugins may register tools and sources of tools."""
 
     @tool
     async def look() -> str:
@@ -327,7 +327,7 @@ def test_a_plugin_brings_tools_and_sources_under_its_name() -> None:
 
 
 def test_what_two_plugins_register_stays_apart() -> None:
-    """Ours: hooks come in the order of the plugins."""
+    """Ours: hooks run in the order of the plugins."""
 
     class One(Plugin):
         @hook

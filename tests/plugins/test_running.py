@@ -1,4 +1,4 @@
-"""Running hooks: time, containment, phases, and tasks that begin at once."""
+"""Running hooks: time limits, containment, phases, and tasks that begin at once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def hook_of(
 
 
 async def stage(runner: HookRunner, *hooks: RegisteredHook) -> list[Any]:
-    """Ask some hooks, one after the other."""
+    """Run some hooks, one after the other."""
 
     async def work(at: Current) -> list[Any]:
         return [await at.call(one) for one in hooks]
@@ -51,7 +51,7 @@ async def stage(runner: HookRunner, *hooks: RegisteredHook) -> list[Any]:
 )  # fmt: skip
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "later"])
 def test_whatever_a_hook_raises_becomes_a_failure_with_its_name(error: BaseException, waits: bool) -> None:
-    """Ours: nothing that a hook does escapes."""
+    """Ours: no exception of a hook leaves it, not even a BaseException."""
 
     async def broken() -> None:
         if waits:
@@ -86,7 +86,7 @@ def test_a_failure_of_another_plugin_is_this_ones_if_it_does_not_catch_it() -> N
 
 
 def test_an_exception_is_described_whatever_its_text_does() -> None:
-    """Ours: a message can be broken as well."""
+    """Ours: the text of an exception may itself raise."""
 
     class Broken(Exception):
         def __str__(self) -> str:
@@ -99,7 +99,7 @@ def test_an_exception_is_described_whatever_its_text_does() -> None:
 
 
 def test_a_plain_hook_is_contained_as_well() -> None:
-    """Ours: a catalog is built without awaiting anything."""
+    """Ours: a catalog is built without awaiting, so its hooks are plain functions."""
 
     def broken() -> None:
         raise SystemExit
@@ -115,7 +115,7 @@ def test_a_plain_hook_is_contained_as_well() -> None:
 
 
 def test_a_coroutine_of_a_synchronous_hook_is_refused() -> None:
-    """Bug: a coroutine was left lying about, and never ran."""
+    """Bug: the coroutine was never awaited."""
 
     async def later() -> None: ...
 
@@ -133,7 +133,7 @@ def test_a_coroutine_of_a_synchronous_hook_is_refused() -> None:
 
 
 def test_a_hook_that_takes_too_long_has_failed() -> None:
-    """Ours: hooks have a deadline."""
+    """Ours: hooks have a time limit."""
 
     async def main() -> None:
         with pytest.raises(
@@ -145,7 +145,7 @@ def test_a_hook_that_takes_too_long_has_failed() -> None:
 
 
 def test_the_hooks_of_a_stage_share_one_deadline_and_the_one_under_way_is_blamed() -> None:
-    """Ours: the deadline is that of the stage."""
+    """Ours: the time limit applies to the whole stage."""
 
     async def quick() -> str:
         await asyncio.sleep(0)
@@ -219,7 +219,7 @@ def test_a_hook_that_cancels_its_own_task_has_failed() -> None:
 
 
 def test_a_task_that_ends_itself_brings_no_answer() -> None:
-    """Ours: even one that hides the cancellation until the end."""
+    """Ours: this holds even if the task hides its cancellation until the end."""
 
     async def sly() -> str:
         await asyncio.sleep(0)
@@ -236,7 +236,7 @@ def test_a_task_that_ends_itself_brings_no_answer() -> None:
 
 
 def test_cancelling_the_caller_cancels_the_hook() -> None:
-    """Ours: a turn that is cancelled takes its hooks with it."""
+    """Ours: cancelling a turn cancels its hooks."""
     ended: list[str] = []
 
     async def slow() -> None:
@@ -257,7 +257,7 @@ def test_cancelling_the_caller_cancels_the_hook() -> None:
 
 
 def test_all_at_once_tells_who_brought_no_answer() -> None:
-    """Seed: lifecycle events go to all at once."""
+    """Seed: lifecycle events reach all observers concurrently."""
 
     async def quick() -> None: ...
 
@@ -308,7 +308,7 @@ def test_a_phase_is_named_after_the_hook_and_the_plugin() -> None:
 
 @pytest.mark.parametrize("plain", [False, True])
 def test_a_phase_ends_before_its_error_travels(plain: bool) -> None:
-    """Seed: the probe ends before an error travels on."""
+    """Seed: the probe ends before the error is raised."""
     log = PhaseLog()
 
     async def broken() -> None:
@@ -333,7 +333,7 @@ def test_a_phase_ends_before_its_error_travels(plain: bool) -> None:
 
 
 def test_a_phase_that_takes_too_long_ends_as_well() -> None:
-    """Seed: the probe ends before an error travels on."""
+    """Seed: the probe also ends if the hook times out."""
 
     async def main() -> None:
         log = PhaseLog()
@@ -348,7 +348,7 @@ def test_a_phase_that_takes_too_long_ends_as_well() -> None:
 
 
 def test_work_that_waits_for_nothing_is_over_at_once() -> None:
-    """Ours: most hooks never wait."""
+    """Ours: most hooks never wait, so they need no task."""
 
     async def quick() -> str:
         return word.get()
@@ -369,7 +369,7 @@ def test_work_that_waits_for_nothing_is_over_at_once() -> None:
 
 
 def test_work_that_waits_continues_as_one_task_in_one_context() -> None:
-    """Ours: the first step is the task's own."""
+    """Ours: code before the first wait runs in the same task as the code after it."""
     seen: list[Any] = []
 
     async def slow() -> str:
@@ -396,7 +396,7 @@ def test_work_that_waits_continues_as_one_task_in_one_context() -> None:
 
 
 def test_work_that_cancels_itself_in_its_first_step_hears_of_it() -> None:
-    """Bug: it was dropped in the middle, and its `finally` ran only at garbage collection."""
+    """Bug: the work was abandoned, and its `finally` ran only at garbage collection."""
     heard: list[str] = []
 
     async def slow(stays: bool) -> str:
@@ -426,7 +426,7 @@ def test_work_that_cancels_itself_in_its_first_step_hears_of_it() -> None:
 
 
 def test_work_may_start_more_work() -> None:
-    """Ours: a hook may use all of asyncio."""
+    """Ours: a hook may use task groups, timeouts and gather."""
 
     async def inner(number: int) -> int:
         await asyncio.sleep(0)

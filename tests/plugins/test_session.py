@@ -1,4 +1,4 @@
-"""`PluginSession`: everything that the runtime asks of a session's plugins, by the seed's own list."""
+"""`PluginSession`: everything that the runtime asks of a session's plugins, by the seed's list."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ SEED_METHODS = {
 
 @pytest.mark.parametrize("method", SEED_METHODS)
 def test_every_method_of_the_seed_has_a_counterpart(method: str) -> None:
-    """Seed: PluginSession, whole."""
+    """Seed: PluginSession has a counterpart for every method."""
     session = session_of()
     assert hasattr(session, SEED_METHODS[method])
 
@@ -110,17 +110,17 @@ def at(runner: HookRunner | None = None) -> Current:
 
 
 def named(kind: type[Plugin], plugin_id: str) -> Plugin:
-    """A plugin of this kind under another name."""
+    """Return a plugin of this class under another name."""
     made: Plugin = type(kind.__name__, (kind,), {"id": plugin_id})()
     return made
 
 
 class Quiet(Plugin):
-    """Has nothing to say."""
+    """A plugin that has nothing to say."""
 
 
 class Rememberer(Plugin):
-    """Remembers something."""
+    """A plugin with a state."""
 
     id = "rememberer"
 
@@ -149,7 +149,7 @@ def test_a_session_knows_what_it_was_built_with() -> None:
 
 
 def test_the_slots_that_are_filled_are_found() -> None:
-    """Seed: code_executor, assistant_prose_projector."""
+    """Seed: code_executor and assistant_prose_projector return the registered objects."""
 
     class Executor:
         async def execute_code(self, ctx: Any, request: Any) -> Any: ...
@@ -173,7 +173,7 @@ def test_the_slots_that_are_filled_are_found() -> None:
 
 
 def test_only_the_stages_that_a_plugin_has_hooks_for_are_requested() -> None:
-    """Ours: a turn without plugins takes no step for them."""
+    """Ours: a turn without plugins makes no requests to them."""
 
     class Busy(Plugin):
         @hook
@@ -210,7 +210,7 @@ def piece(content: str, slot: PromptSlot = PromptSlot.GUIDANCE, priority: int = 
 
 
 def test_prompt_contributions_are_sorted_by_slot_then_priority_and_keep_their_order() -> None:
-    """Seed: sorted by slot (in the order in which the model reads them), then priority ascending."""
+    """Seed: sorted by slot (in the order in which the model reads them), then by ascending priority."""
     slots = [
         PromptSlot.INTRO,
         PromptSlot.EXECUTION,
@@ -227,7 +227,7 @@ def test_prompt_contributions_are_sorted_by_slot_then_priority_and_keep_their_or
 
 
 def test_a_contribution_that_is_there_already_is_dropped_and_the_first_wins() -> None:
-    """Seed: duplicates by (slot, priority, stripped text) dropped, first wins."""
+    """Seed: duplicates by (slot, priority, stripped text) are dropped; the first wins."""
     session = session_of(
         said_by("a", piece(" Be kind.\n")),
         said_by("b", piece("Be kind."), piece("Be kind.", priority=1), piece("Be kind.", PromptSlot.INTRO)),
@@ -240,7 +240,7 @@ def test_a_contribution_that_is_there_already_is_dropped_and_the_first_wins() ->
 
 
 def test_an_empty_contribution_is_none() -> None:
-    """Ours: blanks say nothing."""
+    """Ours: a contribution of only white space is dropped."""
     assert collected(session_of(said_by("a", "", "  \n"))) == []
 
 
@@ -254,7 +254,7 @@ def transforming(plugin_id: str, priority: int, mark: str) -> Plugin:
 
 
 def test_transforms_are_chained_by_priority_descending_and_stable() -> None:
-    """Seed: priority descending, stable; transforms pipe."""
+    """Seed: transforms are chained by descending priority, in a stable order."""
     session = session_of(
         transforming("a", 0, "a"),
         transforming("b", 5, "b"),
@@ -294,7 +294,7 @@ def test_the_first_compaction_that_is_not_empty_wins() -> None:
 
 
 class Tracer(Plugin):
-    """Says where it was asked."""
+    """A plugin that reports the stage at which it was asked."""
 
     @hook
     async def before_turn(self, ctx: Any) -> Any:
@@ -314,11 +314,11 @@ class Tracer(Plugin):
 
 
 class OtherTracer(Tracer):
-    """The same under another name."""
+    """The same plugin under another name."""
 
 
 def test_every_hook_of_a_stage_is_asked_in_order_and_its_directives_are_owned() -> None:
-    """Seed: before_turn, at_checkpoint, after_turn, after_tool_call."""
+    """Seed: before_turn, at_checkpoint, after_turn and after_tool_call collect owned directives."""
 
     async def main() -> None:
         session = session_of(OtherTracer(), Tracer())
@@ -339,7 +339,7 @@ def test_every_hook_of_a_stage_is_asked_in_order_and_its_directives_are_owned() 
 
 
 def test_a_stage_without_hooks_returns_nothing() -> None:
-    """Ours: stages without hooks."""
+    """Ours: a stage without hooks is valid."""
 
     async def main() -> None:
         session = session_of(Quiet())
@@ -381,7 +381,7 @@ def test_pieces_and_replies_are_chained() -> None:
 
 
 def test_a_projector_says_what_the_model_reads_of_a_result() -> None:
-    """Seed: project_tool_result."""
+    """Seed: project_tool_result replaces what the model reads."""
 
     class Projector(Plugin):
         def register(self, registrar: PluginRegistrar) -> None:
@@ -427,7 +427,7 @@ def test_observers_are_notified_all_at_once(kind: str) -> None:
 
 
 def test_mutators_are_chained_and_one_that_fails_changes_nothing() -> None:
-    """Seed: session config mutators are chained; a failure leaves the policy before it."""
+    """Seed: session config mutators are chained; one that fails leaves the policy unchanged."""
 
     def mutating(plugin_id: str, broken: bool = False) -> Plugin:
         class Mutator(Plugin):
@@ -497,7 +497,7 @@ def test_every_hook_is_probed_under_its_name(memory: Place) -> None:
 
 
 def _copy_of(function: Any) -> Any:
-    """A function of its own, so that each can carry its own mark."""
+    """Return a copy of the function, so that each can carry its own mark."""
     return types.FunctionType(
         function.__code__, function.__globals__, function.__name__, None, function.__closure__
     )
@@ -507,7 +507,7 @@ def _copy_of(function: Any) -> Any:
 
 
 def test_the_catalog_is_what_plugins_then_the_overlay_then_the_authority_leave() -> None:
-    """Seed: plugin contributors, session overlay, authority last."""
+    """Seed: contributions of plugins come first, then the session's overlay, authority last."""
 
     class Hider(Plugin):
         @hook
@@ -535,7 +535,7 @@ def test_the_catalog_is_what_plugins_then_the_overlay_then_the_authority_leave()
 
 
 async def _empty() -> str:
-    """Nothing."""
+    """Do nothing."""
     return ""
 
 
@@ -543,7 +543,7 @@ async def _empty() -> str:
 
 
 def golden(*plugins: tuple[str, str, int]) -> int:
-    """The fingerprint by hand."""
+    """Return the fingerprint, computed by hand."""
     data = b"".join(
         name.encode() + b"\x00" + version.encode() + b"\x00" + struct.pack("<Q", revision) + b"\xff"
         for name, version, revision in plugins
@@ -572,7 +572,7 @@ def test_the_fingerprint_is_the_value_that_sha256_gives_by_hand() -> None:
 
 
 def test_the_fingerprint_of_two_plugins_is_this_number() -> None:
-    """Seed: golden value, fixed for ever."""
+    """Seed: the golden value never changes."""
     data = (
         b"standard\x001\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff"
         b"rememberer\x001\x00\x02\x00\x00\x00\x00\x00\x00\x00\xff"
@@ -590,7 +590,7 @@ GOLDEN = 14871711366668008085
 
 
 def test_the_order_of_plugins_counts() -> None:
-    """Seed: over the plugins in order."""
+    """Seed: the fingerprint covers the plugins in order."""
     one, other = session_of(Quiet(), Rememberer()), session_of(Rememberer(), Quiet())
     assert one.snapshot_revision_fingerprint() != other.snapshot_revision_fingerprint()
 
@@ -601,7 +601,7 @@ def entry(plugin_id: str, state: Any, version: str = "1", revision: int = 1) -> 
 
 
 def test_a_snapshot_is_current_until_count_version_or_revision_change() -> None:
-    """Seed: snapshot_is_current."""
+    """Seed: snapshot_is_current compares count, versions and revisions."""
     session = session_of(Rememberer())
     snapshot, _ = session.snapshot()
     assert set(snapshot.plugins) == {"standard", "rememberer"}
@@ -635,7 +635,7 @@ def state_of(session: PluginSession) -> Any:
 
 
 def test_state_is_restored() -> None:
-    """Seed: snapshot → restore, with state."""
+    """Seed: a snapshot restores the state."""
     session = restored(entry("rememberer", {"n": 3}, revision=7))
     assert state_of(session) == ({"n": 3}, 7)
     assert session.changed() == {}
@@ -655,7 +655,7 @@ def test_no_state_is_restored_as_none() -> None:
 
 
 def test_state_of_a_newer_version_is_refused_and_names_the_plugin() -> None:
-    """Seed: snapshot → restore, with a newer version."""
+    """Seed: restoring the state of a newer version fails."""
     with pytest.raises(PluginStateLost, match=r"plugin 'rememberer' failed in restore: .*version 2"):
         restored(entry("rememberer", {"n": 3}, version="2"))
 
@@ -678,7 +678,7 @@ def test_state_of_another_version_is_migrated_and_then_written_anew() -> None:
 
 
 def test_what_an_unknown_plugin_remembers_is_kept_for_it_and_written_back() -> None:
-    """Seed: snapshot → restore, unknown plugin."""
+    """Seed: restoring keeps the state of a plugin that is not installed."""
     ear = Ear()
     unknown = entry("gone", {"precious": 1}, revision=5)
     session = restored(unknown, entry("rememberer", {"n": 1}), ear=ear)
@@ -690,12 +690,12 @@ def test_what_an_unknown_plugin_remembers_is_kept_for_it_and_written_back() -> N
 
 
 def test_a_plugin_that_is_missing_in_the_snapshot_begins_empty() -> None:
-    """Seed: snapshot → restore, plugin missing."""
+    """Seed: a plugin without an entry in the snapshot begins empty."""
     assert state_of(restored(entry("other", 1))) == (None, 0)
 
 
 def test_larger_pieces_are_kept_as_blobs() -> None:
-    """Seed: a plugin writes and reads artifacts."""
+    """Seed: a plugin can write and read artifacts."""
 
     class Hoarder(Plugin):
         heap = b""
@@ -722,7 +722,7 @@ def test_larger_pieces_are_kept_as_blobs() -> None:
     "state", [object(), b"bytes", {1, 2}, float("nan"), "\ud800", {"x": {"y": object()}}]
 )
 def test_state_that_is_no_json_is_refused(state: Any) -> None:
-    """Bug: bytes and sets came back as something else."""
+    """Bug: bytes and sets were restored as other types."""
     session = session_of(Rememberer())
     plugin = session.plugins[1]
     assert isinstance(plugin, Rememberer)
@@ -732,7 +732,7 @@ def test_state_that_is_no_json_is_refused(state: Any) -> None:
 
 
 def test_a_tolerant_snapshot_keeps_what_was_last_written() -> None:
-    """Ours: a failed turn is stored too."""
+    """Ours: a failed turn must be stored even if a plugin cannot snapshot."""
     ear = Ear()
     session = restored(entry("rememberer", {"n": 3}), ear=ear)
     plugin = session.plugins[1]
@@ -744,7 +744,7 @@ def test_a_tolerant_snapshot_keeps_what_was_last_written() -> None:
 
 
 def test_what_was_written_does_not_change_with_the_plugins_own_copy() -> None:
-    """Bug: changing state in place, without a touch, altered a stored value."""
+    """Bug: changing the state in place, without `touch`, altered a stored value."""
     session = session_of(Rememberer())
     plugin = session.plugins[1]
     assert isinstance(plugin, Rememberer)
@@ -766,7 +766,7 @@ def test_only_states_that_have_changed_are_reported() -> None:
 
 
 def test_what_was_remembered_in_the_middle_of_a_turn_is_given_back() -> None:
-    """Ours: a turn that resumes elsewhere."""
+    """Ours: a turn that resumes in another process gets the state of its plugins back."""
     session = session_of(Rememberer(), Quiet())
     session.restore_changed({"rememberer": entry("rememberer", {"n": 9}, revision=4)}, {})
     plugin = session.plugins[1]
@@ -778,7 +778,7 @@ def test_what_was_remembered_in_the_middle_of_a_turn_is_given_back() -> None:
 
 
 def test_a_fork_has_the_state_no_parent_and_all_rights() -> None:
-    """Seed: fork_for_session."""
+    """Seed: fork_for_session copies the state but neither parent nor restrictions."""
     authority = SessionAuthority(
         tool_access=SessionToolAccess(tools=("a",)), subagent=SubagentContext(parent_session_id="p")
     )
@@ -804,7 +804,7 @@ def test_a_fork_has_the_state_no_parent_and_all_rights() -> None:
 
 
 def test_a_fork_may_have_another_overlay() -> None:
-    """Seed: fork_for_session_with_tool_catalog."""
+    """Seed: fork_for_session_with_tool_catalog replaces the overlay."""
     session = session_of(Rememberer(), build={"overlay": ToolCatalogContribution(hidden=frozenset({"a"}))})
     other = ToolCatalogContribution({"b": ToolAvailability.OFF})
     assert session.fork_for_session_with_tool_catalog("s2", other).tool_catalog_overlay == other
@@ -820,7 +820,7 @@ def test_a_fork_may_have_another_overlay() -> None:
     ],
 )
 def test_a_child_never_has_more_tools_than_its_parent(wanted: SessionToolAccess, expected: list[str]) -> None:
-    """Seed: fork_for_child_session; no more tools than its parent allows."""
+    """Seed: fork_for_child_session gives no more tools than the parent has."""
     mine = SessionAuthority(tool_access=SessionToolAccess(tools=("a", "b", "c"), hidden_tools=("c",)))
     session = session_of(
         Rememberer(),
@@ -845,7 +845,7 @@ def test_a_child_never_has_more_tools_than_its_parent(wanted: SessionToolAccess,
 
 
 def test_a_grandchild_is_held_to_what_its_grandparent_allows() -> None:
-    """Ours: rights only shrink on the way down."""
+    """Ours: permissions only shrink from parent to child."""
     mine = SessionAuthority(tool_access=SessionToolAccess(hidden_tools=("a",)))
     child = session_of(build={"authority": mine}).fork_for_child_session("kid", "s", SessionAuthority())
     grandchild = child.fork_for_child_session(
@@ -855,7 +855,7 @@ def test_a_grandchild_is_held_to_what_its_grandparent_allows() -> None:
 
 
 def test_a_fork_has_the_tool_settings_of_its_source() -> None:
-    """Seed: a fork takes over the exported tool state."""
+    """Seed: a fork inherits the exported tool state."""
     session = session_of(tools=[tool(name=name)(_empty) for name in "ab"])
     registry = session.tool_registry
     registry.apply_state(registry.export_state().with_availability(["a"], ToolAvailability.OFF))
@@ -864,7 +864,7 @@ def test_a_fork_has_the_tool_settings_of_its_source() -> None:
 
 
 def test_a_plugin_that_cannot_say_what_it_remembers_cannot_be_forked() -> None:
-    """Ours: a fork without the state would be another session."""
+    """Ours: a fork without the state would be a different session."""
     session = session_of(Rememberer())
     plugin = session.plugins[1]
     assert isinstance(plugin, Rememberer)
@@ -877,7 +877,7 @@ def test_a_plugin_that_cannot_say_what_it_remembers_cannot_be_forked() -> None:
 
 
 def test_the_failure_of_a_hook_names_the_plugin_and_the_hook() -> None:
-    """Ours: a person who reads the error knows which plugin is at fault."""
+    """Ours: the error shows which plugin is at fault."""
 
     class Broken(Plugin):
         @hook
@@ -894,7 +894,7 @@ def test_the_failure_of_a_hook_names_the_plugin_and_the_hook() -> None:
 
 
 class Turns(Plugin):
-    """Counts the turns of a session."""
+    """A plugin that counts the turns of a session."""
 
     version = "1"
 
@@ -922,7 +922,7 @@ def test_state_outlives_the_runtime_and_the_plugin(place: Place) -> None:
 
 
 def test_state_of_a_newer_version_is_left_alone(place: Place) -> None:
-    """Seed: snapshot → new process → restore, with a newer version: refused, and nothing is lost."""
+    """Seed: state of a newer version is refused in a new process, and nothing is lost."""
 
     class Newer(Turns):
         id = "turns"
@@ -943,7 +943,7 @@ def test_state_of_a_newer_version_is_left_alone(place: Place) -> None:
 
 
 def test_a_forked_session_starts_with_the_state_of_its_source(place: Place) -> None:
-    """Seed: fork keeps state."""
+    """Seed: a fork keeps the state."""
 
     async def main() -> None:
         model = Actor()

@@ -58,7 +58,7 @@ print([one.value for one in result.messages if isinstance(one, ToolMessage)], re
 
 
 def python(*words: str, path: Path | None = None, cwd: Path) -> str:
-    """What this Python prints, with one more place to look for packages."""
+    """Return the output of this Python, with one more directory on its import path."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     if path is not None:
         environment["PYTHONPATH"] = str(path)
@@ -71,7 +71,7 @@ def python(*words: str, path: Path | None = None, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that `standfast new plugin` writes, with a build backend that needs no network."""
+    """Return the folder that `standfast new plugin` writes, with a build backend that needs no network."""
     place = tmp_path_factory.mktemp("project")
     python("-m", "standfast", "new", "plugin", "greeter", cwd=place)
     folder = place / "greeter"
@@ -86,7 +86,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(project: Path) -> Path:
-    """Where pip has installed the folder to."""
+    """Return the directory into which pip has installed the folder."""
     target = project.parent / "site"
     options = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-build-isolation")
     python("-m", "pip", "install", *options, "--target", str(target), str(project), cwd=project.parent)
@@ -112,5 +112,5 @@ def test_an_installed_package_offers_its_plugin(site: Path, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_an_agent_uses_an_installed_plugin_by_its_name(site: Path, tmp_path: Path) -> None:
-    """Ours: installing and naming it is all there is to do."""
+    """Ours: installing the package and naming the plugin is enough."""
     assert python("-c", USE, path=site, cwd=tmp_path) == "[0] done\n"

@@ -37,12 +37,12 @@ def look() -> str:
 
 
 def staged(*replies: Any) -> StagedModel:
-    """A model on a script, that remembers what it was asked."""
+    """Return a scripted model that records its requests."""
     return StagedModel(ScriptedModel(replies).stream)
 
 
 def agent_on(model: StagedModel, *more: Any, **options: Any) -> Agent[Any, Any]:
-    """An agent whose earlier turns may fill 700 tokens."""
+    """Return an agent whose earlier turns may fill 700 tokens."""
     settings = {"window_tokens": 1_000, "fill": 0.7, "keep_turns": 1, **options}
     return Agent(model, tools=[pay, look], plugins=[*more, Compaction(**settings)])
 
@@ -89,7 +89,7 @@ def test_a_full_window_opens_a_frame_with_a_summary_and_the_last_turns(place: Pl
 
 
 def test_the_summary_is_in_the_ledger_under_its_own_name(memory: Place) -> None:
-    """Seed: usage is accounted by source."""
+    """Seed: usage is recorded by source."""
 
     async def main() -> None:
         told = {"text": "told", "usage": {"input": 700, "output": 7}}
@@ -139,7 +139,7 @@ def test_short_turns_are_not_summarized_because_something_else_fills_the_window(
 
 
 def test_a_turn_asks_for_one_summary_however_many_calls_it_makes(place: Place) -> None:
-    """Seed: at most once a turn."""
+    """Seed: a turn is compacted at most once."""
 
     async def main() -> None:
         model = staged("one", "two", "told", asks(("look", {})), asks(("look", {})), "three")
@@ -172,7 +172,7 @@ def test_an_empty_summary_leaves_the_history_as_it_is(place: Place) -> None:
 
 
 def test_a_model_that_fails_to_summarize_fails_the_turn_and_not_the_session(place: Place) -> None:
-    """Seed: a compactor that fails fails the turn."""
+    """Seed: a failing compactor fails the turn."""
 
     async def main() -> None:
         model = staged("one", "two", {"failure": {"message": "no"}}, "told", "four")
@@ -190,7 +190,7 @@ def test_a_model_that_fails_to_summarize_fails_the_turn_and_not_the_session(plac
 
 
 def test_a_call_that_did_not_fit_is_made_again_in_a_new_frame(place: Place) -> None:
-    """Seed: an overflow is compacted away."""
+    """Seed: after a context overflow the history is compacted and the call repeated."""
 
     async def main() -> None:
         model = staged("one", FULL, "told", "two")
@@ -204,7 +204,7 @@ def test_a_call_that_did_not_fit_is_made_again_in_a_new_frame(place: Place) -> N
 
 
 def test_a_first_turn_that_does_not_fit_cannot_be_helped(memory: Place) -> None:
-    """Ours: there is no history to make shorter."""
+    """Ours: without earlier turns there is nothing to compact."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -217,7 +217,7 @@ def test_a_first_turn_that_does_not_fit_cannot_be_helped(memory: Place) -> None:
 
 
 def test_another_runtime_continues_from_the_summary(place: Place) -> None:
-    """Seed: a session reopened sees the frame."""
+    """Seed: a session that is opened again continues in the frame."""
 
     async def main() -> None:
         model = staged("one", "two", "told", "three", "four")
@@ -234,7 +234,7 @@ def test_another_runtime_continues_from_the_summary(place: Place) -> None:
 
 
 def test_a_turn_that_waited_after_a_compaction_resumes_elsewhere_without_another(place: Place) -> None:
-    """Ours: the summary is journaled with the turn; a model need not be asked twice for it."""
+    """Ours: the summary is journaled with the turn, so the model is not asked for it again."""
 
     async def main() -> None:
         model = staged("one", "two", "told", asks(("pay", {"cents": 5})), "three")
@@ -256,7 +256,7 @@ def test_a_turn_that_waited_after_a_compaction_resumes_elsewhere_without_another
 
 
 def test_a_summary_is_summarized_in_its_turn(memory: Place) -> None:
-    """Ours: a session may continue indefinitely."""
+    """Ours: a session may continue indefinitely, so summaries are themselves summarized."""
 
     async def main() -> None:
         rules = ScriptedModel([f"r{number}" for number in range(1, 60)], strict=False)
@@ -312,7 +312,7 @@ def test_the_record_tells_of_calls_results_and_files_in_short(memory: Place) -> 
 
 
 def test_kept_turns_are_whole(memory: Place) -> None:
-    """Seed: never half a turn; every call keeps its result."""
+    """Seed: turns are kept whole, and every call keeps its result."""
 
     async def main() -> None:
         model = staged("one", asks(("look", {})), "two", "told", "three")

@@ -78,7 +78,7 @@ def test_the_model_can_leave_out_tools_of_a_declared_subagent(memory: Place) -> 
 
 
 def test_a_tool_that_a_declared_subagent_lacks_cannot_be_asked_for(memory: Place) -> None:
-    """Ours: the parent's tools are not the specialist's."""
+    """Ours: the tools of the parent do not become tools of the specialist."""
     cast = Cast(go=[calls(spawn("desk:", agent="payer", tools=["look"])), "so be it"])
 
     async def main() -> None:
@@ -117,7 +117,7 @@ def test_a_model_passes_on_no_tool_of_its_own_that_it_lacks(memory: Place) -> No
 
 
 def test_a_declared_subagent_has_its_tools_after_a_restart_too(place: Place) -> None:
-    """Ours: its authority is on record; the agent is found through its parent's declaration."""
+    """Ours: its authority is stored; the agent is found through its parent's declaration."""
 
     async def main() -> None:
         cast = Cast(go=[calls(spawn("desk: pay", agent="payer")), WAIT, "done"])

@@ -17,7 +17,7 @@ from standfast.plugins.shipped.guard import OPERATORS, GuardRule, holds, read_ta
 
 
 class Ledger:
-    """Tools, and what they did."""
+    """Tools, and a log of their calls."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -39,12 +39,12 @@ class Ledger:
 
 
 def guarded(guard: Guard, *calls: tuple[str, dict[str, Any]], ledger: Ledger) -> Agent[Any, Any]:
-    """An agent that makes these calls at once, then ends."""
+    """Return an agent that makes these calls at once, then ends."""
     return agent_of(asks(*calls), "end", tools=ledger.tools(), plugins=[guard])
 
 
 def verdict(guard: Guard, name: str = "pay", side_effect: Any = None, **arguments: Any) -> str:
-    """What the guard says about a call."""
+    """Return the guard's verdict on a call."""
     call = ToolCallHookContext(
         session_id="s", turn_id="t", extensions=PluginExtensions(), call_id=1,
         tool_name=name, arguments=arguments, side_effect=side_effect,
@@ -60,7 +60,7 @@ def verdict(guard: Guard, name: str = "pay", side_effect: Any = None, **argument
 
 
 def test_the_first_rule_that_fits_decides() -> None:
-    """Ours: rules in their order, then deny, ask and allow, then the default."""
+    """Ours: rules are tried in order, then deny, ask and allow, then the default."""
     guard = Guard(
         [
             {"tool": "pay", "when": {"cents": {"le": 10}}, "then": "allow"},
@@ -82,7 +82,7 @@ def test_the_first_rule_that_fits_decides() -> None:
 
 
 def test_a_rule_may_be_about_what_a_tool_touches() -> None:
-    """Ours: by side effect, so that a new tool needs no new rule."""
+    """Ours: a rule may select tools by side effect, so that a new tool needs no new rule."""
     guard = Guard([{"side_effect": "external_system", "then": "ask"}])
     assert verdict(guard, "pay", side_effect="external_system") == "ask"
     assert verdict(guard, "look", side_effect="read") == "allow"
@@ -90,7 +90,7 @@ def test_a_rule_may_be_about_what_a_tool_touches() -> None:
 
 
 def test_patterns_respect_case() -> None:
-    """Ours: names of tools differ by case, on every system."""
+    """Ours: names of tools are case-sensitive on every system."""
     assert verdict(Guard(deny=["Pay"]), "pay") == "allow"
 
 
@@ -123,7 +123,7 @@ def test_a_table_compares(test: Any, passes: Any, fails: Any) -> None:
 
 
 def test_every_operator_is_tried_above() -> None:
-    """Ours: the table of operators and its test agree."""
+    """Ours: a new operator needs a case in the test above."""
     (mark,) = [one for one in test_a_table_compares.pytestmark if one.name == "parametrize"]
     assert {name for case in mark.args[1] if isinstance(case[0], dict) for name in case[0]} == set(OPERATORS)
 
@@ -158,7 +158,7 @@ def test_a_condition_that_cannot_be_judged_refuses_the_call(when: Any, then: str
 
 
 def test_a_condition_cannot_change_the_call() -> None:
-    """Ours: the condition gets a copy."""
+    """Ours: a condition gets a copy of the arguments."""
 
     def meddle(arguments: dict[str, Any]) -> bool:
         arguments["to"].append("me")
@@ -173,7 +173,7 @@ def test_a_condition_cannot_change_the_call() -> None:
 
 
 def test_a_refused_call_is_not_made_and_the_model_learns_why(memory: Place) -> None:
-    """Ours: deny."""
+    """Ours: a `deny` rule refuses a call with its reason."""
     ledger = Ledger()
     guard = Guard([{"tool": "pay", "when": lambda a: a["cents"] > 100, "then": "deny", "reason": "too much"}])
 
@@ -192,7 +192,7 @@ def test_a_refused_call_is_not_made_and_the_model_learns_why(memory: Place) -> N
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_an_asked_call_waits_for_a_person_and_runs_once_approved(place: Place, restarted: bool) -> None:
-    """Ours: ask, also across a restart; the person's decision wins."""
+    """Ours: an `ask` rule waits for a person, also across a restart; the person's decision wins."""
     ledger = Ledger()
     guard = Guard([{"tool": "pay", "when": {"cents": {"gt": 100}}, "then": "ask", "reason": "a large sum"}])
 
@@ -277,6 +277,6 @@ def test_a_session_may_have_rules_of_its_own(memory: Place) -> None:
     ids=str,
 )
 def test_a_rule_that_means_nothing_is_refused(options: dict[str, Any]) -> None:
-    """Ours: a guard with a typing error would protect nothing."""
+    """Ours: a guard with a misspelt rule would protect nothing."""
     with pytest.raises(InvalidArgument):
         Guard(**options)

@@ -37,7 +37,7 @@ def remembers(*texts: str) -> dict[str, Any]:
 
 
 def built(pattern: Memory, clock: FakeClock) -> Any:
-    """The plugin as a session has it, with a shelf in memory."""
+    """Return the plugin as a session has it, with a shelf in memory."""
     shelf = StoreShelf(MemorySessionStore(), clock, "memory")
     return pattern.build(PluginSessionContext(session_id="s", extensions=PluginExtensions(), shelf=shelf))
 
@@ -51,7 +51,7 @@ async def found(session: Any, query: str = "", limit: int = 5) -> list[str]:
 
 
 def test_the_note_that_shares_most_words_comes_first() -> None:
-    """Ours: ranking is by word overlap, whatever the case."""
+    """Ours: notes are ranked by word overlap, ignoring case."""
     notes = notes_of("Anna likes green tea", "Ben likes tea", "Cleo likes coffee")
     assert [one.note_id for one in ranked(notes, "GREEN tea", 5)] == ["n1", "n2"]
     assert [one.note_id for one in ranked(notes, "straße", 5)] == []
@@ -59,7 +59,7 @@ def test_the_note_that_shares_most_words_comes_first() -> None:
 
 
 def test_among_equals_the_most_recent_comes_first() -> None:
-    """Ours: the latest notes come first."""
+    """Ours: among notes of equal rank, the latest comes first."""
     notes = notes_of("tea at nine", "tea at ten", "tea at noon")
     assert [one.note_id for one in ranked(notes, "tea", 2)] == ["n3", "n2"]
     assert ranked(reversed(notes), "tea", 2) == ranked(notes, "tea", 2)
@@ -78,7 +78,7 @@ def test_no_words_find_the_most_recent_and_tags_count_as_words() -> None:
 
 @SCOPES
 def test_the_model_remembers_recalls_and_forgets(memory: Place, scope: str) -> None:
-    """Ours: durable notes, searchable."""
+    """Ours: notes are durable and can be searched."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -104,7 +104,7 @@ def test_the_model_remembers_recalls_and_forgets(memory: Place, scope: str) -> N
 
 
 def test_notes_of_a_session_go_with_its_history(place: Place) -> None:
-    """Ours: a fork copies them, a rewind restores them, other sessions do not see them."""
+    """Ours: a fork copies the notes, a rewind restores them, and other sessions do not see them."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -151,7 +151,7 @@ def test_notes_of_a_user_are_shared_by_all_sessions_and_survive_a_rewind(place: 
 
 @pytest.mark.slow
 def test_a_user_has_one_memory_in_two_processes(tmp_path: Path, child: Callable[..., Any]) -> None:
-    """Ours: the shelf is shared by every process on the same store."""
+    """Ours: every process on the same store uses the same shelf."""
     script = """
     import asyncio, sys
     from standfast import Agent, Runtime
@@ -181,7 +181,7 @@ def test_a_user_has_one_memory_in_two_processes(tmp_path: Path, child: Callable[
 
 @SCOPES
 def test_a_call_that_is_carried_out_twice_makes_one_note(clock: FakeClock, scope: str) -> None:
-    """Ours: a note is named after its call, which has the same name after a crash."""
+    """Ours: a note is named after its call, whose name is the same after a crash."""
     plugin = built(Memory(scope=scope), clock)
     first, second = (RunContext(deps=None, idempotency_key=key) for key in ("t_1.1", "t_1.2"))
 
@@ -218,7 +218,7 @@ def test_a_full_memory_and_a_long_note_are_refused(memory: Place, scope: str) ->
 def test_a_note_in_the_prompt_is_one_short_line_and_only_a_few_are_there(
     clock: FakeClock, scope: str
 ) -> None:
-    """Ours: notes do not fill the window; recall() finds the others."""
+    """Ours: notes must not fill the context window; recall() finds the others."""
     plugin = built(Memory(scope=scope, shown=2), clock)
 
     async def main() -> None:
@@ -246,7 +246,7 @@ def test_a_note_in_the_prompt_is_one_short_line_and_only_a_few_are_there(
     ids=json.dumps,
 )
 def test_wrong_options_are_refused_in_code_and_with_a_session(memory: Place, options: dict[str, Any]) -> None:
-    """Ours: options are checked where they are given."""
+    """Ours: options are checked when they are given."""
     with pytest.raises(InvalidArgument):
         Memory(**options)
 

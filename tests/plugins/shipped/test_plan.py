@@ -24,7 +24,7 @@ def writes(*items: Any) -> dict[str, Any]:
 
 
 def expects(words: str, reply: dict[str, Any] | str = "end") -> dict[str, Any]:
-    """A reply to a prompt that has these words."""
+    """Return a reply that expects these words in the prompt."""
     given = {"text": reply} if isinstance(reply, str) else reply
     return {**given, "expect": {"instructions_contain": words}}
 
@@ -38,7 +38,7 @@ async def shown(session: Any) -> Any:
 
 
 def test_the_model_keeps_a_plan_and_reads_it_in_its_next_prompt(memory: Place) -> None:
-    """Ours: a checklist that the model keeps."""
+    """Ours: the plugin keeps a checklist for the model."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -98,7 +98,7 @@ def test_a_plan_that_cannot_be_is_refused_and_the_old_one_stays(
 
 
 def test_the_plan_survives_a_restart_between_turns_and_in_the_middle_of_one(place: Place) -> None:
-    """Ours: a plugin's state is written with the turn that changed it."""
+    """Ours: a plugin's state is stored with the turn that changed it."""
 
     @tool(approval="manual")
     def pay() -> str:
@@ -188,7 +188,7 @@ def test_the_length_of_a_plan_is_an_option(memory: Place) -> None:
 
 
 def test_an_agent_can_name_it() -> None:
-    """Ours: shipped plugins are registered as entry points."""
+    """Ours: shipped plugins are registered as entry points, so an agent can name them."""
     agent = Agent("scripted:demo", plugins=["plan"])
     assert [one.id for one in agent.plugins] == ["plan"]
 
@@ -220,7 +220,7 @@ def test_a_question_while_a_turn_waits_is_answered_with_the_plan_of_that_turn(pl
 
 
 def test_a_wrong_argument_of_an_action_is_the_callers_mistake(memory: Place) -> None:
-    """Bug: it came as a failure of the plugin."""
+    """Bug: a wrong argument was reported as a failure of the plugin."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -44,7 +44,7 @@ FINDER = SecretFinder(DEFAULT_PATTERNS, (PASSWORD,), GONE)
 
 
 class Vault:
-    """Tools that give secrets away, and remember what they were called with."""
+    """Tools that return secrets, and log their arguments."""
 
     def __init__(self, value: Json = None) -> None:
         self.value = value
@@ -74,7 +74,7 @@ def results(messages: Any) -> list[ToolMessage]:
 
 
 async def revealed(place: Place, value: Json, **options: Any) -> Json:
-    """What becomes of a result."""
+    """Return the result of a call after redaction."""
     async with place.runtime() as runtime:
         model = ScriptedModel([asks(("reveal", {})), "end"])
         session = await runtime.session("s", agent=guarded(model, value=value, **options))
@@ -88,7 +88,7 @@ async def revealed(place: Place, value: Json, **options: Any) -> Json:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_common_keys_are_found_wherever_they_stand(key: str) -> None:
-    """Seed: common keys."""
+    """Seed: common keys are found by their form."""
     for before, after in [("", ""), ("key=", "\n"), ("“", "”"), ("密钥", "。"), ("_", " x"), ("(", ")")]:
         assert FINDER.clean_text(before + key + after) == before + GONE + after
 
@@ -108,31 +108,31 @@ def test_common_keys_are_found_wherever_they_stand(key: str) -> None:
     ],
 )
 def test_ordinary_words_are_left_alone(text: str) -> None:
-    """Ours: who redacts too much is switched off."""
+    """Ours: a plugin that redacts too much would be switched off."""
     assert FINDER.clean_text(text) == text
 
 
 def test_a_private_key_without_its_end_is_found_and_the_rest_is_not_lost() -> None:
-    """Ours: output is often cut."""
+    """Ours: a key in truncated output is often incomplete."""
     cut = PEM[:45]
     assert FINDER.clean_text(f"a {cut}") == f"a {GONE}"
     assert FINDER.clean_text(f"a {cut}\n(and so on), {OPENAI}") == f"a {GONE}(and so on), {GONE}"
 
 
 def test_an_exact_secret_is_found_as_json_writes_it() -> None:
-    """Ours: text in text is escaped."""
+    """Ours: a secret inside a JSON text is escaped."""
     assert FINDER.clean_text(f"{PASSWORD} {json.dumps(PASSWORD)}") == f'{GONE} "{GONE}"'
 
 
 def test_secrets_that_overlap_leave_nothing_of_either() -> None:
-    """Ours: to replace one would hide where the other begins."""
+    """Ours: replacing one secret must not reveal a part of the other."""
     finder = SecretFinder((), ("abcd", "abcdefgh", "ghijkl", "mnop"), "*")
     assert finder.clean_text("abcdefgh abcd abcdefghijklmnop") == "* * **"
     assert FINDER.clean_text(f"{OPENAI}{BEARER}!") == f"{GONE}!"
 
 
 def test_a_replacement_is_taken_as_it_is() -> None:
-    r"""Ours: a `\1` in it is no reference."""
+    r"""Ours: a `\1` in the replacement is not a group reference."""
     assert SecretFinder((), ("abcd",), r"\1\g<0>").clean_text("abcd") == r"\1\g<0>"
 
 
@@ -140,7 +140,7 @@ def test_a_replacement_is_taken_as_it_is() -> None:
 
 
 def test_results_are_cleaned_however_they_are_nested(place: Place) -> None:
-    """Seed: values recursively, keys too."""
+    """Seed: values are cleaned recursively, including keys."""
     value = {
         "a": [1, None, True, 2.5, f"x {OPENAI} y", {"deep": [[AWS]]}],
         OPENAI: "first",
@@ -162,14 +162,14 @@ def test_results_without_secrets_are_left_alone(memory: Place, value: Json) -> N
 
 
 def test_a_long_result_is_cleaned(memory: Place) -> None:
-    """Ours: a megabyte with secrets at both ends."""
+    """Ours: a megabyte with secrets at both ends is cleaned."""
     middle = "word " * 190_000
     found = asyncio.run(revealed(memory, f"{OPENAI} {middle}{PASSWORD}", secrets=[PASSWORD]))
     assert found == f"{GONE} {middle}{GONE}"
 
 
 def test_a_deep_result_is_cleaned(memory: Place) -> None:
-    """Ours: as deep as results may be."""
+    """Ours: values are cleaned at any depth that results may have."""
     value: Json = OPENAI
     expected: Json = GONE
     for _ in range(127):
@@ -178,7 +178,7 @@ def test_a_deep_result_is_cleaned(memory: Place) -> None:
 
 
 def test_errors_are_cleaned_in_result_and_record(place: Place) -> None:
-    """Seed: error messages."""
+    """Seed: error messages are cleaned, too."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -194,7 +194,7 @@ def test_errors_are_cleaned_in_result_and_record(place: Place) -> None:
 
 
 def test_what_other_plugins_keep_of_a_long_result_is_clean(place: Place) -> None:
-    """Ours: in the order in which they are given, both have their way; with an error as well."""
+    """Ours: in whatever order the plugins are given, both take effect, for a result and for an error."""
 
     class Loud(Plugin):
         @hook
@@ -227,7 +227,7 @@ def test_what_other_plugins_keep_of_a_long_result_is_clean(place: Place) -> None
 
 
 def test_replies_and_arguments_are_cleaned(place: Place) -> None:
-    """Seed: assistant_response, text and tool-call arguments."""
+    """Seed: assistant_response cleans the text and the arguments of tool calls."""
 
     async def main() -> None:
         odd = '{"key": "\\u0073k-' + OPENAI[3:] + '"}'
@@ -311,7 +311,7 @@ def test_ordinary_text_is_streamed_word_by_word(memory: Place) -> None:
 
 
 def test_what_a_failed_attempt_held_back_is_not_shown_in_the_next(memory: Place) -> None:
-    """Ours: the text of a stream that broke off is void."""
+    """Ours: the text of a failed attempt is discarded, including what was held back."""
 
     async def main() -> None:
         attempts = 0
@@ -411,7 +411,7 @@ def test_the_model_reads_a_users_secret_cleaned_and_the_session_keeps_it(place: 
 
 
 def test_what_was_said_before_the_plugin_came_is_cleaned_on_its_way_to_the_model(place: Place) -> None:
-    """Ours: a session may be older than the care that is taken of it."""
+    """Ours: a session may be older than its plugin."""
 
     async def main() -> None:
         calls = asks(("reveal", {"key": OPENAI}), ("reveal", f"[{GITHUB}"))
@@ -430,7 +430,7 @@ def test_what_was_said_before_the_plugin_came_is_cleaned_on_its_way_to_the_model
 
 
 def test_what_other_plugins_put_into_the_view_is_cleaned(memory: Place) -> None:
-    """Ours: whichever comes first in the list."""
+    """Ours: this holds for any order of the plugins."""
 
     class Helpful(Plugin):
         @hook(priority=-5)
@@ -479,7 +479,7 @@ def test_no_byte_of_a_secret_reaches_the_disk(tmp_path: Path, clock: FakeClock) 
 
 
 def test_a_session_opened_with_secrets_of_its_own_keeps_them(place: Place) -> None:
-    """Ours: options of a session are options like those of an agent."""
+    """Ours: secrets can be given with a session as well as with an agent."""
 
     async def main() -> None:
         model = ScriptedModel([asks(("reveal", {})), "end"])

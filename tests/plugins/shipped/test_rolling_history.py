@@ -1,4 +1,4 @@
-"""Rolling history: what the model is shown when the window fills."""
+"""Rolling history: the messages that the model is shown when the window fills."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def dump(size: int) -> str:
 
 
 def talk(number: int, output: Any = "y" * 4_000, **result: Any) -> list[Message]:
-    """A turn with one call in it."""
+    """Return the messages of a turn with one call."""
     call = ToolCall(call_id=1, name="search", arguments={"q": number}, provider_id=f"p{number}")
     return [
         UserMessage(content=f"turn {number}"),
@@ -47,7 +47,7 @@ def talk(number: int, output: Any = "y" * 4_000, **result: Any) -> list[Message]
 
 
 def shown(plugin: RollingHistory, messages: list[Message], turn: int = 1, **told: Any) -> list[Message]:
-    """What the plugin makes of some messages, the last *turn* of which are this turn's."""
+    """Return the plugin's view of some messages, the last *turn* of which belong to the current turn."""
     ctx = TurnTransformContext(
         session_id="s", turn_id="t", extensions=PluginExtensions(), turn_messages=turn, **told
     )
@@ -80,7 +80,7 @@ def test_old_output_goes_first_and_leaves_a_note() -> None:
 
 
 def test_a_result_without_its_content_still_belongs_to_its_call() -> None:
-    """Ours: providers refuse a call without its result."""
+    """Ours: providers refuse a call without a result."""
     messages = talk(1, {"rows": [1] * 3_000}, shown="z" * 9_000) + NOW
     found = shown(RollingHistory(window_tokens=1_000, keep_turns=0), messages)
     (old,), (new,) = ([one for one in part if isinstance(one, ToolMessage)] for part in (messages, found))
@@ -99,7 +99,7 @@ def test_a_long_error_stays_an_error() -> None:
 
 
 def test_where_the_whole_is_kept_the_note_names_it() -> None:
-    """Ours: hidden results can be read again."""
+    """Ours: the model can read a hidden result again by the attachment's name."""
     part = AttachmentPart(digest="ab" * 32, media_type="text/plain", size=9)
     found = shown(RollingHistory(window_tokens=1_000, keep_turns=0), talk(1, attachments=(part,)) + NOW)
     assert values(found) == [f"{NOTE[:-1]}; the whole is attachment abababababab]"]
@@ -127,7 +127,7 @@ def test_short_output_is_not_worth_a_note() -> None:
 
 
 def test_whole_turns_go_when_notes_are_not_enough() -> None:
-    """Seed: keeps whole turns."""
+    """Seed: turns are dropped as a whole."""
     old: list[Message] = [
         message
         for number in range(6)
@@ -139,21 +139,21 @@ def test_whole_turns_go_when_notes_are_not_enough() -> None:
 
 
 def test_the_last_turns_stay_however_long_they_are() -> None:
-    """Seed: never in the last turns."""
+    """Seed: the last turns are never shortened."""
     messages = talk(1, "a" * 90_000) + talk(2, "b" * 90_000) + talk(3, "c" * 90_000) + NOW
     found = shown(RollingHistory(window_tokens=1_000, keep_turns=2), messages)
     assert found == messages[4:]
 
 
 def test_one_giant_message_alone_is_left_as_it_is() -> None:
-    """Ours: there is nothing else to leave out."""
+    """Ours: there is nothing else that could be left out."""
     giant: list[Message] = [UserMessage(content="g" * 1_000_000)]
     assert shown(RollingHistory(window_tokens=10), giant) == giant
     assert shown(RollingHistory(window_tokens=10), giant, overflowed=True) == giant
 
 
 def test_after_an_overflow_nothing_but_this_turn_is_sacred() -> None:
-    """Seed: an overflow makes it drop more."""
+    """Seed: after an overflow the plugin drops more, but never from the current turn."""
     messages = talk(1) + talk(2) + talk(3) + NOW
     plugin = RollingHistory(keep_turns=4)
     assert shown(plugin, messages) is messages
@@ -166,7 +166,7 @@ def test_after_an_overflow_nothing_but_this_turn_is_sacred() -> None:
 
 
 def test_history_that_begins_in_the_middle_is_handled() -> None:
-    """Ours: a seed need not begin with a user."""
+    """Ours: the seed of a frame need not begin with a user's message."""
     messages = [*talk(1)[1:], *talk(2), *NOW]
     found = shown(RollingHistory(window_tokens=500, keep_turns=0, fill=0.5), messages)
     assert answered(found) == found
@@ -184,7 +184,7 @@ def test_what_a_provider_counted_beyond_the_estimate_counts() -> None:
 
 
 def test_the_view_changes_in_steps() -> None:
-    """Ours: a prefix that changes with every call is never found in a provider's cache."""
+    """Ours: a prefix that changed with every call would never be in the provider's cache."""
     plugin = RollingHistory(window_tokens=10_000, keep_turns=1, fill=0.5)
     messages: list[Message] = []
     views: list[int] = []
@@ -197,7 +197,7 @@ def test_the_view_changes_in_steps() -> None:
 
 
 def test_the_same_messages_give_the_same_view() -> None:
-    """Seed: deterministic."""
+    """Seed: the view is a deterministic function of the messages."""
     messages = [message for number in range(30) for message in talk(number)] + NOW
     plugin = RollingHistory(window_tokens=9_000)
     copied = msgspec.json.decode(msgspec.json.encode(messages), type=list[Message])
@@ -230,7 +230,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
 
 
 def test_a_session_keeps_what_the_model_is_no_longer_shown(place: Place) -> None:
-    """Seed: nothing durable is changed."""
+    """Seed: the plugin changes the model's view, not the stored history."""
 
     async def main() -> None:
         script: list[Any] = [
@@ -258,7 +258,7 @@ def test_a_session_keeps_what_the_model_is_no_longer_shown(place: Place) -> None
 
 
 def test_an_image_is_shown_at_first_and_left_out_later(memory: Place) -> None:
-    """Seed: drops old images."""
+    """Seed: old images are dropped from the view."""
 
     async def main() -> None:
         model = StagedModel(ScriptedModel(["a cat", "ok", "ok"]).stream)

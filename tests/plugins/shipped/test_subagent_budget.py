@@ -1,4 +1,4 @@
-"""What a subagent may use, and how its answer is read: the parts without a runtime."""
+"""The budget of a subagent, and how its answer is read: the parts that need no runtime."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def turn(outcome: Outcome, text: str = "") -> AssembledTurn:
 
 
 def test_a_subagent_gets_what_is_left_of_each_shared_limit() -> None:
-    """Seed: budgets shared with the parent."""
+    """Seed: a subagent shares the budget of its parent."""
     shared = UsageLimits(max_tokens=100, max_calls=10, max_cost_usd=1.0, max_wall_ms=10_000)
     given = allowance(shared, SOME, UsageLimits())
     assert (given.max_tokens, given.max_calls, given.max_wall_ms) == (30, 5, 8_000)
@@ -58,13 +58,13 @@ def test_a_subagent_gets_what_is_left_of_each_shared_limit() -> None:
 
 
 def test_the_limits_of_its_own_agent_hold_as_well() -> None:
-    """Ours: sharing never gives an agent more than it has by itself."""
+    """Ours: sharing never gives an agent more than its own limits."""
     given = allowance(UsageLimits(max_tokens=100), SOME, UsageLimits(max_tokens=20, max_calls=4))
     assert (given.max_tokens, given.max_calls) == (20, 4)
 
 
 def test_rounds_and_attempts_are_not_shared() -> None:
-    """Ours: they say how one agent works."""
+    """Ours: these limits describe how one agent works."""
     own = UsageLimits(max_iterations=7, max_attempts=2)
     given = allowance(UsageLimits(max_iterations=3, max_tokens=100), SOME, own)
     assert (given.max_iterations, given.max_attempts) == (7, 2)
@@ -80,7 +80,7 @@ def test_rounds_and_attempts_are_not_shared() -> None:
     ],
 )
 def test_whatever_is_used_up_is_named(limits: UsageLimits, words: str) -> None:
-    """Ours: the model learns which limit it was."""
+    """Ours: the model learns which limit was reached."""
     problem = used_up(limits, SOME, kept_calls=1)
     assert problem is not None
     assert problem.code == "TURN_BUDGET"
@@ -88,7 +88,7 @@ def test_whatever_is_used_up_is_named(limits: UsageLimits, words: str) -> None:
 
 
 def test_nothing_is_used_up_while_something_is_left_of_everything() -> None:
-    """Ours: the last token can still be used."""
+    """Ours: a subagent may use the last token of each limit."""
     limits = UsageLimits(max_tokens=71, max_calls=5, max_cost_usd=0.41, max_wall_ms=2_001)
     assert used_up(limits, SOME, kept_calls=1) is None
     assert used_up(UsageLimits(), SOME, kept_calls=1) is None
@@ -96,7 +96,7 @@ def test_nothing_is_used_up_while_something_is_left_of_everything() -> None:
 
 
 def test_calls_and_money_are_never_given_on_credit() -> None:
-    """Ours: as the kernel keeps them; the last calls are the turn's own."""
+    """Ours: calls and money are limits of the kernel, and the last calls are kept for the turn itself."""
     assert no_credit(UsageLimits(max_calls=4), SOME) is None
     assert no_credit(UsageLimits(max_tokens=1, max_wall_ms=1), SOME) is None
     assert no_credit(UsageLimits(max_calls=3), SOME) is not None
@@ -104,7 +104,7 @@ def test_calls_and_money_are_never_given_on_credit() -> None:
 
 
 def test_what_was_used_since_then_is_never_negative() -> None:
-    """Ours: a ledger that was read too early takes nothing back."""
+    """Ours: a ledger that was read too early must not give budget back."""
     assert less(Usage(input=5, calls=2), Usage(input=3, calls=2)) == Usage(input=2)
     assert less(Usage(), Usage(input=3)) == Usage()
 
@@ -123,7 +123,7 @@ def test_what_was_used_since_then_is_never_negative() -> None:
     ],
 )
 def test_a_subagent_stands_as_its_turn_does(outcome: Outcome, status: str, state: TaskState) -> None:
-    """Seed: finished, failed, cancelled, waiting; its task runs until its turn has ended."""
+    """Seed: finished, failed, cancelled or waiting; its task runs until its turn has ended."""
     found = status_of(outcome)
     assert (found, task_state_of(found)) == (status, state)
 
@@ -156,7 +156,7 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "intege
 
 @pytest.mark.parametrize("text", ['{"n": 3}', '```json\n{"n": 3}\n```', ' {"n":3} '])
 def test_an_answer_that_fits_is_a_value(text: str) -> None:
-    """Seed: results typed."""
+    """Seed: results of subagents are typed."""
     report = report_of("a", turn(Finished(text=text), text), schema=SCHEMA)
     assert (report.status, report.value, report.error) == ("finished", {"n": 3}, None)
 

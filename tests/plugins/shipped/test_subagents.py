@@ -48,7 +48,7 @@ def pay(cents: int) -> str:
 def team(
     cast: Cast, *, worker_tools: Any = (look, pay), limits: Any = None, **options: Any
 ) -> list[Agent[Any, Any]]:
-    """A lead with the plugin and a worker without it, on one model."""
+    """Return a lead with the plugin and a worker without it, on one model."""
     options.setdefault("agents", ["worker"])
     lead = Agent(cast, name="lead", tools=[look, pay], plugins=[Subagents(**options)], limits=limits)
     return [lead, Agent(cast, name="worker", tools=list(worker_tools))]
@@ -63,7 +63,7 @@ def play(memory: Place, agents: list[Agent[Any, Any]], act: Play, **settings: An
 
 
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
-    """Wait for something that another task does."""
+    """Wait until another task has made the condition true."""
     async with asyncio.timeout(10):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -78,7 +78,7 @@ def wait_all(request: ModelRequest) -> list[Any]:
 
 
 def told(request: ModelRequest) -> str:
-    """An answer made of what the last wait() has said."""
+    """Answer with the statuses that the last wait() reported."""
     return ", ".join(one["status"] for one in values(request, "wait")[-1])
 
 
@@ -86,7 +86,7 @@ def told(request: ModelRequest) -> str:
 
 
 def test_subagents_work_at_once_and_do_not_hold_their_parent_up(memory: Place) -> None:
-    """Seed: spawn returns at once, children run concurrently."""
+    """Seed: spawn_agent returns at once, and subagents run concurrently."""
     met: list[str] = []
     both = asyncio.Event()
 
@@ -142,7 +142,7 @@ def test_a_subagent_is_like_its_parent_unless_another_agent_is_named(memory: Pla
 
 
 def test_a_subagent_sees_nothing_of_the_conversation(memory: Place) -> None:
-    """Ours: it begins without a history, with its task."""
+    """Ours: a subagent starts with its task and without the parent's history."""
     cast = Cast(Lead=[calls(spawn("Twin. Dig here.")), wait_all, told], **{"Twin.": ["dug"]})
     play(memory, team(cast), lambda runtime, session: session.turn("Lead this. The code is 4711."))
     [request] = cast.requests["Twin."]
@@ -211,7 +211,7 @@ def values_of(messages: list[Any], name: str) -> list[Any]:
 
 
 def test_a_wait_that_is_over_in_time_says_who_still_works(memory: Place) -> None:
-    """Seed: it returns when the time is over."""
+    """Seed: wait returns when its time is over."""
     go = asyncio.Event()
     cast = Cast(
         Lead=[calls(spawn("Slow.", agent="worker")), calls(("wait", {"timeout_s": 0})), told],
@@ -230,7 +230,7 @@ def test_a_wait_that_is_over_in_time_says_who_still_works(memory: Place) -> None
 
 
 def test_a_wait_can_go_on_for_those_that_wait_for_a_person(memory: Place) -> None:
-    """Ours: a parent that cannot do without the answer need not ask again and again."""
+    """Ours: a parent that needs the answer can wait for it in one call."""
     cast = Cast(
         Lead=[
             calls(spawn("Payer.", agent="worker")),
@@ -361,7 +361,7 @@ def test_what_was_taken_from_the_parent_is_taken_from_its_subagents(memory: Plac
 
 
 def test_at_the_deepest_level_there_are_no_subagents(memory: Place) -> None:
-    """Seed: depth limit."""
+    """Seed: the depth of subagents is limited."""
     cast = Cast(
         Lead=[calls(spawn("Below.")), wait_all, told],
         **{"Below.": [calls(spawn("Bottom.")), wait_all, told], "Bottom.": ["here"]},
@@ -379,7 +379,7 @@ def test_at_the_deepest_level_there_are_no_subagents(memory: Place) -> None:
 
 
 def test_no_more_subagents_work_at_a_time_than_are_allowed(memory: Place) -> None:
-    """Ours: max_children; one that has ended leaves its place."""
+    """Ours: max_children counts running subagents; one that has ended makes room for another."""
     go = asyncio.Event()
 
     def let_go(request: ModelRequest) -> Any:
@@ -407,7 +407,7 @@ def test_no_more_subagents_work_at_a_time_than_are_allowed(memory: Place) -> Non
 
 @pytest.mark.parametrize("name", ["unknown", "lead"])
 def test_an_agent_that_was_not_named_cannot_be_a_subagent(memory: Place, name: str) -> None:
-    """Ours: the model chooses among those that it was given."""
+    """Ours: the model may choose only among the declared agents."""
     cast = Cast(Lead=[calls(spawn("X.", agent=name)), "so be it"])
 
     async def act(runtime: Runtime, session: Any) -> None:
@@ -419,7 +419,7 @@ def test_an_agent_that_was_not_named_cannot_be_a_subagent(memory: Place, name: s
 
 
 def test_an_agent_cannot_reach_subagents_that_are_not_its_own(memory: Place) -> None:
-    """Ours: an id of another session's subagent is no subagent here."""
+    """Ours: the id of another session's subagent is unknown here."""
     cast = Cast(
         Lead=[calls(spawn("A.", agent="worker")), wait_all, told],
         Spy=[calls(("wait", {"agent_ids": ["sub-1"]}), ("close", {"agent_id": "s"})), "so be it"],
@@ -439,7 +439,7 @@ def test_an_agent_cannot_reach_subagents_that_are_not_its_own(memory: Place) -> 
 def test_a_turn_that_was_begun_before_a_crash_is_found_again(
     memory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: a parent that died between the beginning and the record does not know the turn, and needs not."""
+    """Ours: a parent that died between the start of the turn and its record can still find the turn."""
     monkeypatch.setattr("standfast.plugins.shipped.subagent_tools._BEGINNING_S", 0)
     cast = Cast(
         Lead=[calls(spawn("A. Go.", agent="worker"), spawn("Payer.", agent="worker")), wait_all, told],
@@ -460,7 +460,7 @@ def test_a_turn_that_was_begun_before_a_crash_is_found_again(
 
 
 def test_one_at_work_reads_what_it_is_sent_on_its_way(memory: Place) -> None:
-    """Seed: injected into a running one."""
+    """Seed: input is injected into a running subagent."""
     go = asyncio.Event()
 
     def send(request: ModelRequest) -> Any:
@@ -513,7 +513,7 @@ def test_a_subagent_that_has_ended_resumes_with_the_input_it_is_sent(memory: Pla
 
 
 def test_ending_one_leaves_the_others_alone(memory: Place) -> None:
-    """Seed: cancel of one child leaves the others."""
+    """Seed: closing one subagent does not affect the others."""
     never, go = asyncio.Event(), asyncio.Event()
 
     def close_one(request: ModelRequest) -> Any:
@@ -566,7 +566,7 @@ def test_closing_one_ends_those_below_it(memory: Place) -> None:
 
 
 def test_a_turn_that_is_cancelled_takes_its_subagents_with_it(memory: Place) -> None:
-    """Ours: no caller waits for them; their history and usage are kept."""
+    """Ours: no caller is left to wait for them; their history and usage are kept."""
     never, began = asyncio.Event(), asyncio.Event()
 
     def begin(request: ModelRequest) -> Any:
@@ -632,7 +632,7 @@ def test_a_subagent_that_ends_takes_its_own_with_it(memory: Place) -> None:
 
 
 def test_one_that_waits_for_a_person_can_be_closed(memory: Place) -> None:
-    """Ours: a person can no longer decide its approval."""
+    """Ours: a person can no longer decide the approval of a closed subagent."""
 
     def close_one(request: ModelRequest) -> Any:
         return calls(("close", {"agent_id": spawned(request)[0]}))
@@ -687,7 +687,7 @@ def test_closing_the_runtime_leaves_subagents_to_the_next_runtime(tmp_path: Any)
 
 
 def test_what_all_have_used_adds_up(memory: Place) -> None:
-    """Seed: usage rolled up; every model call is in one ledger."""
+    """Seed: usage is rolled up; every model call is in one ledger."""
     cast = Cast(
         Lead=[calls(spawn("Below."), spawn("Twin.")), wait_all, told],
         **{"Below.": [calls(spawn("Bottom.")), wait_all, told], "Bottom.": ["x"], "Twin.": ["y"]},
@@ -708,12 +708,12 @@ def test_what_all_have_used_adds_up(memory: Place) -> None:
 
 
 def digging(request: ModelRequest) -> Any:
-    """Looks again and again, and never ends by itself."""
+    """Call `look` again and again, without end."""
     return calls(("look", {"what": str(len(request.messages))}))
 
 
 async def digging_slowly(request: ModelRequest) -> Any:
-    """Do the same, with a pause in between: models are slower than the code that counts tokens."""
+    """Call `look` without end, with a pause: models are slower than the code that counts tokens."""
     for _ in range(50):
         await asyncio.sleep(0)
     return digging(request)
@@ -725,7 +725,7 @@ async def report_of_one(session: Any) -> Any:
 
 
 def test_a_subagent_is_ended_when_nothing_is_left_for_it(memory: Place) -> None:
-    """Seed: budgets shared with the parent: of five calls its parent makes one, and needs two more."""
+    """Seed: the budget is shared: of five calls the parent makes one, and needs two more."""
     cast = Cast(Lead=[calls(spawn("Digger.", agent="worker")), wait_all, told], **{"Digger.": [digging]})
 
     async def act(runtime: Runtime, session: Any) -> None:
@@ -762,7 +762,7 @@ def test_subagents_that_use_up_everything_together_are_ended(memory: Place) -> N
 
 
 def test_a_subagent_begins_with_no_more_than_is_left(memory: Place) -> None:
-    """Seed: the limits of its own turn hold wherever it runs."""
+    """Seed: the remaining budget limits the subagent's own turn, wherever it runs."""
     cast = Cast(Lead=[calls(spawn("Digger.", agent="worker")), "I do not wait."], **{"Digger.": [digging]})
 
     async def act(runtime: Runtime, session: Any) -> None:
@@ -797,7 +797,7 @@ def test_a_parent_that_does_not_stop_is_stopped(memory: Place) -> None:
 
 
 def test_no_subagent_begins_when_nothing_is_left(memory: Place) -> None:
-    """Ours: the model learns which limit it was."""
+    """Ours: the model learns which limit was reached."""
     cast = Cast(
         Lead=[calls(spawn("A.", agent="worker")), wait_all, calls(spawn("B.", agent="worker")), "enough"],
         **{"A.": ["a"], "B.": ["b"]},
@@ -830,7 +830,7 @@ def test_those_below_share_the_same_budget(memory: Place) -> None:
 
 
 def test_an_agent_keeps_its_own_limits(memory: Place) -> None:
-    """Ours: sharing narrows, and never widens."""
+    """Ours: sharing a budget narrows an agent's limits and never widens them."""
     cast = Cast(Lead=[calls(spawn("Digger.", agent="worker")), wait_all, told], **{"Digger.": [digging]})
     worker = Agent(cast, name="worker", tools=[look], limits=UsageLimits(max_calls=2))
     lead = Agent(
@@ -889,7 +889,7 @@ def test_the_next_turn_has_its_whole_budget_again(memory: Place) -> None:
 
 @pytest.mark.slow
 def test_code_uses_the_same_tools(memory: Place) -> None:
-    """Seed: the same tools work from the standard and from the code protocol."""
+    """Seed: the tools work in the standard and in the code protocol."""
     cell = (
         "```python\n"
         "started = [spawn_agent(task)['agent_id'] for task in ('A.', 'B.')]\n"
@@ -923,7 +923,7 @@ def test_wrong_options_are_refused_when_the_plugin_is_made(options: dict[str, An
 
 
 def test_options_can_be_given_when_a_session_is_opened(memory: Place) -> None:
-    """Ours: they are JSON: names, numbers and flags."""
+    """Ours: options of a session are JSON: names, numbers and flags."""
     cast = Cast(Lead=["fine"])
     lead = team(cast, agents=())[0]
 

@@ -1,4 +1,4 @@
-"""Subagents outlive their process: killed with SIGKILL, wherever it is, all four end as they should."""
+"""Subagents outlive their process: after a SIGKILL at any point, all four reach the right state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Start = Callable[..., Any]
 
 
 class Stage:
-    """A directory in which the program is played, in one process after the other."""
+    """A directory in which the program runs, in one process after the other."""
 
     def __init__(self, child: Start, home: Path) -> None:
         self._child = child
@@ -39,7 +39,7 @@ class Stage:
         return Counter(self.ledger.read_text().splitlines())
 
     def finish(self) -> dict[str, Any]:
-        """Play the rest in a fresh process, in which a person says yes."""
+        """Run the rest in a new process, in which a person approves."""
         return dict(json.loads(self.start("--decide").output(timeout=60).splitlines()[-1]))
 
 
@@ -49,7 +49,7 @@ def stage(child: Start, tmp_path: Path) -> Stage:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for another process."""
+    """Wait for another process until the condition is true."""
     deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline
@@ -57,7 +57,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def check(stage: Stage, told: dict[str, Any]) -> None:
-    """Everything that must be so at the end, whatever was killed on the way."""
+    """Check everything that must hold at the end, whatever was killed on the way."""
     good, bad, slow, payer = told["reports"]
     assert [one["status"] for one in told["reports"]] == ["finished", "failed", "cancelled", "finished"]
     assert (good["text"], payer["text"]) == ("all good", "paid")
@@ -84,7 +84,7 @@ def tokens(usage: dict[str, int]) -> int:
 
 
 def test_four_subagents_end_in_four_ways(stage: Stage) -> None:
-    """Ours: the scenario without a crash."""
+    """Ours: the scenario works without a crash."""
     told = stage.finish()
     check(stage, told)
     assert sum(stage.marks().values()) >= 4
@@ -123,6 +123,6 @@ def test_processes_that_die_one_after_the_other(stage: Stage) -> None:
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("crash_at", range(5, 200, 13))
 def test_a_process_that_dies_anywhere(stage: Stage, crash_at: int) -> None:
-    """Seed: before, inside and after each write, model call and effect; here some of these points."""
+    """Seed: a crash before, inside and after each write, model call and effect; here a sample of these."""
     stage.start("--decide", crash_at=crash_at).process.wait(timeout=60)
     check(stage, stage.finish())

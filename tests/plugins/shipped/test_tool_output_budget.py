@@ -1,4 +1,4 @@
-"""Tool output budget: long results by head and tail, the whole to be read back."""
+"""Tool output budget: long results are shown by head and tail, and can be read back whole."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def budgeted(*replies: Any, **options: Any) -> Agent[Any, Any]:
 
 
 async def fetched(place: Place, what: str, **options: Any) -> tuple[ToolMessage, bytes]:
-    """What becomes of an output, and what is kept of it."""
+    """Return the result of a call after the plugin, and the attachment that it kept."""
     async with place.runtime() as runtime:
         agent = budgeted(asks(("fetch", {"what": what})), "end", **options)
         session = await runtime.session("s", agent=agent)
@@ -84,7 +84,7 @@ async def fetched(place: Place, what: str, **options: Any) -> tuple[ToolMessage,
 
 
 class Reader:
-    """A model that fetches something, and reads it from where it was cut until there is no more."""
+    """A model that fetches something, and reads it back from where it was cut to its end."""
 
     def __init__(self, what: str) -> None:
         self.model_id = "reader:one"
@@ -112,11 +112,11 @@ class Reader:
 
     @property
     def whole(self) -> str:
-        """Everything that was read, without what is said about it."""
+        """Return everything that was read, without the notes about it."""
         return "".join(one.split("\n", 1)[1] for one in self.read)
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def asking(name: str, **arguments: Any) -> ReplyEnded:
@@ -124,7 +124,7 @@ def asking(name: str, **arguments: Any) -> ReplyEnded:
 
 
 def noted(cut: str) -> tuple[str, int, str, int]:
-    """What a cut result says about the rest: its size, its lines, its name, where it begins."""
+    """Return what the note in a cut result says: size, lines, name, first line."""
     found = NOTE.search(cut)
     assert found is not None
     return found[1], int(found[2]), found[3], int(found[4])
@@ -162,7 +162,7 @@ def test_a_long_result_is_shown_by_head_and_tail_and_kept_whole(place: Place) ->
 
 
 def test_other_json_is_cut_as_indented_json(place: Place) -> None:
-    """Ours: the model reads it line by line, and can find its way in it."""
+    """Ours: the model reads indented JSON line by line, and can find its way in it."""
     message, kept = asyncio.run(fetched(place, "rows"))
     assert fits(message.value)
     assert message.value.startswith('[\n  {\n    "id": 0,\n    "name": "n0"\n  },\n')
@@ -171,7 +171,7 @@ def test_other_json_is_cut_as_indented_json(place: Place) -> None:
 
 
 def test_the_record_of_the_call_has_the_digest_of_what_is_shown(memory: Place) -> None:
-    """Ours: the record is of the message that it is in; the attachment has the digest of the original."""
+    """Ours: the record describes the message that has it; the attachment has the digest of the original."""
     message, kept = asyncio.run(fetched(memory, "rows"))
     assert message.record is not None
     assert message.record.response_digest == digest_json(message.value)
@@ -180,14 +180,14 @@ def test_the_record_of_the_call_has_the_digest_of_what_is_shown(memory: Place) -
 
 
 def test_the_record_of_a_call_that_is_not_cut_is_left_alone(memory: Place) -> None:
-    """Ours: nothing was replaced."""
+    """Ours: the digest in the record is that of the result."""
     message, _ = asyncio.run(fetched(memory, "short"))
     assert message.record is not None
     assert message.record.response_digest == digest_json(OUTPUTS["short"])
 
 
 def test_one_line_of_a_megabyte_is_cut_between_characters(memory: Place) -> None:
-    """Ours: there need not be any line to cut at."""
+    """Ours: the text may have no line to cut at."""
     message, kept = asyncio.run(fetched(memory, "megabyte"))
     assert 15_000 < len(message.value) <= 16_384
     assert kept.decode() == MEGABYTE
@@ -229,7 +229,7 @@ def test_a_long_error_stays_an_error(place: Place) -> None:
 def test_what_is_shown_fits_and_is_a_head_and_a_tail(
     lines: list[str], max_bytes: int, max_lines: int
 ) -> None:
-    """Ours: the limit holds for any text and budget."""
+    """Ours: the limit holds for any text and any budget."""
     text = "\n".join(lines)
     plugin = ToolOutputBudget(max_bytes, max_lines)
     if fits(text, max_bytes, max_lines):
@@ -272,7 +272,7 @@ def test_the_model_reads_back_the_whole_in_the_same_turn(place: Place, what: str
 
 
 def test_it_can_be_read_in_later_turns_and_after_a_restart(place: Place) -> None:
-    """Seed: an attachment that can be read back."""
+    """Seed: the attachment can be read back later."""
 
     async def main() -> None:
         def reading(name: str) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def test_it_can_be_read_in_later_turns_and_after_a_restart(place: Place) -> None
 
 
 def test_a_turn_that_resumes_in_another_process_can_read_what_it_has_kept(place: Place) -> None:
-    """Ours: output, and the right to read it, are journaled with the result."""
+    """Ours: the output, and the permission to read it, are journaled with the result."""
 
     async def main() -> None:
         read = asks(("read_output", {"attachment": name_of(LINES), "lines": 1}))
@@ -311,7 +311,7 @@ def test_a_turn_that_resumes_in_another_process_can_read_what_it_has_kept(place:
 
 
 def test_only_what_was_kept_in_this_session_can_be_read(place: Place) -> None:
-    """Ours: a digest is no key to the other sessions of a store."""
+    """Ours: knowing a digest gives no access to other sessions of the store."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -333,7 +333,7 @@ def test_only_what_was_kept_in_this_session_can_be_read(place: Place) -> None:
 def test_lines_that_are_not_there_are_an_error_that_says_which_are(
     memory: Place, start: int, lines: int
 ) -> None:
-    """Ours: the model can correct itself."""
+    """Ours: the error tells the model which lines exist."""
 
     async def main() -> None:
         reading = {"attachment": name_of(LINES), "start_line": start, "lines": lines}
@@ -394,7 +394,7 @@ def test_a_budget_without_room_for_a_note_is_refused(options: dict[str, Any]) ->
 
 
 def test_the_smallest_budget_works(place: Place) -> None:
-    """Ours: and everything can still be read back with it."""
+    """Ours: the whole output can still be read back."""
 
     async def main() -> None:
         model = Reader("parrots")
