@@ -21,17 +21,17 @@ from standfast.store.sqlite.connection import open_checked
 
 
 def cell(code: str) -> str:
-    """A reply that is one cell."""
+    """Return a reply that consists of one cell."""
     return f"```python\n{textwrap.dedent(code).strip()}\n```"
 
 
 def finish(expression: str) -> str:
-    """A cell that ends the turn with this value."""
+    """Return a cell that ends the turn with this value."""
     return cell(f"finish({expression})")
 
 
 def coder(*replies: Any, **options: Any) -> Agent[Any, Any]:
-    """An agent on a script that acts in code."""
+    """Return an agent with a scripted model that acts in code."""
     options.setdefault("protocol", "code")
     return Agent(ScriptedModel(replies, strict=False), **options)
 
@@ -46,7 +46,7 @@ def reports(messages: Iterable[Message]) -> list[CellReport]:
 
 
 def outcomes(messages: Iterable[Message]) -> list[Any]:
-    """The result of each cell, or the code of its error."""
+    """Return the result of each cell, or the code of its error."""
     return [one.result if one.error is None else one.error.code for one in reports(messages)]
 
 
@@ -65,7 +65,7 @@ class Typist:
         yield ReplyEnded(text=said.removeprefix("say ") if plain else cell(said))
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def _first_words(content: Content) -> str:
@@ -74,7 +74,7 @@ def _first_words(content: Content) -> str:
 
 
 class RunsCode:
-    """Calls the tool run_code with one cell, and is content with what comes of it."""
+    """A model that calls the tool run_code with one cell, and ends."""
 
     def __init__(self, code: str) -> None:
         self.model_id = "scripted:runs"
@@ -87,22 +87,22 @@ class RunsCode:
         yield ReplyEnded(text="ok" if done else "", calls=calls)
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def typing(**options: Any) -> Agent[Any, Any]:
-    """An agent that runs what the user says."""
+    """Return an agent that runs the user's text as code."""
     options.setdefault("protocol", "code")
     return Agent(Typist(), name="typist", **options)
 
 
 async def value_of(session: Session[Any], code: str) -> Any:
-    """What a cell in a turn of its own comes to: its value, or the code of its error."""
+    """Run a cell in its own turn and return its value, or the code of its error."""
     return outcomes((await session.turn(textwrap.dedent(code).strip())).messages)[-1]
 
 
 class RecordingModel:
-    """Another model, and everything that it was asked."""
+    """A wrapper of another model that records every request."""
 
     def __init__(self, model: ModelProvider) -> None:
         self.model_id = model.model_id
@@ -117,14 +117,14 @@ class RecordingModel:
         await self._model.close()
 
     def prompt_bytes(self) -> list[int]:
-        """How large everything was that each request had to read."""
+        """Return the size of everything that each request contained."""
         return [
             len(msgspec.json.encode(one.messages)) + len(one.instructions.encode()) for one in self.requests
         ]
 
 
 class AnsweringModel:
-    """Gives the cells of a script to a session, and answers what code asks of it by a function."""
+    """A model that gives the cells of a script to a session, and answers questions of code by a function."""
 
     def __init__(self, cells: Iterable[str], answer: Callable[[str], str | Exception]) -> None:
         self.model_id = "scripted:answers"
@@ -141,11 +141,11 @@ class AnsweringModel:
         yield ReplyEnded(text=answer, usage=Usage(input=10, output=3, calls=1))
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def rows(path: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
-    """What a store's file holds, read with the library that the store itself uses."""
+    """Return the rows of a store's file, read with the library that the store uses."""
     database = open_checked(str(path), apsw.SQLITE_OPEN_READWRITE)
     try:
         return list(database.execute(query, values))
@@ -154,6 +154,6 @@ def rows(path: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
 
 
 def blob_sizes(path: Path) -> list[int]:
-    """The sizes of the stored blobs, ascending, without the records of prompts."""
+    """Return the sizes of the stored blobs, ascending, without the records of prompts."""
     blobs = [data for (data,) in rows(path, "SELECT data FROM blobs")]
     return sorted(len(data) for data in blobs if not data.startswith(b'{"layers":'))

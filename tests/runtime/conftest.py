@@ -16,11 +16,11 @@ from stand_ins import Place
 
 @pytest.fixture(params=["memory", "sqlite"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Place:
-    """A store that outlives its runtimes: in memory, and a SQLite file."""
+    """Return a store that outlives its runtimes: in memory, or a SQLite file."""
     return Place(None if request.param == "memory" else tmp_path / "standfast.db", clock)
 
 
 @pytest.fixture
 def memory(clock: FakeClock) -> Place:
-    """A store in memory, for what has nothing to do with storage."""
+    """Return a store in memory, for tests that do not depend on storage."""
     return Place(None, clock)

@@ -32,11 +32,11 @@ class ObedientModel:
         yield ReplyEnded(text="" if wanted else "ok", calls=tuple(map(_requested, wanted)))
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     @property
     def offered(self) -> list[str]:
-        """The tools of the last request."""
+        """Return the names of the tools in the last request."""
         return [one.name for one in self.requests[-1].tools]
 
     @property
@@ -115,7 +115,7 @@ def _found(reader: SnapshotReader, name: str) -> bytes:
 
 
 class Builds(Plugin):
-    """Remembers in a list of the test's what each catalog of tools is built of."""
+    """A plugin that logs the tools from which each catalog is built."""
 
     def __init__(self, heard: list[ToolCatalogContext]) -> None:
         self._heard = heard
@@ -132,7 +132,7 @@ class Builds(Plugin):
 
 
 def named_tool(name: str, answer: object = None) -> RegisteredTool:
-    """A tool of this name that gives this answer."""
+    """Return a tool with this name and this answer."""
 
     async def function() -> Any:
         return name if answer is None else answer
@@ -143,7 +143,7 @@ def named_tool(name: str, answer: object = None) -> RegisteredTool:
 
 
 class Source:
-    """A provider that counts what it is asked for."""
+    """A provider that counts its requests."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Source:
 
 
 async def context_of(session: Session[Any]) -> SessionContext:
-    """The session's plugins, tools and prompt."""
+    """Return the session's plugins, tools and prompt."""
     return await session._live.context()
 
 
@@ -190,5 +190,5 @@ async def call(session: Session[Any], *names: str) -> list[ToolMessage]:
 
 
 async def count(session: Session[Any]) -> Any:
-    """How far the session's counter has counted."""
+    """Return the value of the session's counter."""
     return await session.plugins.invoke("counter.count")

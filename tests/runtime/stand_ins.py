@@ -35,7 +35,7 @@ class Place:
         self._memory = MemorySessionStore(owner_is_dead=owner_is_dead)
 
     def runtime(self, **options: Any) -> Runtime:
-        """A runtime over the store, with the test's clock, that does not really sleep between attempts."""
+        """Open a runtime over the store, with the test's clock, that does not sleep between attempts."""
         options.setdefault("clock", self.clock)
         return Runtime(self.path or self._memory, _sleep=self._sleep, **options)
 
@@ -44,7 +44,7 @@ class Place:
 
 
 class StagedModel:
-    """Asks a coroutine function for its deltas: a stage for what a script cannot express."""
+    """A model whose deltas come from a coroutine function, for what a script cannot express."""
 
     def __init__(
         self, play: Callable[[ModelRequest], AsyncIterator[ModelDelta]], model_id: str = "staged:one"
@@ -58,11 +58,11 @@ class StagedModel:
         return self._play(request)
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class HeldModel:
-    """Streams "so far", then waits until it is let go; each later call is answered at once."""
+    """A model that streams "so far", then waits to be released; later calls are answered at once."""
 
     def __init__(self, *later: str, answer: str = "done") -> None:
         self.model_id = "held:one"
@@ -84,11 +84,11 @@ class HeldModel:
             self.closed += 1
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class EchoModel:
-    """Answers every message with it."""
+    """A model that repeats every message."""
 
     def __init__(self) -> None:
         self.model_id = "echo:one"
@@ -99,26 +99,26 @@ class EchoModel:
         yield ReplyEnded(text=f"re: {said(request.messages)[-1]}")
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def asks(*calls: tuple[str, dict[str, Any] | str]) -> dict[str, Any]:
-    """A scripted reply that asks for these calls."""
+    """Return a scripted reply that requests these calls."""
     return {"tool_calls": [{"name": name, "arguments": arguments} for name, arguments in calls]}
 
 
 def requested(name: str, arguments: str = "{}") -> ReplyEnded:
-    """A reply that asks for one call."""
+    """Return a reply that requests one call."""
     return ReplyEnded(text="", calls=(RequestedCall(name=name, arguments=arguments),))
 
 
 def agent_of(*replies: Any, **options: Any) -> Agent[Any, Any]:
-    """An agent on a script."""
+    """Return an agent with a scripted model."""
     return Agent(ScriptedModel(replies), **options)
 
 
 def said(messages: Iterable[Payload]) -> list[str]:
-    """What users said."""
+    """Return the texts of the users' messages."""
     return [text_of(one.content) for one in messages if isinstance(one, UserMessage)]
 
 
@@ -134,12 +134,12 @@ def of_kind(kind: type[E], events: Iterable[object]) -> list[E]:
 
 
 async def events_of(turn: Turn[Any]) -> list[Event]:
-    """Every event of a turn, to its end."""
+    """Return every event of a turn."""
     return [event async for event in turn]
 
 
 async def go_on(session: Session[Any]) -> TurnResult[Any]:
-    """Go on with the unfinished turn and wait for what comes of it."""
+    """Resume the unfinished turn and wait for its result."""
     turn = await session.resume()
     if turn is None:  # the runtime was quicker: it takes up what was left by itself
         turn = session.follow((await session.turns())[-1].turn_id)
@@ -147,7 +147,7 @@ async def go_on(session: Session[Any]) -> TurnResult[Any]:
 
 
 async def keeper_looks(runtime: Runtime, times: int = 3) -> None:
-    """Until the keeper has looked for queued inputs more often than that."""
+    """Wait until the keeper has looked for queued inputs more often than that."""
     seen, ask = 0, runtime.store.with_queued
 
     async def counted() -> list[str]:
@@ -161,7 +161,7 @@ async def keeper_looks(runtime: Runtime, times: int = 3) -> None:
 
 
 async def until(condition: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> None:
-    """Let others work until it is so; ten seconds are enough for anything."""
+    """Let other tasks run until the condition is true, for at most ten seconds."""
     clock = asyncio.get_running_loop().time
     end = clock() + 10
     while clock() < end:
@@ -173,7 +173,7 @@ async def until(condition: Callable[[], bool] | Callable[[], Awaitable[bool]]) -
 
 
 async def observed(session: Session[Any], count: int, after: str | None = None) -> list[Observed]:
-    """The first events that an observer sees."""
+    """Return the first events that an observer sees."""
     found: list[Observed] = []
     stream = session.observe(after)
     try:

@@ -25,7 +25,7 @@ def test_an_agent_answers_without_a_runtime() -> None:
 
 
 def test_run_is_run_sync_with_an_event_loop() -> None:
-    """Seed: the names are those Python users know."""
+    """Seed: the methods have the names that Python users know."""
     assert asyncio.run(agent_of("hello").run("hi")).output == "hello"
 
 
@@ -45,7 +45,7 @@ def test_run_stream_is_iterated_over_and_then_awaited() -> None:
 
 
 def test_a_stream_need_not_be_read() -> None:
-    """Ours: awaiting alone runs the turn."""
+    """Ours: awaiting a stream runs the turn."""
 
     async def main() -> str:
         return str((await agent_of("hello").run_stream("hi")).output)
@@ -54,7 +54,7 @@ def test_a_stream_need_not_be_read() -> None:
 
 
 def test_a_model_may_be_given_by_its_name(tmp_path: Path) -> None:
-    """Seed: model as "provider:model" or an object."""
+    """Seed: a model is a name "provider:model" or an object."""
     script = tmp_path / "replies.json"
     script.write_text(json.dumps(["one", "two"]))
     agent = Agent(f"scripted:{script}")
@@ -64,7 +64,7 @@ def test_a_model_may_be_given_by_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", [None, 5, object(), {"scripted:demo"}, [5]])
 def test_what_is_no_model_is_refused(model: Any) -> None:
-    """Bug: it was an AttributeError at the first turn."""
+    """Bug: a wrong model raised an AttributeError at the first turn."""
     with pytest.raises(InvalidArgument, match="is not a model") as caught:
         Agent(model)
     assert caught.value.hint is not None
@@ -72,7 +72,7 @@ def test_what_is_no_model_is_refused(model: Any) -> None:
 
 @pytest.mark.parametrize("name", ["nosuch:model", "plain", "", "scripted:no-such-file.json"])
 def test_a_model_that_cannot_be_opened_is_a_typed_error(name: str) -> None:
-    """Ours: a wrong name says what to do instead."""
+    """Ours: the error for a wrong name says what to write instead."""
     with pytest.raises(StandfastError):
         Agent(name).run_sync("hi")
 
@@ -113,13 +113,13 @@ def test_two_tools_of_one_name_are_refused() -> None:
 
 @pytest.mark.parametrize("prompt", [5, None, [], ["text", 5], "\ud800"])
 def test_a_prompt_that_is_none_is_refused(prompt: Any) -> None:
-    """Ours: an invalid prompt is the caller's fault and raises before anything begins."""
+    """Ours: an invalid prompt is the caller's fault and raises before the turn begins."""
     with pytest.raises(InvalidArgument):
         agent_of("hello").run_sync(prompt)
 
 
 def test_run_sync_inside_a_loop_says_what_to_use_instead() -> None:
-    """Bug: it was asyncio's RuntimeError and a coroutine that was never awaited."""
+    """Bug: the caller got asyncio's RuntimeError and a warning about a coroutine that was never awaited."""
 
     async def main() -> None:
         with pytest.raises(InvalidArgument, match="event loop") as caught:
@@ -130,7 +130,7 @@ def test_run_sync_inside_a_loop_says_what_to_use_instead() -> None:
 
 
 def test_a_stopped_turn_carries_its_history() -> None:
-    """Seed: exceptions that carry the history."""
+    """Seed: exceptions of a turn carry its history."""
 
     def fails() -> str:
         raise ValueError("no")
@@ -149,7 +149,7 @@ def test_a_stopped_turn_carries_its_history() -> None:
 
 
 def test_limits_of_one_run_replace_those_of_the_agent() -> None:
-    """Ours: the caller of a turn knows best what it may cost."""
+    """Ours: the caller of a turn decides what it may cost."""
 
     def look() -> str:
         return "x"
@@ -161,7 +161,7 @@ def test_limits_of_one_run_replace_those_of_the_agent() -> None:
 
 
 def test_a_run_can_be_cancelled_and_not_twice() -> None:
-    """Bug: cancelling a run that was over raised that the runtime is not open."""
+    """Bug: cancelling a run that had ended raised that the runtime is not open."""
 
     async def main() -> None:
         model = HeldModel()
@@ -178,7 +178,7 @@ def test_a_run_can_be_cancelled_and_not_twice() -> None:
 
 
 def test_a_run_that_has_not_begun_can_be_cancelled() -> None:
-    """Bug: it raised that the runtime is not open."""
+    """Bug: cancelling such a run raised that the runtime is not open."""
 
     async def main() -> None:
         model = ScriptedModel(["hello"])
@@ -192,7 +192,7 @@ def test_a_run_that_has_not_begun_can_be_cancelled() -> None:
 
 
 def test_one_agent_serves_many_runs_at_once() -> None:
-    """Ours: an agent holds no state."""
+    """Ours: an agent has no state of its own."""
 
     async def main() -> None:
         agent = agent_of({"text": "hello", "expect": {"last_contains": "n"}})
@@ -256,7 +256,7 @@ def handing_over(task: str) -> dict[str, Any]:
 
 
 def test_a_run_without_a_runtime_continues_in_the_frames_that_the_model_opens() -> None:
-    """Bug: the task of the new frame was lost, and `output` was None although nothing said so."""
+    """Bug: the task of the new frame was lost, and `output` was None without an error."""
     agent = Agent(ScriptedModel([handing_over("go on"), handing_over("end it"), "done"]), tools=[hand_over])
     result = agent.run_sync("begin")
     assert (result.status, result.output) == ("finished", "done")
@@ -279,7 +279,7 @@ def test_a_stream_shows_the_events_of_every_frame() -> None:
 
 
 def test_the_limits_of_a_run_hold_for_all_its_frames_together() -> None:
-    """Ours: endless frame switches must end."""
+    """Ours: limits must end a run that switches frames for ever."""
     model = ScriptedModel([handing_over(f"step {n}") for n in range(9)], strict=False)
     agent = Agent(model, tools=[hand_over], limits=UsageLimits(max_iterations=3))
     with pytest.raises(TurnStopped, match="used up its limits") as caught:
@@ -289,7 +289,7 @@ def test_the_limits_of_a_run_hold_for_all_its_frames_together() -> None:
 
 
 def test_a_run_that_is_cancelled_in_a_later_frame_ends() -> None:
-    """Ours: `cancel` reaches the turn that runs now."""
+    """Ours: `cancel` reaches the turn of the current frame."""
 
     async def main() -> None:
         turns: list[Turn[str]] = []

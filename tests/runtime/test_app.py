@@ -84,14 +84,14 @@ def test_an_app_is_also_found_as_a_module_of_the_working_directory(
     ],
 )
 def test_what_is_no_app_is_refused_with_the_forms_that_are(file: Path, name: str, problem: str) -> None:
-    """Ours: an error says what is wrong with which value, and what to write."""
+    """Ours: the error names the value and shows the accepted forms."""
     with pytest.raises(NotConfigured, match=problem) as refused:
         load_app(name.format(file=file))
     assert refused.value.hint
 
 
 def test_a_function_gets_the_store_or_the_store_is_refused(file: Path) -> None:
-    """Ours: --store is never ignored."""
+    """Ours: --store is never silently ignored."""
     with pytest.raises(NotConfigured, match="takes no argument"):
         load_app(f"{file}:fixed").runtime("shop.db")
     with pytest.raises(NotConfigured, match="broken failed: ValueError: no key"):

@@ -1,4 +1,4 @@
-"""Functions of the user that block: other sessions do not wait for them, and their limits hold."""
+"""Functions of the user that block: other sessions do not wait for them, and their limits apply."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TIMEOUT_S = 0.4
 
 
 class Block:
-    """Blocks the thread that calls it, until it is let go."""
+    """A function that blocks the calling thread until it is released."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -62,7 +62,7 @@ def block() -> Any:
 
 
 async def others_go_on(runtime: Runtime, block: Block, work: Awaitable[Any]) -> asyncio.Future[Any]:
-    """Begin *work*, which blocks, and run a turn of another session while it does."""
+    """Start *work*, which blocks, and run a turn of another session meanwhile."""
     other = await runtime.session("other", agent=Agent(ScriptedModel(["fine"])))
     doing = asyncio.ensure_future(work)
     assert await asyncio.to_thread(block.entered.wait, 10)
@@ -109,7 +109,7 @@ def test_instructions_that_block_delay_no_other_session(memory: Place, block: Bl
 
 @pytest.mark.parametrize("kind", ["async", "object", "plain", "returns a coroutine"])
 def test_instructions_that_never_return_end_at_their_limit(memory: Place, block: Block, kind: str) -> None:
-    """Bug: no limit held for an async one."""
+    """Bug: no limit applied to an async function."""
 
     async def main() -> None:
         async with memory.runtime(hook_timeout_s=TIMEOUT_S) as runtime:
@@ -174,7 +174,7 @@ def noting(seen: list[Any]) -> Callable[[Any], str]:
 
 @pytest.mark.parametrize("kind", FACTORIES)
 def test_a_deps_factory_that_never_returns_ends_at_its_limit(memory: Place, block: Block, kind: str) -> None:
-    """Bug: no limit held for one that never awaits."""
+    """Bug: no limit applied to a function that never awaits."""
 
     async def main() -> None:
         async with memory.runtime(hook_timeout_s=TIMEOUT_S) as runtime:
@@ -188,7 +188,7 @@ def test_a_deps_factory_that_never_returns_ends_at_its_limit(memory: Place, bloc
 
 
 def test_deps_that_block_while_they_are_released_delay_no_other_session(memory: Place, block: Block) -> None:
-    """Bug: what a generator did after its yield ran on the runtime's loop."""
+    """Bug: the code of a generator after its yield ran on the runtime's loop."""
 
     async def factory(ctx: Any) -> AsyncIterator[str]:
         yield "deps"
@@ -206,7 +206,7 @@ def test_deps_that_block_while_they_are_released_delay_no_other_session(memory: 
 
 
 def test_what_a_generator_holds_open_lives_on_one_loop_until_the_turn_is_over(memory: Place) -> None:
-    """Ours: before and after its yield it is in one task, on one loop, which keeps running meanwhile."""
+    """Ours: the code before and after its yield runs in one task, on one loop, which runs meanwhile."""
     seen: list[Any] = []
 
     async def factory(ctx: Any) -> AsyncIterator[asyncio.Event]:
@@ -233,7 +233,7 @@ def test_what_a_generator_holds_open_lives_on_one_loop_until_the_turn_is_over(me
 def test_functions_that_are_declared_so_run_on_the_runtimes_loop_and_are_watched(
     memory: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ours: for objects of that loop. The log names one that blocks."""
+    """Ours: such functions may use objects of the runtime's loop; the log names one that blocks."""
     loops: list[Any] = []
 
     @runtime_loop
@@ -262,7 +262,7 @@ def test_functions_that_are_declared_so_run_on_the_runtimes_loop_and_are_watched
 
 
 def test_only_async_functions_are_declared_for_the_runtimes_loop() -> None:
-    """Ours: a plain function would block it by its nature."""
+    """Ours: a plain function would always block the loop."""
     with pytest.raises(InvalidArgument, match="@runtime_loop takes an async function or generator"):
         runtime_loop(lambda ctx: "x")
 
@@ -352,7 +352,7 @@ def order(kind: str) -> dict[str, Any]:
 def test_validators_of_arguments_that_block_delay_no_other_session(
     memory: Place, block: Block, kind: str
 ) -> None:
-    """Bug: arguments were read on the runtime's loop, whatever code their types run."""
+    """Bug: arguments were converted on the runtime's loop, whatever code their types run."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -369,7 +369,7 @@ def test_validators_of_arguments_that_block_delay_no_other_session(
 def test_a_validator_of_arguments_that_never_returns_ends_at_the_tools_limit(
     memory: Place, block: Block
 ) -> None:
-    """Bug: `timeout_ms` did not hold before the tool's own code was reached."""
+    """Bug: `timeout_ms` did not apply before the tool's own code began."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -388,7 +388,7 @@ def test_a_validator_of_arguments_that_never_returns_ends_at_the_tools_limit(
 def test_validators_of_an_answer_that_block_delay_no_other_session(
     memory: Place, block: Block, kind: str
 ) -> None:
-    """Bug: answers were read as the agent's `output_type` on the runtime's loop, twice."""
+    """Bug: answers were converted to the agent's `output_type` on the runtime's loop, twice."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -403,7 +403,7 @@ def test_validators_of_an_answer_that_block_delay_no_other_session(
 
 
 def test_a_validator_of_an_answer_that_never_returns_ends_at_its_limit(memory: Place, block: Block) -> None:
-    """Ours: the model reads of it, and the turn ends like any whose answer does not fit."""
+    """Ours: the model reads why, and the turn ends like any whose answer does not fit."""
 
     async def main() -> None:
         async with memory.runtime(hook_timeout_s=TIMEOUT_S) as runtime:
@@ -418,7 +418,7 @@ def test_a_validator_of_an_answer_that_never_returns_ends_at_its_limit(memory: P
 
 
 def test_a_turn_is_cancelled_while_a_validator_of_its_answer_blocks(memory: Place, block: Block) -> None:
-    """Ours: the check is abandoned."""
+    """Ours: the validation is abandoned."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -481,7 +481,7 @@ class Overriding(pydantic.BaseModel):
 
 
 def test_types_that_run_no_code_are_read_without_a_thread() -> None:
-    """Ours: a thread hop is for types that can block only."""
+    """Ours: only types that can block are converted on a thread."""
 
     def paint(plain: Plain, colour: Colour, names: list[str] = ["a"], by: int = 1) -> dict[str, Plain]:  # noqa: B006
         return {}
@@ -493,7 +493,7 @@ def test_types_that_run_no_code_are_read_without_a_thread() -> None:
 
 @pytest.mark.parametrize("type_", [Starting, Annotating, Defaulting, Looking, Overriding, *TYPES.values()])
 def test_types_that_run_code_are_known(type_: Any) -> None:
-    """Ours: wherever the code is, in fields of fields too."""
+    """Ours: code is found wherever it is, also in fields of fields."""
     assert OutputType(type_).runs_code
     assert OutputType(list[type_]).runs_code
     assert OutputType(dict[str, type_ | None]).runs_code

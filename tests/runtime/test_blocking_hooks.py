@@ -1,4 +1,4 @@
-"""Plugin hooks that never await: they have their limit, and other sessions do not wait for them."""
+"""Plugin hooks that never await: their time limit applies, and other sessions do not wait for them."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def kind(request: pytest.FixtureRequest) -> Any:
 def test_a_hook_that_blocks_fails_as_its_table_says_and_stalls_no_other_session(
     memory: Place, kind: str
 ) -> None:
-    """Bug: a hook that never awaits stalled every session, and its limit did not hold."""
+    """Bug: a hook that never awaits stalled every session, and its time limit did not apply."""
 
     async def main() -> None:
         async with memory.runtime(hook_timeout_s=TIMEOUT_S) as runtime:
@@ -143,7 +143,7 @@ def test_a_hook_that_blocks_fails_as_its_table_says_and_stalls_no_other_session(
 
 
 def test_an_action_that_blocks_fails_at_its_limit(memory: Place) -> None:
-    """Bug: what a plugin lets others do could stall every session as well."""
+    """Bug: an action of a plugin could also stall every session."""
     Blocking.kind, Blocking.released = "action", threading.Event()
 
     async def main() -> None:
@@ -284,7 +284,7 @@ class Counting(Plugin):
 
 
 def test_hooks_of_a_session_share_one_thread_and_interleave_where_they_await(memory: Place) -> None:
-    """Ours: a plugin needs no locks: its hooks never run at the same time, wherever they run."""
+    """Ours: a plugin needs no locks, because its hooks never run at the same time."""
     counting = Counting()
 
     async def main() -> None:
@@ -315,7 +315,7 @@ class Derived(Where):
 
 
 def test_a_plugin_may_declare_that_its_hooks_run_on_the_runtimes_loop(memory: Place) -> None:
-    """Ours: for hooks that use objects of the application's loop. A class made of it declares it itself."""
+    """Ours: for hooks that use objects of the application's loop; a subclass must declare it itself."""
 
     async def main(plugin: Plugin) -> int:
         Where.found.clear()
@@ -350,7 +350,7 @@ class Remembering(Plugin):
 
 
 def test_a_hook_awaits_the_runtimes_services_on_its_own_loop(memory: Place) -> None:
-    """Ours: what a context offers works wherever the hook runs."""
+    """Ours: the services of a context work on whatever loop the hook runs."""
     Remembering.heard.clear()
 
     async def main() -> None:
@@ -443,7 +443,7 @@ def test_a_plugin_that_blocks_while_it_says_what_it_remembers_stalls_no_other_se
 def test_a_turn_whose_plugin_never_says_what_it_remembers_ends_at_its_limit(
     memory: Place, snapshots: Any
 ) -> None:
-    """Ours: the turn stops as for any state that cannot be kept."""
+    """Ours: the turn stops as with any state that cannot be stored."""
 
     async def main() -> None:
         async with memory.runtime(hook_timeout_s=TIMEOUT_S) as runtime:

@@ -1,4 +1,4 @@
-"""Sources of tools that block: other sessions do not wait for them, and their limit holds."""
+"""Sources of tools that block: other sessions do not wait for them, and their time limit applies."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Source:
 
 
 async def others_go_on(runtime: Runtime, source: Any, work: Awaitable[Any]) -> asyncio.Future[Any]:
-    """Begin *work*, which blocks, and run a turn of another session while it does."""
+    """Start *work*, which blocks, and run a turn of another session meanwhile."""
     other = await runtime.session("other", agent=Agent(ScriptedModel(["fine"])))
     doing = asyncio.ensure_future(work)
     assert await asyncio.to_thread(source.entered.wait, 10)
@@ -100,7 +100,7 @@ USES: dict[str, tuple[str, Use]] = {
 
 @pytest.mark.parametrize("name", USES)
 def test_a_source_that_blocks_delays_no_other_session(memory: Place, name: str) -> None:
-    """Bug: sources were listed, and asked for tools, on the runtime's loop."""
+    """Bug: sources were listed and resolved on the runtime's loop."""
     method, use = USES[name]
     source = Source(method)
 
@@ -116,7 +116,7 @@ def test_a_source_that_blocks_delays_no_other_session(memory: Place, name: str) 
 
 @pytest.mark.parametrize("name", USES)
 def test_a_source_that_never_answers_fails_at_its_limit(memory: Place, name: str) -> None:
-    """Ours: as if it had raised, with its name."""
+    """Ours: the error names the source, as if it had raised."""
     method, use = USES[name]
     source = Source(method)
 
@@ -148,7 +148,7 @@ def test_a_source_that_blocks_when_a_tool_is_called_delays_no_other_session(memo
 
 
 def test_a_call_whose_source_never_answers_fails_and_the_turn_continues(memory: Place) -> None:
-    """Ours: it is the call that fails."""
+    """Ours: only the call fails."""
     source = Source("resolve", ToolAvailability.CALLABLE)
 
     async def main() -> None:
@@ -221,7 +221,7 @@ def fresh() -> Any:
 
 
 def test_a_catalog_that_is_made_again_in_a_turn_delays_no_other_session(memory: Place) -> None:
-    """Bug: `tool_catalog` was asked on the runtime's loop, except while the session was opened."""
+    """Bug: `tool_catalog` ran on the runtime's loop, except while the session was opened."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -241,7 +241,7 @@ def pay() -> str:
 
 
 def test_a_plugin_that_blocks_while_it_is_restored_in_a_turn_delays_no_other_session(place: Place) -> None:
-    """Bug: the state of the middle of a turn was given back on the runtime's loop, without a limit."""
+    """Bug: a plugin's state was restored on the runtime's loop during a turn, without a limit."""
 
     def agent() -> Agent[Any, Any]:
         return agent_of(asks(("pay", {})), "end", tools=[pay], plugins=[Restored()])
@@ -262,7 +262,7 @@ def test_a_plugin_that_blocks_while_it_is_restored_in_a_turn_delays_no_other_ses
 
 
 def test_a_plugin_that_is_never_restored_in_a_turn_fails_at_its_limit(memory: Place) -> None:
-    """Ours: as everywhere else."""
+    """Ours: the time limit of hooks applies to `restore`, too."""
 
     async def main() -> None:
         agent = agent_of(asks(("pay", {})), "end", tools=[pay], plugins=[Restored()])

@@ -1,4 +1,4 @@
-"""Async tools that block, or misbehave otherwise: their limits hold, and nothing else waits for them."""
+"""Async tools that block or misbehave otherwise: their limits apply, and nothing else waits for them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def results(messages: Any) -> list[ToolMessage]:
 
 
 def answer_of(request: ModelRequest, name: str) -> ReplyEnded:
-    """Ask for a tool, and end once it has answered."""
+    """Request a tool, and end once it has answered."""
     if any(isinstance(message, ToolMessage) for message in request.messages):
         return ReplyEnded(text="end")
     return ReplyEnded(text="", calls=(RequestedCall(name=name, arguments="{}", provider_id="c"),))
 
 
 def run(place: Place, *script: Any, tools: list[Any]) -> Any:
-    """The messages of one turn."""
+    """Return the messages of one turn."""
 
     async def main() -> Any:
         async with place.runtime() as runtime:
@@ -48,7 +48,7 @@ def run(place: Place, *script: Any, tools: list[Any]) -> Any:
 
 
 def test_a_tool_that_sleeps_in_its_coroutine_times_out_and_stalls_no_other_session(memory: Place) -> None:
-    """Bug: `time.sleep(2)` in an async tool with 300 ms succeeded after 2 s and stalled every session."""
+    """Bug: `time.sleep(2)` in an async tool with a limit of 300 ms succeeded and stalled every session."""
     released = threading.Event()
 
     @tool(side_effect="read", limits=SHORT)
@@ -78,7 +78,7 @@ def test_a_tool_that_sleeps_in_its_coroutine_times_out_and_stalls_no_other_sessi
 
 
 def test_a_tool_that_computes_without_end_times_out(memory: Place) -> None:
-    """Bug: nothing could be settled while an async tool kept the loop busy."""
+    """Bug: no call could be settled while an async tool kept the loop busy."""
     stop = threading.Event()
 
     @tool(side_effect="read", limits=SHORT)
@@ -97,7 +97,7 @@ def test_a_tool_that_computes_without_end_times_out(memory: Place) -> None:
 
 
 def test_a_tool_that_blocks_delays_no_other_call_of_its_turn(memory: Place) -> None:
-    """Bug: calls of one reply run at once, also if one of them blocks."""
+    """Bug: the calls of one reply waited for one that blocked."""
     met = threading.Barrier(3, timeout=20)
 
     @tool(side_effect="read")
@@ -111,7 +111,7 @@ def test_a_tool_that_blocks_delays_no_other_call_of_its_turn(memory: Place) -> N
 
 
 def test_a_tool_that_swallows_its_cancellation_is_given_up(memory: Place) -> None:
-    """Ours: the limit holds whatever the tool does with the cancellation that follows."""
+    """Ours: the time limit applies whatever the tool does with its cancellation."""
     swallowed, stop = threading.Event(), threading.Event()
 
     @tool(side_effect="read", limits=SHORT)
@@ -153,7 +153,7 @@ def test_whatever_an_async_tool_raises_is_its_calls_failure(
 
 
 def test_a_task_that_a_tool_starts_and_that_exits_fails_the_call(memory: Place) -> None:
-    """Ours: SystemExit in a task ends the loop it runs on, which is the tool's own."""
+    """Ours: SystemExit in a task ends the loop that it runs on, which is the tool's own."""
 
     @tool(side_effect="read")
     async def broken() -> str:
@@ -209,7 +209,7 @@ def test_what_a_tool_leaves_on_its_loop_ends_with_the_call(
 
 
 def test_a_tool_awaits_the_runtimes_services_on_its_own_loop(memory: Place) -> None:
-    """Ours: the host, the model and the events of a turn work wherever the tool runs."""
+    """Ours: the host, the model and the events of a turn work on whatever loop the tool runs."""
     seen: dict[str, Any] = {}
 
     @tool(side_effect="external_system")
@@ -273,7 +273,7 @@ def test_a_service_that_a_tool_waits_for_is_cancelled_with_the_tool(memory: Plac
 
 
 def test_a_task_that_a_tool_spawns_may_block(memory: Place) -> None:
-    """Ours: the code of a task runs where its tool ran, away from the runtime's loop."""
+    """Ours: a task runs on its tool's thread, away from the runtime's loop."""
     where: dict[str, int] = {}
     release = threading.Event()
 
@@ -308,7 +308,7 @@ def test_a_task_that_a_tool_spawns_may_block(memory: Place) -> None:
 def test_a_tool_on_the_runtimes_loop_that_blocks_is_named_in_the_log_and_times_out_late(
     memory: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ours: with `loop="runtime"` a tool can stall everything, so the log says which one did and where."""
+    """Ours: with `loop="runtime"` a tool can stall everything, so the log names it and the line."""
 
     @tool(side_effect="read", limits=SHORT, loop="runtime")
     async def blocks() -> str:
@@ -359,7 +359,7 @@ def test_an_object_of_another_loop_fails_with_a_hint_that_names_the_option(memor
 
 
 def test_many_async_calls_at_once_each_have_a_loop(memory: Place) -> None:
-    """Ours: a hundred calls wait at once, on a hundred loops; idle threads are bounded afterwards."""
+    """Ours: a hundred calls wait at once on a hundred loops; idle threads are bounded afterwards."""
 
     @tool(side_effect="read", limits=CapabilityLimits(concurrency=100))
     async def look() -> int:
@@ -374,7 +374,7 @@ def test_many_async_calls_at_once_each_have_a_loop(memory: Place) -> None:
 
 
 def test_the_error_tells_a_tool_that_uses_the_runtime_to_run_on_its_loop(memory: Place) -> None:
-    """Ours: sessions and turns belong to the loop that the runtime was opened on."""
+    """Ours: sessions and turns belong to the loop on which the runtime was opened."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -50,7 +50,7 @@ LIMITS = {"cpu_ms": 20_000, "wall_ms": 20_000, "memory_mb": 200}
 
 
 async def _busy(box: Sandbox, session: str) -> None:
-    """Let a run that was just started get going."""
+    """Wait until a run that was just started is under way."""
     await asyncio.sleep(0.08)
 
 
@@ -64,7 +64,7 @@ def run(work: Callable[[Sandbox], Awaitable[None]], **options: Any) -> None:
 
 @pytest.mark.parametrize("what", ENDLESS)
 def test_a_running_run_can_be_cancelled_wherever_it_stands(what: str) -> None:
-    """Ours: LanguageRuntime has cancel; SPEC §7, ends tools and guest code within their grace."""
+    """Ours: SPEC §7, `cancel` ends tools and guest code within their grace period."""
 
     async def work(box: Sandbox) -> None:
         await box.run("x = 1", session="s")
@@ -83,7 +83,7 @@ def test_a_running_run_can_be_cancelled_wherever_it_stands(what: str) -> None:
 
 
 def test_cancelling_one_session_leaves_the_others_alone() -> None:
-    """Ours: a cancellation names a session."""
+    """Ours: a cancellation affects only the named session."""
 
     async def work(box: Sandbox) -> None:
         other = asyncio.create_task(box.run("block(0.3)", session="other"))
@@ -97,7 +97,7 @@ def test_cancelling_one_session_leaves_the_others_alone() -> None:
 
 
 def test_a_run_that_queues_behind_a_cancelled_one_runs() -> None:
-    """Ours: a cancellation ends one run."""
+    """Ours: a cancellation ends one run, not the queue."""
 
     async def work(box: Sandbox) -> None:
         task = asyncio.create_task(box.run("block()", session="s", limits=LIMITS))
@@ -113,7 +113,7 @@ def test_a_run_that_queues_behind_a_cancelled_one_runs() -> None:
 
 @pytest.mark.parametrize("what", ["computing", "in a tool", "in an async tool", "gathering", "sleeping"])
 def test_cancelling_the_task_ends_the_run(what: str) -> None:
-    """Ours: structured concurrency; `await box.run` that is cancelled raises and leaves nothing running."""
+    """Ours: a cancelled `await box.run` raises and leaves nothing running."""
 
     async def work(box: Sandbox) -> None:
         await box.run("x = 1", session="s")
@@ -142,7 +142,7 @@ def test_a_run_under_a_timeout_of_the_caller_ends() -> None:
 
 
 def test_cancelling_a_task_that_waits_for_its_turn_takes_nothing_along() -> None:
-    """Bug: a queued run that is cancelled must not end the one it waits for, nor keep the lock."""
+    """Bug: cancelling a queued run ended the run before it, or kept the lock."""
 
     async def work(box: Sandbox) -> None:
         first = asyncio.create_task(box.run("x = 5\nblock(0.3)\nx", session="s"))
@@ -159,7 +159,7 @@ def test_cancelling_a_task_that_waits_for_its_turn_takes_nothing_along() -> None
 
 
 def test_cancelling_tasks_that_wait_for_a_worker_frees_their_places() -> None:
-    """Bug: a cancelled waiter must not take a slot with it."""
+    """Bug: a cancelled waiter kept its slot."""
 
     async def work(box: Sandbox) -> None:
         holder = asyncio.create_task(box.run("block(0.3)", session="a"))
@@ -187,7 +187,7 @@ def _engines() -> set[int]:
 
 
 def _read(path: Path) -> str:
-    """What a file of a thread or a process says; nothing once that is gone."""
+    """Return the contents of a file in /proc, or nothing if it is gone."""
     try:
         return path.read_text()
     except OSError:
@@ -209,7 +209,7 @@ def test_a_worker_that_is_killed_from_outside_interrupts_its_run_and_the_next_wo
 
 
 def test_a_worker_that_is_killed_during_a_tool_interrupts_its_run() -> None:
-    """Ours: wherever the run stands."""
+    """Ours: the result is the same wherever the run is."""
     with BlockingSandbox(tools=[block]) as box:
         box.run("x = 1\n'settled'", session="s")
         timer = threading.Timer(0.1, lambda: [os.kill(pid, signal.SIGKILL) for pid in _engines()])
@@ -221,7 +221,7 @@ def test_a_worker_that_is_killed_during_a_tool_interrupts_its_run() -> None:
 
 
 def test_a_worker_that_is_killed_while_idle_costs_nothing() -> None:
-    """Ours: what a worker holds is always also in the session's last dump."""
+    """Ours: everything that a worker holds is also in the session's last dump."""
     with BlockingSandbox() as box:
         box.run("x = 41\n'settled'", session="s")
         box.run("'settled'", session="s")
@@ -234,7 +234,7 @@ def test_a_worker_that_is_killed_while_idle_costs_nothing() -> None:
 
 
 def test_killing_an_idle_worker_is_not_the_users_problem() -> None:
-    """Ours: a worker may be dropped at any time, so that the run after it simply works."""
+    """Ours: a worker may be dropped at any time, and the next run starts another one."""
     with BlockingSandbox() as box:
         box.run("x = 41\n'settled'", session="s")
         for pid in _engines():
@@ -243,7 +243,7 @@ def test_killing_an_idle_worker_is_not_the_users_problem() -> None:
 
 
 def test_closing_the_sandbox_ends_its_runs_and_its_processes() -> None:
-    """Ours: nothing is left behind."""
+    """Ours: no run and no process is left behind."""
 
     async def go() -> list[Any]:
         async with Sandbox(tools=[block, block_later, ask]) as box:
@@ -267,7 +267,7 @@ def test_closing_the_sandbox_ends_its_runs_and_its_processes() -> None:
 
 
 def test_an_interrupt_of_an_interruptible_run_ends_it(child: Callable[..., Any]) -> None:
-    """Ours: Ctrl-C in a script ends the run, not only the waiting, and its result tells."""
+    """Ours: Ctrl-C in a script ends the run, not only the waiting, and its result says so."""
     one = child(
         """
         import time
@@ -290,7 +290,7 @@ def test_an_interrupt_of_an_interruptible_run_ends_it(child: Callable[..., Any])
 
 @pytest.mark.slow
 def test_an_interrupt_of_a_blocking_run_is_noticed_when_it_ends_or_calls(child: Callable[..., Any]) -> None:
-    """Ours: runs are driven on the calling thread; the sandbox stays usable."""
+    """Ours: runs are driven on the calling thread, and the sandbox stays usable."""
     one = child(
         """
         from standfast import BlockingSandbox
@@ -315,7 +315,7 @@ def test_an_interrupt_of_a_blocking_run_is_noticed_when_it_ends_or_calls(child: 
 def test_an_interrupt_during_a_tool_is_not_handed_to_guest_code(
     child: Callable[..., Any], interruptible: bool
 ) -> None:
-    """Bug: a handler that runs on the main thread gets the user's Ctrl-C; the guest must not catch it."""
+    """Bug: a handler on the main thread got the user's Ctrl-C, and guest code could catch it."""
     one = child(
         f"""
         import time

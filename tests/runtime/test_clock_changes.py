@@ -1,4 +1,4 @@
-"""What happens when the time of day is set: leases hold, and timers and triggers are planned anew."""
+"""Setting the time of day: leases hold, and timers and triggers are rescheduled."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_clock_that_is_set_takes_no_turn_from_a_living_owner(place: Place, set
 
 
 def test_another_runtime_leaves_a_running_turn_alone_when_the_clock_is_set(place: Place) -> None:
-    """Bug: it took the turn from its living owner and called the tool again, or told of an interruption."""
+    """Bug: the runtime took the turn from its live owner and ran the tool again, or reported INTERRUPTED."""
 
     async def scenario() -> None:
         entered, go, called = asyncio.Event(), asyncio.Event(), []
@@ -105,7 +105,7 @@ def test_another_runtime_leaves_a_running_turn_alone_when_the_clock_is_set(place
 
 
 def test_every_program_of_one_boot_goes_by_the_same_lease_time(place: Place) -> None:
-    """Ours: one that starts after the clock was set must not see the leases of the others as over."""
+    """Ours: a program that starts after the clock was set must not see the leases of others as expired."""
 
     async def scenario() -> None:
         store = _store(place)
@@ -122,7 +122,7 @@ def test_every_program_of_one_boot_goes_by_the_same_lease_time(place: Place) -> 
 
 
 def test_a_lease_of_an_earlier_boot_of_this_machine_is_over() -> None:
-    """Ours: its owner is gone, although its process cannot be looked up any more."""
+    """Ours: the owner is gone, although its process can no longer be looked up."""
     host, _, boot = process_identity.machine().rpartition("/")
     assert owner_is_dead(f"{host}/another-boot:1:1/runtime.1")
     assert not owner_is_dead("another-host/another-boot:1:1/runtime.1")
@@ -130,7 +130,7 @@ def test_a_lease_of_an_earlier_boot_of_this_machine_is_over() -> None:
 
 
 def test_the_boot_clock_of_the_machine_counts_on() -> None:
-    """Ours: it is CLOCK_BOOTTIME, which no user can set."""
+    """Ours: leases use CLOCK_BOOTTIME, which no user can set."""
     clock = SystemClock()
     first = clock.boot_ms()
     assert 0 < first <= clock.boot_ms()
@@ -164,7 +164,7 @@ def test_a_timer_lasts_as_long_as_it_was_meant_to(place: Place, set_s: float) ->
 
 
 def test_a_clock_that_was_set_while_no_program_ran_moves_timers_along(place: Place) -> None:
-    """Ours: the next program on the same boot finds out."""
+    """Ours: the next program on the same boot notices the change."""
     if place.path is None:
         pytest.skip("nothing outlives the process")
 
@@ -207,7 +207,7 @@ def test_a_trigger_does_not_wait_for_a_time_that_was_chosen_by_a_wrong_clock(
 
 
 def test_a_time_that_was_delivered_is_not_delivered_again_after_the_clock_was_set_back(place: Place) -> None:
-    """Ours: a time is known by its key, whichever way the clock went."""
+    """Ours: an occurrence is identified by its key, whichever way the clock was set."""
 
     async def scenario() -> None:
         async with Runtime(_store(place), clock=place.clock) as runtime:

@@ -58,7 +58,7 @@ def test_a_turn_that_acts_in_code_survives_a_kill_at_every_point_and_another_whi
 def test_a_decision_about_a_call_of_a_cell_survives_a_kill_at_every_point_of_the_process_that_makes_it(
     theatre: CodeTheatre,
 ) -> None:
-    """Ours: a person decides somewhere else; the decision is there or it is not, and is used once."""
+    """Ours: a decision of another process is stored or not, and is used once."""
 
     def killed_while_deciding(server: ForkServer, home: Path, kill: int) -> bool:
         assert server.run("five", home, how="ask")["status"] == "waiting"
@@ -73,10 +73,10 @@ def test_a_decision_about_a_call_of_a_cell_survives_a_kill_at_every_point_of_the
 def test_an_owner_that_is_stopped_at_any_point_of_a_cell_is_succeeded_and_commits_nothing(
     theatre: CodeTheatre,
 ) -> None:
-    """Ours: SPEC §7; a process that lost its lease works in vain, wherever its cell stood.
+    """Ours: SPEC §7, a process that lost its lease can commit nothing, wherever its cell was.
 
-    A process that is stopped while its writer has the file locks all others out until it is ended, and
-    their errors say so. Where that is so each time, there is nothing to succeed to.
+    A process that is stopped while its writer holds the file lock blocks all others until it is ended, and
+    their errors say so. Where that is so each time, no process can take over.
     """
     shut_out: list[int] = []
 
@@ -120,7 +120,7 @@ def test_an_owner_that_is_stopped_at_any_point_of_a_cell_is_succeeded_and_commit
 def test_a_runtime_with_a_defect_is_found_out(
     theatre: CodeTheatre, scenario: str, broken: str, words: tuple[str, ...]
 ) -> None:
-    """Ours: a store that loses intents or variables, answers in another order, chance that differs."""
+    """Ours: a store that loses intents or variables, results in another order, other random numbers."""
     found = Counter[bool]()
     for number in range(17, 50, 3):
         try:
@@ -135,7 +135,7 @@ def test_a_runtime_with_a_defect_is_found_out(
 
 @pytest.mark.slow
 def test_a_store_that_loses_suspended_cells_is_found_out(theatre: CodeTheatre) -> None:
-    """Ours: such a cell comes to the same end, but it had to be run from its beginning."""
+    """Ours: such a cell has the same result, but had to be rerun from its beginning."""
     with pytest.raises(AssertionError, match="twice in one process"):
         theatre.play(partial(acted, scenario="five", kills=(), broken="execution"))
 
@@ -144,7 +144,7 @@ def test_a_store_that_loses_suspended_cells_is_found_out(theatre: CodeTheatre) -
 
 
 class Noticing:
-    """A store that tells when a result was written."""
+    """A store that signals when a result was written."""
 
     def __init__(self, store: SessionStore, name: str) -> None:
         self._store = store
@@ -170,7 +170,7 @@ CELLS = [
 
 
 class LateCall:
-    """A session whose second cell ends while a call of it still runs, and is then looked at for ever."""
+    """A session whose second cell ends while one of its calls still runs."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -222,7 +222,7 @@ class LateCall:
 
 
 def test_what_a_cell_leaves_is_not_kept_before_its_result_is(tmp_path: Path) -> None:
-    """Bug: its variables were journaled with the result of a call, and it ran again on top of them."""
+    """Bug: the variables were journaled with the result of a call, and the cell was rerun on top of them."""
 
     async def check() -> None:
         late = LateCall(tmp_path / "standfast.db")
@@ -243,7 +243,7 @@ def test_what_a_cell_leaves_is_not_kept_before_its_result_is(tmp_path: Path) -> 
 
 
 def test_a_cell_that_is_cancelled_before_its_result_is_kept_leaves_nothing(tmp_path: Path) -> None:
-    """Bug: the result said that the cell was cancelled, and its variables had changed all the same."""
+    """Bug: the result said that the cell was cancelled, but its variables had changed."""
 
     async def check() -> None:
         late = LateCall(tmp_path / "standfast.db")

@@ -40,7 +40,7 @@ async def refund(order: str) -> str:
 
 @pytest.fixture
 def filed(tmp_path: Path, clock: FakeClock) -> Place:
-    """A SQLite file alone."""
+    """Return a store in a SQLite file only."""
     return Place(tmp_path / "standfast.db", clock)
 
 
@@ -56,7 +56,7 @@ def a_log(megabytes: int = 5) -> str:
 
 
 class Reads:
-    """Counts what a runtime reads of its blobs."""
+    """A counter of the blobs that a runtime reads."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.digests: list[str] = []
@@ -114,7 +114,7 @@ def test_a_text_of_five_megabytes_is_searched_and_summarised_with_a_small_prompt
 
 
 def test_the_model_learns_of_an_input_by_name_and_size_alone(memory: Place) -> None:
-    """Ours: only code sees what it holds."""
+    """Ours: only code sees the contents of an input."""
 
     async def main() -> None:
         model = RecordingModel(AnsweringModel(["done"], str))
@@ -136,7 +136,7 @@ def test_the_model_learns_of_an_input_by_name_and_size_alone(memory: Place) -> N
 
 
 def test_an_input_is_stored_once_and_is_no_part_of_the_state(filed: Place) -> None:
-    """Ours: by content; not in the state, not in the journal, however often it is read or sent."""
+    """Ours: it is stored by content, neither in the state nor in the journal, however often it is sent."""
 
     async def main() -> None:
         log = a_log(1)
@@ -159,7 +159,7 @@ def test_an_input_is_stored_once_and_is_no_part_of_the_state(filed: Place) -> No
 
 
 def test_an_input_is_loaded_only_by_a_cell_that_touches_it(memory: Place) -> None:
-    """Ours: loaded when touched, and of several only what is touched."""
+    """Ours: of several inputs only those that the cell reads are loaded."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -177,7 +177,7 @@ def test_an_input_is_loaded_only_by_a_cell_that_touches_it(memory: Place) -> Non
 
 
 def test_an_input_is_found_by_a_function_of_an_earlier_cell(memory: Place) -> None:
-    """Ours: touched where no syntax of the cell shows it; what the function sees is the latest."""
+    """Ours: the function reads the latest value, although the cell's syntax does not show the input."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -197,7 +197,7 @@ def test_an_input_is_found_by_a_function_of_an_earlier_cell(memory: Place) -> No
 
 
 def test_inputs_of_earlier_turns_stay_and_the_latest_of_a_name_counts(place: Place) -> None:
-    """Ours: an input belongs to the session from then on; a rewind takes it back."""
+    """Ours: an input belongs to the session from then on; a rewind undoes it."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -215,7 +215,7 @@ def test_inputs_of_earlier_turns_stay_and_the_latest_of_a_name_counts(place: Pla
 
 
 def test_inputs_go_with_a_fork(place: Place) -> None:
-    """Ours: each branch has what was sent to it."""
+    """Ours: each branch has the inputs that were sent to it."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -230,7 +230,7 @@ def test_inputs_go_with_a_fork(place: Place) -> None:
 
 
 def test_inputs_are_there_in_a_new_frame(place: Place) -> None:
-    """Ours: `continue_as`; the messages that brought them are not seen any more, the values are."""
+    """Ours: after `continue_as` the messages are no longer visible, but the inputs are."""
 
     async def main() -> None:
         agent = coder(cell("n = len(text)\ncontinue_as('count on')"), finish("[n, text]"))
@@ -245,7 +245,7 @@ def test_inputs_are_there_in_a_new_frame(place: Place) -> None:
 
 @pytest.mark.parametrize("before", ["say nothing", "nowhere()", "x = 1"])
 def test_inputs_are_there_in_a_frame_that_the_host_opens(place: Place, before: str) -> None:
-    """Bug: an input that came in a turn without a cell that ran was forgotten with its frame."""
+    """Bug: an input of a turn in which no cell ran was lost with its frame."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -258,7 +258,7 @@ def test_inputs_are_there_in_a_frame_that_the_host_opens(place: Place, before: s
 
 
 def test_an_input_outlives_the_frame_that_brought_it(filed: Place) -> None:
-    """Bug: pruning frames took away what code could still read by its name."""
+    """Bug: pruning frames deleted inputs that code could still read."""
 
     async def main() -> None:
         async with filed.runtime() as runtime:
@@ -274,7 +274,7 @@ def test_an_input_outlives_the_frame_that_brought_it(filed: Place) -> None:
 
 
 def test_a_cell_that_waits_still_has_its_inputs(filed: Place) -> None:
-    """Ours: a cell resumes in another process with the text it read, also through a function."""
+    """Ours: a cell resumes in another process with the input that it read, also through a function."""
 
     async def main() -> None:
         agent = typing(tools=[refund])
@@ -312,7 +312,7 @@ def test_a_cell_that_waits_still_has_its_inputs(filed: Place) -> None:
     ],
 )
 def test_an_input_cannot_be_bound(memory: Place, code: str) -> None:
-    """Ours: refused by the check, so nothing of the cell has run."""
+    """Ours: the check refuses it, so none of the cell has run."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -329,7 +329,7 @@ def test_an_input_cannot_be_bound(memory: Place, code: str) -> None:
 
 
 def test_what_a_cell_does_to_an_input_is_not_kept(memory: Place) -> None:
-    """Ours: a value may be worked on in place; the next cell has it as it was sent."""
+    """Ours: a cell may change its copy in place; the next cell has the value that was sent."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -344,7 +344,7 @@ def test_what_a_cell_does_to_an_input_is_not_kept(memory: Place) -> None:
 
 
 def test_a_local_name_may_be_that_of_an_input(memory: Place) -> None:
-    """Ours: no false alarms; only the global name is the input's."""
+    """Ours: only the global name is reserved, so local names cause no false alarm."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -371,7 +371,7 @@ JSON: dict[str, Any] = {
 
 
 def test_json_inputs_are_the_values_they_were(place: Place) -> None:
-    """Ours: anything that JSON has, and any text."""
+    """Ours: an input may be any JSON value and any text."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -387,7 +387,7 @@ def test_json_inputs_are_the_values_they_were(place: Place) -> None:
     ["", "a b", "1a", "class", "print", "len", "é", "a-b", "__name__", "history", "attachments", "result"],
 )
 def test_a_name_that_cannot_be_a_variable_is_refused(name: str) -> None:
-    """Ours: before there is a turn."""
+    """Ours: the error is raised before a turn begins."""
     with pytest.raises(InvalidArgument, match="cannot be the name of an input"):
         _blank_turn({name: "text"})
 
@@ -396,20 +396,20 @@ def test_a_name_that_cannot_be_a_variable_is_refused(name: str) -> None:
     "name", ["finish", "continue_as", "llm", "sleep", "search_tools", "describe_tool", "run_code"]
 )
 def test_an_input_does_not_hide_what_code_needs(name: str) -> None:
-    """Bug: an input called `finish` took the function away, and no cell could end the turn."""
+    """Bug: an input named `finish` hid the function, and no cell could end the turn."""
     with pytest.raises(InvalidArgument, match="cannot be the name of an input"):
         _blank_turn({name: "text"})
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", "\ud800", float("nan"), [lambda: 1]])
 def test_a_value_that_is_neither_text_nor_json_is_refused(value: object) -> None:
-    """Ours: bytes go as attachments."""
+    """Ours: bytes must be sent as attachments."""
     with pytest.raises(InvalidArgument, match="input 'x'"):
         _blank_turn({"x": value})
 
 
 def test_a_name_that_is_no_text_is_refused() -> None:
-    """Ours: whatever comes as a mapping."""
+    """Ours: the keys of the mapping are checked."""
     with pytest.raises(InvalidArgument):
         _blank_turn({3: "text"})
 
@@ -431,7 +431,7 @@ def test_an_input_hides_a_tool_and_a_variable_of_its_name(memory: Place) -> None
 
 
 def test_attachments_are_read_by_name(place: Place) -> None:
-    """Ours: text as text, anything else as bytes; JSON files are text as well."""
+    """Ours: a text file is a string, including JSON; any other file is bytes."""
 
     async def main() -> None:
         sent = [
@@ -462,7 +462,7 @@ def test_attachments_are_read_by_name(place: Place) -> None:
 
 
 def test_only_the_attachments_that_are_named_are_loaded(memory: Place) -> None:
-    """Ours: loaded when touched, each by itself if the code says which."""
+    """Ours: an attachment is loaded only if the code names it."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -480,7 +480,7 @@ def test_only_the_attachments_that_are_named_are_loaded(memory: Place) -> None:
 
 
 def test_an_attachment_that_there_is_not_is_a_key_error(memory: Place) -> None:
-    """Ours: as with any dictionary."""
+    """Ours: `attachments` behaves like any dictionary."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -496,7 +496,7 @@ def test_an_attachment_that_there_is_not_is_a_key_error(memory: Place) -> None:
 
 
 def test_one_off_runs_take_inputs() -> None:
-    """Ours: `agent.run(inputs=...)`, `run_sync` and `run_stream`."""
+    """Ours: `agent.run`, `run_sync` and `run_stream` take `inputs=`."""
     agent = coder(finish("len(log) + n"))
     inputs = {"log": "x" * 100_000, "n": 1}
     assert agent.run_sync("go", inputs=inputs).output == "100001"
@@ -512,7 +512,7 @@ def test_one_off_runs_take_inputs() -> None:
 
 
 def test_code_mode_has_inputs_too(memory: Place) -> None:
-    """Ours: the same executor."""
+    """Ours: code mode uses the same executor as the code protocol."""
 
     async def main() -> None:
         call = {"tool_calls": [{"name": "run_code", "arguments": {"code": "finish(len(log))"}}]}
@@ -525,7 +525,7 @@ def test_code_mode_has_inputs_too(memory: Place) -> None:
 
 
 def test_the_same_inputs_under_one_idempotency_key_are_one_turn(place: Place) -> None:
-    """Ours: an input is part of what was said."""
+    """Ours: the inputs are part of the request that the key names."""
 
     async def main() -> None:
         agent = coder(finish("text"))
@@ -543,7 +543,7 @@ def test_the_same_inputs_under_one_idempotency_key_are_one_turn(place: Place) ->
 
 
 def _blank_turn(inputs: Any) -> None:
-    """A turn of a session that there is, with these inputs, that is never run."""
+    """Begin a turn with these inputs that is never run."""
 
     async def main() -> None:
         async with Runtime() as runtime:

@@ -1,6 +1,6 @@
-"""A process is killed from outside while its cell computes, calls, waits or was just decided about.
+"""A process is killed from outside while its cell computes, calls, waits or has just been decided about.
 
-What is true afterwards is what `test_code_crash.py` demands, and nothing that the process started is left.
+Afterwards the rules of `test_code_crash.py` hold, and no process that it started is left.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Home:
         return process
 
     def ends(self, how: str) -> CodeTruth:
-        """The last process comes to the end, and everything is as it should be."""
+        """Let the last process finish, and check everything."""
         truth = CodeTruth(self.path, json.loads(self.start(how).line()))
         truth.check(self.scenario)
         return truth
@@ -65,7 +65,7 @@ class Home:
         return [one for one in map(json.loads, lines) if one.get("act") == kind]
 
     def computes(self) -> bool:
-        """Whether the first call has its result in the journal."""
+        """Return whether the first call has its result in the journal."""
         return bool(self.acts("call")) and self.is_journaled("tool.2")
 
     def is_journaled(self, name: str) -> bool:
@@ -96,7 +96,7 @@ def test_a_cell_that_is_killed_while_it_computes_computes_again_and_calls_nothin
 
 
 def _killed_while_it_computes(home: Callable[..., Home]) -> Home:
-    """A home whose process was killed between two calls; if it was quicker than us, another one."""
+    """Return a home whose process was killed between two calls, trying again if it was too quick."""
     for number in range(10):
         computing = home("computes", f"home{number}")
         victim = computing.start()
@@ -110,7 +110,7 @@ def _killed_while_it_computes(home: Callable[..., Home]) -> Home:
 def test_the_engine_of_a_process_that_is_killed_while_it_computes_does_not_outlive_it(
     home: Callable[..., Home],
 ) -> None:
-    """Ours: only the process itself is killed; what it started finds out."""
+    """Ours: only the process itself is killed; the processes that it started notice and end."""
     computing = home("computes")
     victim = computing.start()
     computing.until(computing.computes)
@@ -177,7 +177,7 @@ def test_a_decision_that_was_just_made_outlives_its_process(home: Callable[..., 
 def test_a_decision_is_carried_out_by_another_process_while_the_one_that_asked_still_lives(
     home: Callable[..., Home],
 ) -> None:
-    """Ours: SPEC §7; a process that waits holds nothing, and is not needed."""
+    """Ours: SPEC §7, a waiting turn needs no process."""
     waiting = home("five")
     asked = waiting.says(waiting.start("ask"), "waiting")
     waiting.says(waiting.start("decide"), "decided").kill()
@@ -192,7 +192,7 @@ def test_a_decision_is_carried_out_by_another_process_while_the_one_that_asked_s
 def test_a_turn_that_is_killed_again_and_again_at_any_moment_comes_to_its_end(
     home: Callable[..., Home], scenario: str
 ) -> None:
-    """Ours: the moments are not chosen; each process has a little more time than the one before."""
+    """Ours: the moments are not chosen; each process gets a little more time than the one before."""
     chance = random.Random(scenario)
     killed = home(scenario)
     for number in range(9):

@@ -31,7 +31,7 @@ async def refund(order: str, cents: int) -> str:
 
 
 def code(text: str) -> tuple[str, dict[str, Any]]:
-    """A call of run_code."""
+    """Return a call of run_code."""
     return ("run_code", {"code": text})
 
 
@@ -181,7 +181,7 @@ def test_finish_inside_run_code_is_checked_against_the_output_type(memory: Place
 
 
 def test_continue_as_inside_run_code_begins_a_frame(memory: Place) -> None:
-    """Ours: the variables stay, the messages do not."""
+    """Ours: the new frame has the variables but not the messages."""
 
     async def main() -> None:
         agent = clerk(asks(code("x = 7\ncontinue_as('go on', {'seen': x})")), asks(code("finish(x)")))
@@ -198,7 +198,7 @@ def test_continue_as_inside_run_code_begins_a_frame(memory: Place) -> None:
 
 
 def test_of_two_cells_in_one_reply_the_first_runs(place: Place) -> None:
-    """Ours: one cell a step; the other gets an error, and leaves nothing."""
+    """Ours: one cell runs per step; the other gets an error and has no effect."""
 
     async def main() -> None:
         agent = clerk(asks(code("x = 1"), code("y = 2"), ("price", {"order": "A"})), asks(code("x")), "ok")
@@ -215,7 +215,7 @@ def test_of_two_cells_in_one_reply_the_first_runs(place: Place) -> None:
 
 
 def test_run_code_cannot_be_called_from_a_cell(memory: Place) -> None:
-    """Ours: a cell is not run inside a cell."""
+    """Ours: a cell cannot run another cell."""
 
     async def main() -> None:
         agent = clerk(asks(code("run_code('1 + 1')")), "ok")
@@ -244,7 +244,7 @@ def test_a_cell_that_fails_its_check_runs_nothing(memory: Place) -> None:
     "arguments", ['{"code": 5}', "{}", '{"code": "1", "more": 2}', "[1]", '{"code": ""}']
 )
 def test_a_call_of_run_code_that_makes_no_sense_is_a_result(memory: Place, arguments: str) -> None:
-    """Ours: models send invalid arguments."""
+    """Ours: a model may send invalid arguments."""
 
     async def main() -> None:
         agent = clerk(asks(("run_code", arguments)), "sorry")
@@ -258,7 +258,7 @@ def test_a_call_of_run_code_that_makes_no_sense_is_a_result(memory: Place, argum
 
 
 def test_code_mode_beside_the_code_protocol_is_a_conflict_that_names_both() -> None:
-    """Ours: a session has one executor; everything is validated when it is registered."""
+    """Ours: a session has one executor, and the conflict is found at registration."""
 
     async def main() -> None:
         agent = agent_of("never", protocol="code", plugins=[CodeMode()])
@@ -290,7 +290,7 @@ def test_cells_as_native_calls_of_the_code_protocol_share_all_of_it(place: Place
 
 
 def test_a_turn_with_code_mode_keeps_its_limits(memory: Place) -> None:
-    """Ours: rounds that repeat themselves end the turn, cells included."""
+    """Ours: rounds without progress end the turn, also if they are cells."""
 
     async def main() -> None:
         agent = Agent(

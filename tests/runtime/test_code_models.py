@@ -25,7 +25,7 @@ THREE = cell("""
 
 
 class Choir:
-    """Writes a cell that asks three times, and answers none of these before all are asked."""
+    """A model that writes a cell with three questions, and answers none before all are asked."""
 
     model_id = "choir:1"
 
@@ -49,7 +49,7 @@ class Choir:
 
 
 def test_models_that_are_asked_at_once_have_numbers_of_their_own_and_all_are_charged() -> None:
-    """Bug: calls under way shared a number and a key, and the usage of all but the first was lost."""
+    """Bug: concurrent calls shared a number and a key, and the usage of all but the first was lost."""
 
     async def main() -> None:
         model = Choir()

@@ -57,7 +57,7 @@ def _value(home: Path, session: str) -> Any:
 
 
 def test_every_run_is_in_the_history_of_its_session(home: Path) -> None:
-    """Ours: SPEC §5; a run is a turn, with its code and its report."""
+    """Ours: SPEC §5, a run is a turn, with its code and its report."""
 
     async def look() -> tuple[int, list[Any]]:
         async with Runtime(home) as runtime:
@@ -75,7 +75,7 @@ def test_every_run_is_in_the_history_of_its_session(home: Path) -> None:
 
 
 def test_a_session_is_forked_after_its_second_run_and_rewound(home: Path) -> None:
-    """Ours: variables follow the history, on every branch."""
+    """Ours: variables follow the history on every branch."""
 
     async def work() -> None:
         async with Runtime(home) as runtime:
@@ -115,7 +115,7 @@ def test_a_session_is_observed_from_a_cursor(home: Path) -> None:
 
 
 def test_a_session_is_exported_and_pruned(home: Path) -> None:
-    """Ours: retention and export are those of every session."""
+    """Ours: retention and export work for every kind of session."""
 
     async def work() -> tuple[Any, Any]:
         async with Runtime(home) as runtime:
@@ -130,7 +130,7 @@ def test_a_session_is_exported_and_pruned(home: Path) -> None:
 
 
 def test_an_agent_cannot_take_turns_in_a_session_without_a_model(home: Path) -> None:
-    """Ours: neither could interpret the other's history."""
+    """Ours: neither kind of session could interpret the history of the other."""
     from standfast import Agent, ScriptedModel
     from standfast.errors import InvalidArgument
 
@@ -143,7 +143,7 @@ def test_an_agent_cannot_take_turns_in_a_session_without_a_model(home: Path) -> 
 
 
 def test_a_sandbox_cannot_run_code_in_a_session_of_an_agent(tmp_path: Path) -> None:
-    """Ours: code is rejected in an agent's session too."""
+    """Ours: a session of an agent accepts no code from a sandbox."""
     from standfast import Agent, ScriptedModel
 
     async def talk() -> None:
@@ -176,7 +176,7 @@ def test_a_session_is_traced(tmp_path: Path) -> None:
 
 
 def test_a_run_repeated_with_its_idempotency_key_returns_the_stored_result(tmp_path: Path) -> None:
-    """Ours: SPEC §7; a second request runs nothing, also in another process, and a failure is repeated."""
+    """Ours: SPEC §7, a repeated request runs nothing, also in another process or after a failure."""
     long = "x" * 100_000
     for attempt in range(2):
         with BlockingSandbox(data_dir=tmp_path, tools=[double]) as box:
@@ -206,7 +206,7 @@ def test_a_repeated_request_of_a_waiting_run_waits_for_the_same_approval(tmp_pat
 
 
 def test_a_run_that_is_cancelled_before_its_cell_begins_ends_at_once() -> None:
-    """Bug: a cancellation after the turn's beginning and before its cell's was lost."""
+    """Bug: a cancellation between the beginning of the turn and that of its cell was lost."""
 
     class Early(RunControl):
         def admit(self, turn: CodeTurn) -> None:

@@ -1,4 +1,4 @@
-"""What cells leave behind follows the session: to other processes, onto branches, back in time."""
+"""The variables of cells follow the session: to other processes, onto branches, back in time."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_session_that_was_let_go_of_is_restored(place: Place) -> None:
 
 
 def test_a_worker_that_was_kept_for_an_older_state_is_not_used(place: Place) -> None:
-    """Ours: another process may have moved the session meanwhile."""
+    """Ours: another process may have changed the session meanwhile."""
 
     async def main() -> None:
         agent = typing()
@@ -147,7 +147,7 @@ def test_each_branch_of_a_fork_has_its_own_variables(place: Place) -> None:
 
 
 def test_a_fork_at_an_earlier_node_has_the_variables_of_then(place: Place) -> None:
-    """Ours: what is kept is kept with each point of the history."""
+    """Ours: the state is stored with each point of the history."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -185,7 +185,7 @@ def test_rewinding_takes_variables_back(place: Place) -> None:
 
 
 def test_rewinding_to_before_the_first_cell_leaves_nothing(place: Place) -> None:
-    """Ours: there is a point at which there were no variables."""
+    """Ours: before the first cell the session has no variables."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -202,7 +202,7 @@ def test_rewinding_to_before_the_first_cell_leaves_nothing(place: Place) -> None
 
 
 def test_an_exception_keeps_what_was_bound_before_it(memory: Place) -> None:
-    """Ours: as in any notebook."""
+    """Ours: variables stay bound after an exception, as in a notebook."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -215,7 +215,7 @@ def test_an_exception_keeps_what_was_bound_before_it(memory: Place) -> None:
 
 
 def test_a_hard_failure_rolls_the_variables_back(place: Place) -> None:
-    """Ours: SPEC §5; a cell that exceeds a limit leaves the state as it was, and the model reads of it."""
+    """Ours: SPEC §5, a cell that exceeds a limit leaves the state unchanged, and the model reads why."""
 
     async def main() -> None:
         agent = typing(protocol=CodeProtocol(limits=SessionLimits(memory_mb=16)))
@@ -236,7 +236,7 @@ def test_a_hard_failure_rolls_the_variables_back(place: Place) -> None:
 
 
 def test_the_limits_of_cells_may_change_between_turns(place: Place) -> None:
-    """Ours: limits are the agent's, the variables are the session's."""
+    """Ours: limits belong to the agent, variables to the session."""
 
     async def main() -> None:
         for megabytes in (16, 64, 32):
@@ -258,7 +258,7 @@ def test_the_limits_of_cells_may_change_between_turns(place: Place) -> None:
 
 @pytest.mark.slow
 def test_a_large_state_is_one_compressed_blob_for_each_change(file: Path) -> None:
-    """Ours: stored compressed, by content; and never again while nothing changes."""
+    """Ours: the state is stored compressed, by content, and only when it changes."""
 
     async def main() -> None:
         async with Runtime(file) as runtime:
@@ -309,7 +309,7 @@ def test_a_cell_that_changes_nothing_writes_no_state(file: Path) -> None:
 
 
 def test_several_cells_of_a_turn_leave_one_state(file: Path) -> None:
-    """Ours: what matters is what a turn leaves; what was between is dropped with its journal."""
+    """Ours: only the state at the end of a turn is kept; earlier ones are dropped with the journal."""
 
     async def main() -> None:
         agent = coder(
@@ -333,7 +333,7 @@ def test_several_cells_of_a_turn_leave_one_state(file: Path) -> None:
 
 
 def test_pruning_keeps_the_states_that_branches_need_and_drops_the_others(file: Path) -> None:
-    """Ours: retention; what was rewound goes, what a fork or the session may go back to stays."""
+    """Ours: states that were rewound are dropped; those that a fork or a rewind can reach are kept."""
 
     async def main() -> None:
         async with Runtime(file, keep_journals=0) as runtime:
@@ -370,7 +370,7 @@ class Remembers(Plugin):
 
 @pytest.mark.slow
 def test_an_agent_that_does_not_act_in_code_keeps_the_variables(place: Place) -> None:
-    """Ours: a plugin that is not there keeps what it had, also where other plugins have news."""
+    """Ours: the state of a plugin that is not loaded is kept, also when other plugins change theirs."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -390,7 +390,7 @@ def test_an_agent_that_does_not_act_in_code_keeps_the_variables(place: Place) ->
 
 
 def test_code_mode_continues_with_the_variables_of_the_code_protocol(place: Place) -> None:
-    """Ours: the same executor, whatever the protocol."""
+    """Ours: every protocol uses the same executor."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -406,7 +406,7 @@ def test_code_mode_continues_with_the_variables_of_the_code_protocol(place: Plac
 
 
 def test_a_session_that_a_plugin_makes_begins_without_variables(memory: Place) -> None:
-    """Ours: a child session has a state of its own."""
+    """Ours: a child session has its own state."""
 
     class Makes(Plugin):
         id = "makes"
@@ -508,7 +508,7 @@ class LaterEngine(OtherState):
 def test_a_state_that_cannot_be_read_here_is_refused_and_stays(
     place: Place, protocol: type[OtherState], told: str
 ) -> None:
-    """Ours: refused with a typed error when the session is opened, and nothing is written over it."""
+    """Ours: opening the session raises a typed error, and the state is not overwritten."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -567,7 +567,7 @@ def test_an_agent_for_another_language_is_refused_and_the_variables_stay(place: 
 
 @pytest.mark.parametrize("large", [True, False])
 def test_a_state_with_a_flipped_byte_is_refused_by_name(file: Path, large: bool) -> None:
-    """Ours: SPEC §7, what is stored is sealed; damage is found and named, and never run."""
+    """Ours: SPEC §7, stored states have checksums; a damaged one is named and never run."""
 
     async def main() -> None:
         async with Runtime(file) as runtime:

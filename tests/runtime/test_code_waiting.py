@@ -36,7 +36,7 @@ Start = Callable[..., Any]
 
 
 class Shop:
-    """Tools, and what they did."""
+    """Tools of a shop, and a log of their calls."""
 
     def __init__(self) -> None:
         self.did: list[str] = []
@@ -71,12 +71,12 @@ def shop() -> Shop:
 
 @pytest.fixture
 def filed(tmp_path: Path, clock: FakeClock) -> Place:
-    """A SQLite file alone."""
+    """Return a store in a SQLite file only."""
     return Place(tmp_path / "standfast.db", clock)
 
 
 def engine_of(runtime: Runtime) -> MontyCells:
-    """The engine that runs the cells of a runtime."""
+    """Return the engine that runs the cells of a runtime."""
     engines: Any = runtime._open.services.engines
     (opened,) = engines._opened.values()
     engine = opened.cells
@@ -85,7 +85,7 @@ def engine_of(runtime: Runtime) -> MontyCells:
 
 
 def holds_nothing(runtime: Runtime) -> bool:
-    """Whether no cell is open in the engine and every slot for a worker is free."""
+    """Return whether no cell is open in the engine and every worker slot is free."""
     engine = engine_of(runtime)
     workers = engine._workers
     return not engine.live and not workers._lent and workers._free + len(workers._warm) == workers.capacity
@@ -141,7 +141,7 @@ def test_a_cell_that_waits_holds_no_worker(place: Place, shop: Shop) -> None:
 
 
 def test_many_sessions_may_wait_at_once_with_few_workers(memory: Place, shop: Shop) -> None:
-    """Ours: waiting costs nothing but a row; an engine has eight workers, here twenty cells wait."""
+    """Ours: waiting costs only a row: twenty cells wait on an engine with eight workers."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -160,7 +160,7 @@ def test_many_sessions_may_wait_at_once_with_few_workers(memory: Place, shop: Sh
 
 
 def test_a_refusal_is_an_exception_that_code_can_catch(place: Place, shop: Shop) -> None:
-    """Ours: PermissionError, with the reason."""
+    """Ours: code gets a PermissionError with the reason."""
 
     async def main() -> None:
         code = """
@@ -183,7 +183,7 @@ def test_a_refusal_is_an_exception_that_code_can_catch(place: Place, shop: Shop)
 
 
 def test_a_refusal_that_is_not_caught_ends_the_cell_and_not_the_turn(place: Place, shop: Shop) -> None:
-    """Ours: the model reads which call failed, and keeps what was bound before it."""
+    """Ours: the model reads which call failed, and variables bound before it are kept."""
 
     async def main() -> None:
         agent = coder(cell('x = 1\ny = refund("A", 5)'), finish("x"), tools=shop.tools)
@@ -198,7 +198,7 @@ def test_a_refusal_that_is_not_caught_ends_the_cell_and_not_the_turn(place: Plac
 
 
 def test_a_person_may_change_the_arguments_of_a_call_in_a_cell(place: Place, shop: Shop) -> None:
-    """Seed: approved with edited arguments; they are checked, and the code gets the result of that call."""
+    """Seed: edited arguments are checked, and the code gets the result of that call."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -219,7 +219,7 @@ def test_a_person_may_change_the_arguments_of_a_call_in_a_cell(place: Place, sho
 
 
 def test_an_approval_that_expires_is_an_exception_in_the_cell(place: Place, shop: Shop) -> None:
-    """Ours: nothing waits for ever."""
+    """Ours: no approval is pending for ever."""
 
     async def main() -> None:
         code = "try:\n    refund('A')\nexcept PermissionError as error:\n    print(error)\n'continued'"
@@ -264,7 +264,7 @@ def test_a_loop_asks_for_each_call_and_remembers_the_earlier_answers(place: Plac
 
 
 def test_a_decision_made_while_no_process_runs_the_session_is_used_later(place: Place, shop: Shop) -> None:
-    """Seed: it resumes when the decision comes, after any number of restarts."""
+    """Seed: the turn resumes when the decision comes, after any number of restarts."""
 
     async def main() -> None:
         agent = typing(tools=shop.tools)
@@ -284,7 +284,7 @@ def test_a_decision_made_while_no_process_runs_the_session_is_used_later(place: 
 
 
 def test_a_waiting_cell_sees_the_variables_of_before_and_leaves_its_own(place: Place, shop: Shop) -> None:
-    """Ours: what a cell reads after the wait is what it read before, functions and imports included."""
+    """Ours: after the wait a cell has the same variables, functions and imports as before."""
 
     async def main() -> None:
         agent = typing(tools=shop.tools)
@@ -339,7 +339,7 @@ def test_a_cell_sleeps_for_days_without_a_process(place: Place, shop: Shop) -> N
     ],
 )
 def test_whatever_a_language_has_for_sleeping_is_a_timer(memory: Place, code: str) -> None:
-    """Ours: code that sleeps in its usual way holds nothing either."""
+    """Ours: the usual ways to sleep in a language are timers and hold no process."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -356,7 +356,7 @@ def test_whatever_a_language_has_for_sleeping_is_a_timer(memory: Place, code: st
     "code", ["await sleep(0.01)", "sleep(0)", "import time\ntime.sleep(0.01)", "await sleep(-5)"]
 )
 def test_a_short_sleep_does_not_park_the_turn(memory: Place, code: str) -> None:
-    """Ours: what is over at once is not worth a restart."""
+    """Ours: parking a turn for a short sleep would cost more than waiting."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -370,7 +370,7 @@ def test_a_short_sleep_does_not_park_the_turn(memory: Place, code: str) -> None:
     "code", ["await sleep(days=1e9)", "await sleep(float('nan'))", "await sleep(days='two')"]
 )
 def test_a_time_too_long_to_wait_is_an_exception(memory: Place, code: str) -> None:
-    """Ours: defined for any number."""
+    """Ours: the result is defined for any number."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -400,7 +400,7 @@ def test_time_has_passed_for_the_code_that_slept(memory: Place) -> None:
 
 
 def test_an_outside_system_delivers_a_result_into_the_cell(place: Place, shop: Shop) -> None:
-    """Seed: external completion; from another runtime, with a value or an error, once."""
+    """Seed: an external completion comes from another runtime, with a value or an error, once."""
 
     async def main() -> None:
         code = (
@@ -477,7 +477,7 @@ def test_an_approval_a_timer_and_a_completion_end_in_any_order_in_any_runtime(
 def test_of_two_approvals_in_one_gather_one_is_given_and_one_refused(
     place: Place, shop: Shop, first: int
 ) -> None:
-    """Ours: each decision is about one call; the code sees both."""
+    """Ours: each decision applies to one call, and the code sees both."""
 
     async def main() -> None:
         code = """
@@ -504,7 +504,7 @@ def test_of_two_approvals_in_one_gather_one_is_given_and_one_refused(
 
 
 def test_a_gather_with_one_refusal_fails_and_the_other_wait_is_given_up(place: Place, shop: Shop) -> None:
-    """Ours: a call that waits is not waited for once its cell has ended."""
+    """Ours: when a cell has ended, its waiting calls are given up."""
 
     async def main() -> None:
         code = "import asyncio\nawait asyncio.gather(refund('A', 1), refund('B', 2))"
@@ -524,7 +524,7 @@ def test_a_gather_with_one_refusal_fails_and_the_other_wait_is_given_up(place: P
 
 
 def test_a_turn_whose_cell_waits_can_be_cancelled(place: Place, shop: Shop) -> None:
-    """Ours: the variables are as they were before the cell, and the session stays usable."""
+    """Ours: the variables are as before the cell, and the session stays usable."""
 
     async def main() -> None:
         agent = typing(tools=shop.tools)
@@ -553,7 +553,7 @@ def test_a_turn_whose_cell_waits_can_be_cancelled(place: Place, shop: Shop) -> N
 
 
 def test_what_a_cancelled_cell_was_suspended_to_is_not_kept(filed: Place, shop: Shop) -> None:
-    """Ours: no process can resume it, so no state holds it."""
+    """Ours: no process can resume the cell, so its suspended state is not kept."""
 
     async def main() -> None:
         async with filed.runtime(keep_journals=0) as runtime:
@@ -575,7 +575,7 @@ def test_what_a_cancelled_cell_was_suspended_to_is_not_kept(filed: Place, shop: 
 
 
 def test_a_fork_of_a_session_whose_cell_waits_stands_before_the_turn(place: Place, shop: Shop) -> None:
-    """Ours: a turn that waits is not part of the history yet."""
+    """Ours: a waiting turn is not part of the history yet."""
 
     async def main() -> None:
         agent = typing(tools=shop.tools)
@@ -595,7 +595,7 @@ def test_a_fork_of_a_session_whose_cell_waits_stands_before_the_turn(place: Plac
 
 
 def test_a_session_whose_cell_waits_is_not_rewound(place: Place, shop: Shop) -> None:
-    """Ours: the turn has to end first, as everywhere."""
+    """Ours: an unfinished turn must end before its session can be rewound."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -614,7 +614,7 @@ def test_a_session_whose_cell_waits_is_not_rewound(place: Place, shop: Shop) -> 
 
 
 def test_an_agent_that_does_not_run_code_does_not_go_on_with_a_cell(place: Place, shop: Shop) -> None:
-    """Bug: it executed the call that was approved, then broke, and the call's result was lost."""
+    """Bug: the agent executed the approved call, then failed, and the call's result was lost."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -633,7 +633,7 @@ def test_an_agent_that_does_not_run_code_does_not_go_on_with_a_cell(place: Place
 
 
 def test_an_agent_that_does_not_run_code_can_cancel_the_turn(place: Place, shop: Shop) -> None:
-    """Ours: a session is never stuck with an agent that is gone."""
+    """Ours: a session can be freed from a turn whose agent no longer exists."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -654,7 +654,7 @@ def test_an_agent_that_does_not_run_code_can_cancel_the_turn(place: Place, shop:
 
 
 def test_pruning_leaves_a_cell_that_waits_alone(filed: Place, shop: Shop) -> None:
-    """Ours: an approval may wait for weeks; what the cell was suspended to is needed then."""
+    """Ours: an approval may wait for weeks, and the suspended state is needed then."""
 
     async def main() -> None:
         agent = typing(tools=shop.tools)

@@ -1,4 +1,4 @@
-"""What is on disk when a tool runs: everything it was asked for by, unless it only computes."""
+"""What is on disk when a tool runs: everything that led to the call, unless the tool only computes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def tools(store: Counting) -> dict[str, Any]:
 
 
 async def run(path: Path, protocol: str, name: str, *replies: Any) -> list[int]:
-    """The number of writes before each time that the tool ran."""
+    """Return the number of writes before each execution of the tool."""
     store = Counting(open_store(path))
     store.waits_for = threading.Event() if name == "compute" else None
     agent = Agent(ScriptedModel(replies), protocol=protocol, tools=[tools(store)[name]])
@@ -94,7 +94,7 @@ def test_only_a_tool_that_computes_runs_before_what_asked_for_it_is_on_disk(
 
 @pytest.mark.parametrize("name", ["look", "act", "told", "once"])
 def test_what_code_calls_is_on_disk_before_it_runs(tmp_path: Path, name: str) -> None:
-    """Ours: the same holds for calls of a cell, which has no other effects."""
+    """Ours: this also holds for calls of a cell, which has no other effects."""
     reply = f"```python\nfinish({name}() and 'done')\n```"
     (writes,) = asyncio.run(run(tmp_path / "standfast.db", "code", name, reply))
     assert writes > 0

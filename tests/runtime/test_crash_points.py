@@ -41,7 +41,7 @@ def postgres_theatre(
 
 
 def _killed_while_deciding(server: ForkServer, home: Path, kill: int) -> bool:
-    """Let a turn wait, a process without any agent decide and die at that point, and another one resume."""
+    """Let a turn wait, let a process without an agent decide and die there, and another one resume."""
     assert server.run("sequence", home, how="ask")["status"] == "waiting"
     killed = server.run("sequence", home, kill, how="decide").get("killed", False)
     killed_at(server, home, "sequence", ())
@@ -52,7 +52,7 @@ def _killed_while_deciding(server: ForkServer, home: Path, kill: int) -> bool:
 
 
 def test_a_turn_survives_kills_here_and_there(theatre: Theatre) -> None:
-    """Ours: the quick look at what the slow tests below do at every point."""
+    """Ours: a fast version of the slow tests below, which kill at every point."""
     for number in (5, 13, 23, 38, 54):
         assert theatre.play(partial(killed_at, scenario="sequence", kills=(number,))) == 1
 
@@ -76,14 +76,14 @@ def test_a_turn_in_postgresql_survives_a_kill_at_every_point(postgres_theatre: T
 def test_other_turns_in_postgresql_survive_a_kill_at_every_point(
     postgres_theatre: Theatre, scenario: str
 ) -> None:
-    """Ours: the sweeps whose writes come from several callers at once."""
+    """Ours: these sweeps have writes of several callers at once."""
     assert postgres_theatre.kill_everywhere(scenario) > 15
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", sorted(ENDS.keys() - {"sequence"}))
 def test_other_turns_survive_two_kills_at_every_point(theatre: Theatre, scenario: str) -> None:
-    """Ours: SPEC §7; parallel calls, every kind of wait, cancellation, injected messages, budgets, frames."""
+    """Ours: SPEC §7, parallel calls, every kind of wait, cancellation, injected messages, budgets, frames."""
     points = theatre.kill_everywhere(scenario)
     assert points > 15
     theatre.kill_twice(scenario, points, 1)
@@ -93,13 +93,13 @@ def test_other_turns_survive_two_kills_at_every_point(theatre: Theatre, scenario
 def test_a_decision_made_by_another_process_survives_a_kill_at_every_point_of_that_process(
     theatre: Theatre,
 ) -> None:
-    """Ours: a person decides somewhere else; the decision is there or it is not, and is used once."""
+    """Ours: a decision of another process is stored or not, and is used once."""
     assert theatre.enumerate(_killed_while_deciding, count(1)) >= 3
 
 
 @pytest.mark.slow
 def test_a_store_that_loses_intents_is_found_out(theatre: Theatre) -> None:
-    """Ours: a proof that cannot fail proves nothing."""
+    """Ours: the crash tests must fail for a defective store."""
     broken = partial(killed_at, scenario="sequence", forgetful=True)
     found = Counter[bool]()
     for number in range(15, 30):
@@ -124,7 +124,7 @@ def test_whatever_a_store_can_write_has_points() -> None:
 
 
 def test_a_process_dies_at_the_point_that_the_environment_names(child: Callable[..., Any]) -> None:
-    """Ours: the number is all that a test has to know."""
+    """Ours: a test needs to know only the number of the point."""
     script = """
     from standfast.testing.crash_points import CrashPoints
     points = CrashPoints.from_environment()

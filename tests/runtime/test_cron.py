@@ -1,4 +1,4 @@
-"""Cron expressions: what they allow, and when the next time is."""
+"""Cron expressions: their syntax, and the next time that matches."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _NAMES = {
 
 
 def ms(text: str, zone: str = "UTC", fold: int = 0) -> int:
-    """The instant when the wall of a zone shows this."""
+    """Return the instant at which the clocks of a zone show this time."""
     time = datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone), fold=fold)
     return int(time.timestamp() * 1000)
 
 
 def shown(at_ms: int | None, zone: str = "UTC") -> str:
-    """What the wall of a zone shows then."""
+    """Return what the clocks of a zone show at this instant."""
     assert at_ms is not None
     return datetime.fromtimestamp(at_ms / 1000, ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M")
 
@@ -100,7 +100,7 @@ def test_an_impossible_day_is_refused_at_once() -> None:
 
 
 def test_a_rare_day_is_found_over_a_century_without_a_leap_day() -> None:
-    """Ours: 2100 has no February 29."""
+    """Ours: the year 2100 has no February 29."""
     assert shown(next_after("0 0 29 2 *", ms("2096-03-01T00:00"))) == "2104-02-29 00:00"
     assert shown(next_after("0 0 29 2 */7", ms("2088-03-01T00:00"))) == "2128-02-29 00:00"
 
@@ -154,7 +154,7 @@ def test_a_hint_for_hours_over_midnight_can_be_copied() -> None:
     "zone", ["Nowhere/Atlantis", "", "America", "../etc/passwd", "/etc/localtime", "a\0b"]
 )
 def test_an_unknown_time_zone_is_an_error_with_a_hint(zone: str) -> None:
-    """Ours: also for what is a directory or leads out of the database."""
+    """Ours: this includes directories and paths that lead out of the database."""
     with pytest.raises(InvalidArgument, match="no time zone") as caught:
         next_after("* * * * *", 0, zone)
     assert "Europe/Berlin" in (caught.value.hint or "")
@@ -171,7 +171,7 @@ def test_a_time_that_the_clock_skips_is_at_the_shift() -> None:
 
 
 def test_everything_that_the_clock_skips_together_is_once() -> None:
-    """Ours: four quarters of a skipped hour, and the one at its end, are one time."""
+    """Ours: four quarters of a skipped hour, and the time at its end, are one occurrence."""
     assert upcoming("*/15 * * * *", "2024-03-31T01:40", 3, "Europe/Berlin") == [
         "2024-03-31 01:45", "2024-03-31 03:00", "2024-03-31 03:15",
     ]  # fmt: skip
@@ -188,21 +188,21 @@ def test_a_time_that_the_clock_has_twice_is_once() -> None:
 
 
 def test_the_hours_of_a_day_of_25_hours_are_24() -> None:
-    """Ours: what the wall shows twice is counted once."""
+    """Ours: an hour that the clocks show twice is counted once."""
     assert upcoming("0 * * * *", "2024-11-03T00:00", 3, "America/New_York") == [
         "2024-11-03 01:00", "2024-11-03 02:00", "2024-11-03 03:00",
     ]  # fmt: skip
 
 
 def test_a_day_that_a_zone_left_out_is_at_the_shift() -> None:
-    """Ours: Samoa went from December 29 to 31 in 2011."""
+    """Ours: Samoa skipped December 30, 2011."""
     assert upcoming("0 9 * * *", "2011-12-29T10:00", 2, "Pacific/Apia") == [
         "2011-12-31 00:00", "2011-12-31 09:00",
     ]  # fmt: skip
 
 
 def test_the_end_of_the_calendar_ends_the_search() -> None:
-    """Ours: no time is so late that it breaks the search."""
+    """Ours: the search ends for any time, however late."""
     assert next_after("* * * * *", ms("9998-12-31T23:59")) is None
     assert next_after("* * * * *", 2**63) is None
 
@@ -238,7 +238,7 @@ NEAR_SHIFTS = st.sampled_from(
 
 
 def _allows(word: str, number: int, low: int, high: int) -> bool:
-    """Whether a field has a number, told from its text."""
+    """Return whether a field allows a number, judged from its text."""
     for part in word.split(","):
         span, _, step = part.partition("/")
         first, _, last = span.partition("-")
@@ -264,7 +264,7 @@ def _matches(expression: str, wall: datetime) -> bool:
 
 
 def _walk(expression: str, at_ms: int, zone: str, minutes: int) -> int | None:
-    """The next time, found by looking at the wall every minute. It remembers the latest that it has shown."""
+    """Find the next time by looking at the clock every minute, remembering the latest time shown."""
     latest = max(_wall((at_ms // 60_000 - back) * 60_000, zone) for back in range(180))
     for step in range(1, minutes):
         at = (at_ms // 60_000 + step) * 60_000
@@ -301,7 +301,7 @@ def test_the_next_time_is_the_one_that_a_walk_over_every_minute_finds(
 @settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(expression=EXPRESSIONS, zone=st.sampled_from(ZONES), at=st.integers(0, 4_000_000_000_000))
 def test_times_rise_and_none_is_left_out(expression: str, zone: str, at: int) -> None:
-    """Ours: walking over all and asking for each next one are the same."""
+    """Ours: asking for each next time finds the same times as walking over all minutes."""
     times = list(islice(times_after(expression, at, zone), 5))
     assert times == sorted(set(times))
     for earlier, later in zip([at, *times], times, strict=False):

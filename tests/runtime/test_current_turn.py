@@ -169,7 +169,7 @@ def test_after_a_crash_the_turn_is_shown_as_interrupted(tmp_path: Path) -> None:
 
 
 def test_a_session_without_messages_has_none(place: Place) -> None:
-    """Ours: an empty list, and no current turn."""
+    """Ours: the list is empty, and there is no current turn."""
 
     async def main() -> None:
         async with place.runtime() as runtime:

@@ -1,4 +1,4 @@
-"""An approval records who decided it."""
+"""An approval records the person who decided it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pay() -> str:
 
 @pytest.mark.parametrize("approve", [True, False])
 def test_the_record_and_the_event_of_a_decision_name_the_decider(place: Place, approve: bool) -> None:
-    """Ours: SPEC §14, the record of an approval names who decided it."""
+    """Ours: SPEC §14, the record of an approval names the person who decided it."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -46,7 +46,7 @@ def test_the_record_and_the_event_of_a_decision_name_the_decider(place: Place, a
 
 
 def test_a_session_and_a_sandbox_take_the_name_too(memory: Place) -> None:
-    """Ours: every way to decide records the same."""
+    """Ours: every way to decide records the name."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -65,7 +65,7 @@ def test_a_session_and_a_sandbox_take_the_name_too(memory: Place) -> None:
 
 
 def test_a_decision_without_a_name_has_none_and_an_empty_name_is_refused() -> None:
-    """Ours: a program that does not say who decided need not invent a name."""
+    """Ours: a program that does not know who decided need not invent a name."""
     assert Decision(approved=True).decided_by is None
     bad: Any
     for bad in ("", "  ", "x" * 257, 5):

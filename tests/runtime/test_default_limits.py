@@ -28,7 +28,7 @@ NONE: Any = None
 
 
 def test_a_sandbox_without_limits_has_the_default_ones() -> None:
-    """Bug: `Sandbox(limits=None)` was "'NoneType' object is not a mapping"."""
+    """Bug: `Sandbox(limits=None)` raised "'NoneType' object is not a mapping"."""
     assert SandboxOptions(limits=NONE).limits == SessionLimits()
     assert Sandbox(limits=None).options.limits == SessionLimits()
     assert BlockingSandbox(limits=None).options.limits == SessionLimits()
@@ -45,7 +45,7 @@ def test_cells_without_limits_have_the_default_ones(kind: type[CodeProtocol | Co
 
 
 def test_contracts_and_policies_without_limits_have_the_default_ones() -> None:
-    """Bug: the None was kept, and failed where the limit was looked at."""
+    """Bug: the None was stored, and failed where the limit was used."""
     assert Capability(name="x", description="", limits=NONE).limits == CapabilityLimits()
     assert SessionPolicy(limits=NONE).limits == UsageLimits()
     assert SessionMeta(limits=NONE).limits == SessionLimits()
@@ -58,7 +58,7 @@ def test_contracts_and_policies_without_limits_have_the_default_ones() -> None:
 
 
 def test_a_turn_without_limits_has_those_of_its_agent_and_so_has_a_session(memory: Place) -> None:
-    """Ours: None is "nothing else said", not "no limit"."""
+    """Ours: None means that no other limits are given, not that there is no limit."""
     own = UsageLimits(max_iterations=7)
 
     async def main() -> None:

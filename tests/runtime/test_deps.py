@@ -1,4 +1,4 @@
-"""Deps of turns that the runtime runs by itself: who makes them, who has them, what happens without them."""
+"""Deps of turns that the runtime runs by itself: their factories, their users, and turns without them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def pay_tool(paid: Paid, **options: Any) -> Any:
 
 
 def shops(calls: list[DepsContext]) -> Callable[[DepsContext], Shop]:
-    """A factory that makes a shop named after the session's tenant."""
+    """Return a factory that makes a shop named after the session's tenant."""
 
     def make(session: DepsContext) -> Shop:
         calls.append(session)
@@ -75,7 +75,7 @@ async def ended(runtime: Runtime, session_id: str = "s") -> None:
 
 
 async def parked(place: Place, agent: Agent[Any, Any], deps: Any = None) -> str:
-    """Begin a turn that waits for an approval, in a process that ends; returns the approval."""
+    """Begin a turn that waits for an approval, in a process that ends; return the approval."""
     async with place.runtime() as runtime:
         session = await runtime.session("s", agent=agent, deps=deps, metadata={"tenant": "acme"})
         return (await session.turn("pay")).waits[0].wait_id
@@ -103,7 +103,7 @@ def test_an_approved_call_of_a_resumed_turn_has_the_deps_that_the_factory_makes(
 
 
 def test_a_call_that_code_made_has_them_too(memory: Place) -> None:
-    """Ours: a cell that stopped at an approval resumes elsewhere, and its call has the factory's deps."""
+    """Ours: a cell that waited for an approval resumes elsewhere, and its call has the factory's deps."""
     paid: Paid = []
     cell = "```python\nfinish(pay())\n```"
 
@@ -120,7 +120,7 @@ def test_a_call_that_code_made_has_them_too(memory: Place) -> None:
 
 
 def test_a_timer_resumes_with_the_deps_of_the_factory(memory: Place) -> None:
-    """Bug: timers lost deps."""
+    """Bug: a turn that a timer resumed had no deps."""
     paid: Paid = []
 
     @tool(side_effect="read")
@@ -169,7 +169,7 @@ def test_turns_without_a_caller_have_the_deps_of_the_factory(memory: Place, sour
 
 
 def test_a_turn_that_a_dead_process_left_is_resumed_with_the_deps_of_the_factory(place: Place) -> None:
-    """Bug: recovery lost deps."""
+    """Bug: a recovered turn had no deps."""
     paid: Paid = []
 
     async def main() -> None:
@@ -243,7 +243,7 @@ class _Object:
     [(_coroutine, "async"), (lambda session: _coroutine(session), "async"), (_Object(), "object")],
 )
 def test_a_factory_may_be_any_callable(memory: Place, factory: Any, name: str) -> None:
-    """Ours: sync or async, a function or an object."""
+    """Ours: a factory may be sync or async, a function or an object."""
     paid: Paid = []
 
     async def main() -> None:
@@ -284,7 +284,7 @@ def test_what_a_factory_yields_is_released_when_the_turn_rests(memory: Place, de
 def test_a_factory_whose_clean_up_fails_leaves_the_result_alone(
     memory: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ours: the turn is committed by then."""
+    """Ours: the turn is already committed when the clean-up fails."""
 
     async def connection(session: DepsContext) -> AsyncIterator[Shop]:
         yield Shop("pooled")
@@ -383,7 +383,7 @@ def test_a_caller_without_deps_gets_an_error_and_nothing_is_on_disk(memory: Plac
 
 
 def test_a_queued_input_waits_until_there_are_deps(memory: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """Ours: it stays queued, and the reason is on record."""
+    """Ours: the input stays queued, and the reason is on record."""
     paid: Paid = []
     agent = shop_agent(*PAYING, paid=paid)
 
@@ -557,7 +557,7 @@ def test_the_turn_of_a_subagent_has_deps_after_a_restart(place: Place) -> None:
 
 
 def test_metadata_is_kept_with_the_session_its_forks_and_children(place: Place) -> None:
-    """Ours: the metadata a session was opened with is there for the process that resumes it."""
+    """Ours: the process that resumes a session has the metadata with which it was opened."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -601,7 +601,7 @@ def test_a_session_that_a_plugin_makes_has_the_deps_and_the_metadata_of_its_make
 
 
 def test_a_session_that_was_let_go_of_finds_its_deps_again(memory: Place) -> None:
-    """Ours: the cache of sessions decides about memory, not about deps."""
+    """Ours: evicting a session from the cache must not lose its deps."""
     paid: Paid = []
 
     async def main() -> None:
@@ -619,7 +619,7 @@ def test_a_session_that_was_let_go_of_finds_its_deps_again(memory: Place) -> Non
 
 
 def test_a_turn_that_is_started_in_another_session_has_the_deps_of_that_one(memory: Place) -> None:
-    """Ours: a tool that starts a turn for another user must not lend it the deps of its own."""
+    """Ours: a tool that starts a turn for another user must not pass on its own deps."""
     paid: Paid = []
 
     @tool

@@ -1,4 +1,4 @@
-"""Code that waits continues only on the build of the engine that suspended it."""
+"""Suspended code resumes only on the build of the engine that suspended it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _agent() -> Agent[None, str]:
 def test_a_turn_with_suspended_code_is_left_to_a_process_with_the_same_engine(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: a worker does not claim what it cannot load; a rolling upgrade strands no turn."""
+    """Ours: a worker does not claim a turn that it cannot load, so a rolling upgrade loses no turn."""
     asyncio.run(_upgrade(place, monkeypatch))
 
 

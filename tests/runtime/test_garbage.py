@@ -45,13 +45,13 @@ asyncio.run(main())
 
 
 def test_a_turn_leaves_no_reference_cycles() -> None:
-    """Bug: all of a turn, 50 objects, was left to the collector, which took a third of many turns at once."""
+    """Bug: 50 objects of each turn were left to the collector, which took a third of the time."""
     done = subprocess.run([sys.executable, "-c", _TEN_TURNS], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 100
 
 
 def test_a_run_leaves_no_reference_cycles() -> None:
-    """Ours: the collector took a fifth of a warm run to free the turns before it."""
+    """Ours: freeing the turns before it took a fifth of a warm run."""
     # In a process of its own: what other tests have left behind is collected here, too.
     done = subprocess.run([sys.executable, "-c", _TEN_RUNS], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 100  # one cycle in each run was 680

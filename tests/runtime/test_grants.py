@@ -1,4 +1,4 @@
-"""Grants approve calls in advance: which ones, until when, and what is recorded of it."""
+"""Grants approve calls in advance: which calls, until when, and how this is recorded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refund(order_id: str, cents: int) -> str:
 
 
 def refunds(*cents: int, **options: Any) -> Agent[Any, Any]:
-    """An agent that refunds these sums, one turn for each."""
+    """Return an agent that refunds these sums, one per turn."""
     replies = [
         part for sum_ in cents for part in (asks(("refund", {"order_id": "A1", "cents": sum_})), "end")
     ]
@@ -40,7 +40,7 @@ def end_of(runtime: Runtime) -> int:
 
 
 def test_a_grant_approves_the_calls_its_rule_is_true_for_and_no_others(place: Place) -> None:
-    """Ours: this tool, with a rule over its arguments, for this session, until a date."""
+    """Ours: a grant is for a tool, with a rule over its arguments, for a session, until a date."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -145,7 +145,7 @@ def test_a_grant_covers_its_session_or_its_agent_of_its_tenant_and_nothing_else(
 
 
 def test_a_rule_that_fails_or_is_not_exactly_true_asks_a_person(memory: Place) -> None:
-    """Ours: an approval never fails open."""
+    """Ours: approvals fail closed."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -160,7 +160,7 @@ def test_a_rule_that_fails_or_is_not_exactly_true_asks_a_person(memory: Place) -
 
 
 def test_what_a_plugin_or_a_tool_asks_is_never_answered_by_a_grant(memory: Place) -> None:
-    """Ours: a grant stands for the approval policy of a tool, and for no other question."""
+    """Ours: a grant replaces the approval policy of a tool, and answers no other question."""
 
     @tool
     def ask(ctx: RunContext[None]) -> AskPerson:
@@ -181,7 +181,7 @@ def test_what_a_plugin_or_a_tool_asks_is_never_answered_by_a_grant(memory: Place
 
 
 def test_a_grant_covers_calls_of_code(tmp_path: Any) -> None:
-    """Ours: a run asks as an agent's turn does, so that the same grant approves its calls."""
+    """Ours: a run requests approvals as a turn does, so the same grant approves its calls."""
 
     async def give(runtime: Runtime) -> None:
         async with runtime:
@@ -198,7 +198,7 @@ def test_a_grant_covers_calls_of_code(tmp_path: Any) -> None:
 
 
 def test_a_grant_that_cannot_be_given_is_refused(memory: Place) -> None:
-    """Ours: an error says what is wrong with which value."""
+    """Ours: the error names the invalid value."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -231,7 +231,7 @@ def test_a_grant_that_cannot_be_given_is_refused(memory: Place) -> None:
 def test_grants_are_bounded_and_those_that_ended_long_ago_are_forgotten(
     memory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: every size has a cap."""
+    """Ours: the number of grants is limited."""
     monkeypatch.setattr(grants, "MAX_IN_FORCE", 3)
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""What an import costs, and what the package shows."""
+"""The cost of an import, and the names that the package exports."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_a_sandbox_in_memory_loads_neither_store_nor_network() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(standfast.__all__)))
 def test_every_public_name_can_be_imported(name: str) -> None:
-    """Ours: every listed name exists."""
+    """Ours: every exported name exists."""
     assert getattr(standfast, name) is not None
     assert name in dir(standfast)
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
-    """Ours: lazy loading must not change what a missing name is."""
+    """Ours: lazy loading must not change the error for a missing name."""
     with pytest.raises(AttributeError):
         standfast.nope  # noqa: B018 - reading it is the test
 
@@ -76,7 +76,7 @@ _LAZY = (
 
 @pytest.mark.parametrize("package", _LAZY)
 def test_a_package_exports_what_type_checkers_see(package: str) -> None:
-    """Ours: the names that a package loads when they are used are those that it imports for type checkers."""
+    """Ours: the names that are loaded lazily are those that type checkers see."""
     module = import_module(f"standfast{package}")
     seen = re.findall(r"^ *from \S+ import (\w+) as", Path(str(module.__file__)).read_text(), re.MULTILINE)
     assert sorted(set(module.__all__) - {"__version__"}) == sorted(seen)
@@ -84,7 +84,7 @@ def test_a_package_exports_what_type_checkers_see(package: str) -> None:
 
 @pytest.mark.slow
 def test_the_package_works_without_its_source(tmp_path: Path) -> None:
-    """Bug: packages read their own source for the names they export, so programs of bytecode alone broke."""
+    """Bug: packages read their own source for their exported names, so bytecode without source failed."""
     copy = tmp_path / "standfast"
     shutil.copytree(Path(str(standfast.__file__)).parent, copy)
     compileall.compile_dir(copy, quiet=2, legacy=True)
@@ -100,5 +100,5 @@ def test_the_package_works_without_its_source(tmp_path: Path) -> None:
 
 
 def test_memory_is_a_store_in_memory() -> None:
-    """Bug: SQLite's name for a database in memory made a file of that name."""
+    """Bug: SQLite's name for a database in memory made a file with that name."""
     assert isinstance(open_store(":memory:"), MemorySessionStore)

@@ -38,7 +38,7 @@ def test_instructions_may_be_a_function_of_the_run_context(function: Any) -> Non
 
 
 def test_the_function_is_asked_once_for_each_turn(memory: Place) -> None:
-    """Ours: the text is part of the turn's input."""
+    """Ours: the text is stored with the turn's input."""
     model = EchoModel()
     asked: list[str] = []
 
@@ -58,7 +58,7 @@ def test_the_function_is_asked_once_for_each_turn(memory: Place) -> None:
 
 
 def test_a_resumed_turn_has_the_instructions_that_it_began_with(place: Place) -> None:
-    """Ours: journaled with the turn's input, so that a replay is deterministic."""
+    """Ours: the text is journaled with the turn's input, so that a replay is deterministic."""
 
     async def main() -> None:
         held = HeldModel()
@@ -81,7 +81,7 @@ def test_a_resumed_turn_has_the_instructions_that_it_began_with(place: Place) ->
 
 
 def test_what_a_turn_says_in_place_of_instructions_replaces_the_function_too(memory: Place) -> None:
-    """Ours: as for a fixed text; the function is not called."""
+    """Ours: as with a fixed text, and the function is not called."""
     model = EchoModel()
     own = PromptLayer(
         contributions=(PromptContribution(content="only this", slot=PromptSlot.INTRO),),
@@ -105,7 +105,7 @@ def test_what_a_turn_says_in_place_of_instructions_replaces_the_function_too(mem
 def test_a_function_that_fails_keeps_the_turn_from_beginning(
     memory: Place, function: Any, problem: str
 ) -> None:
-    """Ours: nothing is on disk."""
+    """Ours: no turn is stored if its instructions fail."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -118,6 +118,6 @@ def test_a_function_that_fails_keeps_the_turn_from_beginning(
 
 
 def test_what_is_neither_text_nor_function_is_refused() -> None:
-    """Ours: when the agent is made."""
+    """Ours: the error is raised when the agent is made."""
     with pytest.raises(InvalidArgument, match="neither text nor a function"):
         Agent(EchoModel(), instructions=5)  # type: ignore[call-overload]

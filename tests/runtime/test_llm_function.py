@@ -27,13 +27,13 @@ Start = Callable[..., Any]
 
 
 def asking(answer: Answer, *cells: str, **options: Any) -> tuple[Agent[Any, Any], RecordingModel]:
-    """An agent that writes these cells, and a model that answers what they ask."""
+    """Return an agent that writes these cells, and a model that answers their questions."""
     model = RecordingModel(AnsweringModel(cells, answer))
     return Agent(model, protocol="code", **options), model
 
 
 def asked(model: RecordingModel) -> list[ModelRequest]:
-    """What code asked."""
+    """Return the requests of code."""
     return [one for one in model.requests if ".plugin." in one.idempotency_key]
 
 
@@ -60,7 +60,7 @@ def test_code_asks_a_model_for_a_text(place: Place) -> None:
 
 
 def test_data_and_instructions_go_with_the_prompt(memory: Place) -> None:
-    """Ours: text as it is, anything else as JSON."""
+    """Ours: data is sent as text if it is text, else as JSON."""
 
     async def main() -> None:
         code = """
@@ -80,7 +80,7 @@ def test_data_and_instructions_go_with_the_prompt(memory: Place) -> None:
 
 @pytest.mark.parametrize("answer", ['{"late": true}', ' {"late":true}\n', '```json\n{"late": true}\n```'])
 def test_with_a_schema_the_answer_is_a_value(memory: Place, answer: str) -> None:
-    """Ours: also where the model puts it into a fence; the provider gets the schema."""
+    """Ours: the provider gets the schema, and a value in a code fence is found."""
 
     async def main() -> None:
         schema = {"type": "object", "properties": {"late": {"type": "boolean"}}, "required": ["late"]}
@@ -119,7 +119,7 @@ def test_an_answer_that_does_not_fit_is_a_value_error(memory: Place, answer: str
 
 @pytest.mark.parametrize("schema", ["{'type': 'nonsense'}", "{'$ref': '#/nowhere'}", "{'pattern': '('}"])
 def test_a_schema_that_is_none_is_an_exception_too(memory: Place, schema: str) -> None:
-    """Ours: whatever the code passes, the turn continues."""
+    """Ours: the turn continues, whatever the code passes."""
 
     async def main() -> None:
         agent, _ = asking(lambda prompt: "{}", cell(f"llm('x', schema={schema})"), "sorry")
@@ -132,7 +132,7 @@ def test_a_schema_that_is_none_is_an_exception_too(memory: Place, schema: str) -
 
 
 def test_many_questions_are_asked_at_once(memory: Place) -> None:
-    """Ours: with `gather` they do not wait for each other; the answers come back in order."""
+    """Ours: with `gather` the questions run concurrently, and the answers are in order."""
 
     async def main() -> None:
         under_way = most = 0
@@ -197,7 +197,7 @@ def test_answers_that_come_one_after_the_other_are_all_paid_for(memory: Place) -
 
 
 def test_questions_have_numbers_of_their_own(memory: Place) -> None:
-    """Ours: every model call of a session has another number, so that a script can answer each."""
+    """Ours: every model call of a session has its own number, so that a script can answer each."""
 
     async def main() -> None:
         code = "import asyncio\nfound = await asyncio.gather(llm('a'), llm('b'))\nfound.append(llm('c'))"
@@ -239,7 +239,7 @@ def test_what_code_asks_is_in_the_ledger_under_its_name(place: Place) -> None:
 
 
 def test_what_code_asks_counts_against_the_tokens_of_the_turn(memory: Place) -> None:
-    """Ours: a loop of questions runs into the budget like any other, and the model gets a last step."""
+    """Ours: a loop of questions reaches the budget like any other call, and the model gets a last step."""
 
     async def main() -> None:
         code = cell("n = 0\nwhile n < 10:\n    n += 1\n    llm(str(n))")
@@ -257,7 +257,7 @@ def test_what_code_asks_counts_against_the_tokens_of_the_turn(memory: Place) -> 
 
 
 def test_a_failed_question_costs_what_it_cost(memory: Place) -> None:
-    """Ours: an exception that code can catch; the calls that were answered are counted."""
+    """Ours: code can catch the exception; the calls that were answered are counted."""
 
     async def main() -> None:
         def answer(prompt: str) -> str | Exception:
@@ -284,7 +284,7 @@ def test_a_failed_question_costs_what_it_cost(memory: Place) -> None:
 
 
 def test_a_question_that_the_code_does_not_catch_fails_the_cell_and_not_the_turn(memory: Place) -> None:
-    """Ours: the model reads of it, and may do without."""
+    """Ours: the model reads the error, and may continue without the answer."""
 
     async def main() -> None:
         agent, _ = asking(lambda prompt: ModelError("down"), cell("llm('x')"), "I know it myself")
@@ -301,7 +301,7 @@ def test_a_question_that_the_code_does_not_catch_fails_the_cell_and_not_the_turn
 
 
 def test_a_tool_of_the_user_asks_the_sessions_model(place: Place) -> None:
-    """Ours: `ctx.complete`, natively and from a cell, with messages or a text, under a name of its own."""
+    """Ours: `ctx.complete` takes messages or a text, and is charged under a name of its own."""
 
     @tool(side_effect="read")
     async def judged(ctx: RunContext[None], text: str) -> str:
@@ -403,7 +403,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 def test_a_crash_neither_loses_nor_doubles_what_was_asked(child: Start, tmp_path: Path, ledger: Path) -> None:
-    """Ours: answers that were there are not asked for again, and are paid for once."""
+    """Ours: known answers are not requested again, and are charged once."""
 
     def start(dies: str) -> Any:
         return child(PROGRAM, Path(__file__).parent, tmp_path / "standfast.db", ledger, dies)

@@ -1,4 +1,4 @@
-"""The work of a turn in a session that has had many."""
+"""The work of a turn in a session with many earlier turns."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_turn_does_no_more_work_after_many_turns_than_after_few() -> None:
 
 @pytest.fixture
 def steps() -> Iterator[list[int]]:
-    """The steps of SQLite's virtual machine in each statement that has run."""
+    """Return the number of steps of SQLite's virtual machine for each statement."""
     taken: list[int] = []
 
     def profile(statement: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ def test_sqlite_does_no_more_work_for_a_new_session_in_a_large_store_than_in_a_s
 
 
 def test_an_image_that_a_tool_showed_reaches_the_model_in_later_turns_and_processes(tmp_path: Path) -> None:
-    """Ours: the history is searched for attachments once, and what was found is not forgotten."""
+    """Ours: the history is searched for attachments once, and the result is kept."""
     shown: list[int] = []
 
     class Watching(ScriptedModel):

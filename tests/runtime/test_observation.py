@@ -29,14 +29,14 @@ WHOLE_TURN = [TurnBegan, ModelCallStarted, ReplyReceived, TurnCommitted]
 
 
 async def flood(request: ModelRequest) -> AsyncIterator[ModelDelta]:
-    """A reply of more chunks than are kept."""
+    """Return a reply of more chunks than are kept."""
     for _ in range(MAX_EVENTS + 10):
         yield TextArrived("x")
     yield ReplyEnded(text="done")
 
 
 class Watch:
-    """Follows a session in a task of its own, to the end of the test."""
+    """A task that follows a session to the end of the test."""
 
     def __init__(self, session: Any, after: Cursor | str | None = None) -> None:
         self.seen: list[Observed] = []
@@ -61,12 +61,12 @@ class Watch:
 
 
 def prompt_nodes(events: list[Any]) -> list[str]:
-    """What users said in the nodes among some events."""
+    """Return the texts of users in the nodes among some events."""
     return said(one.payload for one in of_kind(NodeCommitted, events))
 
 
 def test_an_observer_from_the_beginning_sees_every_node_and_then_what_happens(place: Place) -> None:
-    """Seed: a cursor per session; committed events can be read for ever."""
+    """Seed: each session has a cursor, and committed events can always be read."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -110,7 +110,7 @@ def test_an_observer_resumes_after_a_stored_cursor_in_the_middle_of_a_turn(place
 
 
 def test_every_event_is_a_place_to_go_on_from(place: Place) -> None:
-    """Ours: whichever cursor was stored last, what follows is the same."""
+    """Ours: whichever cursor was stored last, the same events follow."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -126,7 +126,7 @@ def test_every_event_is_a_place_to_go_on_from(place: Place) -> None:
 
 
 def test_a_cursor_is_the_place_where_the_session_stands(place: Place) -> None:
-    """Ours: an observer that asks for it now misses nothing from now on, and sees nothing old."""
+    """Ours: an observer that starts there misses no later event, and sees no earlier one."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -143,7 +143,7 @@ def test_a_cursor_is_the_place_where_the_session_stands(place: Place) -> None:
 
 
 def test_missed_events_are_reported_by_a_gap_and_given_as_nodes(place: Place) -> None:
-    """Seed: live ones from a bounded replay (2,048 events) that reports a `Gap`."""
+    """Seed: live events are replayed from a buffer of 2,048, and a `Gap` reports lost ones."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -175,7 +175,7 @@ def test_an_observer_that_keeps_up_meets_no_gap(memory: Place) -> None:
 
 
 def test_live_events_are_kept_for_a_while_and_no_longer(place: Place) -> None:
-    """Seed: 2,048 events or 120 s."""
+    """Seed: live events are kept for 120 s, and at most 2,048 of them."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -194,7 +194,7 @@ def test_live_events_are_kept_for_a_while_and_no_longer(place: Place) -> None:
 
 @pytest.mark.slow
 def test_a_cursor_of_another_process_leads_over_a_gap_to_the_nodes(place: Place) -> None:
-    """Seed: live places are of one process; committed nodes are for ever."""
+    """Seed: live positions belong to one process; committed nodes are permanent."""
 
     async def main() -> None:
         async with place.runtime() as first:
@@ -231,7 +231,7 @@ def test_two_observers_see_the_same(memory: Place) -> None:
 
 
 def test_what_another_runtime_commits_is_seen(place: Place) -> None:
-    """Ours: the observer and the worker may be two processes."""
+    """Ours: the observer and the worker may be different processes."""
 
     async def main() -> None:
         first, second = place.runtime(), place.runtime()
@@ -271,7 +271,7 @@ def test_what_others_added_before_a_turn_here_is_not_skipped(place: Place) -> No
 
 
 def test_a_session_that_was_taken_back_is_followed_from_there(place: Place) -> None:
-    """Bug: what another process did after a rewind was not seen until the path was longer than before."""
+    """Bug: changes of another process after a rewind were not seen until the path was longer than before."""
 
     async def main() -> None:
         first, second = place.runtime(), place.runtime()
@@ -310,7 +310,7 @@ def test_a_cursor_stays_right_when_a_session_is_put_away(memory: Place) -> None:
 
 @pytest.mark.parametrize("text", ["", "1", "a.b.c", "1.2.3.4", "1..x"])
 def test_what_is_no_cursor_is_refused(memory: Place, text: str) -> None:
-    """Ours: said at once, not when the first event is awaited."""
+    """Ours: the error is raised at once, not when the first event is awaited."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -360,7 +360,7 @@ def test_a_runtime_closes_although_it_was_just_nudged(place: Place) -> None:
 
 
 def test_an_observer_that_does_not_read_keeps_nothing() -> None:
-    """Bug: what was published while an observer slept was kept for it without a bound."""
+    """Bug: events that were published while an observer slept were kept without a limit."""
     feed = LiveFeed()
     feed.listen(EventSignal())
     first = TurnBegan(turn_id="t", session_id="s")

@@ -123,14 +123,14 @@ class Named(BaseModel):
 
 
 def test_the_member_that_accounts_for_most_fields_wins_wherever_it_stands() -> None:
-    """Ours: dataclasses and models ignore fields that they do not have; the first that fits may lose some."""
+    """Ours: dataclasses and models ignore unknown fields, so the first that fits may lose some."""
     for output_type in (Short | Long, Long | Short):
         assert agent_of('{"x": 1, "y": 2}', output_type=output_type).run_sync("hi").output == Long(1, 2)
         assert agent_of('{"x": 1}', output_type=output_type).run_sync("hi").output == Short(1)
 
 
 def test_a_member_that_takes_a_value_as_it_is_beats_one_that_converts_it() -> None:
-    """Ours: pydantic reads "7" as 7; a member that has it as text comes first."""
+    """Ours: pydantic reads "7" as 7; a member with a text field comes first."""
     assert agent_of('{"value": "7"}', output_type=Numbered | Named).run_sync("hi").output == Named(value="7")
     assert agent_of('{"value": 7}', output_type=Named | Numbered).run_sync("hi").output == Numbered(value=7)
 
@@ -142,7 +142,7 @@ class Approve:
 
 @dataclass
 class Reject:
-    """Other words, the same fields."""
+    """A class with other words and the same fields."""
 
     reason: str
 
@@ -168,7 +168,7 @@ def test_a_type_that_is_no_json_is_still_refused() -> None:
 
 
 def test_the_model_learns_what_keeps_the_answer_from_each_member() -> None:
-    """Ours: a model corrects itself only if it knows what is wrong, and for which member."""
+    """Ours: a model can correct its answer only if it knows what is wrong, and for which member."""
     script = ['{"late": "very"}', '[{"question": "?"}]', '{"question": "Which?"}']
     result = agent_of(*script, output_type=Verdict | Question).run_sync("hi")
     assert result.output == Question("Which?")
@@ -180,7 +180,7 @@ def test_the_model_learns_what_keeps_the_answer_from_each_member() -> None:
 
 
 def test_text_may_be_one_of_the_members() -> None:
-    """Ours: a model that has no value to give may answer in words."""
+    """Ours: a model without a value may answer with text."""
     paid = '{"order": "A1", "cents": 5}'
     for output_type, answer, output in (
         (Verdict | str, "Ask Ann.", "Ask Ann."),
@@ -194,7 +194,7 @@ def test_text_may_be_one_of_the_members() -> None:
 
 
 def test_an_object_that_fits_no_member_is_not_taken_for_text() -> None:
-    """Ours: that is a mistake to correct, not an answer."""
+    """Ours: the model must correct such an object."""
     result = agent_of('{"late": "very"}', '{"late": true}', output_type=Verdict | str).run_sync("hi")
     assert result.output == Verdict(True)
 
@@ -204,7 +204,7 @@ def test_an_object_that_fits_no_member_is_not_taken_for_text() -> None:
     [Verdict | Question, Paid | Refused, list[Paid | Refused], Verdict | Paid | None, Nested | Paid],
 )
 def test_the_schema_is_valid_and_takes_what_the_type_takes(output_type: Any) -> None:
-    """Ours: what is described and what is accepted agree."""
+    """Ours: the schema that is sent and the validation agree."""
     schema = OutputType(output_type).schema
     validator = jsonschema_rs.Draft202012Validator(schema)
     for text in (
@@ -238,7 +238,7 @@ _Second.Box.model_rebuild()
 
 
 def test_definitions_of_the_same_name_stay_apart() -> None:
-    """Ours: two members may each have an `Item` of their own."""
+    """Ours: two members may each have a type named `Item`."""
     output = OutputType(_First.Box | _Second.Box)
     validator = jsonschema_rs.Draft202012Validator(output.schema)
     for text in ('{"kind": "first", "item": {"first": 1}}', '{"kind": "second", "item": {"second": "x"}}'):

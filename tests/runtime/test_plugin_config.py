@@ -1,4 +1,4 @@
-"""The settings of a session: who may change them, what happens when that fails, and when they hold."""
+"""The settings of a session: who may change them, how failures are handled, and when changes apply."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class AddsMore(Adds):
 
 
 class Trips(Plugin):
-    """Cannot make up its mind."""
+    """A mutator that raises."""
 
     def __init__(self, how: str) -> None:
         self.how = how
@@ -90,7 +90,7 @@ async def look() -> str:
 
 
 def test_settings_change_at_the_next_turn(memory: Place) -> None:
-    """Ours: model, instructions, limits and provider settings, in this process."""
+    """Ours: model, instructions, limits and provider settings apply from the next turn on."""
 
     async def main() -> None:
         one, two = ObedientModel(), ObedientModel("obedient:two")
@@ -138,7 +138,7 @@ def test_a_session_is_not_configured_to_talk_to_another_provider(memory: Place, 
 
 
 class Reroutes(Plugin):
-    """Wants another model."""
+    """A mutator that selects another model."""
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -210,7 +210,7 @@ def test_a_child_may_be_made_with_a_model_of_another_provider(place: Place) -> N
 
 
 def test_a_turn_under_way_keeps_its_settings(memory: Place) -> None:
-    """Ours: from the next turn on."""
+    """Ours: changes apply from the next turn on."""
     sessions: list[Session[Any]] = []
 
     @tool(loop="runtime")
@@ -233,7 +233,7 @@ def test_a_turn_under_way_keeps_its_settings(memory: Place) -> None:
 
 
 def test_mutators_are_chained_when_a_session_is_opened_and_when_it_is_configured(place: Place) -> None:
-    """Seed: session config mutators, chained."""
+    """Seed: session config mutators are chained."""
 
     async def main() -> None:
         model = ObedientModel()
@@ -256,7 +256,7 @@ def test_mutators_are_chained_when_a_session_is_opened_and_when_it_is_configured
 def test_a_mutator_that_fails_leaves_the_settings_as_they_were(
     memory: Place, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    """Seed: a failing mutator is logged and traced; its change is dropped and the later ones still run."""
+    """Seed: a failing mutator is logged and traced; its change is dropped, and later ones still run."""
 
     async def main() -> None:
         model, trace = ObedientModel(), Trace()
@@ -318,7 +318,7 @@ def test_an_observer_that_fails_does_not_keep_the_settings_from_changing(memory:
 
 @pytest.mark.parametrize("changes", [{"temper": 1}, {"limits": "many"}, {"model": 3}, {"instructions": None}])
 def test_settings_that_are_none_are_refused(memory: Place, changes: dict[str, Any]) -> None:
-    """Ours: nothing is changed, and no observer is notified."""
+    """Ours: invalid settings change nothing, and no observer is notified."""
 
     async def main() -> None:
         heard: Heard = []
@@ -333,7 +333,7 @@ def test_settings_that_are_none_are_refused(memory: Place, changes: dict[str, An
 
 
 def test_options_of_plugins_hold_from_the_opening_on(memory: Place) -> None:
-    """Seed: plugin options are applied at every open; other options at the next one."""
+    """Seed: plugin options are applied at every open; changed options at the next one."""
 
     async def main() -> None:
         model = ObedientModel()

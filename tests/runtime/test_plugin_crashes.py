@@ -1,4 +1,4 @@
-"""A turn with hooks everywhere is killed at every point; no outcome that was journaled is asked for again.
+"""A turn with hooks everywhere is killed at every point; no journaled outcome is requested again.
 
 The points are those of `test_crash_points.py`, and two more around every hook.
 """
@@ -42,7 +42,7 @@ def test_a_turn_with_hooks_survives_a_kill_at_every_point_and_another(
 
 @pytest.mark.slow
 def test_a_store_that_loses_what_plugins_remember_is_found_out(theatre: PluginTheatre) -> None:
-    """Ours: a proof that cannot fail proves nothing."""
+    """Ours: the crash tests must fail for a defective store."""
     found = Counter[bool]()
     for number in range(40, 100, 6):
         try:

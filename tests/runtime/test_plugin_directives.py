@@ -1,4 +1,4 @@
-"""What hooks ask for, from end to end: at every stage, where it shows, when, and once."""
+"""Directives from end to end: at every stage, where and when they take effect, and that they do so once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WITHIN = STAGES[:-1]
 
 
 class At(Plugin):
-    """Answers with something at one stage, once; and remembers in a list of the test's when it was asked."""
+    """A plugin that answers with a directive at one stage, once, and logs when it was asked."""
 
     def __init__(self, stage: str, *answer: PluginDirective, asked: list[str] | None = None) -> None:
         self._stage = stage
@@ -84,7 +84,7 @@ class At(Plugin):
 
 
 def effects() -> tuple[Any, list[str]]:
-    """A tool, and what it did."""
+    """Return a tool, and the log of its calls."""
     done: list[str] = []
 
     @tool
@@ -107,7 +107,7 @@ def enqueue(*texts: str) -> EnqueueMessages:
 
 
 async def transcript(session: Session[Any]) -> list[str]:
-    """What was said, called, returned and emitted, oldest first."""
+    """Return what was said, called, returned and emitted, oldest first."""
     return [_line(node.payload) for node in await session.nodes()]
 
 
@@ -153,7 +153,7 @@ APPEARS = {
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_a_plugin_wants_said_is_said_where_the_stage_says(place: Place, stage: str) -> None:
-    """Seed: at once before a turn, at the next checkpoint within one, after it in a turn of its own."""
+    """Seed: at once before a turn, at the next checkpoint within one, after it in its own turn."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -172,7 +172,7 @@ def test_what_a_plugin_wants_said_is_said_where_the_stage_says(place: Place, sta
 
 
 def test_what_several_plugins_want_said_is_said_in_their_order(memory: Place) -> None:
-    """Seed: hooks in order."""
+    """Seed: hooks run in the order of the plugins."""
 
     class Another(At):
         id = "another"
@@ -257,7 +257,7 @@ def test_a_plugin_ends_the_turn_at_any_stage_but_its_end(place: Place, stage: st
 
 
 def test_the_end_of_a_turn_cannot_be_ended(memory: Place) -> None:
-    """Seed: AbortTurn not in after_turn; an illegal directive is an error of the plugin."""
+    """Seed: AbortTurn is illegal in after_turn; an illegal directive is an error of the plugin."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -276,7 +276,7 @@ def test_the_end_of_a_turn_cannot_be_ended(memory: Place) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_session_that_a_plugin_makes_takes_its_first_input_up_by_itself(place: Place, stage: str) -> None:
-    """Seed: CreateSession; once, with a turn of its own for the first input."""
+    """Seed: CreateSession makes a session once, and its first input runs as a turn."""
 
     async def main() -> None:
         request = SessionRequest(session_id="kid", first_input=UserMessage(content="dig"))
@@ -298,7 +298,7 @@ def test_a_session_that_a_plugin_makes_takes_its_first_input_up_by_itself(place:
 
 
 def test_a_session_without_a_name_is_named_after_the_turn_and_one_without_input_waits(memory: Place) -> None:
-    """Ours: two requests of one hook are two sessions, the same ones on every attempt."""
+    """Ours: two requests of one hook are two sessions, with the same ids on every attempt."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -363,7 +363,7 @@ SHOWS = {
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_an_event_of_a_plugin_is_shown_live_and_stays_in_the_history(place: Place, stage: str) -> None:
-    """Seed: EmitRuntimeEvents; observers see it as it happens, and as a node for ever."""
+    """Seed: EmitRuntimeEvents; observers see the event live, and later as a node."""
 
     async def main() -> None:
         event = EmitRuntimeEvents(events=(RuntimeEvent(kind="felt", body={"cold": True}),))
@@ -394,7 +394,7 @@ class Trace:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_trace_of_a_plugin_goes_to_the_configured_sink(memory: Place, stage: str) -> None:
-    """Seed: EmitTrace; it names the session, the turn and the plugin, and changes nothing."""
+    """Seed: EmitTrace names the session, the turn and the plugin, and changes nothing."""
 
     async def main() -> None:
         trace = Trace()
@@ -470,7 +470,7 @@ def test_a_call_that_a_person_refuses_is_not_made_and_the_plugins_see_its_result
 
 
 def test_hooks_are_asked_in_the_order_of_the_turn(memory: Place) -> None:
-    """Ours: the whole of a turn with one call, seen by one plugin."""
+    """Ours: one plugin sees all stages of a turn with one call."""
     asked: list[str] = []
 
     async def main() -> None:
@@ -486,7 +486,7 @@ def test_hooks_are_asked_in_the_order_of_the_turn(memory: Place) -> None:
 
 
 def test_a_message_that_comes_before_the_commit_has_the_end_asked_about_again(memory: Place) -> None:
-    """Ours: rulings about an end that did not happen are discarded (rule 6 of the machine)."""
+    """Ours: machine rule 6, rulings about an end that did not happen are discarded."""
     asked: list[str] = []
     sessions: list[Session[Any]] = []
 
@@ -537,7 +537,7 @@ def test_the_record_of_a_replaced_result_holds_the_digest_of_the_new_one(given: 
 
 
 def test_the_record_of_a_result_that_a_hook_made_to_fail_has_no_digest() -> None:
-    """Bug: the digest of a result that no caller got was kept."""
+    """Bug: the record kept the digest of a result that no caller received."""
 
     class Fails(Plugin):
         id = "fails"

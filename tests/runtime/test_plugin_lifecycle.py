@@ -1,4 +1,4 @@
-"""The lifecycle hooks of plugins and protocols, and what the store holds when each is called."""
+"""The lifecycle hooks of plugins and protocols, and the state of the store when each is called."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Watched:
 
 
 def test_plugins_hear_of_a_turn_before_its_commit_and_after_it(place: Place) -> None:
-    """Seed: turn_finalized before the commit, turn_persisted after; against the store's own head."""
+    """Seed: turn_finalized comes before the commit, turn_persisted after it, checked against the store."""
 
     async def main() -> None:
         it = Watched(place)
@@ -118,7 +118,7 @@ def test_plugins_hear_of_a_turn_before_its_commit_and_after_it(place: Place) -> 
 
 
 def test_plugins_hear_of_a_turn_that_stopped_and_not_of_one_that_waits(place: Place) -> None:
-    """Ours: a turn that waits has no end yet."""
+    """Ours: a waiting turn has not ended."""
 
     async def main() -> None:
         it = Watched(place)
@@ -135,7 +135,7 @@ def test_plugins_hear_of_a_turn_that_stopped_and_not_of_one_that_waits(place: Pl
 
 
 def test_what_a_plugin_remembers_of_the_end_is_written_with_it(place: Place) -> None:
-    """Ours: before the commit means that the commit takes it along."""
+    """Ours: state that changes before the commit is written with it."""
 
     class Remembers(Plugin):
         @hook
@@ -160,7 +160,7 @@ def test_what_a_plugin_remembers_of_the_end_is_written_with_it(place: Place) -> 
 
 
 def test_plugins_hear_of_a_turn_whose_session_the_runtime_lets_go_of_meanwhile(memory: Place) -> None:
-    """Bug: with more than 64 sessions in use, the plugins of a running turn were dropped and not told."""
+    """Bug: with more than 64 sessions in use, the plugins of a running turn were dropped and not called."""
     entered, go = asyncio.Event(), asyncio.Event()
 
     @tool(loop="runtime")
@@ -209,7 +209,7 @@ def test_plugins_hear_of_a_turn_whose_session_the_runtime_lets_go_of_meanwhile(m
 
 
 def test_plugins_hear_of_a_session_that_is_opened_again(place: Place) -> None:
-    """Seed: session_restored; a session that is new is not restored."""
+    """Seed: session_restored is not called for a new session."""
 
     async def main() -> None:
         it = Watched(place)
@@ -231,7 +231,7 @@ def test_plugins_hear_of_a_session_that_is_opened_again(place: Place) -> None:
 
 
 def test_plugins_of_a_turn_that_resumes_elsewhere_hear_that_the_session_is_restored(place: Place) -> None:
-    """Ours: plugins are built from the journal."""
+    """Ours: the plugins are restored from the journal."""
 
     async def main() -> None:
         it = Watched(place)
@@ -267,7 +267,7 @@ class Sets(ProtocolSessionPlugin):
 
 
 def test_the_runtime_checks_the_version_of_a_protocols_options(place: Place) -> None:
-    """Bug: `any other version is an error` was left to each protocol; one that did not look read anything."""
+    """Bug: checking the version was left to each protocol, and one that did not check read anything."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -286,7 +286,7 @@ def test_the_runtime_checks_the_version_of_a_protocols_options(place: Place) -> 
 
 
 class Chronicle(ProtocolSessionPlugin):
-    """A protocol's part in a session that writes down what is asked of it."""
+    """A protocol session that logs its calls."""
 
     def __init__(self, heard: list[Any]) -> None:
         self.heard = heard
@@ -309,7 +309,7 @@ class Chronicle(ProtocolSessionPlugin):
 
 
 class Switching(Chronicle):
-    """Hands the task over to a new frame when it is asked to."""
+    """A protocol session that switches the frame on request."""
 
     async def before_llm_call(
         self, ctx: ProtocolBeforeLlmCallContext, request: ModelRequest
@@ -322,7 +322,7 @@ class Switching(Chronicle):
 
 
 class Uses(Chronicle):
-    """Uses everything that it has before a model call."""
+    """A protocol session that uses every service before a model call."""
 
     async def before_llm_call(self, ctx: ProtocolBeforeLlmCallContext, request: ModelRequest) -> None:
         self.heard.append((ctx.latest_prompt_usage, ctx.state.usage.calls, ctx.state.frame_id))
@@ -353,7 +353,7 @@ class Uses(Chronicle):
 
 
 def test_a_protocol_has_the_services_of_the_seed_before_a_model_call(place: Place) -> None:
-    """Bug: ProtocolBeforeLlmCallContext had messages, a count of tokens and a way to ask for a text."""
+    """Bug: ProtocolBeforeLlmCallContext had only messages, a token count and a way to complete a text."""
 
     async def main() -> None:
         heard: list[Any] = []
@@ -371,7 +371,7 @@ def test_a_protocol_has_the_services_of_the_seed_before_a_model_call(place: Plac
 
 
 class Ours(Plugin):
-    """A protocol that acts like the standard one, with a session plugin of the test's."""
+    """A protocol that acts like the standard one, with a session plugin of the test."""
 
     def __init__(self, session: ProtocolSessionPlugin) -> None:
         self._session = session
@@ -380,7 +380,7 @@ class Ours(Plugin):
         return Ours(self._session)
 
     def configure(self, options: Json) -> None:
-        """They are for the session plugin."""
+        """Do nothing: the session plugin reads the options."""
 
     def register(self, registrar: PluginRegistrar) -> None:
         registrar.protocol.session(self._session)
@@ -409,7 +409,7 @@ async def quiet(session: Session[Any]) -> None:
 
 
 def test_a_protocol_is_called_at_the_opening_of_a_session(place: Place) -> None:
-    """Seed: initialize, restore with what was kept, configure with the options, at every open."""
+    """Seed: initialize, restore with the stored state, and configure with the options, at every open."""
 
     async def main() -> None:
         heard: list[Any] = []
@@ -433,7 +433,7 @@ def test_a_protocol_is_called_at_the_opening_of_a_session(place: Place) -> None:
 
 
 def test_a_protocol_is_given_what_was_kept_before_the_first_turn(place: Place) -> None:
-    """Bug: a session whose host had only decided about tools was opened as if it had kept nothing."""
+    """Bug: a session in which only tool settings were stored was opened as if it had no state."""
 
     class Tools(Chronicle):
         async def restore_session(self, ctx: ProtocolSessionContext, state: SessionState) -> None:
@@ -454,8 +454,9 @@ def test_a_protocol_is_given_what_was_kept_before_the_first_turn(place: Place) -
 
 
 def test_a_protocol_may_answer_with_another_frame_instead_of_the_model(place: Place) -> None:
-    """Seed: before_llm_call, SwitchAgentFrame: the turn ends as a frame switch, the model is not called;
-    restore_session also runs after a committed frame switch, and the task is a turn of its own."""
+    """Seed: before_llm_call may answer with SwitchAgentFrame: the turn ends without a model call;
+    restore_session also runs after a committed frame switch, and the task is its own turn.
+    """
 
     async def main() -> None:
         heard: list[Any] = []
@@ -559,7 +560,7 @@ def test_extensions_are_the_protocols_own_business(memory: Place) -> None:
 
 
 def test_the_options_of_a_protocol_are_kept_with_the_session(place: Place) -> None:
-    """Seed: ProtocolTurnOptions; set at the opening, read in the next process, another version refused."""
+    """Seed: ProtocolTurnOptions are set at the opening and read in the next process; versions must match."""
 
     class Opts(Chronicle):
         def configure_runtime_on_materialize(
@@ -598,7 +599,7 @@ def test_the_options_of_a_protocol_are_kept_with_the_session(place: Place) -> No
 
 
 def test_tools_and_state_of_the_frame_before_hold_in_the_next_one(place: Place) -> None:
-    """Ours: a frame is a boundary for what the model sees, not for what plugins remember."""
+    """Ours: a frame limits what the model sees, not the state of plugins."""
 
     async def main() -> None:
         async with place.runtime() as runtime:

@@ -1,4 +1,4 @@
-"""What once went wrong between plugins and the runtime."""
+"""Regressions between plugins and the runtime."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Auditing(Plugin):
 
 
 def test_after_a_call_plugins_see_the_arguments_that_a_person_chose() -> None:
-    """Bug: they received the arguments that the model had requested."""
+    """Bug: plugins received the arguments that the model had requested."""
 
     async def main() -> Json:
         async with Runtime() as runtime:
@@ -103,7 +103,7 @@ class Moody(Plugin, ProtocolSessionPlugin):
 
 
 def test_what_a_protocol_makes_of_an_extension_is_on_disk_when_the_call_returns(tmp_path: Path) -> None:
-    """Bug: it was written with the next turn, if one came."""
+    """Bug: the state was written only with the next turn."""
 
     async def mood(extension: Json) -> Json:
         async with Runtime(tmp_path / "standfast.db") as runtime:

@@ -1,4 +1,4 @@
-"""What plugins remember: from process to process, from version to version, on branches, in child sessions."""
+"""State of plugins: across processes and versions, on branches, in child sessions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture
 def run(child: Start, tmp_path: Path) -> Run:
-    """Runs steps on one session, in a process of its own, with these plugins; gives its report."""
+    """Run steps on one session, in another process with these plugins, and return its report."""
 
     def start(plugins: Sequence[str], *steps: Sequence[Any]) -> Any:
         job = json.dumps({"plugins": plugins, "steps": steps})
@@ -90,7 +90,7 @@ def test_a_newer_version_that_migrates_continues_and_the_older_is_then_refused(r
 
 @pytest.mark.slow
 def test_what_is_only_read_by_a_newer_version_stays_in_the_older_one(run: Run) -> None:
-    """Ours: looking changes nothing, so one may go back."""
+    """Ours: reading changes nothing, so the older version can be used again."""
     assert run(["counter"], BUMP) == ["ok"]
     assert run(["migrating"], COUNT) == [10]
     assert run(["counter"], COUNT) == [1]
@@ -98,7 +98,7 @@ def test_what_is_only_read_by_a_newer_version_stays_in_the_older_one(run: Run) -
 
 @pytest.mark.slow
 def test_what_a_plugin_remembers_waits_until_it_is_installed_again(run: Run) -> None:
-    """Ours: state is kept while other plugins take several turns."""
+    """Ours: the state is kept while other plugins take several turns."""
     assert run(["counter", "album"], BUMP, ("turn", "call paste")) == ["ok", "ok"]
     missing = run(["late"], ("turn", "hello"), ("turn", "call note"), COUNT)
     assert missing[:2] == ["ok", "ok"]
@@ -118,7 +118,7 @@ def test_a_plugin_that_is_added_later_is_restored_with_nothing(run: Run) -> None
 
 @pytest.mark.slow
 def test_what_a_call_made_a_plugin_remember_survives_a_kill_in_the_middle_of_the_turn(run: Run) -> None:
-    """Ours: SPEC §7; the state is journaled with the result that it comes from."""
+    """Ours: SPEC §7, the state is journaled with the result that it comes from."""
     start: Start = run.start  # type: ignore[attr-defined]
     assert run(["counter", "album"], BUMP) == ["ok"]
     killed = start(["counter", "album", "dying"], ("turn", "call bump paste"))
@@ -130,7 +130,7 @@ def test_what_a_call_made_a_plugin_remember_survives_a_kill_in_the_middle_of_the
 
 @pytest.mark.slow
 def test_what_was_remembered_in_the_middle_of_a_turn_waits_for_a_plugin_that_is_gone(run: Run) -> None:
-    """Bug: the journaled state of a plugin that did not come back was dropped with the turn's end."""
+    """Bug: the journaled state of a plugin that was not loaded again was dropped at the end of the turn."""
     start: Start = run.start  # type: ignore[attr-defined]
     assert run(["counter", "album"], BUMP) == ["ok"]
     killed = start(["counter", "album", "dying"], ("turn", "call bump paste"))
@@ -141,7 +141,7 @@ def test_what_was_remembered_in_the_middle_of_a_turn_waits_for_a_plugin_that_is_
 
 @pytest.mark.slow
 def test_what_a_hook_remembers_is_not_written_before_its_outcome_is(run: Run) -> None:
-    """Bug: what a hook under way had counted went to disk with what came before it, and was counted again."""
+    """Bug: the state of a running hook was stored with earlier inputs, and counted again."""
     start: Start = run.start  # type: ignore[attr-defined]
     assert start(["lingering"], ("turn", "hello")).process.wait(30) == -signal.SIGKILL
     counts = ("invoke", "patient.counts")
@@ -152,7 +152,7 @@ def test_what_a_hook_remembers_is_not_written_before_its_outcome_is(run: Run) ->
 
 
 def test_what_a_plugin_remembers_is_there_in_the_next_runtime(place: Place) -> None:
-    """Ours: both stores keep it the same way."""
+    """Ours: all stores keep the state in the same way."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -167,7 +167,7 @@ def test_what_a_plugin_remembers_is_there_in_the_next_runtime(place: Place) -> N
 
 
 def test_sessions_of_one_agent_share_no_state(place: Place) -> None:
-    """Ours: rule 1 of a plugin; the object that is handed in is a pattern."""
+    """Ours: rule 1 of plugins, the object that is passed to an agent is a template."""
 
     async def main() -> None:
         pattern = Counter()
@@ -183,7 +183,7 @@ def test_sessions_of_one_agent_share_no_state(place: Place) -> None:
 
 
 def test_what_an_action_makes_a_plugin_remember_is_durable_when_it_returns(place: Place) -> None:
-    """Ours: between turns, no other code writes it down."""
+    """Ours: between turns nothing else would store the state."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -198,7 +198,7 @@ def test_what_an_action_makes_a_plugin_remember_is_durable_when_it_returns(place
 
 
 def test_actions_that_come_at_once_to_a_session_that_is_not_open_yet_lose_nothing(place: Place) -> None:
-    """Bug: each of them opened the session for itself, and the last one's state was kept alone."""
+    """Bug: each action opened the session for itself, and only the last one's state was kept."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -212,7 +212,7 @@ def test_actions_that_come_at_once_to_a_session_that_is_not_open_yet_lose_nothin
 
 
 def test_a_session_that_another_runtime_has_moved_is_seen_as_it_stands(tmp_path: Path) -> None:
-    """Bug: an action worked on what this process last knew, and wrote that over what the other had kept."""
+    """Bug: an action used this process's outdated state, and overwrote that of the other process."""
 
     async def main() -> None:
         database = tmp_path / "standfast.db"
@@ -231,7 +231,7 @@ def test_a_session_that_another_runtime_has_moved_is_seen_as_it_stands(tmp_path:
 
 
 def test_nothing_is_written_for_plugins_that_remember_nothing(place: Place) -> None:
-    """Ours: a turn costs what it did before there were plugins."""
+    """Ours: plugins without a state add no cost to a turn."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -248,7 +248,7 @@ def test_nothing_is_written_for_plugins_that_remember_nothing(place: Place) -> N
 
 
 def test_a_reopened_session_does_not_write_what_it_has_read(place: Place) -> None:
-    """Ours: what was restored is known to be written."""
+    """Ours: restored state is not written again."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -264,7 +264,7 @@ def test_a_reopened_session_does_not_write_what_it_has_read(place: Place) -> Non
 
 
 def test_a_state_that_cannot_be_written_down_ends_the_turn_and_the_last_one_stays(place: Place) -> None:
-    """Ours: SPEC §8, a guard fails closed; the session can be used afterwards."""
+    """Ours: SPEC §8, guards fail closed, and the session stays usable."""
 
     class Broken(Counter):
         id = "counter"
@@ -292,7 +292,7 @@ def test_a_state_that_cannot_be_written_down_ends_the_turn_and_the_last_one_stay
 
 
 def test_a_version_that_is_refused_leaves_a_parked_turn_as_it_is(place: Place) -> None:
-    """Ours: nothing is lost; the right version resumes it."""
+    """Ours: nothing is lost, and the right version resumes the turn."""
 
     class Asking(Counter):
         id = "counter"
@@ -326,7 +326,7 @@ def test_a_version_that_is_refused_leaves_a_parked_turn_as_it_is(place: Place) -
 
 
 def test_the_larger_pieces_of_a_turn_that_waits_are_not_pruned(place: Place) -> None:
-    """Ours: only its journal names them until it ends."""
+    """Ours: only the journal names these blobs until the turn ends."""
 
     @tool(approval="manual")
     async def refund() -> str:
@@ -351,7 +351,7 @@ def test_the_larger_pieces_of_a_turn_that_waits_are_not_pruned(place: Place) -> 
 
 
 def test_a_plugin_that_raises_while_it_is_restored_is_named_and_nothing_is_lost(place: Place) -> None:
-    """Ours: SPEC §8; the session is not opened half."""
+    """Ours: SPEC §8, a session is not opened partially."""
 
     class Forgetful(Counter):
         id = "counter"
@@ -379,7 +379,7 @@ def test_a_plugin_that_raises_while_it_is_restored_is_named_and_nothing_is_lost(
 
 
 def test_a_fork_keeps_the_state_and_both_branches_then_differ(place: Place) -> None:
-    """Ours: a fork copies state, in the same process and in the next."""
+    """Ours: a fork copies the state, in the same process and in the next."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -401,7 +401,7 @@ def test_a_fork_keeps_the_state_and_both_branches_then_differ(place: Place) -> N
 
 
 async def three_bumps(runtime: Runtime) -> tuple[Session[Any], list[str]]:
-    """A session that has counted to three, with the leaf after each turn."""
+    """Return a session that has counted to three, with the leaf after each turn."""
     session = await runtime.session("s", agent=agent_with(Counter()))
     leaves = []
     for _ in range(3):
@@ -457,7 +457,7 @@ def test_a_rewind_takes_the_state_back_and_forth(place: Place) -> None:
 
 
 def test_an_action_after_a_rewind_does_not_bring_the_other_branch_back(place: Place) -> None:
-    """Bug: a command between turns wrote the state of the branch that was left to the node gone back to."""
+    """Bug: a command after the rewind wrote the state of the abandoned branch to the restored node."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -473,7 +473,7 @@ def test_an_action_after_a_rewind_does_not_bring_the_other_branch_back(place: Pl
 
 
 def test_what_the_host_decided_about_tools_is_not_carried_over_a_rewind(place: Place) -> None:
-    """Bug: the tools of the branch that was left were changed in place of those gone back to."""
+    """Bug: the tool settings of the abandoned branch were changed instead of the restored ones."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -488,7 +488,7 @@ def test_what_the_host_decided_about_tools_is_not_carried_over_a_rewind(place: P
 
 
 def test_nothing_can_be_changed_while_a_turn_waits(place: Place) -> None:
-    """Ours: the turn would write over it."""
+    """Ours: the waiting turn would overwrite the change."""
 
     @tool(approval="manual")
     async def refund() -> str:
@@ -529,7 +529,7 @@ def names(catalog: ToolCatalog) -> list[str]:
 
 
 async def catalog_of(plugins: Any) -> list[str]:
-    """The tools that a child's model would see."""
+    """Return the tools that a child's model would see."""
     return names(
         plugins.resolve_tool_catalog(
             ToolCatalogContext(
@@ -599,7 +599,7 @@ def test_a_child_gets_its_authority_and_what_its_parent_remembers(memory: Place)
 
 
 def test_a_child_shares_nothing_with_its_parent(memory: Place) -> None:
-    """Bug: what a parent remembered was handed to its child as it is, so that both changed one list."""
+    """Bug: parent and child shared one state object, so that both changed one list."""
 
     class Lists(Plugin):
         @action
@@ -623,7 +623,7 @@ def test_a_child_shares_nothing_with_its_parent(memory: Place) -> None:
 
 
 def test_a_child_gets_the_larger_pieces_that_its_parent_wrote_long_ago(memory: Place) -> None:
-    """Bug: only what was not written down yet reached a fork; the plugin then could not be restored."""
+    """Bug: a fork got only blobs that were not stored yet, and the plugin could not be restored."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -669,7 +669,7 @@ def test_a_child_has_no_more_tools_than_its_parent_allows(
 
 
 def test_what_a_parent_switched_off_is_off_for_its_child(memory: Place) -> None:
-    """Ours: a child is made of the tools as its parent has them."""
+    """Ours: a child starts with its parent's tool settings."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -683,7 +683,7 @@ def test_what_a_parent_switched_off_is_off_for_its_child(memory: Place) -> None:
 
 
 def test_a_fork_for_a_session_has_no_parent_and_all_rights(memory: Place) -> None:
-    """Seed: fork_for_session (no parent, default authority)."""
+    """Seed: fork_for_session has no parent and the default authority."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -1,4 +1,4 @@
-"""What plugins remember of calls that run side by side: it is written with the result that it came of."""
+"""Plugin state of calls that run side by side: it is written with the result that it comes from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from standfast.store.memory_sessions import MemorySessionStore
 
 
 class Written(MemorySessionStore):
-    """Notes which inputs of calls are on disk, and what the plugin remembers there, after each write."""
+    """A store that logs which inputs of calls are on disk, and the plugin's state, after each write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Written(MemorySessionStore):
 
 
 class Counter(Plugin):
-    """Remembers under which key its outcome will stand."""
+    """A plugin that stores the keys of its outcomes."""
 
     first_waits: ClassVar[float] = 0.0
     """How long the first call's hook waits after it has counted."""
@@ -61,7 +61,7 @@ class Counter(Plugin):
 
 
 class Bare:
-    """The same as a plugin that says nothing of its changes but its revision."""
+    """The same as a plugin that reports its changes only by its revision."""
 
     id = "counter"
     version = "1"
@@ -76,7 +76,7 @@ class Bare:
         registrar.hook("after_tool_call", self.after)
 
     def session_ready(self, ctx: Any) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     async def before(self, ctx: Any) -> None:
         self.state, self.revision = [*self.state, f"ruled.{ctx.call_id}"], self.revision + 1
@@ -103,7 +103,7 @@ class Home(Counter):
 
 
 class Slow(Plugin):
-    """Comes after the counter, and takes its time with the first call's result."""
+    """A plugin after the counter that delays the first call's result."""
 
     store: ClassVar[Written]
 
@@ -179,7 +179,7 @@ def test_it_is_so_for_calls_of_code_whose_hooks_before_and_after_overlap(waits: 
 
 
 class Mute(Plugin):
-    """Changes once, and cannot say what it remembers."""
+    """A plugin that changes once and cannot snapshot."""
 
     asked: ClassVar[int] = 0
 

@@ -110,7 +110,7 @@ def console(child: Callable[..., Any], tmp_path: Path, ledger: Path) -> Callable
 
 @pytest.fixture
 def gate(ledger: Path) -> Path:
-    """While this file exists, slow tools do not come back."""
+    """Return a file; while it exists, slow tools do not return."""
     path = Path(f"{ledger}.hang")
     path.touch()
     return path
@@ -151,7 +151,7 @@ def test_a_run_paused_in_an_expression_is_continued_by_another_process_after_sig
 
 
 def test_a_session_continues_in_another_process(console: Callable[[], Console]) -> None:
-    """Ours: SPEC, a session survives the death of its process."""
+    """Ours: a session survives the death of its process."""
     first = console()
     first.run(
         "import math\nx = [1]\nclass A:\n    def __init__(self):\n        self.v = 7\n"
@@ -177,7 +177,7 @@ def test_a_run_that_sigkill_cut_off_ends_before_the_next_one_begins(
 
 
 def test_two_processes_that_take_turns_on_one_session_lose_nothing(console: Callable[[], Console]) -> None:
-    """Ours: SPEC §5, two runs on one session queue; they never lose state."""
+    """Ours: SPEC §5, two runs on one session queue and never lose state."""
     boxes = [console(), console()]
     boxes[0].run("n = 0\nseen = []")
     for index in range(10):
@@ -200,7 +200,7 @@ def test_two_processes_that_take_turns_on_one_session_lose_nothing(console: Call
 def test_racing_approvers_in_several_processes_make_one_call(
     console: Callable[[], Console], ledger: Path
 ) -> None:
-    """Ours: SPEC §4, deciding is a compare-and-set, across processes too."""
+    """Ours: SPEC §4, deciding is a compare-and-set across processes, too."""
     boxes = [console() for _ in range(3)]
     assert boxes[0].run("pay('A')")["status"] == "waiting_for_approval"
     (approval,) = boxes[0].asked()
@@ -219,7 +219,7 @@ def test_racing_approvers_in_several_processes_make_one_call(
 def test_two_waits_in_a_gather_are_decided_in_different_processes(
     console: Callable[[], Console], ledger: Path, order: tuple[int, int]
 ) -> None:
-    """Ours: each process continues the run as far as decisions allow."""
+    """Ours: each process resumes the run as far as the decisions permit."""
     first = console()
     code = "import asyncio\nawait asyncio.gather(fee(1), pay('A'), pay('B'), fee(2))"
     assert first.run(code)["status"] == "waiting_for_approval"
@@ -237,7 +237,7 @@ def test_two_waits_in_a_gather_are_decided_in_different_processes(
 def test_a_call_that_was_under_way_when_the_process_died_is_not_made_again(
     console: Callable[[], Console], ledger: Path, gate: Path
 ) -> None:
-    """Ours: SPEC §7 (3); deciding again settles it as INTERRUPTED, which guest code may catch."""
+    """Ours: SPEC §7 (3), a second decision settles the call as INTERRUPTED, which guest code may catch."""
     first = console()
     code = "try:\n    result = pay_slowly('A')\nexcept RuntimeError as e:\n    result = str(e)"
     assert first.run(code)["status"] == "waiting_for_approval"
@@ -259,7 +259,7 @@ def test_a_call_that_was_under_way_when_the_process_died_is_not_made_again(
 def test_an_interrupted_call_that_the_code_does_not_catch_ends_the_run_as_interrupted(
     console: Callable[[], Console], ledger: Path, gate: Path
 ) -> None:
-    """Ours: SPEC §3, INTERRUPTED is a status of its own."""
+    """Ours: SPEC §3, INTERRUPTED is a separate status."""
     first = console()
     first.run("x = 1\npay_slowly('A')\nx = 2")
     (approval,) = first.asked()
@@ -275,7 +275,7 @@ def test_an_interrupted_call_that_the_code_does_not_catch_ends_the_run_as_interr
 def test_an_idempotent_call_that_was_under_way_is_made_again(
     console: Callable[[], Console], ledger: Path, gate: Path
 ) -> None:
-    """Ours: SPEC §7 (4)."""
+    """Ours: SPEC §7 (4), an idempotent call is repeated after a crash."""
     first = console()
     first.run("put_slowly('A')")
     (approval,) = first.asked()
@@ -291,7 +291,7 @@ def test_an_idempotent_call_that_was_under_way_is_made_again(
 def test_a_new_run_on_a_session_whose_approved_run_died_does_not_repeat_the_call(
     console: Callable[[], Console], ledger: Path, gate: Path
 ) -> None:
-    """Ours: SPEC §12, a session that an interrupted tool makes unusable."""
+    """Ours: SPEC §12, an interrupted tool must not make a session unusable."""
     first = console()
     first.run("x = 1")
     first.run("x = 2\npay_slowly('A')")
@@ -312,7 +312,7 @@ def test_a_new_run_on_a_session_whose_approved_run_died_does_not_repeat_the_call
 def test_a_run_that_another_live_process_continues_is_left_to_it(
     console: Callable[[], Console], ledger: Path, gate: Path
 ) -> None:
-    """Ours: one writer per session; the second decider gets an error, and nothing happens twice."""
+    """Ours: one writer per session; the second decision gets an error, and no call is made twice."""
     first, second = console(), console()
     first.run("pay_slowly('A')")
     (approval,) = first.asked()
@@ -329,7 +329,7 @@ def test_a_run_that_another_live_process_continues_is_left_to_it(
 def test_a_denial_and_an_expiry_reach_a_run_of_a_dead_process(
     console: Callable[[], Console], ledger: Path
 ) -> None:
-    """Ours: any decision, any process."""
+    """Ours: any process can decide in any way."""
     first = console()
     first.run("try:\n    pay('A')\nexcept PermissionError as e:\n    result = str(e)")
     (approval,) = first.asked()
@@ -342,7 +342,7 @@ def test_a_denial_and_an_expiry_reach_a_run_of_a_dead_process(
 def test_a_snapshot_can_be_restored_in_another_process_and_under_another_id(
     console: Callable[[], Console], ledger: Path
 ) -> None:
-    """Ours: SPEC §5."""
+    """Ours: SPEC §5, snapshots outlive their process and their session."""
     first = console()
     first.run("x = 'kept'")
     name = first("snapshot", "s")
@@ -360,7 +360,7 @@ def test_a_snapshot_can_be_restored_in_another_process_and_under_another_id(
 
 
 def test_a_session_destroyed_by_one_process_is_gone_for_the_other(console: Callable[[], Console]) -> None:
-    """Ours: no process may bring back what another has destroyed."""
+    """Ours: no process may recreate a session that another has destroyed."""
     first, second = console(), console()
     first.run("x = 1")
     assert second.run("x")["result"] == 1
@@ -371,7 +371,7 @@ def test_a_session_destroyed_by_one_process_is_gone_for_the_other(console: Calla
 
 
 def test_a_reset_by_one_process_reaches_the_other(console: Callable[[], Console]) -> None:
-    """Ours: the store is the truth."""
+    """Ours: the store decides, not the memory of a process."""
     first, second = console(), console()
     first.run("x = 1")
     second("reset", "s")
@@ -380,7 +380,7 @@ def test_a_reset_by_one_process_reaches_the_other(console: Callable[[], Console]
 
 
 def test_sigkill_at_any_moment_leaves_a_readable_store(console: Callable[[], Console]) -> None:
-    """Ours: acknowledged means on disk; what was answered is there afterwards."""
+    """Ours: every acknowledged result is on disk afterwards."""
     box = console()
     box.run("n = 0")
     acknowledged = 0
@@ -397,7 +397,7 @@ def test_sigkill_at_any_moment_leaves_a_readable_store(console: Callable[[], Con
 
 
 def test_no_engine_process_outlives_a_killed_host(console: Callable[[], Console]) -> None:
-    """Ours: guest code cannot continue without its host."""
+    """Ours: guest code cannot continue without its host process."""
     box = console()
     box.run("1")
     pid = box.child.process.pid

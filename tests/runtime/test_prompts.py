@@ -1,4 +1,4 @@
-"""What the model received, read back from the store: byte for byte what the model was given."""
+"""The prompts of a turn, read back from the store: byte for byte what the model received."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded,
 
 
 def as_bytes(one: ModelRequest | ModelPrompt) -> bytes:
-    """Everything that a model reads of a request."""
+    """Return everything that a model reads of a request."""
     return msgspec.json.encode(
         {
             "instructions": one.instructions,
@@ -33,7 +33,7 @@ def as_bytes(one: ModelRequest | ModelPrompt) -> bytes:
 
 
 class RecordingModel:
-    """Keeps the bytes of each request, and gives the replies in order; an exception among them is raised."""
+    """A model that keeps the bytes of each request, and gives its replies in order or raises them."""
 
     model_id = "test:recording"
 
@@ -74,7 +74,7 @@ async def photo(ctx: RunContext[Any], order_id: str) -> str:
 
 
 class Counting(Plugin):
-    """Says in each prompt how many calls there were, and shows the model only the last messages."""
+    """A plugin that adds the number of calls to each prompt, and shows the model only the last messages."""
 
     id = "counting"
     calls = 0
@@ -124,7 +124,7 @@ REPLIES: dict[str, list[ReplyEnded | Exception]] = {
 
 @pytest.mark.parametrize("kind", AGENTS)
 def test_the_prompts_of_a_turn_are_what_the_model_received_byte_for_byte(kind: str, tmp_path: Path) -> None:
-    """Ours: the prompt view is exact, whatever the agent, and after a restart."""
+    """Ours: the stored prompt is exact, whatever the agent, and after a restart."""
     model = RecordingModel(*REPLIES[kind])
     agent = Agent(model, name="clerk", **AGENTS[kind])
 
@@ -149,7 +149,7 @@ def test_the_prompts_of_a_turn_are_what_the_model_received_byte_for_byte(kind: s
 
 
 def test_each_part_of_a_prompt_names_who_says_it(tmp_path: Path) -> None:
-    """Ours: by contributor."""
+    """Ours: a reader can see which contributor wrote each part."""
     model = RecordingModel(says("one"), says("two"))
     agent = Agent(model, name="clerk", instructions="Be brief.", tools=[order], plugins=[Counting()])
 
@@ -187,7 +187,7 @@ def test_calls_that_share_their_prompt_share_one_record(tmp_path: Path) -> None:
 
 
 def test_without_kept_journals_there_are_no_prompts_and_no_records(tmp_path: Path) -> None:
-    """Ours: who keeps no journals pays for no records."""
+    """Ours: without journals, no records of prompts are written."""
     agent = Agent(RecordingModel(says("x")), name="clerk", instructions="Be brief.")
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""What a tool knows about the call it carries out."""
+"""The context that a tool has of its call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Seen = list[RunContext[Any]]
 
 
 def watcher(seen: Seen, **options: Any) -> Any:
-    """A tool that keeps the context of each of its calls."""
+    """Return a tool that keeps the context of each of its calls."""
 
     @tool(name="note", **options)
     def note(ctx: RunContext[Bank], cents: int = 0) -> str:
@@ -73,7 +73,7 @@ def test_async_tools_get_it_too() -> None:
 
 
 def test_the_model_does_not_see_the_context() -> None:
-    """Ours: it is no parameter of the contract, and cannot be passed in."""
+    """Ours: the context is not a parameter of the contract, and cannot be passed in."""
     seen: Seen = []
     noted = watcher(seen)
     assert list(noted.capability.input_schema["properties"]) == ["cents"]
@@ -83,7 +83,7 @@ def test_the_model_does_not_see_the_context() -> None:
 
 
 def test_a_context_anywhere_else_is_refused() -> None:
-    """Ours: said when the tool is made."""
+    """Ours: the error is raised when the tool is made."""
     with pytest.raises(InvalidArgument, match="only the first"):
 
         @tool
@@ -92,7 +92,7 @@ def test_a_context_anywhere_else_is_refused() -> None:
 
 
 def test_every_call_has_a_key_of_its_own(memory: Place) -> None:
-    """Seed: an idempotent effect is run again under the same `idempotency_key`, no other."""
+    """Seed: a repeated execution of an idempotent call has the same `idempotency_key`, no other call has."""
     seen: Seen = []
 
     async def main() -> None:
@@ -108,7 +108,7 @@ def test_every_call_has_a_key_of_its_own(memory: Place) -> None:
 
 @pytest.mark.slow
 def test_the_key_of_a_call_is_the_same_after_a_restart(place: Place) -> None:
-    """Seed: hand it to the system you call."""
+    """Seed: the key can be passed to the system that the tool calls."""
     keys: list[str] = []
 
     async def main() -> None:
@@ -137,7 +137,7 @@ def test_the_key_of_a_call_is_the_same_after_a_restart(place: Place) -> None:
 
 @pytest.mark.slow
 def test_an_effect_that_is_not_idempotent_is_not_run_again(place: Place) -> None:
-    """Seed: found without an outcome after a crash it settles as INTERRUPTED, which the model reads."""
+    """Seed: a call without an outcome after a crash settles as INTERRUPTED, which the model reads."""
     ran: list[str] = []
 
     async def main() -> None:
@@ -229,7 +229,7 @@ def test_a_tool_may_have_a_person_asked_whether_to_run_again(
 
 
 def test_a_tool_may_say_that_running_again_is_safe(place: Place) -> None:
-    """Seed: `"retry"` is the tool author's word that it is safe."""
+    """Seed: with `"retry"` the tool's author declares that it is safe."""
     ran: list[str] = []
 
     async def main() -> None:
@@ -272,7 +272,7 @@ def test_a_waiting_turn_keeps_what_it_was_run_with(memory: Place) -> None:
 
 
 def test_after_a_restart_a_turn_gets_what_the_session_was_opened_with(place: Place) -> None:
-    """Ours: what a process had in memory is gone with it."""
+    """Ours: dependencies are kept in memory only, and are lost with their process."""
 
     async def main() -> None:
         agent = agent_of(asks(("note", {})), "end", tools=[watcher([], approval="manual")])
@@ -287,13 +287,13 @@ def test_after_a_restart_a_turn_gets_what_the_session_was_opened_with(place: Pla
 
 
 def test_outside_of_a_turn_there_is_no_token() -> None:
-    """Ours: only an agent's turn can wait."""
+    """Ours: only a turn of an agent can wait."""
     with pytest.raises(InvalidArgument, match="turn"):
         RunContext(None).completion_token()
 
 
 def test_a_tool_may_declare_a_value_or_a_later_one(memory: Place) -> None:
-    """Ours: the contract names the value; what comes later is held to it."""
+    """Ours: the contract has the type of the value, and a later value is checked against it."""
 
     def now_or_later(late: bool) -> int | CompleteAfter:
         return CompleteAfter(0, "no number") if late else 5
@@ -332,7 +332,7 @@ def sketch(ctx: RunContext[Any], title: str) -> str:
 @pytest.mark.parametrize("name", ["chart", "sketch"])
 @pytest.mark.parametrize("protocol", ["standard", "code"])
 def test_a_tool_keeps_attachments_with_its_result(place: Place, protocol: str, name: str) -> None:
-    """Bug: the seed's tools have the attachment store in their context; ours had none."""
+    """Bug: the seed's tools have the attachment store in their context, ours had none."""
 
     async def main() -> None:
         script = (asks((name, {"title": "Q3"})), "Done.")
@@ -374,7 +374,7 @@ def test_a_tool_reads_what_the_user_has_attached(memory: Place) -> None:
 
 
 def test_a_tool_tells_of_what_happened_once(place: Place) -> None:
-    """Bug: the seed's tools have a trigger router in their context; ours had none."""
+    """Bug: the seed's tools have a trigger router in their context, ours had none."""
     woken: list[int] = []
 
     @tool(side_effect="write")

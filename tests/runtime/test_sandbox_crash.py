@@ -43,7 +43,7 @@ def _process(home: Path, what: str, crash_at: int = 0) -> tuple[int, str]:
 
 
 def _check(home: Path, finished: dict[str, Any], crashed_twice: bool = False) -> None:
-    """What was done stands in the ledger as the rules want it, and the session knows of it."""
+    """Check that the ledger obeys the rules, and that the session agrees with it."""
     ledger = Counter((home / "ledger").read_text().splitlines() if (home / "ledger").exists() else [])
     assert ledger["pay b"] <= 1
     assert ledger["refund e"] <= 1
@@ -62,7 +62,7 @@ def _check(home: Path, finished: dict[str, Any], crashed_twice: bool = False) ->
 def test_a_run_obeys_the_ledger_rules_wherever_it_is_killed(
     tmp_path: Path, sampled: Callable[[int], slice]
 ) -> None:
-    """Ours: SPEC §7; a call that is not idempotent is made at most once, and its outcome is never guessed."""
+    """Ours: SPEC §7, a call that is not idempotent runs at most once, and its outcome is never guessed."""
     for number in range(1, 1_000)[sampled(13)]:
         home = tmp_path / str(number)
         home.mkdir()
@@ -79,7 +79,7 @@ def test_a_run_obeys_the_ledger_rules_wherever_it_is_killed(
 
 @pytest.mark.slow
 def test_a_recovery_obeys_them_wherever_it_is_killed(tmp_path: Path, sampled: Callable[[int], slice]) -> None:
-    """Ours: the process that recovers and decides may die as well, at every point."""
+    """Ours: the process that recovers and decides may also die at every point."""
     for number in range(1, 1_000)[sampled(13)]:
         home = tmp_path / str(number)
         home.mkdir()

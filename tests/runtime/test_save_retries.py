@@ -22,7 +22,7 @@ FAULTS = [apsw.FullError, apsw.IOError, apsw.BusyError]
 
 
 class Faulty:
-    """A store whose writes of one kind fail, as SQLite's would, until it has failed so often."""
+    """A store whose writes of one kind fail a given number of times, as SQLite's would."""
 
     def __init__(self, path: Path, method: str, fault: type[apsw.Error], times: int) -> None:
         self._store = open_store(path)
@@ -48,7 +48,7 @@ class Faulty:
 
 
 class Till:
-    """A payment that is counted; it breaks the store as it is made."""
+    """A payment that is counted, and breaks the store when it is made."""
 
     def __init__(self, store: Faulty) -> None:
         self.paid = 0
@@ -101,7 +101,7 @@ def test_a_result_is_kept_and_saved_when_the_store_can_be_written_again(
 
 
 def test_the_save_is_given_up_when_the_lease_is_over(tmp_path: Path) -> None:
-    """Ours: then another process may own the turn; it finds the intent and reports an unknown outcome."""
+    """Ours: then another process may own the turn, and reports an unknown outcome."""
     clock = FakeClock()
 
     async def sleep(seconds: float) -> None:
@@ -118,7 +118,7 @@ def test_the_save_is_given_up_when_the_lease_is_over(tmp_path: Path) -> None:
 
 
 def test_setting_the_clock_does_not_end_the_lease_of_a_save_that_is_repeated(tmp_path: Path) -> None:
-    """Ours: the lease is measured with the clock that cannot be set."""
+    """Ours: a lease is measured with a clock that cannot be set."""
     clock = FakeClock()
 
     async def sleep(seconds: float) -> None:

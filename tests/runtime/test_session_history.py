@@ -1,4 +1,4 @@
-"""A session's history: branches, frames, appended nodes, attachments, the ledger, and what may go."""
+"""A session's history: branches, frames, appended nodes, attachments, the ledger, and retention."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def look(key: str) -> str:
 
 
 async def talked(runtime: Any, name: str = "s", turns: int = 3) -> Any:
-    """A session in which something was said."""
+    """Return a session with some turns."""
     session = await runtime.session(name, agent=Agent(EchoModel()))
     for number in range(1, turns + 1):
         await session.turn(f"n{number}")
@@ -61,7 +61,7 @@ def test_a_fork_shares_the_past_and_nothing_else(place: Place) -> None:
 
 
 def test_a_fork_writes_the_same_however_long_the_past_is(place: Place) -> None:
-    """Seed: over shared history in O(1)."""
+    """Seed: forking costs O(1)."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -76,7 +76,7 @@ def test_a_fork_writes_the_same_however_long_the_past_is(place: Place) -> None:
 
 
 def test_a_fork_may_begin_at_any_node(place: Place) -> None:
-    """Ours: what comes after the node is not in the fork."""
+    """Ours: nodes after the one named are not in the fork."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -221,7 +221,7 @@ def test_calls_left_without_a_result_by_a_rewind_get_one(place: Place) -> None:
 
 
 def test_a_session_is_not_rewound_under_a_turn(place: Place) -> None:
-    """Ours: one writer."""
+    """Ours: a session has one writer at a time."""
 
     @tool(approval="manual")
     def pay() -> None:
@@ -265,7 +265,7 @@ def test_the_model_sees_the_current_frame_and_everything_older_stays_readable(pl
 
 
 def test_rewinding_over_a_frame_brings_the_old_one_back(place: Place) -> None:
-    """Ours: a frame is a node like any other."""
+    """Ours: a rewind also restores the frame."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -309,7 +309,7 @@ def test_a_tool_may_end_the_turn_by_opening_a_frame_whose_task_runs_next(place: 
 
 @pytest.mark.parametrize("answer", [ContinueAs(5), ContinueAs("x", seed=("text",)), ContinueAs("\ud800")])  # type: ignore[arg-type]
 def test_a_frame_that_could_not_be_read_back_is_refused(place: Place, answer: Any) -> None:
-    """Bug: it was written, and the session could not be opened again."""
+    """Bug: such a frame was stored, and the session could not be opened again."""
 
     def move_on() -> Any:
         return answer
@@ -329,7 +329,7 @@ def test_a_frame_that_could_not_be_read_back_is_refused(place: Place, answer: An
 
 
 def test_nodes_can_be_added_where_the_session_stands(place: Place) -> None:
-    """Seed: `append_session_nodes(nodes, requires_ancestor_node_id)`."""
+    """Seed: `append_session_nodes(nodes, requires_ancestor_node_id)` adds nodes at the leaf."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -348,7 +348,7 @@ def test_nodes_can_be_added_where_the_session_stands(place: Place) -> None:
 
 
 def test_a_node_that_is_off_the_active_path_writes_nothing(place: Place) -> None:
-    """Seed: `StaleBranch{current_leaf_node_id}` and writes nothing."""
+    """Seed: the call raises `StaleBranch{current_leaf_node_id}` and writes nothing."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -367,7 +367,7 @@ def test_a_node_that_is_off_the_active_path_writes_nothing(place: Place) -> None
 
 @pytest.mark.parametrize("payload", ["text", 5, None, UserMessage(content=5), UserMessage(content="\ud800")])  # type: ignore[arg-type]
 def test_what_is_no_node_is_refused(place: Place, payload: Any) -> None:
-    """Bug: it was written, and the session could not be opened again."""
+    """Bug: such a node was stored, and the session could not be opened again."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -380,7 +380,7 @@ def test_what_is_no_node_is_refused(place: Place, payload: Any) -> None:
 
 
 def test_nothing_is_added_by_adding_nothing(place: Place) -> None:
-    """Ours: no node, no revision."""
+    """Ours: appending an empty list makes neither a node nor a revision."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -411,7 +411,7 @@ def test_a_stopped_turn_leaves_its_end_in_the_history(place: Place) -> None:
 
 
 def test_the_ledger_has_a_line_for_each_source_and_model(place: Place) -> None:
-    """Seed: usage ledger by source and model."""
+    """Seed: the usage ledger is by source and model."""
 
     async def main() -> None:
         async def two_models(request: ModelRequest) -> Any:
@@ -436,7 +436,7 @@ def test_the_ledger_has_a_line_for_each_source_and_model(place: Place) -> None:
 
 
 def test_an_attachment_is_stored_once_by_its_content(place: Place) -> None:
-    """Seed: attachments stored once by content; media is never inside rows."""
+    """Seed: attachments are stored once by content, and never inside rows."""
 
     async def main() -> None:
         data = b"\x89PNG" + bytes(100_000)
@@ -470,7 +470,7 @@ def test_an_attachment_is_stored_once_by_its_content(place: Place) -> None:
 
 
 def test_a_file_is_read_with_its_type(tmp_path: Path) -> None:
-    """Ours: images and files by their path."""
+    """Ours: the media type of an attachment comes from its path."""
     file = tmp_path / "a.png"
     file.write_bytes(b"x")
     assert Attachment.from_path(file) == Attachment(b"x", "image/png", "a.png")
@@ -480,7 +480,7 @@ def test_a_file_is_read_with_its_type(tmp_path: Path) -> None:
 
 
 def test_data_that_is_no_bytes_is_refused(memory: Place) -> None:
-    """Bug: it was a TypeError of the digest."""
+    """Bug: the caller got a TypeError of the digest function."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -495,7 +495,7 @@ def test_data_that_is_no_bytes_is_refused(memory: Place) -> None:
 
 
 def test_a_session_stays_with_its_provider_and_a_fork_may_change_it(place: Place) -> None:
-    """Seed: ProviderMismatch (persisted ≠ live)."""
+    """Seed: ProviderMismatch is raised if the stored provider is not that of the agent."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -547,7 +547,7 @@ def test_sessions_are_listed_the_latest_used_first(place: Place) -> None:
 
 
 def test_what_is_pruned_is_gone_and_the_rest_stays_usable(place: Place) -> None:
-    """Seed: `prune` by age, frame or branch, and the file shrinks."""
+    """Seed: `prune` deletes by age, frame or branch, and the file shrinks."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -568,7 +568,7 @@ def test_what_is_pruned_is_gone_and_the_rest_stays_usable(place: Place) -> None:
 
 
 def test_the_history_of_a_turn_is_a_chain(place: Place) -> None:
-    """Seed: nodes {id, parent, frame, caused_by, time, payload}."""
+    """Seed: a node has an id, a parent, a frame, a cause, a time and a payload."""
 
     async def main() -> None:
         async with place.runtime() as runtime:

@@ -1,4 +1,4 @@
-"""What a host lays over a session: revisions, caches, what covers what, and what a change costs."""
+"""Overlays that a host puts over a session: revisions, caches, precedence, and the cost of a change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from standfast.tools.tool_table import StaticTools, ToolProvider
 
 @dataclass
 class Opened:
-    """A session, what is made of it, its model, and what its catalogs were built of."""
+    """A session, its context, its model, and the tools of which its catalogs were built."""
 
     session: Session[Any]
     context: SessionContext
@@ -37,7 +37,7 @@ class Opened:
     heard: list[ToolCatalogContext]
 
     def caches(self) -> tuple[int, list[Any], list[Any]]:
-        """The overlay's revision and what is cached, by identity."""
+        """Return the overlay's revision and the identities of the cached objects."""
         catalogs, prompts = self.context._catalogs, self.context._prompts
         return (
             self.context.overlay_revision,
@@ -62,7 +62,7 @@ async def opened(runtime: Any, *plugins: object, **options: Any) -> Opened:
 
 
 def test_an_overlay_that_lies_there_already_changes_nothing(memory: Place) -> None:
-    """Seed: a no-op when flag and contributions are equal and the providers are the same objects in order."""
+    """Seed: nothing changes if flag and contributions are equal and the providers are the same objects."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -84,7 +84,7 @@ def test_an_overlay_that_lies_there_already_changes_nothing(memory: Place) -> No
 
 
 def test_no_overlay_over_none_is_no_change(memory: Place) -> None:
-    """Seed: the same rule, at the beginning."""
+    """Seed: setting an empty overlay at the beginning is no change."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -116,7 +116,7 @@ CHANGES: dict[str, tuple[list[ToolProvider], tuple[PromptContribution, ...], boo
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_each_change_of_the_overlay_raises_its_revision_by_one(memory: Place, change: str) -> None:
-    """Seed: otherwise it composes, and its revision rises by one."""
+    """Seed: a changed overlay is composed, and its revision rises by one."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -134,7 +134,7 @@ def test_each_change_of_the_overlay_raises_its_revision_by_one(memory: Place, ch
 
 @pytest.mark.parametrize(("one", "other"), [("", ""), ("a.", "b.")])
 def test_an_overlay_that_does_not_fit_together_changes_nothing(memory: Place, one: str, other: str) -> None:
-    """Seed: it composes first and mutates only on success; duplicates of an id or a name are errors."""
+    """Seed: the overlay is composed before anything changes; duplicate ids or names are errors."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -154,7 +154,7 @@ def test_an_overlay_that_does_not_fit_together_changes_nothing(memory: Place, on
 
 
 def test_a_provider_that_fails_while_it_is_laid_over_changes_nothing(memory: Place) -> None:
-    """Ours: what a source does wrong is its own fault alone."""
+    """Ours: a failing source must not affect the session."""
 
     class Broken(Source):
         def manifests(self) -> Any:
@@ -176,7 +176,7 @@ def test_a_provider_that_fails_while_it_is_laid_over_changes_nothing(memory: Pla
 
 
 def test_without_base_tools_only_those_of_the_overlay_are_there(memory: Place) -> None:
-    """Seed: include_base_tools=false; the model can neither see nor call the others."""
+    """Seed: with include_base_tools=false the model can neither see nor call other tools."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -194,7 +194,7 @@ def test_without_base_tools_only_those_of_the_overlay_are_there(memory: Place) -
 
 
 def test_a_tool_of_the_overlay_covers_one_of_the_same_name_as_long_as_it_lies_there(memory: Place) -> None:
-    """Seed: same name: the overlay wins."""
+    """Seed: if the name is the same, the overlay wins."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -211,7 +211,7 @@ def test_a_tool_of_the_overlay_covers_one_of_the_same_name_as_long_as_it_lies_th
 
 
 class Renamed(Source):
-    """Offers the tool of one id under another name."""
+    """A source that offers the tool of one id under another name."""
 
     def manifests(self) -> Any:
         return [msgspec.structs.replace(one, id="base") for one in super().manifests()]
@@ -244,7 +244,7 @@ def registered(name: str) -> RegisteredTool:
 
 
 def test_a_tool_that_is_covered_by_its_id_is_gone_under_its_old_name(memory: Place) -> None:
-    """Seed: same id: the overlay wins."""
+    """Seed: if the id is the same, the overlay wins."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -298,7 +298,7 @@ def test_what_the_host_itself_changes_about_tools_is_seen_at_once_through_an_ove
 
 
 def test_an_overlay_holds_in_this_process_and_for_forks_only(place: Place) -> None:
-    """Ours: what the host has set in a process is not stored; a fork is made with the same."""
+    """Ours: an overlay is not stored; a fork in the same process inherits it."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -338,7 +338,7 @@ def test_an_overlay_outlives_what_the_runtime_lets_go_of(memory: Place) -> None:
 
 
 def plugin_revision(*plugins: tuple[str, str, int]) -> int:
-    """By hand, as SPEC §6 has it."""
+    """Return the plugin revision, computed by hand as SPEC §6 defines it."""
     text = b"".join(
         name.encode() + b"\0" + version.encode() + b"\0" + revision.to_bytes(8, "little") + b"\xff"
         for name, version, revision in plugins
@@ -347,7 +347,7 @@ def plugin_revision(*plugins: tuple[str, str, int]) -> int:
 
 
 def test_a_catalog_is_kept_under_flag_revision_generation_and_plugins(memory: Place) -> None:
-    """Seed: the key, with the plugin revision computed by hand."""
+    """Seed: the key has the plugin revision, here computed by hand."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -368,7 +368,7 @@ def test_a_catalog_is_kept_under_flag_revision_generation_and_plugins(memory: Pl
 
 
 def test_a_catalog_is_built_once_until_something_changes(memory: Place) -> None:
-    """Ours: turns, lookups and refreshes; only what changes it builds it."""
+    """Ours: turns, lookups and refreshes do not rebuild the catalog; only a change does."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -393,7 +393,7 @@ def test_a_catalog_is_built_once_until_something_changes(memory: Place) -> None:
 
 
 def test_a_plugin_that_remembers_something_new_has_the_catalog_built_again(memory: Place) -> None:
-    """Seed: the plugin revision is in the key, because contributors may go by what they remember."""
+    """Seed: the plugin revision is in the key, because contributors may depend on their state."""
 
     class Shy(Plugin):
         @hook
@@ -418,7 +418,7 @@ def test_a_plugin_that_remembers_something_new_has_the_catalog_built_again(memor
 
 
 def test_the_catalog_cache_is_bounded(memory: Place) -> None:
-    """Seed: the cache is bounded."""
+    """Seed: the number of cached catalogs is limited."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -435,7 +435,7 @@ def test_the_catalog_cache_is_bounded(memory: Place) -> None:
 def test_a_caller_that_changes_the_catalog_it_was_given_changes_nothing_else(
     memory: Place, asked: str
 ) -> None:
-    """Bug: `tools.catalog()` handed out the cache itself."""
+    """Bug: `tools.catalog()` returned the cache itself."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -494,7 +494,7 @@ def test_the_catalog_is_projected_to_json_once_and_on_demand(
 
 
 def renders(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How long each prompt is that is rendered from now on."""
+    """Return a list of the length of each prompt that is rendered."""
     found: list[int] = []
 
     def counted(contributions: Iterable[PromptContribution]) -> str:
@@ -563,7 +563,7 @@ def test_a_prompt_that_plugins_add_to_is_rendered_once_while_they_say_the_same(
 
 
 def test_the_prompt_cache_is_bounded(memory: Place) -> None:
-    """Ours: a turn's own words are no reason to grow for ever."""
+    """Ours: texts of single turns must not make the cache grow for ever."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -579,7 +579,7 @@ def test_the_prompt_cache_is_bounded(memory: Place) -> None:
 
 
 class Raises(Plugin):
-    """Wants the tool to be called, and another one hidden."""
+    """A plugin that makes one tool callable, and hides another."""
 
     @hook
     def tool_catalog(self, ctx: ToolCatalogContext) -> ToolCatalogContribution:
@@ -589,7 +589,7 @@ class Raises(Plugin):
 def test_the_session_has_its_say_about_the_catalog_after_plugins_and_before_its_authority(
     memory: Place,
 ) -> None:
-    """Bug: SPEC §4, plugin contributors, session overlay, authority last; nothing could set that overlay."""
+    """Bug: SPEC §4, plugins, session overlay, authority last; nothing could set that overlay."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -1,4 +1,4 @@
-"""The system prompt of a session: four layers over six slots; what a turn says survives its process."""
+"""The system prompt of a session: four layers over six slots; the layer of a turn survives its process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def piece(content: str, slot: PromptSlot = PromptSlot.GUIDANCE, priority: int = 
 
 
 def everywhere(layer: str, *replaced: PromptSlot) -> PromptLayer:
-    """A layer that says something in every slot."""
+    """Return a layer with a text in every slot."""
     return PromptLayer(
         contributions=tuple(piece(f"{layer} {slot}", slot) for slot in PromptSlot),
         replaces=frozenset(replaced),
@@ -37,7 +37,7 @@ async def prompt_of(
     instructions: str = "",
     plugins: Any = (),
 ) -> str:
-    """What the model reads in a turn with these layers."""
+    """Return the prompt of a turn with these layers."""
     model = ObedientModel()
     async with place.runtime(system=runtime) as opened:
         made = await opened.session(
@@ -49,7 +49,7 @@ async def prompt_of(
 
 
 def test_four_layers_say_something_in_six_slots(memory: Place) -> None:
-    """Seed: slots in their order; within one, the layers from the runtime up to the turn."""
+    """Seed: slots come in their order; within one, the layers from the runtime up to the turn."""
     prompt = asyncio.run(
         prompt_of(
             memory,
@@ -72,7 +72,7 @@ def test_four_layers_say_something_in_six_slots(memory: Place) -> None:
 
 
 def test_a_priority_goes_before_a_layer(memory: Place) -> None:
-    """Seed: sorted by slot, then priority ascending; equal ones stay as they came."""
+    """Seed: sorted by slot, then by ascending priority; the sort is stable."""
     prompt = asyncio.run(
         prompt_of(
             memory,
@@ -85,7 +85,7 @@ def test_a_priority_goes_before_a_layer(memory: Place) -> None:
 
 
 def test_what_is_said_twice_is_read_once(memory: Place) -> None:
-    """Seed: duplicates by (slot, priority, stripped text) dropped, first wins."""
+    """Seed: duplicates by (slot, priority, stripped text) are dropped; the first wins."""
     prompt = asyncio.run(
         prompt_of(
             memory,
@@ -99,7 +99,7 @@ def test_what_is_said_twice_is_read_once(memory: Place) -> None:
 
 
 def test_the_instructions_of_an_agent_introduce_it(memory: Place) -> None:
-    """Ours: `instructions` is the agent's word in the first slot."""
+    """Ours: `instructions` is the agent's text in the first slot."""
     prompt = asyncio.run(
         prompt_of(
             memory,
@@ -113,7 +113,7 @@ def test_the_instructions_of_an_agent_introduce_it(memory: Place) -> None:
 
 @pytest.mark.parametrize("slot", PromptSlot)
 def test_a_layer_replaces_what_those_below_it_say_in_a_slot(memory: Place, slot: PromptSlot) -> None:
-    """Seed: a layer may replace whole slots of the layers below it, and of no other."""
+    """Seed: a layer may replace whole slots of the layers below it, and of no others."""
     prompt = asyncio.run(
         prompt_of(
             memory,
@@ -128,7 +128,7 @@ def test_a_layer_replaces_what_those_below_it_say_in_a_slot(memory: Place, slot:
 
 
 def test_a_turn_may_replace_everything_and_only_for_itself(memory: Place) -> None:
-    """Ours: the next turn reads what the first one would have."""
+    """Ours: the next turn has the original prompt."""
 
     async def main() -> None:
         model = ObedientModel()
@@ -145,7 +145,7 @@ def test_a_turn_may_replace_everything_and_only_for_itself(memory: Place) -> Non
 
 
 def test_plugins_speak_after_all_layers_and_cannot_be_replaced(memory: Place) -> None:
-    """Ours: a guard that warns the model is not silenced by a turn's own words."""
+    """Ours: a turn's own text must not silence a guard that warns the model."""
 
     class Warns(Plugin):
         @hook
@@ -173,7 +173,7 @@ async def refund() -> str:
 
 
 class Numbered(Plugin):
-    """Says something else at each call of the model."""
+    """A plugin whose text changes with each model call."""
 
     @hook
     async def prompt_contributor(self, ctx: Any) -> str:
@@ -213,7 +213,7 @@ def test_a_turn_that_waited_asks_with_the_prompt_that_it_began_with(place: Place
 def test_a_turn_whose_process_stopped_while_it_asked_asks_again_with_the_same_prompt(
     place: Place, plugins: Any
 ) -> None:
-    """Ours: the same request under the same idempotency key."""
+    """Ours: the repeated request is the same, under the same idempotency key."""
 
     async def main() -> None:
         started = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What a runtime keeps of sessions that it has worked on: nothing that grows with their number."""
+"""What a runtime keeps of earlier sessions: nothing that grows with their number."""
 
 from __future__ import annotations
 

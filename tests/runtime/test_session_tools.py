@@ -1,4 +1,4 @@
-"""The tools of a session: what is decided about them, where it is kept, and sources that come and go."""
+"""The tools of a session: their settings, where these are stored, and sources that come and go."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def model_of(session: Session[Any]) -> ObedientModel:
 
 
 async def offered(session: Session[Any]) -> list[str]:
-    """What a turn of now offers to the model."""
+    """Return the tools that a turn would offer to the model."""
     await session.turn("hello")
     return model_of(session).offered
 
@@ -54,7 +54,7 @@ async def problem(session: Session[Any], name: str) -> str:
 
 
 def test_a_tool_that_is_off_is_not_offered_and_cannot_be_called(memory: Place) -> None:
-    """Seed: ToolAvailability; calling it is an error that the model reads."""
+    """Seed: calling a tool whose ToolAvailability is off gives an error that the model reads."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -68,7 +68,7 @@ def test_a_tool_that_is_off_is_not_offered_and_cannot_be_called(memory: Place) -
 
 
 def test_a_searchable_tool_is_known_and_neither_offered_nor_called(memory: Place) -> None:
-    """Seed: off < searchable < callable < showcased."""
+    """Seed: the levels are off < searchable < callable < showcased."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -145,7 +145,7 @@ def test_a_word_that_is_no_availability_is_refused(memory: Place) -> None:
 
 
 def test_a_tool_that_is_taken_out_of_the_catalog_is_kept_and_can_be_put_back(memory: Place) -> None:
-    """Seed: membership; its override stays with it."""
+    """Seed: a tool that is no member keeps its override."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -161,7 +161,7 @@ def test_a_tool_that_is_taken_out_of_the_catalog_is_kept_and_can_be_put_back(mem
 
 
 def test_a_stale_state_is_refused(memory: Place) -> None:
-    """Seed: exact generation, else GenerationMismatch{expected, actual}."""
+    """Seed: a state of another generation raises GenerationMismatch{expected, actual}."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -181,7 +181,7 @@ def test_a_stale_state_is_refused(memory: Place) -> None:
 
 
 def test_a_state_with_an_unknown_tool_is_refused(memory: Place) -> None:
-    """Seed: applying is all or nothing."""
+    """Seed: applying a state is all or nothing."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -243,7 +243,7 @@ def test_what_is_decided_about_tools_follows_forks_and_rewinds(place: Place) -> 
 
 
 def test_what_is_decided_while_a_turn_runs_is_written_with_that_turn(place: Place) -> None:
-    """Ours: a tool's host may change tools in the middle; it holds for the next call and after a restart."""
+    """Ours: a tool may change tools in its turn; it applies to the next call and after a restart."""
     sessions: list[Session[Any]] = []
 
     @tool(loop="runtime")
@@ -302,7 +302,7 @@ def test_tools_cannot_be_changed_while_a_turn_waits(place: Place) -> None:
 
 
 def test_a_source_is_added_and_removed_in_the_middle_of_a_session(memory: Place) -> None:
-    """Ours: live sources; its tools are orphans once it is gone, and calling one says so."""
+    """Ours: the tools of a removed source are orphans, and calling one says so."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -411,7 +411,7 @@ def test_a_source_cannot_take_a_name_that_the_session_itself_uses(memory: Place,
 
 
 def test_a_source_that_is_not_there_cannot_be_removed(memory: Place) -> None:
-    """Ours: it would replace the agent's tools."""
+    """Ours: only a source that was added can be removed."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -443,7 +443,7 @@ def test_a_source_that_is_listed_anew_has_what_it_has_now(memory: Place) -> None
 
 
 def test_a_source_that_fails_when_its_tool_is_called_fails_the_call_alone(memory: Place) -> None:
-    """Ours: a faulty source causes a typed failure."""
+    """Ours: only the call fails, with a typed error."""
 
     class Moody(Source):
         def resolve(self, name: str) -> Any:
@@ -541,7 +541,7 @@ def test_ten_thousand_tools_cost_a_second_turn_nothing(memory: Place, availabili
 
 
 def test_sessions_with_the_same_tools_share_one_catalog_until_one_decides_otherwise(memory: Place) -> None:
-    """Ours: ten thousand tools are not kept once for each session."""
+    """Ours: ten thousand tools are not stored once per session."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

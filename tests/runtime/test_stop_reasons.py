@@ -1,4 +1,4 @@
-"""Turns that a tool ends, and turns that never come to an end by themselves."""
+"""Turns that a tool ends, and turns that never end by themselves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def look() -> str:
 
 @pytest.mark.parametrize("protocol", ["standard", "code"])
 def test_a_tool_may_end_the_turn_with_its_error(place: Place, protocol: str) -> None:
-    """Bug: the seed's stop reason tool_error was never given."""
+    """Bug: the seed's stop reason tool_error was never used."""
     native = asks(("look", {}), ("pay", {"cents": 5}))
     script: tuple[Any, ...] = (
         native if protocol == "standard" else "```python\nlook()\npay(5)\n```",

@@ -20,7 +20,7 @@ CODE = "```python\n{}\n```"
 
 
 def lookups() -> tuple[Agent[Any, Any], list[str]]:
-    """An agent that looks two orders up, one after the other, and the orders that were looked up."""
+    """Return an agent that looks up two orders one after the other, and the log of them."""
     seen: list[str] = []
 
     @tool(side_effect="none")
@@ -53,7 +53,7 @@ async def finish(session: Session[Any]) -> Any:
 
 
 def test_a_journal_tells_what_the_machine_was_fed_and_decided(place: Place) -> None:
-    """Ours: input by input, what the machine knew and decided; also of a turn that has ended."""
+    """Ours: a journal has each input, the state before it and the commands, also of an ended turn."""
 
     async def main() -> None:
         agent, _ = lookups()
@@ -103,7 +103,7 @@ def test_journals_are_kept_as_long_as_the_runtime_says(place: Place) -> None:
 
 
 def test_a_deleted_or_pruned_turn_takes_its_journal_along(place: Place) -> None:
-    """Ours: what is deleted is gone."""
+    """Ours: deleting a turn deletes its journal."""
 
     async def main() -> None:
         agent, _ = lookups()
@@ -124,7 +124,7 @@ def test_a_deleted_or_pruned_turn_takes_its_journal_along(place: Place) -> None:
 
 
 def test_a_fork_in_the_middle_of_a_turn_continues_with_an_edited_result(place: Place) -> None:
-    """Ours: edit a tool's result at that point and continue from it; the original stays as it was."""
+    """Ours: a tool's result can be edited at that point, and the original is unchanged."""
 
     async def main() -> None:
         agent, seen = lookups()
@@ -148,7 +148,7 @@ def test_a_fork_in_the_middle_of_a_turn_continues_with_an_edited_result(place: P
 
 
 def test_a_fork_can_replace_a_reply_or_let_a_call_run_again(place: Place) -> None:
-    """Ours: another reply of the model; and a call without a result at that input is executed by the fork."""
+    """Ours: a reply can be replaced; a call without a result at that input is executed by the fork."""
 
     async def main() -> None:
         agent, seen = lookups()
@@ -168,7 +168,7 @@ def test_a_fork_can_replace_a_reply_or_let_a_call_run_again(place: Place) -> Non
 
 
 def test_a_fork_never_reuses_a_decision(place: Place) -> None:
-    """Ours: SPEC §5, restoring an old state never reuses a decision; the fork asks again."""
+    """Ours: SPEC §5, restoring an earlier state never reuses a decision; the fork asks again."""
     paid: list[int] = []
 
     @tool(approval="manual")
@@ -199,7 +199,7 @@ def test_a_fork_never_reuses_a_decision(place: Place) -> None:
 
 
 def test_a_fork_in_the_middle_of_a_cell_has_the_variables_of_that_moment(place: Place) -> None:
-    """Ours: code cells in the middle: earlier cells' variables are there, the cell continues at its call."""
+    """Ours: the variables of earlier cells are restored, and the cell resumes at its call."""
 
     @tool(side_effect="none")
     def price(name: str) -> int:
@@ -234,7 +234,7 @@ def test_a_fork_in_the_middle_of_a_cell_has_the_variables_of_that_moment(place: 
 
 
 def test_what_cannot_be_forked_or_edited_is_refused(memory: Place) -> None:
-    """Ours: an error says what is wrong with which value, and nothing is made."""
+    """Ours: the error names the invalid value, and no fork is made."""
 
     async def main() -> None:
         agent, _ = lookups()
@@ -261,7 +261,7 @@ def spans_by_name(records: list[TraceRecord]) -> dict[str, TraceRecord]:
 
 
 def test_spans_are_there_without_any_set_up(place: Place) -> None:
-    """Ours: the spans of a turn with tokens, from what the store keeps; no trace is configured."""
+    """Ours: spans with tokens come from what the store keeps, without a configured trace."""
 
     async def main() -> None:
         agent, _ = lookups()
@@ -286,7 +286,7 @@ def test_spans_are_there_without_any_set_up(place: Place) -> None:
 
 
 def test_spans_mark_waits_takeovers_and_what_was_replayed(place: Place) -> None:
-    """Ours: waits, takeovers and replayed effects can be distinguished in a waterfall."""
+    """Ours: a waterfall distinguishes waits, takeovers and replayed effects."""
 
     @tool(approval="manual")
     def pay() -> str:
@@ -355,7 +355,7 @@ def test_a_call_has_its_attempts_its_wait_and_its_result(place: Place) -> None:
 
 
 def test_the_calls_of_a_cell_are_below_the_cell(place: Place) -> None:
-    """Ours: calls that code makes have arguments and results, too."""
+    """Ours: calls of code have arguments and results, too."""
 
     @tool(side_effect="none")
     def order(order_id: str) -> dict[str, Any]:
@@ -379,7 +379,7 @@ def test_the_calls_of_a_cell_are_below_the_cell(place: Place) -> None:
 
 
 def test_a_cell_has_its_variables_before_and_after_it(place: Place) -> None:
-    """Ours: also of the first cell of a later turn, whose state an earlier turn left."""
+    """Ours: this includes the first cell of a later turn, whose state an earlier turn left."""
     replies = [CODE.format("a = 1"), CODE.format("b = a + 1\na = 5"), "end", CODE.format("c = b"), "end"]
     coder = agent_of(*replies, name="coder", protocol=CodeProtocol())
 
@@ -409,7 +409,7 @@ def test_a_cell_has_its_variables_before_and_after_it(place: Place) -> None:
 
 @pytest.mark.parametrize("keep", [None, 3600], ids=["without journals", "with journals"])
 def test_a_run_of_a_sandbox_has_its_variables_before_and_after_it(tmp_path: Path, keep: int | None) -> None:
-    """Ours: a run without a model, also one that failed or changed nothing, and with no journal kept."""
+    """Ours: this includes a run that failed or changed nothing, and needs no journal."""
     options: dict[str, Any] = {} if keep is None else {"keep_journals": keep}
     with BlockingSandbox(data_dir=tmp_path, **options) as box:
         for code in ("a = 1", "b = a + 1\na = 5", "a", "c = 7\n1 / 0", "while True: pass"):
@@ -485,7 +485,7 @@ def test_cells_of_a_waiting_turn_have_the_variables_that_are_kept(place: Place, 
 
 
 def test_runs_of_a_sandbox_have_a_journal_and_spans_if_they_are_kept(tmp_path: Path) -> None:
-    """Ours: a session without a model has the waterfall and the steps of its runs, too."""
+    """Ours: a session without a model has a waterfall and steps, too."""
 
     @tool(side_effect="none")
     def order(order_id: str) -> str:

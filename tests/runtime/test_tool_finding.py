@@ -41,7 +41,7 @@ async def search_tools(query: str) -> str:
 
 
 class Far(Plugin):
-    """Lets the tool be found, and not called."""
+    """A plugin that makes the tool searchable only."""
 
     @hook
     def tool_catalog(self, ctx: ToolCatalogContext) -> ToolCatalogContribution:
@@ -75,7 +75,7 @@ CALL = asks("weather", city="Rome")
 def test_a_tool_that_a_model_finds_can_be_called_natively_for_the_rest_of_the_session(
     place: Place, made_far: str
 ) -> None:
-    """Bug: a searchable tool could not be found in native calls, and what was found was never callable."""
+    """Bug: a searchable tool could not be found in native calls, and was never callable once found."""
     plugins = [Far()] if made_far == "by a plugin" else []
 
     async def prepared(runtime: Any, agent: Agent[Any, Any]) -> Any:
@@ -115,7 +115,7 @@ def test_a_tool_that_a_model_finds_can_be_called_natively_for_the_rest_of_the_se
 @pytest.mark.parametrize("finds", ["search_tools", "describe_tool"])
 @pytest.mark.parametrize("form", ["code", "typescript", "mode"])
 def test_a_tool_that_code_finds_can_be_called_by_the_next_cell(memory: Place, form: str, finds: str) -> None:
-    """Bug: `search_tools` told of tools with may_call=False, and nothing could change that."""
+    """Bug: `search_tools` listed tools with may_call=False, and nothing could change that."""
     typescript = form == "typescript"
     search = "search_tools('weather')" if finds == "search_tools" else "describe_tool('weather')"
     call = "weather('Rome')"
@@ -146,7 +146,7 @@ def test_a_tool_that_code_finds_can_be_called_by_the_next_cell(memory: Place, fo
 
 
 def test_searching_brings_back_nothing_that_is_off_or_out_of_reach(memory: Place) -> None:
-    """Ours: what is off is not found, and the authority of a session comes last."""
+    """Ours: a tool that is off is not found, and the session's authority comes last."""
 
     async def main() -> None:
         _, agent = native(SEARCH, CALL, "Hm.")
@@ -160,7 +160,7 @@ def test_searching_brings_back_nothing_that_is_off_or_out_of_reach(memory: Place
 
 
 def test_two_searches_at_once_find_both_tools(memory: Place) -> None:
-    """Ours: native calls run at the same time, and neither may undo what the other has found."""
+    """Ours: native calls run concurrently, and neither may undo the effect of the other."""
     both = {
         "tool_calls": [
             {"name": "search_tools", "arguments": {"query": "weather"}},
@@ -180,7 +180,7 @@ def test_two_searches_at_once_find_both_tools(memory: Place) -> None:
 
 
 def test_a_tool_of_ones_own_that_is_called_like_the_search_is_a_conflict(memory: Place) -> None:
-    """Ours: one name, one tool; the error names both."""
+    """Ours: a name belongs to one tool, and the error names both owners."""
 
     async def main() -> None:
         agent: Agent[Any, Any] = Agent(ScriptedModel(["Hi."]), tools=[weather, search_tools])

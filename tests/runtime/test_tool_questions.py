@@ -73,7 +73,7 @@ def test_a_tools_question_is_answered_by_a_person_in_another_process(place: Plac
 
 
 def test_a_refused_question_fails_the_call() -> None:
-    """Ours: a denial ends the call, and nothing is executed again."""
+    """Ours: a denial ends the call without another execution."""
     executed.clear()
 
     async def run() -> Any:
@@ -91,7 +91,7 @@ def test_a_refused_question_fails_the_call() -> None:
 
 
 def test_a_declined_question_executes_the_call_again_if_its_tool_wants_that() -> None:
-    """Ours: a tool that passes a question on has to pass on the refusal as well."""
+    """Ours: a tool that passes a question on must also pass on the refusal."""
 
     @tool
     def relay(ctx: RunContext[None]) -> str | AskPerson:
@@ -116,7 +116,7 @@ def test_a_declined_question_executes_the_call_again_if_its_tool_wants_that() ->
     "schema", [{"type": "string"}, {"type": "object", "$ref": "https://example.org/x"}, {"type": 3}]
 )
 def test_a_question_without_a_usable_schema_fails_the_call(schema: dict[str, Any]) -> None:
-    """Ours: the answer is an object, and no schema is fetched."""
+    """Ours: the answer must be an object, and no schema is fetched."""
 
     @tool
     def ask() -> AskPerson:
@@ -133,7 +133,7 @@ def test_a_question_without_a_usable_schema_fails_the_call(schema: dict[str, Any
 
 
 def test_a_tool_reports_its_progress_and_shows_an_image() -> None:
-    """Ours: reports are live events; attachments that are shown reach the model after the results."""
+    """Ours: reports are live events; shown attachments reach the model after the results."""
     requests: list[Any] = []
 
     class Watching(ScriptedModel):
@@ -161,7 +161,7 @@ def test_a_tool_reports_its_progress_and_shows_an_image() -> None:
 
 
 def test_a_tool_says_more_to_the_model_than_its_value() -> None:
-    """Ours: texts beside a value are read after it; a failure, or a plugin's own result, has none of them."""
+    """Ours: texts beside a value follow it; a failure, or a plugin's own result, has none."""
     seen: list[Any] = []
 
     class Watching(ScriptedModel):
@@ -199,7 +199,7 @@ def test_a_tool_says_more_to_the_model_than_its_value() -> None:
 
 
 def test_a_question_stops_a_run_of_the_sandbox_until_it_is_answered() -> None:
-    """Ours: code continues with the answer, in the middle of an expression."""
+    """Ours: code resumes with the answer, in the middle of an expression."""
 
     async def run() -> Any:
         async with Sandbox(tools=[forecast]) as box:

@@ -30,7 +30,7 @@ PROTOCOLS = ("standard", "code")
 
 
 class Till:
-    """A tool `charge` that hangs the first `hangs` times it is called, and remembers its calls."""
+    """A tool `charge` that hangs the first `hangs` times, and logs its calls."""
 
     def __init__(self, hangs: int, **options: Any) -> None:
         self.attempts: list[int] = []
@@ -48,7 +48,7 @@ class Till:
         self.tool = charge
 
     def agent(self, protocol: str) -> Any:
-        """An agent whose model calls the tool once, by itself or in code."""
+        """Return an agent whose model calls the tool once, natively or in code."""
         if protocol == "standard":
             return agent_of(asks(("charge", {})), "end", tools=[self.tool])
         caught = "try:\n    got = charge()\nexcept TimeoutError as error:\n    got = str(error)"
@@ -56,7 +56,7 @@ class Till:
 
 
 def outcome(result: Any, protocol: str) -> str:
-    """What the model or its code was told about the call."""
+    """Return what the model or its code read about the call."""
     if protocol == "code":
         return str(result.output)
     (message,) = (one for one in result.messages if isinstance(one, ToolMessage))
@@ -91,7 +91,7 @@ def _hint(messages: Sequence[Message]) -> str:
 
 
 def test_a_timed_out_call_that_is_idempotent_is_reported_as_a_plain_time_out(memory: Place) -> None:
-    """Ours: nothing is unknown that matters; the call may be made again."""
+    """Ours: an idempotent call may be repeated, so its outcome need not be known."""
     till = Till(hangs=9, idempotent=True, on_timeout="retry")
 
     async def main() -> None:
@@ -121,7 +121,7 @@ def test_a_tool_may_have_a_timed_out_call_repeated(place: Place, protocol: str) 
 
 
 def test_a_tool_that_always_hangs_is_repeated_twice_and_then_unknown(memory: Place) -> None:
-    """Ours: a tool that hangs does not hold its turn forever."""
+    """Ours: a tool that hangs does not hold its turn for ever."""
     till = Till(hangs=99, on_timeout="retry")
 
     async def main() -> None:
@@ -178,7 +178,7 @@ def test_a_retry_that_a_limit_refuses_is_unknown_and_not_refused(memory: Place) 
 
 
 def test_a_crash_during_the_second_execution_is_an_interruption(place: Place) -> None:
-    """Ours: SPEC §7 (3); each execution has its own intent, and `on_interrupted` decides about the last."""
+    """Ours: SPEC §7 (3), each execution has its own intent, and `on_interrupted` applies to the last."""
     ran: list[int] = []
 
     async def main() -> None:
@@ -224,7 +224,7 @@ def harmless() -> None:
 def test_a_call_from_an_agent_may_take_a_minute_and_one_from_a_sandbox_five_seconds(
     memory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bug: 5 s, right for code in a sandbox, ended an agent's tools too."""
+    """Bug: the limit of 5 s, right for code in a sandbox, also applied to an agent's tools."""
     seen: list[int] = []
     start = Dispatcher.start
 
@@ -260,7 +260,7 @@ def test_a_call_from_an_agent_may_take_a_minute_and_one_from_a_sandbox_five_seco
 
 
 def test_code_in_a_sandbox_learns_that_the_outcome_is_unknown() -> None:
-    """Bug: the guest's TimeoutError and the record read like a failure."""
+    """Bug: the guest's TimeoutError and the record looked like a failure."""
     contract = Capability(name="pay", description="", side_effect=SideEffect.EXTERNAL_SYSTEM, limits=SHORT)
 
     async def hang(call: Any) -> None:

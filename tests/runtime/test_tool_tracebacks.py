@@ -65,7 +65,7 @@ def asks(name: str, order_id: str = "A1") -> dict[str, Any]:
 
 
 def turn_of(place: Place, *script: Any, tools: list[Any] = TOOLS, session: str = "s", **options: Any) -> Any:
-    """The result of one turn, and its events."""
+    """Return the result of one turn, and its events."""
 
     async def main() -> Any:
         async with place.runtime(**options.pop("runtime", {})) as runtime:
@@ -98,7 +98,7 @@ def test_the_traceback_is_logged_with_session_and_call_and_kept_with_the_record(
 
 
 def test_another_process_reads_the_traceback_from_the_store(place: Place) -> None:
-    """Ours: the workbench shows it later."""
+    """Ours: the workbench shows the traceback later."""
     turn_of(place, asks("plain"), "end")
 
     async def main() -> None:
@@ -142,7 +142,7 @@ def test_code_sees_no_more_than_the_model(memory: Place) -> None:
 
 
 def test_a_run_without_a_model_keeps_tracebacks_as_well(caplog: pytest.LogCaptureFixture) -> None:
-    """Ours: one dispatch for all calls."""
+    """Ours: all calls use the same dispatcher."""
     code = "for n in range(20):\n  try:\n    plain(order_id=str(n))\n  except LookupError:\n    pass\n"
     with BlockingSandbox(tools=[plain]) as sandbox, caplog.at_level("WARNING", logger="standfast.tools"):
         result = sandbox.run(code)
@@ -156,7 +156,7 @@ def test_a_run_without_a_model_keeps_tracebacks_as_well(caplog: pytest.LogCaptur
 def test_a_traceback_is_bounded_and_has_no_secrets_of_the_usual_forms(
     memory: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ours: secrets are redacted when records are written."""
+    """Ours: secrets are redacted before a record is written."""
 
     @tool(side_effect="read", expose_errors=False)
     def leaks(order_id: str) -> str:
@@ -173,7 +173,7 @@ def test_a_traceback_is_bounded_and_has_no_secrets_of_the_usual_forms(
 
 
 def test_a_plugin_that_cleans_results_cleans_what_is_kept_of_the_exception(memory: Place) -> None:
-    """Ours: a secret that only the operator knows is not left in the record."""
+    """Ours: a secret that only the operator knows must not stay in the record."""
 
     @tool(side_effect="read", expose_errors=False)
     def leaks(order_id: str) -> str:
@@ -189,7 +189,7 @@ def test_a_plugin_that_cleans_results_cleans_what_is_kept_of_the_exception(memor
 def test_an_exception_that_cannot_be_shown_is_logged_all_the_same(
     memory: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ours: whatever the exception does when it is shown, the call settles."""
+    """Ours: the call settles, whatever the exception does when it is formatted."""
 
     class Broken(Exception):
         def __str__(self) -> str:
@@ -232,7 +232,7 @@ def test_the_trace_has_the_places_and_with_contents_the_whole_traceback(
 
 
 def test_a_handler_of_the_application_gets_the_record(memory: Place) -> None:
-    """Ours: an ordinary logger, with session and call as fields."""
+    """Ours: the record goes to a standard logger, with session and call as fields."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(levelname)s %(session_id)s %(call_id)s %(tool)s"))

@@ -1,4 +1,4 @@
-"""Triggers and timers: what occurs outside, or by the clock, becomes exactly one turn of who hears of it."""
+"""Triggers and timers: each outside or timed occurrence becomes one turn of each listening session."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ SECRET = "between us"
 
 
 def clerk(**options: Any) -> Agent[Any, Any]:
-    """An agent that answers whatever it hears."""
+    """Return an agent that answers every message."""
     return Agent(EchoModel(), name="clerk", **options)
 
 
 def opened(place: Place, *agents: Agent[Any, Any], **options: Any) -> Runtime:
-    """A runtime whose keeper looks around without pause."""
+    """Open a runtime whose keeper polls without a pause."""
     runtime = place.runtime(agents=agents, **options)
     runtime.poll_s = 0.005
     return runtime
 
 
 async def heard(runtime: Runtime, session_id: str = "s") -> list[str]:
-    """What the session was told, once nothing of it waits any more."""
+    """Return the texts that the session received, once none of them is queued."""
 
     async def idle() -> bool:
         if await runtime.store.inputs(session_id):  # first: what is no input any more is a turn already
@@ -123,7 +123,7 @@ def test_a_source_without_a_trigger_is_not_remembered(place: Place) -> None:
 
 
 def test_a_trigger_that_is_off_or_removed_hears_nothing(place: Place) -> None:
-    """Ours: what was delivered before stays."""
+    """Ours: earlier deliveries are not undone."""
 
     async def main() -> None:
         async with opened(place, agent := clerk()) as runtime:
@@ -142,7 +142,7 @@ def test_a_trigger_that_is_off_or_removed_hears_nothing(place: Place) -> None:
 
 
 def test_occurrences_wait_behind_the_turn_that_runs(memory: Place) -> None:
-    """Ours: an occurrence is a turn of its own, in the order in which it came."""
+    """Ours: an occurrence is a separate turn, in the order of arrival."""
 
     async def main() -> None:
         model = HeldModel()
@@ -162,7 +162,7 @@ def test_occurrences_wait_behind_the_turn_that_runs(memory: Place) -> None:
 
 
 def test_an_occurrence_waits_for_the_decision_that_its_session_waits_for(place: Place) -> None:
-    """Ours: SPEC §12, an approval does not lose what comes in meanwhile."""
+    """Ours: SPEC §12, input that arrives during an approval is not lost."""
 
     @tool(approval="manual")
     def pay() -> str:
@@ -241,7 +241,7 @@ def test_a_trigger_needs_a_session_and_dies_with_it(place: Place) -> None:
 
 
 def test_what_is_delivered_to_a_session_that_is_being_deleted_is_left_out(place: Place) -> None:
-    """Ours: between the look at the triggers and the delivery anything can happen."""
+    """Ours: the session may be deleted between the look-up of the triggers and the delivery."""
 
     async def main() -> None:
         async with opened(place, clerk()) as runtime:
@@ -280,7 +280,7 @@ def test_what_is_delivered_to_a_session_that_is_being_deleted_is_left_out(place:
 def test_a_trigger_that_cannot_work_is_refused_when_it_is_added(
     memory: Place, wrong: dict[str, Any], words: str
 ) -> None:
-    """Ours: not when it should fire."""
+    """Ours: the error is raised when the trigger is added, not when it should fire."""
 
     async def main() -> None:
         async with opened(memory) as runtime:
@@ -309,7 +309,7 @@ def test_a_trigger_that_cannot_work_is_refused_when_it_is_added(
 def test_an_occurrence_that_cannot_be_kept_is_refused(
     memory: Place, source: str, key: str, payload: object
 ) -> None:
-    """Ours: SPEC §11, every size has a cap; what is refused is not known."""
+    """Ours: SPEC §11, sizes are limited; a refused occurrence is not recorded."""
 
     async def main() -> None:
         async with opened(memory, agent := clerk()) as runtime:
@@ -388,7 +388,7 @@ def test_a_signed_webhook_is_an_occurrence_known_by_its_body_or_its_key(place: P
     ["", "sha256=", "0" * 64, signed(b"another body"), signed(b"{}", "guessed"), "ünïcode", "\ud800"],
 )
 def test_a_webhook_with_a_wrong_signature_is_refused_and_not_known(memory: Place, signature: str) -> None:
-    """Ours: nothing of the body is used before its signature is right, whatever is sent as one."""
+    """Ours: no part of the body is used before its signature is verified."""
 
     async def main() -> None:
         async with opened(memory, agent := clerk()) as runtime:
@@ -405,7 +405,7 @@ def test_a_webhook_with_a_wrong_signature_is_refused_and_not_known(memory: Place
 
 
 def test_an_empty_secret_and_a_body_that_is_no_text_are_refused(memory: Place) -> None:
-    """Ours: an unset environment variable must not let everybody in."""
+    """Ours: an unset environment variable must not disable the signature check."""
 
     async def main() -> None:
         async with opened(memory) as runtime:
@@ -469,7 +469,7 @@ def test_a_cron_timer_follows_the_clock_of_its_zone_over_a_shift(place: Place) -
 
 
 def test_a_time_that_comes_once_is_fired_once(place: Place) -> None:
-    """Ours: also if the program adds the trigger again at every start, and if it is past already."""
+    """Ours: even if the program adds the trigger at every start, or the time is already past."""
 
     async def main() -> None:
         at = place.clock.now_ms() + HOUR_MS
@@ -531,7 +531,7 @@ def test_what_was_missed_is_passed_over_if_the_schedule_says_so(place: Place) ->
 
 
 def test_a_year_of_missed_minutes_is_made_up_for_at_once(place: Place) -> None:
-    """Ours: counting what was missed ends early."""
+    """Ours: counting the missed times stops early."""
 
     async def main() -> None:
         async with opened(place, agent := clerk()) as runtime:
@@ -549,7 +549,7 @@ def test_a_year_of_missed_minutes_is_made_up_for_at_once(place: Place) -> None:
 
 
 def test_another_schedule_begins_anew_and_the_same_one_continues(place: Place) -> None:
-    """Ours: changing the prompt of a timer does not move it."""
+    """Ours: changing the prompt of a timer does not change its times."""
 
     async def main() -> None:
         start = place.clock.now_ms()
@@ -577,7 +577,7 @@ def test_another_schedule_begins_anew_and_the_same_one_continues(place: Place) -
 
 
 def test_a_timer_reaches_its_own_trigger_and_those_without_a_schedule(place: Place) -> None:
-    """Ours: a source occurs by itself for all who only listen; two timers of one source do not double."""
+    """Ours: a due source reaches all who listen to it; two timers of one source do not double it."""
 
     async def main() -> None:
         async with opened(place, agent := clerk()) as runtime:
@@ -597,7 +597,7 @@ def test_a_timer_reaches_its_own_trigger_and_those_without_a_schedule(place: Pla
 
 
 def test_a_timer_that_cannot_be_read_here_leaves_the_others_alone(place: Place) -> None:
-    """Ours: one bad record must not stop the keeper."""
+    """Ours: an invalid record must not stop the keeper."""
 
     async def main() -> None:
         async with opened(place, agent := clerk()) as runtime:
@@ -614,7 +614,7 @@ def test_a_timer_that_cannot_be_read_here_leaves_the_others_alone(place: Place) 
 
 
 def test_a_runtime_that_knows_no_agent_fires_nothing(place: Place) -> None:
-    """Ours: looking at sessions from the command line changes nothing."""
+    """Ours: inspecting sessions from the command line changes nothing."""
 
     async def main() -> None:
         async with opened(place, agent := clerk()) as runtime:
@@ -652,7 +652,7 @@ def test_two_runtimes_on_one_file_fire_a_timer_once(tmp_path: Path, clock: FakeC
 
 
 def listener(tmp_path: Path) -> ScriptedModel:
-    """A model that answers everything, in every process."""
+    """Return a model that answers everything, in every process."""
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"rules": [{"text": "noted"}]}))
     return ScriptedModel.from_file(script, name="listener")
@@ -668,7 +668,7 @@ def twice_in_disorder(count: int) -> list[int]:
 def test_thousands_of_occurrences_told_twice_are_as_many_turns(
     tmp_path: Path, sampled: Callable[[int], slice]
 ) -> None:
-    """Ours: one trigger, one session, one file, two tasks that tell out of order; with all points 10,000."""
+    """Ours: one trigger, two tasks that report out of order; with all points 10,000 occurrences."""
     count = len(range(10_000)[sampled(20)])
     told = twice_in_disorder(count)
 

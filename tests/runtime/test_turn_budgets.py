@@ -1,4 +1,4 @@
-"""What a turn may use, and how it stops when that is gone."""
+"""The limits of a turn, and how it stops when they are reached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def look(key: str) -> str:
 
 
 async def stopped(place: Place, agent: Agent[Any, Any], limits: UsageLimits) -> TurnStopped:
-    """How a turn under these limits stops; the session answers afterwards."""
+    """Take a turn under these limits and return how it stopped; check that the session still answers."""
     async with place.runtime() as runtime:
         session = await runtime.session("s", agent=agent)
         with pytest.raises(TurnStopped) as caught:
@@ -28,7 +28,7 @@ async def stopped(place: Place, agent: Agent[Any, Any], limits: UsageLimits) -> 
 
 
 def test_a_turn_asks_the_model_a_limited_number_of_times(place: Place) -> None:
-    """Seed: stopped (turn budget)."""
+    """Seed: a turn that uses up its budget is stopped."""
     script = [asks(("look", {"key": str(number)})) for number in range(9)]
     agent = agent_of(*script, tools=[look])
     error = asyncio.run(stopped(place, agent, UsageLimits(max_iterations=3)))
@@ -38,7 +38,7 @@ def test_a_turn_asks_the_model_a_limited_number_of_times(place: Place) -> None:
 
 
 def test_the_last_iteration_may_give_the_answer(place: Place) -> None:
-    """Ours: a limit of two is two, not one."""
+    """Ours: a limit of two permits two iterations."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -50,7 +50,7 @@ def test_the_last_iteration_may_give_the_answer(place: Place) -> None:
 
 
 def test_a_turn_uses_a_limited_number_of_tokens(place: Place) -> None:
-    """Seed: budgets (iterations, no progress, tokens, wall time)."""
+    """Seed: the budgets are iterations, no progress, tokens and wall time."""
     spent = {"usage": {"input": 60, "output": 40}}
     script = [{**asks(("look", {"key": str(number)})), **spent} for number in range(9)]
     error = asyncio.run(stopped(place, agent_of(*script, tools=[look]), UsageLimits(max_tokens=200)))
@@ -83,7 +83,7 @@ def test_time_that_is_over_ends_a_tool_that_hangs(place: Place) -> None:
 
 
 def test_calls_that_only_repeat_themselves_are_no_progress(place: Place) -> None:
-    """Seed: no-progress budget."""
+    """Seed: the no-progress budget ends a loop."""
     agent = agent_of(*[asks(("look", {"key": "a"}))] * 9, tools=[look])
     error = asyncio.run(stopped(place, agent, UsageLimits(max_no_progress=2)))
     assert (error.reason, error.code) == (StopReason.NO_PROGRESS, "NO_PROGRESS")
@@ -91,7 +91,7 @@ def test_calls_that_only_repeat_themselves_are_no_progress(place: Place) -> None
 
 
 def test_calls_that_only_fail_are_no_progress(place: Place) -> None:
-    """Seed: a model that asks again and again for what fails comes to an end."""
+    """Seed: a model that repeats a failing request for ever is stopped."""
     agent = agent_of(*[asks(("look", {}), ("nosuch", {}))] * 9, tools=[look])
     error = asyncio.run(stopped(place, agent, UsageLimits(max_no_progress=3)))
     assert error.reason is StopReason.NO_PROGRESS
@@ -111,7 +111,7 @@ def test_something_new_is_progress(place: Place) -> None:
 
 
 def test_the_session_stays_usable_after_a_budget_is_gone(place: Place) -> None:
-    """Seed: a session is never made unusable."""
+    """Seed: a stopped turn never makes its session unusable."""
 
     async def main() -> None:
         script = [asks(("look", {"key": "a"})), asks(("look", {"key": "b"})), "end"]
@@ -145,13 +145,13 @@ def test_the_session_stays_usable_after_a_budget_is_gone(place: Place) -> None:
     ],
 )
 def test_a_limit_that_makes_no_sense_is_refused(limits: dict[str, Any]) -> None:
-    """Ours: said when it is written, not in the middle of a turn."""
+    """Ours: the error is raised when the limit is made, not in the middle of a turn."""
     with pytest.raises(InvalidArgument):
         UsageLimits(**limits)
 
 
 def test_a_wrong_limit_for_one_turn_is_refused(memory: Place) -> None:
-    """Bug: it broke the turn after its input was on disk."""
+    """Bug: the wrong limit broke the turn after its input was on disk."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:

@@ -21,7 +21,7 @@ def pay(cents: int) -> str:
 
 
 def test_a_turn_cancelled_while_the_model_streams_retracts_what_was_shown(place: Place) -> None:
-    """Seed: cancellation names a turn and wins once; text streamed before is retracted."""
+    """Seed: a cancellation names a turn and wins once; text that was streamed before is retracted."""
 
     async def main() -> None:
         model = HeldModel("next")
@@ -47,7 +47,7 @@ def test_a_turn_cancelled_while_the_model_streams_retracts_what_was_shown(place:
 
 @pytest.mark.slow
 def test_a_turn_cancelled_while_an_async_tool_runs_ends_the_tool(place: Place) -> None:
-    """Seed: it ends tools within their grace; every call has a result, CANCELLED if need be."""
+    """Seed: tools end within their grace period; every call has a result, CANCELLED if need be."""
 
     async def main() -> None:
         started, ended = asyncio.Event(), asyncio.Event()
@@ -77,7 +77,7 @@ def test_a_turn_cancelled_while_an_async_tool_runs_ends_the_tool(place: Place) -
 
 
 def test_a_turn_cancelled_while_a_plain_function_runs_does_not_wait_for_it(place: Place) -> None:
-    """Seed: a thread that does not come back is left behind."""
+    """Seed: a thread that does not return is abandoned."""
 
     async def main() -> None:
         started, release = threading.Event(), threading.Event()
@@ -136,7 +136,7 @@ def test_calls_that_had_their_results_keep_them(place: Place) -> None:
 
 
 def test_a_turn_cancelled_from_within_a_tool_ends_before_the_next_model_call(place: Place) -> None:
-    """Ours: a cancellation between two steps is seen at the next one."""
+    """Ours: a cancellation between two steps takes effect at the next one."""
 
     async def main() -> None:
         async def stop() -> str:
@@ -155,7 +155,7 @@ def test_a_turn_cancelled_from_within_a_tool_ends_before_the_next_model_call(pla
 
 
 def test_cancelling_twice_ends_a_turn_once(place: Place) -> None:
-    """Seed: it wins or loses once."""
+    """Seed: a cancellation wins or loses once."""
 
     async def main() -> None:
         model = HeldModel("next")
@@ -177,7 +177,7 @@ def test_cancelling_twice_ends_a_turn_once(place: Place) -> None:
 
 
 def test_a_cancellation_after_the_end_changes_nothing(place: Place) -> None:
-    """Seed: it loses once, for good."""
+    """Seed: a cancellation that loses has no effect."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -234,7 +234,7 @@ def test_a_cancelled_wait_for_an_approval_ends_the_turn(place: Place) -> None:
 
 
 def test_a_turn_that_waits_for_a_timer_can_be_cancelled_by_another_runtime(place: Place) -> None:
-    """Seed: cancellation is durable."""
+    """Seed: a cancellation is durable."""
 
     def later() -> CompleteAfter:
         return CompleteAfter(3600, "done")
@@ -283,7 +283,7 @@ def test_a_cancellation_ends_the_pause_before_another_attempt(place: Place) -> N
 
 
 def test_the_answer_and_the_cancellation_cannot_both_win(place: Place) -> None:
-    """Seed: it wins or loses once: the caller's answer is what is stored."""
+    """Seed: a cancellation wins or loses once, and the caller's answer is the stored one."""
 
     async def main() -> None:
         for steps in range(20):

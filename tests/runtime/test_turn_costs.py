@@ -1,4 +1,4 @@
-"""What a turn costs: in its result, in the ledger, and as a limit."""
+"""The cost of a turn: in its result, in the ledger, and as a limit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def later(ctx: RunContext[None]) -> CompleteLater:
 def staged(
     used: Usage, *, model: str = "", calls: int = 0, asking: tuple[str, str] | None = None
 ) -> StagedModel:
-    """A model that uses so much for each reply; the first *calls* of them ask for a tool."""
+    """Return a model with this usage per reply, whose first *calls* replies request a tool."""
 
     async def play(request: ModelRequest) -> AsyncIterator[ModelDelta]:
         number = len(staging.requests)
@@ -120,7 +120,7 @@ def test_a_limit_on_money_is_refused_before_there_is_a_turn_if_no_price_is_known
 
 
 def test_a_turn_that_is_taken_over_where_no_price_is_known_stays_unfinished(place: Place) -> None:
-    """Ours: the limit is stored with the turn, and the process that resumes it has to keep it."""
+    """Ours: the limit is stored with the turn, and the process that resumes it must enforce it."""
 
     @tool(approval="manual")
     async def pay() -> str:
@@ -148,7 +148,7 @@ def test_a_turn_that_is_taken_over_where_no_price_is_known_stays_unfinished(plac
 
 
 def test_a_turn_that_no_longer_has_a_price_can_be_cancelled(place: Place) -> None:
-    """Ours: a session is never made unusable."""
+    """Ours: a turn that cannot resume must not make its session unusable."""
 
     async def main() -> None:
         agent = Agent(staged(Usage(input=5), asking=("later", "{}"), calls=1), tools=[later])
@@ -211,7 +211,7 @@ def test_calls_that_failed_and_calls_of_tools_count_against_max_calls(memory: Pl
 
 
 def test_no_question_at_once_with_others_slips_past_max_calls(memory: Place) -> None:
-    """Ours: running calls count too."""
+    """Ours: calls that are still running count, too."""
 
     @tool
     async def at_once(ctx: RunContext[None]) -> list[str]:

@@ -33,7 +33,7 @@ def pay(cents: int) -> str:
 
 
 def shape(messages: list[Message] | tuple[Message, ...]) -> str:
-    """The messages as letters: user, assistant, tool."""
+    """Return the messages as letters: user, assistant, tool."""
     letters = {UserMessage: "u", AssistantMessage: "a", ToolMessage: "t"}
     return "".join(letters[type(one)] for one in messages)
 
@@ -68,7 +68,7 @@ def test_a_message_injected_while_calls_run_is_delivered_after_them(place: Place
 
 
 def test_a_message_injected_before_completion_makes_the_model_answer_again(place: Place) -> None:
-    """Seed: checkpoints `after_work` and `before_completion`."""
+    """Seed: injected messages are delivered at the checkpoints `after_work` and `before_completion`."""
 
     async def main() -> None:
         model = HeldModel("second answer", answer="first answer")
@@ -89,7 +89,7 @@ def test_a_message_injected_before_completion_makes_the_model_answer_again(place
 
 
 def test_messages_are_delivered_in_the_order_they_came_in(place: Place) -> None:
-    """Ours: no sender's message overtakes an earlier one."""
+    """Ours: messages are delivered in the order of arrival."""
 
     async def main() -> None:
         model = HeldModel("end")
@@ -126,7 +126,7 @@ def test_a_message_injected_into_an_idle_session_waits_for_its_next_turn(place: 
 
 
 def test_what_misses_the_last_checkpoint_becomes_the_next_turn(place: Place) -> None:
-    """Seed: what misses the last checkpoint becomes the next turn."""
+    """Seed: such a message becomes the input of the next turn."""
 
     async def main() -> None:
         model = HeldModel("end")
@@ -162,7 +162,7 @@ def test_a_message_injected_into_a_waiting_turn_is_delivered_when_it_resumes(pla
 
 
 def test_an_input_can_be_taken_back_until_it_is_claimed(place: Place) -> None:
-    """Seed: cancellable until claimed."""
+    """Seed: an input can be withdrawn until a turn has claimed it."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -200,7 +200,7 @@ def test_a_queued_input_runs_as_a_turn_of_its_own(place: Place) -> None:
 
 
 def test_a_queued_input_can_be_taken_back_before_its_turn(place: Place) -> None:
-    """Seed: cancellable until claimed."""
+    """Seed: an input can be withdrawn until a turn has claimed it."""
 
     async def main() -> None:
         model = HeldModel("three")
@@ -221,7 +221,7 @@ def test_a_queued_input_can_be_taken_back_before_its_turn(place: Place) -> None:
 
 
 def test_queue_on_an_idle_session_starts_at_once(place: Place) -> None:
-    """Ours: a session that is free has nothing to wait for."""
+    """Ours: an idle session has nothing to wait for."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -235,7 +235,7 @@ def test_queue_on_an_idle_session_starts_at_once(place: Place) -> None:
 def test_a_queued_input_whose_turn_cannot_begin_is_reported_and_retried_less_and_less_often(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Bug: it was retried every second, for ever, and the reason was not reported."""
+    """Bug: the input was retried every second, for ever, and the reason was not reported."""
 
     async def main() -> None:
         tries, is_known = 0, False
@@ -272,7 +272,7 @@ def test_a_queued_input_whose_turn_cannot_begin_is_reported_and_retried_less_and
 
 @pytest.mark.parametrize("keeper_has", ["begun", "ended"])
 def test_a_queued_input_that_the_keeper_finds_first_is_tried_once(memory: Place, keeper_has: str) -> None:
-    """Bug: if the keeper tried it before the caller did, a refused input was tried again without a pause."""
+    """Bug: if the keeper was faster than the caller, a refused input was retried without a pause."""
 
     async def main() -> None:
         tries = 0
@@ -303,7 +303,7 @@ def test_a_queued_input_that_the_keeper_finds_first_is_tried_once(memory: Place,
 
 
 def test_what_was_queued_behind_a_waiting_turn_runs_when_that_has_ended(place: Place) -> None:
-    """Bug: it stayed queued for ever.
+    """Bug: the input stayed queued for ever.
 
     Ours: a new turn is refused while one waits for a person; `queue` works behind it.
     """
@@ -334,9 +334,9 @@ def _idle(session: Any) -> bool:
 
 
 def test_what_was_queued_survives_a_restart(place: Place) -> None:
-    """Bug: no process ran it after a restart.
+    """Bug: no process ran the input after a restart.
 
-    Seed: both are durable.
+    Seed: queued and injected inputs are durable.
     """
 
     async def main() -> None:
@@ -355,7 +355,7 @@ def test_what_was_queued_survives_a_restart(place: Place) -> None:
 
 
 def test_queued_turns_get_the_dependencies_of_the_session(memory: Place) -> None:
-    """Bug: they got none."""
+    """Bug: queued turns got no dependencies."""
     seen: list[Any] = []
 
     @tool(side_effect="read")
@@ -374,7 +374,7 @@ def test_queued_turns_get_the_dependencies_of_the_session(memory: Place) -> None
 
 
 def test_the_same_input_twice_is_one(place: Place) -> None:
-    """Ours: a sender that repeats itself is delivered once; another text under the same id is refused."""
+    """Ours: a repeated input is delivered once; another text under the same id is refused."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -433,7 +433,7 @@ def test_an_injected_message_survives_a_crash_after_its_delivery(place: Place) -
 
 
 def test_an_injected_input_brings_its_own_id(place: Place) -> None:
-    """Seed: `InjectedTurnInput{id, message}`."""
+    """Seed: `InjectedTurnInput{id, message}` has an id of the caller."""
 
     async def main() -> None:
         async with place.runtime() as runtime:

@@ -1,4 +1,4 @@
-"""Answers of a type: checked, corrected by the model, given as values."""
+"""Typed answers: validated, corrected by the model, returned as values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Order(BaseModel):
 
 
 class Choosy(msgspec.Struct):
-    """Refuses with an exception of its own."""
+    """A type that refuses a value with its own exception."""
 
     cents: int
 
@@ -104,7 +104,7 @@ def test_the_model_is_corrected_a_limited_number_of_times(place: Place) -> None:
 
 
 def test_no_retry_means_the_first_answer_counts() -> None:
-    """Ours: zero is a limit."""
+    """Ours: a limit of zero permits no retry."""
     with pytest.raises(TurnStopped):
         agent_of("no", "5", output_type=int, limits=UsageLimits(max_output_retries=0)).run_sync("hi")
 
@@ -116,7 +116,7 @@ def test_an_answer_that_is_no_json_does_not_fit(answer: str) -> None:
 
 
 def test_a_type_that_raises_what_it_likes_only_does_not_fit(place: Place) -> None:
-    """Bug: its exception broke the turn, and every resumption of it."""
+    """Bug: the exception broke the turn, and every attempt to resume it."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -130,7 +130,7 @@ def test_a_type_that_raises_what_it_likes_only_does_not_fit(place: Place) -> Non
 
 
 def test_a_typed_answer_survives_a_restart(place: Place) -> None:
-    """Ours: the same key gives the same typed answer in another process."""
+    """Ours: the same key returns the same typed answer in another process."""
 
     async def main() -> None:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Which agent continues a turn: the one that it belongs to, and no other."""
+"""The agent that resumes a turn: the one that it belongs to, and no other."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def other(**options: Any) -> Agent[Any, Any]:
 
 
 async def waiting(place: Place) -> str:
-    """A turn of `shop` that waits for an approval, begun by a process that has ended."""
+    """Return a turn of `shop` that waits for an approval, begun by a process that has ended."""
     async with place.runtime() as runtime:
         session = await runtime.session("s", agent=shop())
         return (await session.turn("refund")).waits[0].wait_id
 
 
 async def stays_waiting(runtime: Runtime, approval: str) -> None:
-    """The turn waits, its approval is decided and unused, and the session is still its agent's."""
+    """Check that the turn waits, its approval is decided but unused, and the session keeps its agent."""
     (record,) = await runtime.store.turns("s")
     assert (record.state, record.agent) == (TurnState.WAITING, "shop")
     found = await runtime.store.approval(approval)
@@ -57,7 +57,7 @@ async def stays_waiting(runtime: Runtime, approval: str) -> None:
 
 
 async def finish(place: Place) -> None:
-    """The turn's own agent ends it as if nothing had happened."""
+    """Let the turn's own agent end it."""
     async with place.runtime() as runtime:
         session = await runtime.session("s", agent=shop())
 
@@ -98,7 +98,7 @@ def test_a_session_that_another_agent_opened_leaves_a_decided_turn_alone(place: 
 
 
 def test_an_undecided_turn_of_another_agent_is_in_the_way_but_stays(place: Place) -> None:
-    """Ours: any process that opens the session can read it and decide."""
+    """Ours: any process that opens the session can read the approval and decide it."""
 
     async def main() -> None:
         approval = await waiting(place)
@@ -116,7 +116,7 @@ def test_an_undecided_turn_of_another_agent_is_in_the_way_but_stays(place: Place
 
 
 def test_a_session_approval_by_another_agent_is_not_decided(memory: Place) -> None:
-    """Ours: `Session.approve` decides and resumes; where it cannot resume, it decides nothing."""
+    """Ours: `Session.approve` decides and resumes; if it cannot resume, it does not decide."""
 
     async def main() -> None:
         approval = await waiting(memory)
@@ -132,7 +132,7 @@ def test_a_session_approval_by_another_agent_is_not_decided(memory: Place) -> No
 
 
 def test_the_owner_continues_its_turn_in_a_session_that_another_agent_opened(memory: Place) -> None:
-    """Ours: a turn's agent that is known in the process continues it; then the other one may begin."""
+    """Ours: the turn's agent resumes it if the process knows it; then the other agent may begin."""
 
     async def main() -> None:
         approval = await waiting(memory)
@@ -153,7 +153,7 @@ def test_the_owner_continues_its_turn_in_a_session_that_another_agent_opened(mem
 
 
 def test_a_timer_of_another_agents_turn_does_not_wake_it(memory: Place) -> None:
-    """Bug: any process that had the session open continued whatever was due there."""
+    """Bug: any process that had the session open resumed whatever was due there."""
 
     async def main() -> None:
         sleeper = agent_of(asks(("nap", {})), "awake", name="shop", tools=[nap])

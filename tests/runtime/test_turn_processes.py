@@ -49,7 +49,7 @@ class Writers:
         return [line.split() for line in self.ledger.read_text().splitlines()]
 
     def stored(self) -> tuple[list[Any], list[Any]]:
-        """The session's turns and messages."""
+        """Return the session's turns and messages."""
 
         async def read() -> tuple[list[Any], list[Any]]:
             async with Runtime(self.database) as runtime:
@@ -87,7 +87,7 @@ def _until(condition: Callable[[], object]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 4, 8])
 def test_processes_that_share_a_session_write_one_after_the_other(writers: Writers, count: int) -> None:
-    """Ours: SPEC §7, one writer per session; no process fails, nothing overlaps, nothing is lost."""
+    """Ours: SPEC §7, one writer per session; no process fails, and no turns overlap or get lost."""
     turns_each = 24 // count
     started = [writers.start(f"p{number}", turns_each) for number in range(count)]
     _go(*started)
@@ -122,7 +122,7 @@ def test_when_one_of_many_writers_is_killed_the_others_end_its_turn_and_go_on(wr
 
 
 def test_a_dead_owner_is_succeeded_at_once(writers: Writers) -> None:
-    """Ours: SPEC §7; the successor has no patience at all, so it would fail if it had to wait for a lease."""
+    """Ours: SPEC §7, the successor has no patience, so it would fail if it had to wait for a lease."""
     writers.gate.touch()
     owner = writers.start("owner")
     _go(owner)
@@ -140,7 +140,7 @@ def test_a_dead_owner_is_succeeded_at_once(writers: Writers) -> None:
 
 
 def test_a_dead_owner_that_is_not_reaped_is_succeeded_at_once(writers: Writers) -> None:
-    """Ours: SPEC §7; in a container whose first process reaps nothing, the dead stay in the process table."""
+    """Ours: SPEC §7, in a container whose first process reaps nothing, dead processes stay listed."""
     writers.gate.touch()
     owner = writers.start("owner", fresh=True)
     _go(owner)
@@ -157,7 +157,7 @@ def test_a_dead_owner_that_is_not_reaped_is_succeeded_at_once(writers: Writers) 
 
 
 def test_an_owner_that_is_stopped_in_a_tool_commits_nothing_when_it_continues(writers: Writers) -> None:
-    """Ours: SPEC §7, a worker that lost its lease can commit nothing, and its effect is not doubled."""
+    """Ours: SPEC §7, a worker that lost its lease can commit nothing, and its effect is not repeated."""
     writers.gate.touch()
     old = writers.start("old", LEASE_S=0.3)
     _go(old)
@@ -190,7 +190,7 @@ def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[Theatre
 def test_an_owner_that_is_stopped_at_any_point_is_succeeded_and_commits_nothing(
     theatre: Theatre, scenario: str
 ) -> None:
-    """Ours: the points are enumerated as those of crashes are, and the same is true afterwards."""
+    """Ours: the points are enumerated like those of crashes, and the same rules hold."""
 
     def stopped_at(server: ForkServer, home: Path, number: int) -> bool:
         heir = WAYS[number % len(WAYS)]
@@ -214,7 +214,7 @@ def test_an_owner_that_is_stopped_at_any_point_is_succeeded_and_commits_nothing(
 
 
 class LateVoices:
-    """A store whose users change their minds between a turn's last checkpoint and its commit."""
+    """A store in which users inject and withdraw between a turn's last checkpoint and its commit."""
 
     def __init__(self, store: SessionStore, then: Callable[[SessionStore, str], Awaitable[object]]) -> None:
         self._store = store
@@ -261,7 +261,7 @@ async def _cancel(store: SessionStore, turn_id: str) -> None:
 def test_what_is_injected_and_withdrawn_at_the_last_moment_does_not_wedge_the_turn(
     tmp_path: Path, then: Any, status: str, said: list[str]
 ) -> None:
-    """Bug: the turn counted as finished, its commit was refused for ever, and so was every later turn."""
+    """Bug: the turn counted as finished, and its commit and every later turn were refused for ever."""
 
     async def scenario() -> None:
         agent = Agent(ScriptedModel(["done", "that too", "next"], strict=False))

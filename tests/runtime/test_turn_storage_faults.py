@@ -1,4 +1,4 @@
-"""Turns on a disk that is full, fails, or gives back other bytes than it was given."""
+"""Turns on a disk that is full, fails, or returns wrong bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def theatre(tmp_path: Path, sampled: Callable[[int], slice]) -> Iterator[Theatre
 
 
 def _same_process(server: ForkServer, home: Path, number: int) -> bool:
-    """Let the disk fail from that write on; once it is whole, the same runtime resumes."""
+    """Let the disk fail from that write on; once it works again, the same runtime resumes."""
     report = server.run("sequence", home, fails_at=number, full=number % 2 == 0, lease_s=0.3)
     assert report.get("status") == "done", (number, report)
     Truth(home, report).check("sequence")
@@ -40,7 +40,7 @@ def _same_process(server: ForkServer, home: Path, number: int) -> bool:
 
 
 def _next_process(server: ForkServer, home: Path, number: int) -> bool:
-    """The disk fails from that write on, and the process gives up; another one finds the disk whole."""
+    """Let the disk fail from that write on, and the process give up; another process resumes."""
     report = server.run("sequence", home, fails_at=number, full=number % 2 == 0, gives_up=True, lease_s=0.3)
     failed = report.get("status") != "done"
     if failed:
@@ -61,7 +61,7 @@ def test_a_disk_that_fails_at_any_write_of_a_turn_breaks_nothing(
 
 
 def test_a_full_disk_is_a_typed_error_and_the_turn_resumes_when_there_is_room(tmp_path: Path) -> None:
-    """Ours: the operating system itself refuses to make the file longer; no turn is lost or doubled."""
+    """Ours: the operating system refuses to make the file longer; no turn is lost or doubled."""
 
     async def scenario() -> None:
         agent = Agent(ScriptedModel([f"reply {n}" for n in range(1, 200)], strict=False))
@@ -79,7 +79,7 @@ def test_a_full_disk_is_a_typed_error_and_the_turn_resumes_when_there_is_room(tm
 
 
 class no_room:
-    """While it is entered, no file can grow beyond the size that *path* has."""
+    """Prevent files from growing beyond the size that *path* has."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -123,7 +123,7 @@ Facts = dict[str, str]
 
 @pytest.fixture(scope="module")
 def full_of_records(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Facts]:
-    """A session with a past, an attachment, an input that waits, and a turn that waits for two things."""
+    """Return a session with a history, an attachment, a queued input, and a turn with two waits."""
     path = tmp_path_factory.mktemp("records") / "standfast.db"
 
     async def make() -> Facts:
@@ -199,7 +199,7 @@ def test_a_flipped_byte_in_a_record_that_a_turn_reads_is_an_error_that_names_it(
     name: str,
     use: Use,
 ) -> None:
-    """Ours: SPEC §7, a mismatch is an error that names the record, never a wrong answer."""
+    """Ours: SPEC §7, an error that names the record, never a wrong answer."""
     original, facts = full_of_records
     path = tmp_path / "standfast.db"
     shutil.copy(original, path)
@@ -230,7 +230,7 @@ def _flip(path: Path, table: str, column: str, where: str) -> None:
 def test_no_flipped_byte_of_the_file_changes_what_is_read(
     full_of_records: tuple[Path, Facts], tmp_path: Path, sampled: Callable[[int], slice]
 ) -> None:
-    """Ours: whatever the place, also where SQLite keeps its own books: the same answer, or an error."""
+    """Ours: at any place, also in SQLite's own structures: the same answer or an error."""
     original, _ = full_of_records
     whole = original.read_bytes()
 

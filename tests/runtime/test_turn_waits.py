@@ -70,7 +70,7 @@ def test_a_call_that_needs_a_person_parks_its_turn(place: Place) -> None:
 
 
 def test_a_person_may_change_the_arguments(place: Place) -> None:
-    """Seed: approved with edited arguments (the new digest is recorded)."""
+    """Seed: a person may edit the arguments, and the new digest is recorded."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -88,7 +88,7 @@ def test_a_person_may_change_the_arguments(place: Place) -> None:
 
 
 def test_a_denied_call_is_a_result_that_gives_the_reason(place: Place) -> None:
-    """Seed: denied with a reason."""
+    """Seed: a denial has a reason."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -121,7 +121,7 @@ def test_an_approval_that_expires_ends_its_wait_with_a_result(place: Place) -> N
 
 
 def test_a_decision_that_comes_too_late_approves_nothing(place: Place) -> None:
-    """Seed: it expires."""
+    """Seed: an approval expires."""
 
     async def main() -> None:
         async with place.runtime(approval_ttl_s=60) as runtime:
@@ -202,7 +202,7 @@ def test_an_approval_is_decided_once(place: Place) -> None:
 
 
 def test_a_session_decides_only_about_its_own_calls(place: Place) -> None:
-    """Bug: the other session's turn continued with this one's history."""
+    """Bug: the other session's turn resumed with this one's history."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -218,7 +218,7 @@ def test_a_session_decides_only_about_its_own_calls(place: Place) -> None:
 
 
 def test_a_decision_made_in_another_runtime_is_used_after_restarts(place: Place) -> None:
-    """Seed: it resumes when the decision comes, after any number of restarts."""
+    """Seed: the turn resumes when the decision comes, after any number of restarts."""
 
     async def main() -> None:
         async with place.runtime() as first:
@@ -256,7 +256,7 @@ def test_a_turn_resumes_by_itself_where_its_agent_is_known(place: Place) -> None
 
 
 def test_a_contract_that_changed_makes_the_approval_void(place: Place) -> None:
-    """Seed: a request is bound to the digest of the capability contract."""
+    """Seed: an approval is bound to the digest of the capability's contract."""
     ran: list[int] = []
 
     @tool(name="pay", approval="manual")
@@ -280,7 +280,7 @@ def test_a_contract_that_changed_makes_the_approval_void(place: Place) -> None:
 
 
 def test_an_approved_call_of_a_tool_that_is_gone_waits_for_the_tool(place: Place) -> None:
-    """Bug: the approved call failed as UNKNOWN_TOOL, and the approval was spent."""
+    """Bug: the approved call failed as UNKNOWN_TOOL, and the approval was used up."""
 
     async def main() -> None:
         async with place.runtime() as first:
@@ -297,7 +297,7 @@ def test_an_approved_call_of_a_tool_that_is_gone_waits_for_the_tool(place: Place
 
 
 def test_a_denied_call_is_not_asked_for_without_end(place: Place) -> None:
-    """Seed: a "no" must not send the model into an endless retry (no-progress budget)."""
+    """Seed: a denial must not send the model into an endless retry (no-progress budget)."""
 
     async def main() -> None:
         again = [asks(("pay", {"cents": 5}))] * 10
@@ -315,7 +315,7 @@ def test_a_denied_call_is_not_asked_for_without_end(place: Place) -> None:
 
 
 def test_a_call_that_was_approved_is_not_refused_for_its_rate(memory: Place) -> None:
-    """Bug: the call was counted when it was asked for and again when it was approved."""
+    """Bug: the call was counted when it was requested and again when it was approved."""
 
     @tool(name="pay", approval="manual", limits=CapabilityLimits(rate_per_min=1))
     def once(cents: int) -> str:
@@ -331,7 +331,7 @@ def test_a_call_that_was_approved_is_not_refused_for_its_rate(memory: Place) -> 
 
 
 def test_events_tell_how_a_wait_ended(memory: Place) -> None:
-    """Ours: an observer sees the decision."""
+    """Ours: an observer sees the decision as an event."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -352,7 +352,7 @@ def test_events_tell_how_a_wait_ended(memory: Place) -> None:
 
 
 def test_a_timer_ends_when_its_time_has_come(place: Place) -> None:
-    """Seed: waiting (approval, timer, external completion); no worker waits for it."""
+    """Seed: a turn may wait for an approval, a timer or an external completion without a worker."""
 
     def later() -> CompleteAfter:
         return CompleteAfter(3600, {"slept": True})
@@ -374,7 +374,7 @@ def test_a_timer_ends_when_its_time_has_come(place: Place) -> None:
 
 
 def test_a_timer_goes_off_by_itself(memory: Place) -> None:
-    """Ours: the runtime checks for due timers."""
+    """Ours: the keeper of the runtime resumes turns whose timers are due."""
 
     def later() -> CompleteAfter:
         return CompleteAfter(-5, "at once")
@@ -439,7 +439,7 @@ class Outside:
 
 
 def test_an_outside_system_delivers_the_result(place: Place) -> None:
-    """Seed: external completion by a token."""
+    """Seed: an outside system completes a call by its token."""
 
     async def main() -> None:
         outside = Outside()
@@ -460,7 +460,7 @@ async def go_on_or_ended(session: Any) -> Any:
 
 
 def test_a_result_may_come_after_a_restart_and_is_delivered_once(place: Place) -> None:
-    """Seed: after any number of restarts; used once."""
+    """Seed: a completion works after any number of restarts, and is used once."""
 
     async def main() -> None:
         outside = Outside()
@@ -480,7 +480,7 @@ def test_a_result_may_come_after_a_restart_and_is_delivered_once(place: Place) -
 
 
 def test_a_result_may_come_before_the_turn_waits_for_it(place: Place) -> None:
-    """Ours: the other side may be faster than the tool."""
+    """Ours: the outside system may be faster than the tool."""
 
     async def main() -> None:
         @tool(loop="runtime")
@@ -532,7 +532,7 @@ def test_a_result_that_never_comes_ends_the_wait_as_a_timeout(place: Place) -> N
 
 @pytest.mark.parametrize("token", ["", "cpl_", "cpl_t_never.1-x", "apr_1", "nonsense"])
 def test_an_unknown_token_is_refused(place: Place, token: str) -> None:
-    """Ours: no result is kept without a wait."""
+    """Ours: no result is stored without a wait."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -543,7 +543,7 @@ def test_an_unknown_token_is_refused(place: Place, token: str) -> None:
 
 
 def test_what_is_no_json_cannot_be_a_result(place: Place) -> None:
-    """Ours: it is refused before the token is spent."""
+    """Ours: the value is refused before the token is used up."""
 
     async def main() -> None:
         outside = Outside()
@@ -559,7 +559,7 @@ def test_what_is_no_json_cannot_be_a_result(place: Place) -> None:
 
 
 def test_the_token_of_another_call_is_refused(place: Place) -> None:
-    """Bug: two calls that gave one token waited for each other for ever."""
+    """Bug: two calls that returned one token waited for each other for ever."""
     tokens: list[str] = []
 
     @tool

@@ -1,4 +1,4 @@
-"""Turns of a session: how they run, end, fail, and outlive who waits for them."""
+"""Turns of a session: how they run, end, fail, and outlive their callers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_another_runtime_continues_where_the_first_stopped(place: Place) -> None
 
 
 def test_events_tell_a_turn_from_its_begin_to_its_commit(memory: Place) -> None:
-    """Seed: typed events."""
+    """Seed: a turn emits typed events."""
 
     async def main() -> None:
         script = [asks(("look", {"key": "a"})), {"text": "end", "reasoning": "hm"}]
@@ -158,7 +158,7 @@ def test_a_turn_continues_although_its_caller_no_longer_waits(place: Place) -> N
 
 
 def test_leaving_the_loop_over_its_events_does_not_end_a_turn(memory: Place) -> None:
-    """Ours: a caller that stops watching has not cancelled anything."""
+    """Ours: a caller that stops watching has not cancelled the turn."""
 
     async def main() -> None:
         async with memory.runtime() as runtime:
@@ -222,7 +222,7 @@ def test_a_turn_that_recovery_ended_before_it_is_resumed_is_not_begun_again(plac
 
 
 def test_an_interrupted_turn_comes_before_a_new_one(place: Place) -> None:
-    """Ours: a turn that was left unfinished comes first, whichever process left it."""
+    """Ours: an unfinished turn comes first, whichever process left it."""
 
     async def main() -> None:
         model = HeldModel("again", "next")
@@ -241,7 +241,7 @@ def test_an_interrupted_turn_comes_before_a_new_one(place: Place) -> None:
 
 
 def test_a_runtime_takes_up_unfinished_turns_of_the_agents_it_was_given(place: Place) -> None:
-    """Ours: `Runtime(agents=[...])` recovers although the session is never opened."""
+    """Ours: `Runtime(agents=[...])` recovers turns of sessions that are never opened."""
 
     async def main() -> None:
         model = HeldModel("again")
@@ -337,7 +337,7 @@ def test_tasks_that_enter_a_runtime_while_it_opens_wait_for_that(tmp_path: Path)
 
 
 def test_an_opening_that_is_cancelled_leaves_the_runtime_closed(tmp_path: Path) -> None:
-    """Ours: the next task that waits for it opens it."""
+    """Ours: the next waiting task opens the runtime."""
 
     async def main() -> None:
         runtime = Runtime(tmp_path / "standfast.db")
@@ -370,7 +370,7 @@ def test_sessions_need_an_agent_and_a_proper_id(memory: Place) -> None:
 
 
 def test_parallel_calls_run_at_once_and_their_results_are_in_source_order(memory: Place) -> None:
-    """Seed: native tool calls, concurrent, results in source order."""
+    """Seed: native tool calls run concurrently, with results in source order."""
 
     async def main() -> None:
         both = asyncio.Barrier(2)
@@ -400,7 +400,7 @@ def test_parallel_calls_run_at_once_and_their_results_are_in_source_order(memory
 
 
 def test_a_failure_that_may_pass_is_retried_with_growing_pauses(memory: Place) -> None:
-    """Seed: retry decisions, bounded."""
+    """Seed: retries are bounded and recorded decisions."""
 
     async def main() -> None:
         failure = {"failure": {"message": "busy", "retryable": True}}
@@ -421,7 +421,7 @@ def test_a_failure_that_may_pass_is_retried_with_growing_pauses(memory: Place) -
 
 
 def test_the_provider_says_how_long_to_wait(memory: Place) -> None:
-    """Seed: Retry-After, bounded: a wait that is too long is not begun."""
+    """Seed: Retry-After is respected up to a limit; a longer wait is not begun."""
 
     async def main() -> None:
         script = [{"failure": {"retryable": True, "retry_after_ms": after}} for after in (7000, 0, 10**8)]
@@ -475,7 +475,7 @@ def test_attempts_come_to_an_end(place: Place) -> None:
 
 
 def test_a_full_context_is_a_reason_of_its_own(memory: Place) -> None:
-    """Seed: stopped (… context overflow …)."""
+    """Seed: a context overflow is a separate stop reason."""
 
     async def main() -> None:
         script = [{"failure": {"message": "too long", "code": "CONTEXT_OVERFLOW"}}]
@@ -557,7 +557,7 @@ def test_whatever_a_provider_does_wrong_ends_the_turn_and_not_the_session(place:
 
 
 def test_no_half_received_tool_call_ever_runs(memory: Place) -> None:
-    """Seed: no half-received tool call ever runs."""
+    """Seed: only complete tool calls are executed."""
     ran: list[str] = []
 
     def note() -> None:
@@ -600,7 +600,7 @@ def test_a_stream_of_many_chunks_lets_others_work(memory: Place) -> None:
 
 
 def test_the_same_key_and_content_is_the_same_turn(place: Place) -> None:
-    """Seed: the same key and content returns the same turn, other content conflicts."""
+    """Seed: the same key and content return the same turn; other content is a conflict."""
 
     async def main() -> None:
         model = EchoModel()
@@ -654,7 +654,7 @@ def test_a_key_finds_a_turn_that_was_interrupted_and_resumes_it(place: Place) ->
 
 
 def test_a_key_finds_how_a_turn_stopped(place: Place) -> None:
-    """Ours: a failed request is not run again by its repetition."""
+    """Ours: repeating a failed request does not run it again."""
 
     async def main() -> None:
         async with place.runtime() as runtime:

@@ -1,4 +1,4 @@
-"""Turns on uvloop, which many run in production: its timers are of another make."""
+"""Turns on uvloop, which is common in production and has other timers."""
 
 from __future__ import annotations
 

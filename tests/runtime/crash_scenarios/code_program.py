@@ -34,7 +34,7 @@ async def main(job: dict[str, Any]) -> None:
 
 
 async def _decide(home: Path) -> None:
-    """Knows no agent, and decides."""
+    """Decide an approval in a process that has no agent."""
     stage = Stage(home, CrashPoints())
     async with Runtime(home / "standfast.db") as runtime:
         stage.runtime = runtime

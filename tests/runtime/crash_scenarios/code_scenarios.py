@@ -264,7 +264,7 @@ SCENARIOS = {
 
 
 async def play(job: dict[str, Any], points: CrashPoints) -> dict[str, Any]:
-    """One process: go on, finish, read the variables, report."""
+    """Run one process: resume, finish, read the variables, report."""
     if job.get("how") == "decide":
         stage = CodeStage(Path(job["home"]), points)
         return await _decide(stage, points.store(open_store(stage.home / "standfast.db")))
@@ -276,7 +276,7 @@ async def play(job: dict[str, Any], points: CrashPoints) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def opened(job: dict[str, Any], points: CrashPoints) -> AsyncIterator[tuple[CodeStage, Session[Any]]]:
-    """Write down what is journaled, then open the session of a scenario."""
+    """Log what is journaled, then open the session of a scenario."""
     stage = CodeStage(Path(job["home"]), points)
     stage.note("acts", **_journaled(stage.home / "standfast.db"))
     scenario = SCENARIOS[job["scenario"]]
@@ -292,7 +292,7 @@ async def opened(job: dict[str, Any], points: CrashPoints) -> AsyncIterator[tupl
 
 
 async def finish_and_read(stage: CodeStage, session: Session[Any], scenario: CodeScenario) -> dict[str, Any]:
-    """End the turn; then the next one reads the variables, and so does one of a fork."""
+    """End the turn, then read the variables in the next turn and in a fork."""
     await _finish(stage, session, scenario)
     read = await session.turn("again", idempotency_key=NEXT_KEY).settled()
     fork: Session[Any] = await session.fork(f"f{os.getpid()}", at=await _leaf_of_first(session))
@@ -302,20 +302,20 @@ async def finish_and_read(stage: CodeStage, session: Session[Any], scenario: Cod
 
 
 async def _leaf_of_first(session: Session[Any]) -> str:
-    """The end of the first turn, so that the fork does not see what the second did."""
+    """Return the last node of the first turn, so that the fork does not see the second turn."""
     first = (await session.turns())[0].turn_id
     return [node.id for node in await session.nodes() if node.caused_by == first][-1]
 
 
 def _read_by(result: TurnResult[Any]) -> Any:
-    """What the last cell of a turn has read."""
+    """Return what the last cell of a turn has read."""
     told = [one for one in result.messages if isinstance(one, ToolMessage)][-1]
     value = told.value if isinstance(told.value, dict) else {}
     return {"variables": value.get("result"), "error": msgspec.to_builtins(told.error)}
 
 
 def _journaled(database: Path) -> dict[str, Any]:
-    """The turns that wait or have ended, and what the journals of the others hold."""
+    """Return the turns that wait or have ended, and the journal entries of the others."""
     if not database.exists():
         return {"states": [], "journal": []}
     with contextlib.closing(open_checked(str(database))) as connection:

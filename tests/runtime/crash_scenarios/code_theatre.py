@@ -51,7 +51,7 @@ def acted(server: ForkServer, home: Path, scenario: str, kills: Sequence[int], *
 
 
 class CodeTruth(Truth):
-    """What is stored at the end, and what variables hold, beside what was done."""
+    """The stored result and the variables at the end, compared with what was done."""
 
     def __init__(self, home: Path, report: Report) -> None:
         super().__init__(home, report)
@@ -99,7 +99,7 @@ class CodeTruth(Truth):
         assert self.first()["type"] == "finished", self.first()
 
     def the_variables_are(self, expected: Any) -> None:
-        """The next turn read them, and so did a fork that has nothing but what was committed."""
+        """Check the variables that the next turn read, and a fork that has only what was committed."""
         for one in self.read:
             assert one["error"] is None, f"a cell failed: {one['error']['message']}"
             assert one["variables"] == expected, f"the variables are {one['variables']}, not {expected}"
@@ -121,7 +121,7 @@ class CodeTruth(Truth):
         return sum("journal" in line for line in self.acts)
 
     def given(self, call_id: int) -> list[Any]:
-        """What a call was carried out with, each time."""
+        """Return the arguments of each execution of a call."""
         return [line["given"] for line in self.ledger if line["key"] == f"{self.turn}.{call_id}"]
 
     def every_call_of_a_cell_is_true(self, again: Sequence[str]) -> None:
@@ -139,7 +139,7 @@ class CodeTruth(Truth):
                 assert self.was_left_open(call_id), f"{name} is said to be interrupted and was not"
 
     def was_left_open(self, call_id: int) -> bool:
-        """Whether some process found the call begun and without an outcome."""
+        """Return whether some process found the call begun and without an outcome."""
         return any(
             any(turn == self.turn and name.startswith(f"tool.{call_id}.") for turn, name, _ in found)
             and [self.turn, f"tool.{call_id}", "input"] not in found
@@ -207,7 +207,7 @@ class _Known:
         self._last_cell: dict[str, tuple[str, str]] = {}
 
     def found(self, line: Any) -> None:
-        """A process begins."""
+        """Record that a process begins."""
         self._ended |= {turn for turn, state in line["states"] if state == "ended"}
         self._outcomes |= {(turn, name) for turn, name, kind in line["journal"] if kind == "input"}
         self._intents |= {(turn, name) for turn, name, kind in line["journal"] if kind == "intent"}

@@ -26,7 +26,7 @@ class CodeStage(Stage):
         self.note("acts", act=kind, turn=turn, key=key, **more)
 
     def call(self, name: str, ctx: RunContext[None], *given: Any) -> str:
-        """What a tool does to the world; while the file `<name>.hang` is there, it does not come back."""
+        """Perform a tool's effect; while the file `<name>.hang` exists, do not return."""
         self.points.point(f"before {name}")
         self.act("call", ctx.turn_id, f"tool.{ctx.call_id}", name=name, given=given, attempt=ctx.attempt)
         self.note("ledger", name=name, key=ctx.idempotency_key, given=given)

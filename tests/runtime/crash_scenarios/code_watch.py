@@ -100,7 +100,7 @@ class CountedRun:
 
 
 class ForgetfulOfCode:
-    """A store with a defect: what code has left is not written down before the end of a turn."""
+    """A store with a defect: the state of code is not written before the end of a turn."""
 
     def __init__(self, store: SessionStore) -> None:
         self._store = store
@@ -121,7 +121,7 @@ def _without_execution(save: Save) -> Save:
 
 
 def give_answers_in_the_order_of_calls() -> None:
-    """A defect: a cell that is run again gets its answers in another order than it had them in."""
+    """Introduce a defect: a cell that is rerun gets its results in another order than before."""
     right = cells.CellContext.ask
 
     def wrong(self: Any, calls: Any, hear: Any) -> None:
@@ -135,7 +135,7 @@ def give_answers_in_the_order_of_calls() -> None:
 
 
 def break_something(what: str | None, store: SessionStore) -> SessionStore:
-    """The store, with the defect that is asked for."""
+    """Return the store with the requested defect."""
     match what:
         case "intents":
             return cast(SessionStore, Forgetful(store))
@@ -147,7 +147,7 @@ def break_something(what: str | None, store: SessionStore) -> SessionStore:
 
 
 def watch_engine(stage: CodeStage, *, lucky: bool) -> None:
-    """Have every engine of this process watched. A lucky one makes chance of something else each time."""
+    """Watch every engine of this process; with `lucky`, random numbers differ each time."""
     opened = CodeEngines.get
 
     def watched(self: CodeEngines, name: str) -> OpenEngine:

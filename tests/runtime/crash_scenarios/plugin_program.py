@@ -49,7 +49,7 @@ class Migrating(Newer):
 
 
 class Stateless(Plugin):
-    """Has a say, and remembers nothing."""
+    """A plugin with hooks and without a state."""
 
     @hook
     async def prompt_contributor(self, ctx: Any) -> str:
@@ -57,7 +57,7 @@ class Stateless(Plugin):
 
 
 class Late(Plugin):
-    """Tells what it was restored with."""
+    """A plugin that reports what it was restored with."""
 
     def restore(self, meta: PluginSnapshotMeta, reader: SnapshotReader) -> None:
         self._given = [meta.state, meta.plugin_version]
@@ -76,7 +76,7 @@ class Late(Plugin):
 
 
 class Dying(Plugin):
-    """Takes the process with it when the model is about to be asked after a call."""
+    """A plugin that kills the process before the model call that follows a tool call."""
 
     @hook
     async def prompt_contributor(self, ctx: Any) -> None:
@@ -85,7 +85,7 @@ class Dying(Plugin):
 
 
 class Patient(Plugin):
-    """Counts what it is asked."""
+    """A plugin that counts its hooks."""
 
     @hook
     async def before_turn(self, ctx: Any) -> None:
@@ -107,7 +107,7 @@ class Patient(Plugin):
 
 
 class Lingering(Patient):
-    """The same; once it has counted, it waits until the journal has what came before, and dies."""
+    """The same plugin; after counting it waits until the earlier inputs are journaled, and dies."""
 
     id = "patient"
 
@@ -122,7 +122,7 @@ class Lingering(Patient):
 
 
 def _is_journaled(name: str) -> bool:
-    """Asks the library that the store uses: another one would let go of its locks."""
+    """Return whether it is journaled, read with the store's own library, which keeps its locks."""
     with contextlib.closing(open_checked(sys.argv[2])) as database:
         found = database.execute("SELECT 1 FROM journal WHERE name = ? AND kind = 'input'", (name,))
         return found.get is not None

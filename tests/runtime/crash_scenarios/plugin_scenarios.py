@@ -66,7 +66,7 @@ def heard(messages: Sequence[Message], text: str) -> bool:
 
 
 def watcher(stage: Stage) -> Plugin:
-    """The plugin, for one process."""
+    """Return the plugin for one process."""
 
     class Watcher(Plugin):
         """Has a say everywhere, and counts how often it had."""
@@ -191,7 +191,7 @@ class WatchedModel(ToldModel):
 
 
 async def play(job: dict[str, Any], points: CrashPoints) -> dict[str, Any]:
-    """One process: write down what is journaled, go on, finish, do one more turn, report."""
+    """Run one process: log what is journaled, resume, finish, take one more turn, report."""
     stage = Stage(Path(job["home"]), points)
     stage.note("hooks", **_journaled(stage.home / "standfast.db"))
     scenario = SCENARIOS[job["scenario"]]
@@ -268,7 +268,7 @@ async def _report(runtime: Runtime, session: Session[Any], agent: Agent[Any, Any
 
 
 async def _child(runtime: Runtime, name: str, agent: Agent[Any, Any]) -> list[Any]:
-    """What was said in a session that the plugin made, once nothing is left to do there."""
+    """Return the messages of a session that the plugin made, once nothing is left to do there."""
     child = await runtime.session(name, agent=agent)
     while (left := await child.resume()) is not None:
         await left.settled()

@@ -1,4 +1,4 @@
-"""A run of the sandbox that kills itself at a point, and what another process makes of what is left.
+"""A run of the sandbox that kills itself at a point, and its recovery by another process.
 
     python sandbox_program.py HOME run|finish
 
@@ -50,7 +50,7 @@ except RuntimeError as error:
 
 
 def note(what: str) -> str:
-    """Write an execution down, where no crash can take it back."""
+    """Log an execution where no crash can undo it."""
     POINTS.point(f"before {what}")
     with (HOME / "ledger").open("a") as file:
         file.write(what + "\n")

@@ -54,7 +54,7 @@ class Stage:
         self.disk: BrokenDisk | None = None
 
     def mended(self) -> bool:
-        """Whether the disk was broken and is not any more."""
+        """Return whether the disk was broken and works again."""
         return self.disk is not None and self.disk.heal()
 
     def note(self, file: str, **line: Any) -> None:
@@ -64,7 +64,7 @@ class Stage:
         os.close(handle)
 
     def effect(self, name: str, ctx: RunContext[None]) -> str:
-        """What a tool does to the world; its answer says what it did."""
+        """Perform a tool's effect and return a description of it."""
         self.points.point(f"before {name}")
         self.note("ledger", name=name, key=ctx.idempotency_key)
         self.points.point(f"after {name}")
@@ -101,7 +101,7 @@ async def deliver(stage: Stage, waiting: TurnResult[Any]) -> None:
 
 
 async def wait_for_time(stage: Stage, waiting: TurnResult[Any]) -> None:
-    """The time of a timer that is due at once has come by itself."""
+    """Wait for a timer that is due at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +381,7 @@ def location(home: Path) -> Path | str:
 
 
 async def play(job: dict[str, Any], points: CrashPoints) -> dict[str, Any]:
-    """One process: go on, finish, do one more turn, report. If its disk fails, it tries again afterwards."""
+    """Run one process: resume, finish, take one more turn, report; retry if its disk failed."""
     stage = Stage(Path(job["home"]), points)
     if job.get("fails_at") is not None:
         stage.disk = BrokenDisk(job["fails_at"], full=job["full"])
@@ -417,7 +417,7 @@ async def _play(stage: Stage, job: dict[str, Any]) -> dict[str, Any]:
 async def _persist(
     stage: Stage, scenario: Scenario, agent: Agent[Any, Any], job: dict[str, Any]
 ) -> dict[str, Any]:
-    """Go on in the same runtime once there is room again."""
+    """Resume in the same runtime once there is room again."""
     while True:
         try:
             stage.session = await _open(stage.open_runtime(), agent, job.get("how", "request"))
@@ -438,7 +438,7 @@ async def _perform(stage: Stage, scenario: Scenario, job: dict[str, Any]) -> dic
 
 
 async def _decide(stage: Stage, store: SessionStore) -> dict[str, Any]:
-    """A process that knows no agent and only decides."""
+    """Decide in a process that has no agent."""
     async with Runtime(store) as runtime:
         stage.runtime = runtime
         await approve_everything(stage)
@@ -460,7 +460,7 @@ class Forgetful:
 
 
 async def _open(runtime: Runtime, agent: Agent[Any, Any], how: str) -> Session[Any]:
-    """Open the session after whatever was left there has gone on in one of three ways."""
+    """Open the session after its unfinished turn was resumed in one of three ways."""
     if how == "recover":
         for turn in await runtime.recover():
             await turn.settled()

@@ -197,7 +197,7 @@ class Truth:
         assert asked == given
 
     def results(self) -> dict[str, Any]:
-        """Each result under the idempotency key of its call."""
+        """Return each result under the idempotency key of its call."""
         return {f"{turn}.{one['call_id']}": one for turn, one in self.payloads if one["type"] == "tool"}
 
     def every_result_is_true(self, scenario: str) -> None:

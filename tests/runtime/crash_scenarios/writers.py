@@ -30,7 +30,7 @@ def note(*words: str) -> None:
 
 @tool
 def step(ctx: RunContext[None]) -> str:
-    """Takes a moment, and says when it begins and ends."""
+    """Take a moment, and log the beginning and the end."""
     note("enter", NAME, ctx.idempotency_key)
     hashlib.pbkdf2_hmac("sha256", b"x", b"y", 4000)
     while os.path.exists(LEDGER + ".hang"):
@@ -40,7 +40,7 @@ def step(ctx: RunContext[None]) -> str:
 
 
 class Numbered(ScriptedModel):
-    """Calls the tool in every odd call of the session, and answers in every even one."""
+    """A model that calls the tool in every odd call of the session, and answers in every even one."""
 
     def __init__(self) -> None:
         replies: list[dict[str, Any]] = [{"tool_calls": [{"name": "step"}]}, {"text": "done"}]

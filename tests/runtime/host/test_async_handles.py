@@ -1,4 +1,4 @@
-"""How long async handles live: as long as their session holds on to them."""
+"""How long async handles live: as long as their session refers to them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def _runs(runtime: Runtime, task_id: str, session_id: str = "root") -> boo
 
 
 class Jobs(Plugin):
-    """Remembers the ids of handles, or refuses to say."""
+    """A plugin that stores the ids of handles, or fails to snapshot."""
 
     broken = False
 
@@ -82,7 +82,7 @@ class Begins(Plugin):
 
 
 def test_a_handle_that_no_message_names_is_cancelled_when_a_turn_is_committed(place: Place) -> None:
-    """Bug: nothing ever cancelled a handle that its session had lost. Tasks that are none are left alone."""
+    """Bug: nothing ever cancelled a handle that its session had lost. Other tasks are left alone."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -120,7 +120,7 @@ def test_a_handle_that_a_tool_returned_lives_with_the_message(place: Place) -> N
 
 
 def test_a_plugin_holds_on_to_a_handle_by_remembering_its_id(place: Place) -> None:
-    """Ours: what plugins remember is of the session as messages are; letting go needs no turn."""
+    """Ours: a plugin's state refers to handles as messages do; releasing one needs no turn."""
 
     async def main() -> None:
         async with staged(place, Jobs()) as stage:
@@ -137,7 +137,7 @@ def test_a_plugin_holds_on_to_a_handle_by_remembering_its_id(place: Place) -> No
 
 
 def test_a_piece_that_a_plugin_keeps_apart_counts_as_well(place: Place) -> None:
-    """Ours: a plugin's blobs are a part of what it remembers."""
+    """Ours: the blobs of a plugin are part of its state."""
 
     async def main() -> None:
         async with staged(place, model=ObedientModel()) as stage:
@@ -153,7 +153,7 @@ def test_a_piece_that_a_plugin_keeps_apart_counts_as_well(place: Place) -> None:
 
 
 def test_input_that_waits_holds_on_to_a_handle(place: Place) -> None:
-    """Ours: what the next turn will read counts, and is a message after that."""
+    """Ours: queued input refers to handles like the message that it becomes."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -174,7 +174,7 @@ def test_input_that_waits_holds_on_to_a_handle(place: Place) -> None:
 @pytest.mark.parametrize("padding", [0, 10_000, 100_000])
 @pytest.mark.parametrize("engine", ["monty", "cpython", "typescript"])
 def test_a_variable_of_code_holds_on_to_a_handle(memory: Place, engine: str, padding: int) -> None:
-    """Ours: in each engine, however large what code leaves is; a frame that forgets the words keeps those."""
+    """Ours: in each engine, whatever the size of the state; a new frame keeps the variables."""
     typescript = engine == "typescript"
     protocol = CodeProtocol(language="typescript") if typescript else CodeProtocol(engine=engine)
     if typescript:
@@ -214,7 +214,7 @@ def test_a_variable_of_code_holds_on_to_a_handle(memory: Place, engine: str, pad
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", ["job-1", "nothing"])
 def test_a_frame_switch_keeps_the_handles_that_its_seed_or_task_names(place: Place, seed: str) -> None:
-    """Ours: after `continue_as` the model sees the new frame, and that is what counts."""
+    """Ours: after `continue_as`, only what the new frame contains counts."""
 
     async def main() -> None:
         code = f"begin(1)\nbegin(2)\ncontinue_as('go on with job-2', '{seed}')"
@@ -347,7 +347,7 @@ def test_a_task_that_another_process_handed_over_ends_where_it_belongs(place: Pl
 
 
 def test_a_turn_without_handles_looks_for_none(memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: a plain turn pays nothing for them."""
+    """Ours: a turn without handles must not cost anything for them."""
 
     async def main() -> None:
         async with staged(memory) as stage:
@@ -379,7 +379,7 @@ def test_nothing_is_cancelled_while_it_cannot_be_said_what_is_held(place: Place)
 
 
 def test_a_handle_that_has_ended_is_forgotten(memory: Place) -> None:
-    """Ours: what is watched here is what lives."""
+    """Ours: only live handles are watched."""
 
     async def main() -> None:
         async with staged(memory) as stage:
@@ -394,7 +394,7 @@ def test_a_handle_that_has_ended_is_forgotten(memory: Place) -> None:
 
 
 def test_a_handles_record_says_so_and_older_records_are_none(memory: Place) -> None:
-    """Ours: the mark is a part of the record, which old files do not have."""
+    """Ours: the mark is part of the record, and records of earlier versions lack it."""
 
     async def main() -> None:
         async with staged(memory) as stage:

@@ -1,4 +1,4 @@
-"""Closing a session ends what runs in it and in all that it made, and keeps what was said."""
+"""Closing a session ends what runs in it and in its descendants, and keeps the history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from standfast.providers.scripted import ScriptedModel
 
 
 def test_closing_ends_the_running_turn_and_keeps_the_history(place: Place) -> None:
-    """Seed: close_session; the session can be opened again."""
+    """Seed: close_session ends a session, which can be opened again."""
 
     async def main() -> None:
         model = HeldModel("again")
@@ -45,7 +45,7 @@ def test_closing_ends_the_running_turn_and_keeps_the_history(place: Place) -> No
 
 
 def test_closing_ends_the_deepest_first(place: Place) -> None:
-    """Ours: no session outlives the parent that looks after it."""
+    """Ours: no session outlives the parent that supervises it."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -74,7 +74,7 @@ async def pay(cents: int) -> str:
 
 
 def test_closing_gives_up_what_waits_for_a_person(place: Place) -> None:
-    """Ours: a parked turn ends as cancelled, and no person has to decide any more."""
+    """Ours: a parked turn ends as cancelled, and its approval can no longer be decided."""
 
     async def main() -> None:
         agent = Agent(ScriptedModel([asks(("pay", {"cents": 1})), "never"]), name="payer", tools=[pay])
@@ -105,7 +105,7 @@ class Quitter(Plugin):
 
 
 def test_a_tool_may_close_its_own_session_and_does_not_wait_for_itself(place: Place) -> None:
-    """Ours: the turn ends as cancelled once the tool lets it."""
+    """Ours: the turn ends as cancelled once the tool has returned."""
 
     async def main() -> None:
         async with staged(place, Quitter(), model=ObedientModel()) as stage:

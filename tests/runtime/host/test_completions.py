@@ -1,4 +1,4 @@
-"""Models that plugins and tools ask directly: on whose account, under which limits."""
+"""Model calls of plugins and tools: the ledger they are charged to, and the limits that apply."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_completion_outside_of_turns_is_in_the_ledger_when_it_returns(place: P
 
 
 def test_a_whole_reply_is_given_for_a_request_of_ones_own(place: Place) -> None:
-    """Seed: direct_llm_completion."""
+    """Seed: direct_llm_completion returns the whole reply."""
 
     async def main() -> None:
         model = CountingModel()
@@ -153,7 +153,7 @@ class ObedientCounting(ObedientModel):
 
 
 def test_a_completion_in_a_turn_is_on_the_turns_account(place: Place) -> None:
-    """Ours: it is journaled with what the turn used, and counts among its calls."""
+    """Ours: the usage is journaled with the turn, and the call counts against its limits."""
 
     async def main() -> None:
         model = ObedientCounting()
@@ -169,7 +169,7 @@ def test_a_completion_in_a_turn_is_on_the_turns_account(place: Place) -> None:
 
 
 def test_a_completion_in_a_turn_obeys_the_turns_limits(place: Place) -> None:
-    """Ours: UsageLimits hold for what plugins and tools ask on the way."""
+    """Ours: UsageLimits also apply to model calls of plugins and tools in the turn."""
 
     async def main() -> None:
         async with staged(place, Asker(), model=ObedientCounting()) as stage:
@@ -181,7 +181,7 @@ def test_a_completion_in_a_turn_obeys_the_turns_limits(place: Place) -> None:
 
 
 def test_what_a_task_asks_is_on_the_sessions_account_whatever_becomes_of_the_turn(place: Place) -> None:
-    """Ours: a task is no part of the turn that spawned it."""
+    """Ours: a task is not part of the turn that spawned it."""
 
     async def main() -> None:
         async with staged(place, Asker(), model=ObedientCounting()) as stage:
@@ -212,7 +212,7 @@ class Straggler(Plugin):
 
 
 def test_what_comes_after_the_turn_is_not_lost_from_the_ledger(place: Place) -> None:
-    """Ours: a call that began in a turn and ends after it is charged to the session itself."""
+    """Ours: a call that began in a turn and ends after it is charged to the session."""
     left: list[asyncio.Task[Any]] = []
 
     async def main() -> None:
@@ -231,7 +231,7 @@ def test_what_comes_after_the_turn_is_not_lost_from_the_ledger(place: Place) -> 
 
 
 def test_another_model_than_the_sessions_is_named_in_the_request(place: Place) -> None:
-    """Ours: the ledger says which model it was."""
+    """Ours: the ledger names the model."""
 
     async def main() -> None:
         other = CountingModel("other:one")
@@ -244,14 +244,14 @@ def test_another_model_than_the_sessions_is_named_in_the_request(place: Place) -
 
 
 class BrokenModel(EchoModel):
-    """Never ends a reply."""
+    """A model that never ends a reply."""
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         yield TextArrived("so")
 
 
 def test_a_completion_that_fails_is_the_models_error_and_is_not_charged(place: Place) -> None:
-    """Ours: documented failures: a model that breaks off, no source, no prompt."""
+    """Ours: a model that fails, a missing source and a missing prompt have their documented errors."""
 
     async def main() -> None:
         async with staged(place, model=BrokenModel()) as stage:
@@ -267,7 +267,7 @@ def test_a_completion_that_fails_is_the_models_error_and_is_not_charged(place: P
 
 
 def test_without_a_known_model_completions_are_unavailable(place: Place) -> None:
-    """Seed: the default of the trait; a session whose agent is not known here has no model of its own."""
+    """Seed: the trait's default; a session whose agent is not known here has no model."""
 
     async def main() -> None:
         async with staged(place):

@@ -1,4 +1,4 @@
-"""Every method of the host, called by a plugin: what it does, how it fails, what it says without it."""
+"""Every method of the host, called by a plugin: its result, its failure, and its error without a runtime."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Call = Callable[[Any], Awaitable[object]]
 
 @dataclass(frozen=True)
 class Row:
-    """One method: a call that works and whether its answer is right; one that fails, and how."""
+    """One method: a call that works and a check of its result; a call that fails, and its error."""
 
     works: Call
     is_right: Callable[[Any], bool]
@@ -56,7 +56,7 @@ class Row:
 
 
 async def _nothing() -> None:
-    """A task that is over at once."""
+    """Return at once."""
 
 
 def _task(task_id: str = "t") -> TaskSpec:
@@ -77,7 +77,7 @@ def _is_none(answer: object) -> bool:
 
 
 async def _a_turn(host: Any) -> str:
-    """The id of a turn that was started."""
+    """Return the id of a turn that was started."""
     return str((await host.start_turn_stream("root", said("x"))).turn_id)
 
 
@@ -90,7 +90,7 @@ _SLEEPS = MonitorSpec(id="m", command=("sleep", "60"))
 
 
 async def _monitored(host: Any, what: Callable[[], Awaitable[object]]) -> object:
-    """Do something while a monitor runs."""
+    """Run a function while a monitor runs."""
     await host.start_monitor("root", _SLEEPS)
     try:
         return await what()
@@ -315,7 +315,7 @@ ROWS: dict[str, Row] = {
 
 
 async def _applied(host: Any, more: int) -> object:
-    """Apply the session's tool state, of another generation if so wanted."""
+    """Apply the session's tool state, of another generation if requested."""
     state = await host.tool_state("root")
     from msgspec.structs import replace
 
@@ -337,18 +337,18 @@ class Prober(Plugin):
 
     @action
     async def hand_out(self, ctx: Any) -> None:
-        """Let the test have the host as a plugin has it."""
+        """Give the test the host as a plugin has it."""
         self._came.append(ctx.host)
 
     @action
     async def probe(self, ctx: Any, args: str) -> None:
-        """Do the call of a row."""
+        """Make the call of a row."""
         name, _, part = args.partition(".")
         self._came.append(await getattr(ROWS[name], part)(ctx.host))
 
 
 def _probed(place: Place, name: str) -> object:
-    """What comes of a call that a plugin makes."""
+    """Return the result of a call that a plugin makes."""
     came: list[object] = []
 
     async def main() -> None:
@@ -375,14 +375,14 @@ def test_every_method_has_a_row() -> None:
 
 @pytest.mark.parametrize("method", _rows())
 def test_a_plugin_may_call_it(memory: Place, method: str) -> None:
-    """Seed: the documented success of each method."""
+    """Seed: each method has its documented result."""
     answer = _probed(memory, f"{method}.works")
     assert ROWS[method].is_right(answer), answer
 
 
 @pytest.mark.parametrize("method", _rows(failing=True))
 def test_it_fails_with_its_own_error(memory: Place, method: str) -> None:
-    """Seed: the documented failure of each method."""
+    """Seed: each method has its documented error."""
     error = ROWS[method].error
     assert error is not None
     with pytest.raises(error):
@@ -390,7 +390,7 @@ def test_it_fails_with_its_own_error(memory: Place, method: str) -> None:
 
 
 def test_a_stale_branch_is_an_answer_and_not_an_error(memory: Place) -> None:
-    """Seed: AppendSessionNodesResult::StaleBranch."""
+    """Seed: AppendSessionNodesResult::StaleBranch is a value."""
 
     async def main() -> None:
         async with staged(memory) as stage:
@@ -402,7 +402,7 @@ def test_a_stale_branch_is_an_answer_and_not_an_error(memory: Place) -> None:
 
 
 async def _refused(host: Any, method: str, call: Call) -> None:
-    """Nothing happens, or the service is said to be unavailable by its name."""
+    """Check that nothing happens, or that the service is reported as unavailable by its name."""
     if method in HARMLESS:
         assert await call(host) is None
         return
@@ -454,7 +454,7 @@ _PLAIN_CALLS: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("method", ROWS)
 def test_once_the_runtime_is_closed_it_is_unavailable(memory: Place, method: str) -> None:
-    """Seed: the defaults of the traits; a plugin that kept its host gets an error that names the service."""
+    """Seed: the traits' defaults; a plugin that kept its host gets an error that names the service."""
     came: list[Any] = []
 
     async def main() -> None:
@@ -475,7 +475,7 @@ _NEEDS_AGENT = (
 
 @pytest.mark.parametrize("method", _NEEDS_AGENT)
 def test_for_a_session_whose_agent_is_not_known_here_it_is_unavailable(place: Place, method: str) -> None:
-    """Ours: a session that is in the store and not open here has no tools, no turns and no model."""
+    """Ours: a session that is stored but not open here has no tools, no turns and no model."""
 
     async def main() -> None:
         async with staged(place):
@@ -490,7 +490,7 @@ def test_for_a_session_whose_agent_is_not_known_here_it_is_unavailable(place: Pl
 
 @pytest.mark.parametrize("method", ["snapshot_session", "list_background_tasks", "monitor_snapshot"])
 def test_what_needs_no_agent_is_to_be_had_for_any_session_of_the_store(place: Place, method: str) -> None:
-    """Ours: a program that only looks need not know how to work."""
+    """Ours: a program that only reads need not know the agent."""
 
     async def main() -> None:
         async with staged(place):
@@ -502,7 +502,7 @@ def test_what_needs_no_agent_is_to_be_had_for_any_session_of_the_store(place: Pl
 
 
 def test_a_host_program_has_all_of_it_for_any_session(memory: Place) -> None:
-    """Ours: Runtime.host."""
+    """Ours: `Runtime.host` gives a program all services of a session."""
 
     async def main() -> None:
         async with staged(memory) as stage:

@@ -29,7 +29,7 @@ def _note(body: str) -> PluginNode:
 
 
 def test_the_catalog_is_a_copy_of_what_the_model_is_offered(place: Place) -> None:
-    """Seed: ToolCatalogHost.tool_catalog; a caller that changes it changes nothing."""
+    """Seed: ToolCatalogHost.tool_catalog; changing the returned catalog has no effect."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -44,7 +44,7 @@ def test_the_catalog_is_a_copy_of_what_the_model_is_offered(place: Place) -> Non
 
 
 def test_tool_state_is_read_changed_and_applied_in_its_generation(place: Place) -> None:
-    """Seed: tool_state and apply_tool_state; a stale one changes nothing."""
+    """Seed: apply_tool_state refuses the state of an earlier generation."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -62,7 +62,7 @@ def test_tool_state_is_read_changed_and_applied_in_its_generation(place: Place) 
 
 
 def test_availability_is_set_for_all_of_the_named_tools_or_for_none(place: Place) -> None:
-    """Seed: set_tools_availability and set_tool_availability; None clears."""
+    """Seed: set_tools_availability is all or nothing; None clears the setting."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -89,7 +89,7 @@ class Switch(Plugin):
 
 
 def test_a_hook_may_take_a_tool_away_for_the_turn_that_begins(place: Place) -> None:
-    """Seed: TurnHookHost has the tool state; it is written with the turn."""
+    """Seed: TurnHookHost has the tool state, which is stored with the turn."""
 
     async def main() -> None:
         model = ObedientModel()
@@ -108,7 +108,7 @@ def test_a_hook_may_take_a_tool_away_for_the_turn_that_begins(place: Place) -> N
 
 
 def test_nodes_are_appended_under_the_leaf_or_the_branch_is_stale(place: Place) -> None:
-    """Seed: append_session_nodes with requires_ancestor_node_id."""
+    """Seed: append_session_nodes checks requires_ancestor_node_id."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -136,7 +136,7 @@ def test_nodes_are_appended_under_the_leaf_or_the_branch_is_stale(place: Place) 
 
 
 def test_appending_nothing_changes_nothing_and_what_is_no_node_is_refused(memory: Place) -> None:
-    """Ours: the edges of append_session_nodes."""
+    """Ours: the edge cases of append_session_nodes are defined."""
 
     async def main() -> None:
         async with staged(memory) as stage:
@@ -171,7 +171,7 @@ class Scribe(Plugin):
 
 
 def test_a_tool_may_append_to_its_own_session_in_the_middle_of_a_turn(place: Place) -> None:
-    """Seed: ToolHookHost has the graph; the turn's own nodes come after it."""
+    """Seed: ToolHookHost has the graph; the turn's own nodes come after the appended ones."""
 
     async def main() -> None:
         async with staged(place, Scribe(), model=ObedientModel()) as stage:
@@ -198,7 +198,7 @@ class Sink:
 
 
 def test_a_tool_may_put_records_into_the_trace_of_its_turn(memory: Place) -> None:
-    """Seed: TraceHost; it never fails."""
+    """Seed: TraceHost never fails."""
     sink = Sink()
 
     async def main() -> None:

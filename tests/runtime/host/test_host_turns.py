@@ -30,7 +30,7 @@ from standfast.runtime.host import turns as turns_module
 
 
 def test_a_turn_of_a_child_is_started_and_awaited(place: Place) -> None:
-    """Seed: TurnHost.start_turn."""
+    """Seed: TurnHost.start_turn waits for the turn."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -85,7 +85,7 @@ def test_events_that_are_not_read_are_dropped_from_the_oldest_on(
 
 
 def test_the_same_idempotency_key_is_the_same_turn(place: Place) -> None:
-    """Seed: TurnInput; SPEC §7 rule 1."""
+    """Seed: SPEC §7 rule 1, an idempotency key names one turn."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -119,7 +119,7 @@ async def pay(cents: int) -> str:
 
 
 def test_a_turn_that_waits_for_a_person_is_returned_as_waiting(place: Place) -> None:
-    """Ours: the caller is not blocked until the person answers, and may await it again after."""
+    """Ours: the caller is not blocked until the person answers, and may await the turn again later."""
 
     async def main() -> None:
         model = ScriptedModel([asks(("pay", {"cents": 1})), "done"])
@@ -144,7 +144,7 @@ def test_a_turn_that_waits_for_a_person_is_returned_as_waiting(place: Place) -> 
 
 
 def test_cancelling_a_turn_twice_is_cancelling_it(place: Place) -> None:
-    """Seed: cancel_turn; one that has ended stays as it ended."""
+    """Seed: cancel_turn is idempotent; a turn that has ended is not changed."""
 
     async def main() -> None:
         model = HeldModel("two")
@@ -164,7 +164,7 @@ def test_cancelling_a_turn_twice_is_cancelling_it(place: Place) -> None:
 
 
 def test_turns_that_do_not_exist_are_not_found(memory: Place) -> None:
-    """Ours: and neither are those of sessions that the asker does not see."""
+    """Ours: nor are turns of sessions that the caller cannot see."""
 
     async def main() -> None:
         async with staged(memory) as stage:
@@ -212,7 +212,7 @@ class Starter(Plugin):
 
 
 def test_a_tool_may_start_a_turn_of_a_child_and_wait_for_it(place: Place) -> None:
-    """Seed: ToolHookHost has the turns."""
+    """Seed: ToolHookHost can start turns."""
 
     async def main() -> None:
         async with staged(place, Starter(), model=ObedientModel()) as stage:
@@ -225,7 +225,7 @@ def test_a_tool_may_start_a_turn_of_a_child_and_wait_for_it(place: Place) -> Non
 
 
 def test_a_turn_cannot_wait_for_a_turn_of_its_own_session(place: Place) -> None:
-    """Ours: it would wait for itself for ever; the tool gets an error at once."""
+    """Ours: the tool gets an error at once, because it would wait for itself for ever."""
 
     async def main() -> None:
         async with staged(place, Starter(), model=ObedientModel()) as stage:
@@ -254,7 +254,7 @@ def test_a_circle_of_turns_that_wait_for_each_other_is_refused_where_it_would_cl
 
 
 def test_work_beside_a_turn_may_start_the_sessions_next_turn(place: Place) -> None:
-    """Ours: a background task is no part of the turn that spawned it, so it waits for nothing of its own."""
+    """Ours: a background task is not part of the turn that spawned it, so it does not wait for itself."""
 
     async def main() -> None:
         async with staged(place, Starter(), model=ObedientModel()) as stage:
@@ -267,7 +267,7 @@ def test_work_beside_a_turn_may_start_the_sessions_next_turn(place: Place) -> No
 
 
 def test_waiting_for_a_turn_ends_when_the_runtime_closes(memory: Place) -> None:
-    """Ours: no caller waits for ever for what cannot come."""
+    """Ours: no caller waits for ever for a turn that cannot end."""
 
     async def main() -> None:
         model = HeldModel()
@@ -313,7 +313,7 @@ class Nested(Plugin):
 
 
 def test_an_action_may_make_a_session_and_wait_for_its_turn(place: Place) -> None:
-    """Seed: PluginActionHost."""
+    """Seed: PluginActionHost can create sessions and start turns."""
 
     async def main() -> None:
         async with staged(place, Nested()) as stage:
@@ -324,7 +324,7 @@ def test_an_action_may_make_a_session_and_wait_for_its_turn(place: Place) -> Non
 
 
 def test_it_is_a_typed_error_that_a_turn_waits_for_itself() -> None:
-    """Ours: it has a code and says what to do instead."""
+    """Ours: the error has a code and a hint."""
     error = TurnWaitsForItself("a", "b")
     assert (error.code, error.awaited) == ("TURN_WAITS_FOR_ITSELF", "b")
     assert error.hint

@@ -1,4 +1,4 @@
-"""Sessions that plugins and tools make: what they begin with, what they may do, what outlives a process."""
+"""Sessions that plugins and tools make: their beginning, their permissions, and what outlives a process."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _message(text: str) -> UserMessage:
 
 
 def test_a_child_from_nothing_has_no_history_and_knows_its_parent(place: Place) -> None:
-    """Seed: SessionLifecycleHost.create_session; SPEC §9."""
+    """Seed: SessionLifecycleHost.create_session makes a child of the current session (SPEC §9)."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -95,7 +95,7 @@ def test_a_root_that_a_session_makes_is_nobodys_child(place: Place) -> None:
 
 
 def test_a_session_from_the_current_one_stands_over_its_history(place: Place) -> None:
-    """Seed: a session starts from this one; with a node, up to there."""
+    """Seed: a session may start from the current history, or up to a node of it."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -114,7 +114,7 @@ def test_a_session_from_the_current_one_stands_over_its_history(place: Place) ->
 
 
 def test_a_session_from_another_one_stands_over_that_ones_history(place: Place) -> None:
-    """Seed: a session starts from another one, and is still the child of the one that asks."""
+    """Seed: a session may start from another session, and is still a child of the one that asks."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -128,7 +128,7 @@ def test_a_session_from_another_one_stands_over_that_ones_history(place: Place) 
 
 
 def test_a_session_from_a_snapshot_begins_with_its_messages_and_its_plugins_state(place: Place) -> None:
-    """Seed: a session starts from a snapshot; the messages are what its first frame begins with."""
+    """Seed: a session may start from a snapshot, whose messages are the seed of its first frame."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -149,7 +149,7 @@ def test_a_session_from_a_snapshot_begins_with_its_messages_and_its_plugins_stat
 
 
 def test_a_snapshot_can_be_sent_as_json_and_taken_up_later(place: Place) -> None:
-    """Ours: it is a value like any other."""
+    """Ours: a snapshot is a plain value."""
 
     async def main() -> None:
         async with staged(place, model=ObedientModel()) as stage:
@@ -165,7 +165,7 @@ def test_a_snapshot_can_be_sent_as_json_and_taken_up_later(place: Place) -> None
 
 
 def test_a_snapshot_whose_pieces_are_not_in_the_store_is_refused(memory: Place) -> None:
-    """Ours: it would break the session when it is next opened."""
+    """Ours: the session could not be opened again."""
 
     async def main() -> None:
         async with staged(memory) as stage:
@@ -184,7 +184,7 @@ def test_a_snapshot_whose_pieces_are_not_in_the_store_is_refused(memory: Place) 
 
 @pytest.mark.parametrize("start", [FromNothing(), FromCurrent()])
 def test_plugins_are_fresh_or_have_what_the_parents_remember(place: Place, start: Any) -> None:
-    """Seed: plugins fresh or inherited; the larger pieces come along."""
+    """Seed: plugins are fresh or inherited, including their blobs."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -204,7 +204,7 @@ def test_plugins_are_fresh_or_have_what_the_parents_remember(place: Place, start
 
 
 def test_larger_pieces_of_plugins_are_inherited_as_well(place: Place) -> None:
-    """Ours: blobs that are not on disk yet in the parent are written with the child."""
+    """Ours: blobs that the parent has not stored yet are written with the child."""
 
     async def main() -> None:
         async with staged(place, model=ObedientModel()) as stage:
@@ -219,7 +219,7 @@ def test_larger_pieces_of_plugins_are_inherited_as_well(place: Place) -> None:
 
 
 def test_a_child_never_has_more_tools_than_its_parent(place: Place) -> None:
-    """Seed: the authority of a child; SPEC §9, tool access never wider than the parent's."""
+    """Seed: SPEC §9, a child's tool access is never wider than its parent's."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -256,7 +256,7 @@ class Maker(Plugin):
 
 
 def test_a_session_that_is_made_by_a_directive_has_no_more_tools_either(place: Place) -> None:
-    """Ours: CreateSession is no way out of a charter."""
+    """Ours: CreateSession cannot bypass a charter."""
 
     async def main() -> None:
         async with staged(place, Maker()) as stage:
@@ -325,7 +325,7 @@ def test_a_host_program_forks_a_child_without_its_parent_and_with_the_default_au
 def test_a_fork_takes_over_what_the_plugins_remember_where_they_are(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bug: nothing used the seed's fork_for_session; forks were always built of the store."""
+    """Bug: nothing used the seed's fork_for_session; forks were always built from the store."""
     forked: list[str] = []
     fork = PluginSession.fork_for_session
 
@@ -444,7 +444,7 @@ class Inherits(Plugin):
 
 
 def test_what_is_inherited_is_of_the_moment_at_which_it_was_asked_for(place: Place) -> None:
-    """Ours: in the middle of a turn as well; in this process and in the next."""
+    """Ours: the state is that at the time of the request, in this process and in the next."""
 
     async def main() -> None:
         async with staged(place, Inherits(), model=ObedientModel()) as stage:
@@ -468,7 +468,7 @@ class Unborn(Plugin):
 
 
 def test_a_session_whose_plugins_cannot_be_forked_is_not_made(place: Place) -> None:
-    """Ours: the plugin is named where the session is asked for, and nothing is left of it."""
+    """Ours: the error names the plugin, and no session is left behind."""
 
     async def main() -> None:
         async with staged(place, Unborn()) as stage:
@@ -480,7 +480,7 @@ def test_a_session_whose_plugins_cannot_be_forked_is_not_made(place: Place) -> N
 
 
 def test_sessions_that_inherited_plugins_are_let_go_of_before_their_first_turn(memory: Place) -> None:
-    """Ours: a host that makes many of them does not hold the plugins of all."""
+    """Ours: a host that makes many sessions does not keep the plugins of all of them in memory."""
 
     async def main() -> None:
         async with staged(memory) as stage:
@@ -497,7 +497,7 @@ def test_sessions_that_inherited_plugins_are_let_go_of_before_their_first_turn(m
 
 
 def test_an_inherited_session_of_another_agent_is_built_of_the_store(memory: Place) -> None:
-    """Ours: plugins are forked for the same agent; another has its own, and what they remember."""
+    """Ours: plugins are forked only for the same agent; those of another are restored from the store."""
 
     async def main() -> None:
         other = Agent(ObedientModel(), name="other", plugins=[Counter()])
@@ -514,7 +514,7 @@ def test_an_inherited_session_of_another_agent_is_built_of_the_store(memory: Pla
 
 
 def test_sessions_are_made_only_so_deep(memory: Place) -> None:
-    """Ours: every depth has a cap."""
+    """Ours: the depth of sessions is limited."""
 
     async def main() -> None:
         async with staged(memory) as stage:
@@ -563,7 +563,7 @@ def test_the_same_request_under_the_same_id_is_the_same_session(place: Place) ->
 
 
 def test_another_request_under_a_known_id_is_refused(place: Place) -> None:
-    """Ours: SessionExists; also for sessions that were not made through a host, and for another parent's."""
+    """Ours: SessionExists is also raised for sessions without a host and for those of another parent."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -583,7 +583,7 @@ def test_another_request_under_a_known_id_is_refused(place: Place) -> None:
 
 
 def test_many_who_ask_for_one_session_at_once_get_one(place: Place) -> None:
-    """Ours: it is made in one transaction."""
+    """Ours: a session is made in one transaction."""
     request = SessionCreateRequest(session_id="child", first_turn_input=_message("go"))
 
     async def main() -> None:
@@ -597,7 +597,7 @@ def test_many_who_ask_for_one_session_at_once_get_one(place: Place) -> None:
 
 
 def test_the_first_turns_input_waits_until_a_caller_takes_it(place: Place) -> None:
-    """Seed: take_first_turn_input; nothing starts by itself, and it outlives the process."""
+    """Seed: take_first_turn_input; nothing starts by itself, and the input outlives the process."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -617,7 +617,7 @@ def test_the_first_turns_input_waits_until_a_caller_takes_it(place: Place) -> No
 
 
 def test_a_session_that_cannot_be_made_leaves_nothing_behind(place: Place) -> None:
-    """Ours: wrong ids, sources and nodes."""
+    """Ours: with a wrong id, source or node, no session is made."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -661,7 +661,7 @@ def _plugins_host(stage: Stage, session_id: str) -> Any:
 def test_a_session_that_was_made_sees_itself_and_what_is_below_it(
     memory: Place, asker: str, sees: list[str]
 ) -> None:
-    """Ours: rule 3 of the port; the others do not exist for it. The host program sees all of them."""
+    """Ours: rule 3 of the port, other sessions do not exist for it; the host program sees all of them."""
 
     async def main() -> None:
         async with staged(memory) as stage:

@@ -26,7 +26,7 @@ async def _states(runtime: Runtime) -> dict[str, TaskState]:
 
 
 def _killed(child: Callable[..., Any], tmp_path: Path) -> Path:
-    """A database whose process was killed in the middle of everything."""
+    """Return a database whose process was killed in the middle of everything."""
     database = tmp_path / "standfast.db"
     program = child(PROGRAM, database)
     assert program.line() == "ready"
@@ -36,7 +36,7 @@ def _killed(child: Callable[..., Any], tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_after_a_kill_each_task_ends_as_it_should(child: Callable[..., Any], tmp_path: Path) -> None:
-    """Ours: SPEC §9; what cannot be continued is interrupted, what can be continues and ends by itself."""
+    """Ours: SPEC §9, a task that cannot be resumed is interrupted, any other resumes and ends by itself."""
     database = _killed(child, tmp_path)
     expected = {
         "plain": TaskState.FAILED,
@@ -71,7 +71,7 @@ def test_after_a_kill_each_task_ends_as_it_should(child: Callable[..., Any], tmp
 def test_after_a_kill_a_tool_that_waited_for_a_childs_turn_gets_its_result(
     child: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Ours: the child's turn resumes by itself; the tool, asked again, finds the same session and turn."""
+    """Ours: the child's turn resumes by itself; the tool, run again, finds the same session and turn."""
     database = _killed(child, tmp_path)
 
     async def main() -> None:
@@ -201,7 +201,7 @@ def test_a_running_task_shows_other_machines_that_it_is_alive(place: Place) -> N
 
 
 def test_a_runtime_that_leaves_work_to_others_takes_over_no_task(place: Place) -> None:
-    """Bug: with `keeper=False`, a program that only queued inputs ended and continued others' tasks."""
+    """Bug: with `keeper=False`, a program that only queued inputs took over the tasks of others."""
 
     async def main() -> None:
         async with staged(place):
@@ -223,7 +223,7 @@ def test_a_runtime_that_leaves_work_to_others_takes_over_no_task(place: Place) -
 
 
 def test_a_process_ends_its_task_when_another_one_wants_that(place: Place) -> None:
-    """Ours: the keeper finds the request in the record."""
+    """Ours: the keeper finds the request in the task's record."""
 
     async def main() -> None:
         async with staged(place) as mine:
@@ -252,7 +252,7 @@ def test_a_process_ends_its_task_when_another_one_wants_that(place: Place) -> No
 
 
 def test_a_dead_owners_task_that_was_to_end_is_cancelled_not_failed(place: Place) -> None:
-    """Ours: it has ended as the caller requested."""
+    """Ours: the task has ended, as the caller requested."""
 
     async def main() -> None:
         async with staged(place) as stage:

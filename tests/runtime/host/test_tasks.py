@@ -71,7 +71,7 @@ async def _until_over(stage: Stage, task_id: str = "job") -> TaskRecord:
 
 
 def test_a_managed_task_is_on_record_from_its_beginning_to_its_end(place: Place) -> None:
-    """Seed: TaskHost.spawn_managed_task; what it returns is kept."""
+    """Seed: TaskHost.spawn_managed_task stores the result of the task."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -99,7 +99,7 @@ def test_a_managed_task_is_on_record_from_its_beginning_to_its_end(place: Place)
     ],
 )
 def test_what_a_managed_task_raises_is_a_typed_failure(memory: Place, raised: Any, code: str) -> None:
-    """Ours: nothing that a task does reaches the runtime."""
+    """Ours: no exception of a task reaches the runtime."""
 
     async def work() -> None:
         raise raised
@@ -157,7 +157,7 @@ def test_an_id_is_unique_among_live_tasks_and_free_again_after_the_end(place: Pl
 
 
 def test_a_task_of_no_session_or_with_no_proper_id_is_refused(memory: Place) -> None:
-    """Ours: what the store could not read back is refused before it is written."""
+    """Ours: a record that could not be read back is refused before it is written."""
 
     async def main() -> None:
         async with staged(memory) as stage:
@@ -176,7 +176,7 @@ def test_a_task_of_no_session_or_with_no_proper_id_is_refused(memory: Place) -> 
 
 
 def test_cancelling_marks_the_record_then_ends_the_task_then_closes_the_record(place: Place) -> None:
-    """Seed: cancel_background_task; cancel_requested first, cancelled when it has ended."""
+    """Seed: cancel_background_task sets cancel_requested, and cancelled once the task has ended."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -196,7 +196,7 @@ def test_cancelling_marks_the_record_then_ends_the_task_then_closes_the_record(p
 
 
 def test_a_managed_task_can_be_cancelled_while_it_begins(place: Place) -> None:
-    """Ours: whether the start or the cancellation is faster, it does not run on without a record."""
+    """Ours: whether the start or the cancellation is faster, no task runs without a record."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -220,7 +220,7 @@ def test_a_managed_task_can_be_cancelled_while_it_begins(place: Place) -> None:
 
 
 def test_a_task_that_swallows_its_cancellation_is_left_behind(place: Place) -> None:
-    """Ours: after its grace it is cancelled on record, and what it does later changes nothing."""
+    """Ours: after a grace period it is cancelled on record, and what it does later changes nothing."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -239,7 +239,7 @@ def test_a_task_that_swallows_its_cancellation_is_left_behind(place: Place) -> N
 
 
 def test_a_registered_task_is_ended_by_the_plugin_that_registered_it(place: Place) -> None:
-    """Seed: register_background_task with a cancel; without one there is nothing to end."""
+    """Seed: register_background_task takes a cancel function; without one nothing is ended."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -258,7 +258,7 @@ def test_a_registered_task_is_ended_by_the_plugin_that_registered_it(place: Plac
 
 
 def test_a_cancel_that_fails_or_hangs_does_not_keep_the_record_open(memory: Place) -> None:
-    """Ours: it is reported, and the task is cancelled all the same."""
+    """Ours: the failure is reported, and the task is still cancelled."""
 
     async def broken() -> None:
         raise ValueError("no")
@@ -280,7 +280,7 @@ def test_a_cancel_that_fails_or_hangs_does_not_keep_the_record_open(memory: Plac
 
 
 def test_a_task_may_cancel_itself(memory: Place) -> None:
-    """Ours: it does not wait for itself."""
+    """Ours: a task that cancels itself does not wait for itself."""
 
     async def main() -> None:
         async with staged(memory) as stage:
@@ -322,7 +322,7 @@ def test_a_task_that_cancels_all_of_them_ends_last(place: Place) -> None:
 
 
 def test_a_task_may_close_its_own_session(place: Place) -> None:
-    """Ours: it ends everything but itself, and then ends as it likes."""
+    """Ours: closing ends everything but the task itself, which continues."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -342,7 +342,7 @@ def test_a_task_may_close_its_own_session(place: Place) -> None:
 
 
 def test_a_task_that_is_forgotten_or_completed_by_others_ends_with_the_runtime(memory: Place) -> None:
-    """Ours: no task runs on in a process without a record."""
+    """Ours: no task keeps running in a process without a record."""
 
     async def main() -> None:
         jobs = [Job(), Job()]
@@ -359,7 +359,7 @@ def test_a_task_that_is_forgotten_or_completed_by_others_ends_with_the_runtime(m
 
 
 def test_cancelling_a_subagents_task_closes_its_session_and_all_below(place: Place) -> None:
-    """Seed: subagent tasks close the agent subtree."""
+    """Seed: cancelling a subagent's task closes its session and the sessions below."""
 
     async def main() -> None:
         model = HeldModel()
@@ -385,7 +385,7 @@ def test_cancelling_a_subagents_task_closes_its_session_and_all_below(place: Pla
 
 @pytest.mark.slow
 def test_cancelling_a_monitors_task_ends_its_processes(place: Place) -> None:
-    """Seed: monitor tasks terminate their process trees."""
+    """Seed: cancelling a monitor's task ends its process tree."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -408,7 +408,7 @@ def test_cancelling_a_monitors_task_ends_its_processes(place: Place) -> None:
 
 
 def test_all_live_tasks_are_cancelled_at_once_and_the_others_stay(place: Place) -> None:
-    """Seed: cancel_all_background_tasks gives back those that it has cancelled."""
+    """Seed: cancel_all_background_tasks returns the tasks that it cancelled."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -459,7 +459,7 @@ def test_a_live_task_is_running_or_idle_and_one_that_is_over_stays_so(place: Pla
 
 
 def test_a_task_that_is_to_end_does_not_go_back_to_work(memory: Place) -> None:
-    """Ours: cancel_requested is not undone by a task that is late to hear of it."""
+    """Ours: a task that learns late of cancel_requested cannot undo it."""
 
     async def main() -> None:
         async with staged(memory) as stage:
@@ -484,7 +484,7 @@ def test_a_task_that_is_to_end_does_not_go_back_to_work(memory: Place) -> None:
 
 
 def test_handles_are_validated_one_by_one(place: Place) -> None:
-    """Seed: validate_async_handles_visible."""
+    """Seed: validate_async_handles_visible names the first unknown handle."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -525,7 +525,7 @@ def test_tasks_are_handed_to_another_session_all_or_none(place: Place) -> None:
 
 
 def test_tasks_that_no_session_holds_are_cancelled(place: Place) -> None:
-    """Seed: cancel_unreferenced_async_handles."""
+    """Seed: cancel_unreferenced_async_handles cancels all tasks but the named ones."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -592,7 +592,7 @@ def test_closing_a_runtime_waits_for_hidden_tasks_which_still_have_its_services(
 
 
 def test_closing_a_runtime_ends_its_tasks_as_interrupted(place: Place) -> None:
-    """Ours: nothing is left running on record, and nothing is left behind in the process."""
+    """Ours: no task is left running, in the process or on record."""
 
     async def main() -> None:
         job = Job()
@@ -612,7 +612,7 @@ def test_closing_a_runtime_ends_its_tasks_as_interrupted(place: Place) -> None:
 
 
 def test_deleting_a_session_ends_what_runs_beside_it(place: Place) -> None:
-    """Ours: a task without a session has no owner."""
+    """Ours: a task without a session would have no owner."""
 
     async def main() -> None:
         async with staged(place) as stage:
@@ -632,7 +632,7 @@ def test_deleting_a_session_ends_what_runs_beside_it(place: Place) -> None:
 
 
 def test_input_for_an_idle_session_waits_for_its_next_turn(place: Place) -> None:
-    """Seed: inject_turn_input; SPEC §9."""
+    """Seed: inject_turn_input does not start a turn (SPEC §9)."""
 
     async def main() -> None:
         async with staged(place) as stage:

@@ -42,7 +42,7 @@ async def until_async(condition: Callable[[], Awaitable[object]]) -> None:
 
 
 def until_now(condition: Callable[[], object]) -> None:
-    """The same outside of a loop."""
+    """Wait as `until` does, without an event loop."""
     deadline = time.monotonic() + LONG_S
     while not condition():
         assert time.monotonic() < deadline
@@ -50,7 +50,7 @@ def until_now(condition: Callable[[], object]) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process computes, waits or is stopped; a zombie does not."""
+    """Return whether a process runs, sleeps or is stopped; a zombie does not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -58,7 +58,7 @@ def is_running(pid: int) -> bool:
 
 
 def pids_in(*files: Path) -> list[int]:
-    """What commands have written with `echo $$ > file`."""
+    """Return the process ids that commands have written with `echo $$ > file`."""
     return [int(file.read_text()) for file in files]
 
 
@@ -119,7 +119,7 @@ class Stage:
         return next(one for one in found if one.spec.id == id)
 
     async def over(self, id: str = "m") -> MonitorStatus:
-        """How a monitor has ended, as it is written."""
+        """Wait until a monitor has ended and return its stored status."""
 
         async def is_over() -> bool:
             return (await self.task(id)).state.is_terminal
@@ -133,13 +133,13 @@ class Stage:
         return found
 
     async def token(self, id: str = "m") -> str:
-        """What every process of a running monitor carries."""
+        """Return the token that every process of a running monitor carries."""
         record = msgspec.convert((await self.task(id)).body, MonitorRecord)
         assert record.process is not None
         return record.process.token
 
     async def waiting(self, session_id: str = SESSION) -> list[str]:
-        """The ids of the inputs that are queued."""
+        """Return the ids of the queued inputs."""
         return [item.input_id for item in await self.store.inputs(session_id)]
 
     async def texts(self, session_id: str = SESSION) -> list[str]:
@@ -151,7 +151,7 @@ class Stage:
 
 
 def gone(token: str) -> bool:
-    """Whether nothing that carries a token is left."""
+    """Return whether no process with this token is left."""
     return not [pid for pid in marked(token) if pid != os.getpid()]
 
 

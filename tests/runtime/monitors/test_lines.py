@@ -16,7 +16,7 @@ def _read(*chunks: bytes) -> list[str]:
 
 
 def test_lines_are_cut_at_their_ends_wherever_the_chunks_are() -> None:
-    """Ours: a line may come in pieces."""
+    """Ours: a line may arrive in several chunks."""
     assert _read(b"one\ntw", b"o\n", b"\nthree") == ["one", "two", "three"]
 
 
@@ -26,7 +26,7 @@ def test_the_ends_of_windows_lines_are_taken_off_and_blank_lines_say_nothing() -
 
 
 def test_bytes_that_are_no_text_are_replaced() -> None:
-    """Ours: a monitor of a binary file does not end it."""
+    """Ours: binary output does not end a monitor."""
     assert _read(b"a\xff\xfeb\n", "ü".encode()[:1], "ü".encode()[1:] + b"\n") == ["a��b", "ü"]
 
 
@@ -40,7 +40,7 @@ def test_a_line_is_cut_and_one_without_an_end_needs_no_memory() -> None:
 
 
 def test_of_very_many_lines_the_last_are_made_and_the_others_counted() -> None:
-    """Ours: a flood costs what the ring can keep."""
+    """Ours: a flood of lines costs no more than the ring can keep."""
     reader = LineReader()
     lines = reader.feed(b"".join(b"%d\n" % number for number in range(1_000)))
     assert (len(lines.texts), lines.skipped, lines.texts[-1]) == (RING, 1_000 - RING, "999")

@@ -1,4 +1,4 @@
-"""Commands of monitors as real processes: what they say, and how they and all that they started end."""
+"""Commands of monitors as real processes: their output, and how they and their descendants end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 
 class Ear:
-    """Keeps what it hears."""
+    """A listener that keeps what it is sent."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
@@ -67,7 +67,7 @@ def _whole(command: str | list[str], *, cwd: str | None = None, **env: str) -> E
 
 
 def test_output_is_updates_error_output_is_notices_and_the_end_comes_last() -> None:
-    """Seed: each line of a monitor is an update; a line without an end counts at the exit."""
+    """Seed: each line is an update; an unfinished line counts when the command exits."""
     ear = _whole("echo one; echo two >&2; printf three")
     assert sorted(ear.lines) == [("notice", "two"), ("update", "one"), ("update", "three")]
     assert ear.ends == [0]
@@ -75,22 +75,22 @@ def test_output_is_updates_error_output_is_notices_and_the_end_comes_last() -> N
 
 @pytest.mark.parametrize(("command", "code"), [("exit 3", 3), ("kill -9 $$", -9), ("true", 0)])
 def test_the_exit_code_is_reported(command: str, code: int) -> None:
-    """Ours: a monitor of a build tells whether it went well."""
+    """Ours: a monitor of a build reports whether the build succeeded."""
     assert _whole(command).ends == [code]
 
 
 def test_a_list_is_a_program_and_its_arguments_without_a_shell() -> None:
-    """Ours: nothing in an argument is expanded."""
+    """Ours: arguments are not expanded by a shell."""
     assert _whole(["printf", "%s\\n", "$HOME *"]).lines == [("update", "$HOME *")]
 
 
 def test_it_runs_in_the_given_directory_and_reads_nothing(tmp_path: Path) -> None:
-    """Ours: `cwd` holds; standard input is empty, so that no command waits for it."""
+    """Ours: `cwd` is respected; standard input is empty, so that no command waits for it."""
     assert _whole("pwd; cat", cwd=str(tmp_path)).lines == [("update", str(tmp_path))]
 
 
 def test_it_sees_a_small_environment_and_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: SPEC §11, keys of the runtime are not for commands."""
+    """Ours: SPEC §11, commands do not see the keys of the runtime."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setenv("LANG", "C.UTF-8")
     seen = [text for _, text in _whole("env", GREETING="hello").lines]
@@ -118,7 +118,7 @@ def test_a_flood_is_read_to_its_end_while_the_loop_keeps_running() -> None:
 
 
 def test_a_command_that_closes_its_output_keeps_running() -> None:
-    """Ours: silence is not the end."""
+    """Ours: closed output does not mean that the command has ended."""
 
     async def close_output() -> tuple[bool, list[int | None]]:
         process, ear = await _begin("echo here; exec >&- 2>&-; read -r line </dev/zero; sleep 1000")
@@ -152,7 +152,7 @@ def test_a_command_that_cannot_be_started_says_why(command: list[str], cwd: str 
 
 
 def test_nothing_runs_before_it_may(tmp_path: Path) -> None:
-    """Ours: the record is written between making and running; letting go in between leaves nothing."""
+    """Ours: the record is written before the command runs; giving up in between leaves no process."""
 
     async def let_go() -> str:
         process = MonitorProcess(Command(f"touch {tmp_path / 'ran'}", None, {}), Ear())
@@ -187,7 +187,7 @@ _ENDLESS = {
 
 @pytest.mark.parametrize("command", _ENDLESS.values(), ids=_ENDLESS)
 def test_stopping_ends_everything_that_a_command_started(command: str, tmp_path: Path) -> None:
-    """Seed: SPEC §9, stop is SIGTERM, 200 ms, SIGKILL, for the whole process group, and for who left it."""
+    """Seed: SPEC §9, SIGTERM, 200 ms, SIGKILL for the process group, and for processes that left it."""
 
     async def stop() -> tuple[str, float]:
         process, ear = await _begin(command, cwd=str(tmp_path))
@@ -204,7 +204,7 @@ def test_stopping_ends_everything_that_a_command_started(command: str, tmp_path:
 
 
 def test_a_command_has_200_ms_to_end_by_itself() -> None:
-    """Seed: SIGTERM first; output written on the way out is kept."""
+    """Seed: SIGTERM comes first; output written before the exit is kept."""
 
     async def stop() -> Ear:
         process, ear = await _begin("trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.01; done")
@@ -217,7 +217,7 @@ def test_a_command_has_200_ms_to_end_by_itself() -> None:
 
 
 def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
-    """Ours: the monitor is over when its command is; no child keeps its pipes open."""
+    """Ours: a monitor ends with its command, even if a child keeps the pipes open."""
     ear = _whole("(trap '' TERM; sleep 1000) & echo $! > A; sh -c 'exit 5'", cwd=str(tmp_path))
     assert ear.ends == [5]
     assert not is_running(*pids_in(tmp_path / "A"))
@@ -231,7 +231,7 @@ def test_a_child_that_has_not_finished_speaking_may_finish(tmp_path: Path) -> No
 
 
 def test_a_process_that_is_let_go_ends() -> None:
-    """Ours: a loop that was closed early leaves no process and no warning."""
+    """Ours: a loop that is closed early leaves no process and no warning."""
 
     async def begin() -> str:
         process, ear = await _begin("echo up; sleep 1000")
@@ -244,7 +244,7 @@ def test_a_process_that_is_let_go_ends() -> None:
 
 
 def test_killing_the_supervisor_ends_what_it_supervised(tmp_path: Path) -> None:
-    """Ours: a command, or another process, that kills the supervisor gains nothing."""
+    """Ours: killing the supervisor does not free a command from its control."""
 
     async def kill() -> Ear:
         process, ear = await _begin(
@@ -260,7 +260,7 @@ def test_killing_the_supervisor_ends_what_it_supervised(tmp_path: Path) -> None:
 
 
 def test_a_supervisor_that_was_stopped_does_not_keep_anything_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: there is a way that needs no help of the supervisor."""
+    """Ours: ending the processes does not depend on the supervisor."""
     monkeypatch.setattr("standfast.runtime.monitors.process._PATIENCE_S", 0.1)
 
     async def stop() -> str:
@@ -274,7 +274,7 @@ def test_a_supervisor_that_was_stopped_does_not_keep_anything_alive(monkeypatch:
 
 
 def test_a_supervisor_that_gets_a_sigterm_takes_everything_along() -> None:
-    """Ours: SIGTERM to the supervisor is a stop."""
+    """Ours: SIGTERM to the supervisor stops the monitor."""
 
     async def terminate() -> Ear:
         process, ear = await _begin("echo up; sleep 1000")
@@ -290,7 +290,7 @@ def test_a_supervisor_that_gets_a_sigterm_takes_everything_along() -> None:
 
 
 def test_a_pid_that_another_process_was_given_is_never_killed() -> None:
-    """Ours: pid and start time are not enough: only a process that carries the mark is killed."""
+    """Ours: a matching pid and start time are not enough; only a process with the mark is killed."""
 
     async def look() -> None:
         process, ear = await _begin("echo up; sleep 1000")
@@ -306,7 +306,7 @@ def test_a_pid_that_another_process_was_given_is_never_killed() -> None:
 
 
 def test_a_mark_of_another_machine_is_left_alone() -> None:
-    """Ours: pids mean nothing elsewhere."""
+    """Ours: process ids of another machine have no meaning here."""
 
     async def look() -> None:
         process, ear = await _begin("echo up; sleep 1000")

@@ -1,4 +1,4 @@
-"""What becomes of monitors whose runtime was killed: no process is left, and none is said to run."""
+"""Monitors whose runtime was killed: no process is left, and none is listed as running."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def victim(child: Start, tmp_path: Path) -> Victim:
 
 
 def test_a_runtime_that_is_killed_takes_its_commands_along_at_once(victim: Victim) -> None:
-    """Ours: kill -9 of the runtime ends daemons in sessions of their own as well, before any recovery."""
+    """Ours: kill -9 of the runtime also ends daemons in their own sessions, before any recovery."""
     victim.start({"id": "m", "command": DAEMON, "cwd": str(victim.home)})
     mark = victim.marks()["m"]
     pids = pids_in(*(victim.home / name for name in ("daemon", "child", "main")))
@@ -97,7 +97,7 @@ def test_a_runtime_that_is_killed_takes_its_commands_along_at_once(victim: Victi
 
 
 def test_after_a_restart_one_runs_again_and_the_other_has_failed(victim: Victim) -> None:
-    """Ours: SPEC §9, restarted on restore if asked, else failed as interrupted, never left running."""
+    """Ours: SPEC §9, restarted on restore if requested, else failed as interrupted, never left running."""
     victim.start(
         {"id": "again", "command": "echo up; sleep 1000", "restart": True},
         {"id": "once", "command": "echo up; sleep 1000", "wake": "queue_turn"},
@@ -127,7 +127,7 @@ def test_after_a_restart_one_runs_again_and_the_other_has_failed(victim: Victim)
 
 
 def test_a_wake_that_waited_is_still_the_only_one(victim: Victim) -> None:
-    """Ours: at most one wake is pending, whichever process dies when."""
+    """Ours: at most one wake is pending, whichever process dies and when."""
     victim.start({"id": "m", "command": "echo up; sleep 1000", "wake": "queue_turn", "restart": True})
     victim.kill()
 
@@ -151,7 +151,7 @@ def test_a_wake_that_waited_is_still_the_only_one(victim: Victim) -> None:
 
 
 def test_what_even_the_supervisor_could_not_end_is_ended_by_the_next_runtime(victim: Victim) -> None:
-    """Ours: a supervisor that is stopped while its runtime is killed leaves orphans, for a while."""
+    """Ours: a supervisor that is stopped while its runtime is killed leaves orphans until then."""
     victim.start({"id": "m", "command": DAEMON, "cwd": str(victim.home)})
     mark = victim.marks()["m"]
     os.kill(mark.pid, signal.SIGSTOP)
@@ -170,7 +170,7 @@ def test_what_even_the_supervisor_could_not_end_is_ended_by_the_next_runtime(vic
 
 
 def test_one_of_several_runtimes_takes_a_monitor_over(victim: Victim) -> None:
-    """Ours: a monitor never runs twice."""
+    """Ours: a monitor never runs twice at the same time."""
     victim.start({"id": "m", "command": "echo up; sleep 1000", "restart": True})
     victim.kill()
 
@@ -185,7 +185,7 @@ def test_one_of_several_runtimes_takes_a_monitor_over(victim: Victim) -> None:
 
 
 def test_starting_an_id_whose_runtime_was_killed_needs_no_recovery_before(victim: Victim) -> None:
-    """Ours: the id is not blocked by a process that is gone."""
+    """Ours: a dead process does not block the id."""
     victim.start({"id": "m", "command": "echo up; sleep 1000"})
     victim.kill()
 
@@ -198,7 +198,7 @@ def test_starting_an_id_whose_runtime_was_killed_needs_no_recovery_before(victim
 
 
 def test_one_armed_at_session_start_starts_again_if_the_session_is_opened_at_once(victim: Victim) -> None:
-    """Bug: its record still said that it runs, so it was not started; then it was closed, and stayed dead."""
+    """Bug: its record still said that it ran, so it was not started; then it was closed, and stayed off."""
     victim.start(
         {"id": "armed", "command": "echo up; sleep 1000", "arm": "session_start"},
         {"id": "manual", "command": "echo up; sleep 1000"},
@@ -217,7 +217,7 @@ def test_one_armed_at_session_start_starts_again_if_the_session_is_opened_at_onc
 
 
 def test_stopping_one_whose_runtime_was_killed_closes_it(victim: Victim) -> None:
-    """Ours: so that it does not come back."""
+    """Ours: a monitor that was stopped is not restarted."""
     victim.start({"id": "m", "command": "echo up; sleep 1000", "restart": True})
     victim.kill()
 
@@ -255,7 +255,7 @@ asyncio.run(main(sys.argv[1]))
 
 @pytest.mark.parametrize("after_s", [0.02, 0.05, 0.1, 0.2, 0.3])
 def test_whenever_the_runtime_is_killed_nothing_is_left(child: Start, tmp_path: Path, after_s: float) -> None:
-    """Ours: starting, waking, taking and stopping have no moment at which a kill leaves anything."""
+    """Ours: a kill while starting, waking, taking or stopping leaves neither a process nor a record."""
     victim = child(BUSY, str(tmp_path / "standfast.db"))
     assert victim.line() == "ready"
     with pytest.raises(subprocess.TimeoutExpired):
@@ -284,7 +284,7 @@ def test_whenever_the_runtime_is_killed_nothing_is_left(child: Start, tmp_path: 
 
 
 def test_a_closed_runtime_leaves_what_is_to_go_on_armed(tmp_path: Path) -> None:
-    """Ours: restart holds for a runtime that was closed as well; nothing says it runs meanwhile."""
+    """Ours: restart also applies after a runtime was closed; meanwhile the monitor is not running."""
     database = tmp_path / "standfast.db"
 
     async def whole() -> None:
@@ -336,7 +336,7 @@ def test_a_machine_that_is_silent_for_long_has_lost_its_monitors(tmp_path: Path)
 
 
 def test_a_monitor_that_says_nothing_is_written_anew_now_and_then(tmp_path: Path) -> None:
-    """Ours: so that other processes see that its owner is alive."""
+    """Ours: other processes see by its record that its owner is alive."""
 
     async def whole() -> None:
         clock = FakeClock()

@@ -1,4 +1,4 @@
-"""Wakes: when a monitor queues a turn, what it tells, and that one waits at most."""
+"""Wakes: when a monitor queues a turn, what it reports, and that at most one is pending."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def _heard(stage: Stage, text: str) -> None:
 
 
 async def _begin_turn(stage: Stage) -> str:
-    """Do what the begin of a turn does: the queued input is gone. Its text."""
+    """Consume the queued input, as the beginning of a turn does, and return its text."""
     item = (await stage.store.inputs(SESSION))[0]
     assert await stage.store.withdraw_input(item.input_id)
     assert isinstance(item.message.content, str)
@@ -61,7 +61,7 @@ async def _begin_turn(stage: Stage) -> str:
 def test_an_update_queues_a_turn_that_names_the_monitor_and_tells_it(
     play: Callable[[Play], None], say: Callable[[str], None]
 ) -> None:
-    """Seed: the wake policy `queue_turn`."""
+    """Seed: the wake policy `queue_turn` queues a turn for an update."""
 
     async def scene(stage: Stage) -> None:
         say("one\ntwo")
@@ -76,7 +76,7 @@ def test_an_update_queues_a_turn_that_names_the_monitor_and_tells_it(
 def test_three_updates_to_an_idle_session_are_three_turns(
     play: Callable[[Play], None], say: Callable[[str], None]
 ) -> None:
-    """Ours: each wake tells what the one before did not."""
+    """Ours: each wake reports what the one before did not."""
 
     async def scene(stage: Stage) -> None:
         told = []
@@ -93,7 +93,7 @@ def test_three_updates_to_an_idle_session_are_three_turns(
 def test_one_wake_waits_until_its_turn_begins_and_the_next_tells_the_rest(
     play: Callable[[Play], None], say: Callable[[str], None]
 ) -> None:
-    """Ours: SPEC §9, one pending wake; a busy session is not buried in turns, and nothing is left untold."""
+    """Ours: SPEC §9, one pending wake; a busy session is not flooded, and every update is reported."""
 
     async def scene(stage: Stage) -> None:
         say("one")
@@ -117,7 +117,7 @@ def test_one_wake_waits_until_its_turn_begins_and_the_next_tells_the_rest(
 def test_taking_the_updates_acknowledges_the_wake(
     play: Callable[[Play], None], say: Callable[[str], None]
 ) -> None:
-    """Seed: a wake is pending until acknowledged; one for what was taken would find nothing."""
+    """Seed: a wake is pending until acknowledged; a wake for updates that were taken would be empty."""
 
     async def scene(stage: Stage) -> None:
         say("one")
@@ -137,7 +137,7 @@ def test_taking_the_updates_acknowledges_the_wake(
 def test_updates_that_the_woken_turn_takes_cause_no_further_wake(
     play: Callable[[Play], None], say: Callable[[str], None]
 ) -> None:
-    """Ours: updates that came while the turn ran are its own if it takes them."""
+    """Ours: a turn that takes the updates that came while it ran needs no wake for them."""
 
     async def scene(stage: Stage) -> None:
         say("one")
@@ -179,7 +179,7 @@ def test_the_pending_wake_reports_the_end(play: Callable[[Play], None], tmp_path
     ],
 )
 def test_an_end_without_a_request_wakes(command: str, timeout_ms: int, told: str) -> None:
-    """Ours: an agent that waits for a build learns that it is over."""
+    """Ours: an agent that waits for a build learns that it has ended."""
 
     async def whole() -> None:
         async with Stage() as stage:
@@ -191,7 +191,7 @@ def test_an_end_without_a_request_wakes(command: str, timeout_ms: int, told: str
 
 
 def test_notices_a_stop_and_a_close_cause_no_wake() -> None:
-    """Ours: notices come with the next wake; a caller that stops a monitor knows of it."""
+    """Ours: notices come with the next wake; a caller that stops a monitor needs no wake."""
 
     async def whole() -> None:
         async with Stage() as stage:
@@ -228,7 +228,7 @@ def test_a_wake_that_could_not_be_queued_is_queued_later() -> None:
 
 
 def test_a_wake_that_was_queued_but_not_written_down_is_not_queued_twice() -> None:
-    """Ours: a process that dies between the two leaves one wake, and the next process finds it."""
+    """Ours: a process that dies between the two leaves one wake, which the next process finds."""
 
     async def whole() -> None:
         async with Stage() as stage:
@@ -256,7 +256,7 @@ def test_a_wake_that_was_queued_but_not_written_down_is_not_queued_twice() -> No
 
 
 def test_a_long_story_is_shortened() -> None:
-    """Ours: a turn is not filled with a log; a model that wants all of it takes the updates."""
+    """Ours: a log must not fill a turn; a model that wants all of it takes the updates."""
     updates = [
         MonitorUpdate(monitor_id="m", seq=n, at_ms=0, kind="update", text=f"{n} " + "x" * 600)
         for n in range(1, 31)

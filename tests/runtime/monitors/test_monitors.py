@@ -1,4 +1,4 @@
-"""Monitors over a store: their course, their ids, their updates, and what others see of them."""
+"""Monitors over a store: their life, their ids, their updates, and what other processes see."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], Non
 
 
 def test_a_monitor_runs_says_something_and_exits(play: Callable[[Play], None]) -> None:
-    """Seed: start_monitor, monitor_snapshot and take_monitor_updates of the host."""
+    """Seed: the host has start_monitor, monitor_snapshot and take_monitor_updates."""
 
     async def scene(stage: Stage) -> None:
         begun = await stage.start("echo one; echo two >&2; exit 3", description="the build")
@@ -62,7 +62,7 @@ def test_a_monitor_runs_says_something_and_exits(play: Callable[[Play], None]) -
 
 
 def test_updates_are_taken_once_while_it_runs_and_observed_as_they_come(play: Callable[[Play], None]) -> None:
-    """Seed: a batch has what came since the last; an observer may listen as well."""
+    """Seed: a batch has the updates since the last one; observers get each update as well."""
 
     async def scene(stage: Stage) -> None:
         await stage.start("echo one; sleep 1000")
@@ -76,7 +76,7 @@ def test_updates_are_taken_once_while_it_runs_and_observed_as_they_come(play: Ca
 
 
 def test_the_ring_keeps_the_last_and_tells_what_is_lost(play: Callable[[Play], None]) -> None:
-    """Seed: SPEC §9, a ring of 128 updates."""
+    """Seed: SPEC §9, a ring keeps the last 128 updates."""
 
     async def scene(stage: Stage) -> None:
         await stage.start("seq 1000; sleep 1000")
@@ -90,7 +90,7 @@ def test_the_ring_keeps_the_last_and_tells_what_is_lost(play: Callable[[Play], N
 
 
 def test_stopping_ends_it_and_is_harmless_twice(play: Callable[[Play], None]) -> None:
-    """Seed: stop_monitor; what is over stays as it is."""
+    """Seed: stop_monitor is idempotent; an ended monitor is not changed."""
 
     async def scene(stage: Stage) -> None:
         await stage.start(ENDLESS)
@@ -109,7 +109,7 @@ def test_stopping_ends_it_and_is_harmless_twice(play: Callable[[Play], None]) ->
 
 
 def test_its_time_is_limited(play: Callable[[Play], None]) -> None:
-    """Seed: SPEC §9, `timeout_ms`."""
+    """Seed: SPEC §9, `timeout_ms` limits how long a monitor runs."""
 
     async def scene(stage: Stage) -> None:
         await stage.start(ENDLESS, timeout_ms=30)
@@ -124,7 +124,7 @@ def test_its_time_is_limited(play: Callable[[Play], None]) -> None:
 
 
 def test_a_command_that_cannot_be_started_has_failed(play: Callable[[Play], None]) -> None:
-    """Ours: the caller sees that at once, and no wake is queued."""
+    """Ours: the caller sees the failure at once, and no wake is queued."""
 
     async def scene(stage: Stage) -> None:
         failed = await stage.start(("no-such-program",), wake="queue_turn")
@@ -139,7 +139,7 @@ def test_a_command_that_cannot_be_started_has_failed(play: Callable[[Play], None
 
 
 def test_a_supervisor_that_cannot_be_started_is_a_failure_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: a full process table leaves a record that says so."""
+    """Ours: if the process table is full, the record says so."""
     monkeypatch.setattr("sys.executable", "/no/such/python")
 
     async def whole() -> None:
@@ -163,7 +163,7 @@ def test_a_supervisor_that_cannot_be_started_is_a_failure_as_well(monkeypatch: p
     ],
 )
 def test_a_spec_is_checked(spec: dict[str, Any]) -> None:
-    """Ours: at most 3,600,000 ms; what decoding would refuse is refused however it was made."""
+    """Ours: the limit is 3,600,000 ms; an invalid spec is refused, decoded or constructed."""
 
     async def whole() -> None:
         async with Stage() as stage:
@@ -195,7 +195,7 @@ def test_an_id_is_that_of_one_live_monitor_and_free_after_its_end(play: Callable
 
 
 def test_of_many_that_start_one_id_at_once_one_wins(play: Callable[[Play], None]) -> None:
-    """Ours: no other caller's process is left."""
+    """Ours: the processes of the other callers are ended."""
 
     async def scene(stage: Stage) -> None:
         started = [stage.monitors.start(SESSION, MonitorSpec(id="m", command=ENDLESS)) for _ in range(5)]
@@ -207,7 +207,7 @@ def test_of_many_that_start_one_id_at_once_one_wins(play: Callable[[Play], None]
 
 
 def test_a_session_that_does_not_exist_has_no_monitors(play: Callable[[Play], None]) -> None:
-    """Ours: nothing is started for it."""
+    """Ours: no process is started for an unknown session."""
 
     async def scene(stage: Stage) -> None:
         with pytest.raises(SessionNotFound):
@@ -241,7 +241,7 @@ def test_monitors_are_listed_in_the_order_in_which_they_were_started_first(
 
 
 def test_what_is_armed_is_started_once_when_the_session_is_opened(play: Callable[[Play], None]) -> None:
-    """Seed: SPEC §9, armed manually or at session start."""
+    """Seed: SPEC §9, a monitor is armed manually or at session start."""
 
     async def scene(stage: Stage) -> None:
         specs = [
@@ -258,7 +258,7 @@ def test_what_is_armed_is_started_once_when_the_session_is_opened(play: Callable
 
 
 def test_the_next_runtime_starts_it_again_without_being_told_unless_it_was_stopped(tmp_path: Path) -> None:
-    """Ours: that it is armed is durable."""
+    """Ours: whether a monitor is armed is stored."""
 
     async def whole() -> None:
         async with Stage(tmp_path / "standfast.db") as stage:
@@ -277,7 +277,7 @@ def test_the_next_runtime_starts_it_again_without_being_told_unless_it_was_stopp
 
 
 def test_closing_ends_every_process_and_says_so(tmp_path: Path) -> None:
-    """Ours: nothing is left running, and nothing says that it is."""
+    """Ours: no process is left, and none is listed as running."""
 
     async def whole() -> None:
         async with Stage(tmp_path / "standfast.db") as stage:
@@ -305,7 +305,7 @@ def _closed(stage: Stage) -> Stage:
 
 
 def test_a_start_that_is_under_way_when_the_runtime_closes_leaves_nothing(tmp_path: Path) -> None:
-    """Ours: also one whose caller no longer waits."""
+    """Ours: this includes a start whose caller no longer waits."""
 
     async def whole() -> None:
         async with Stage(tmp_path / "standfast.db") as stage:
@@ -361,7 +361,7 @@ def test_a_monitor_that_another_process_wants_to_end_is_ended(play: Callable[[Pl
 
 
 def test_a_record_that_was_closed_over_its_head_ends_the_process(play: Callable[[Play], None]) -> None:
-    """Ours: the record is the truth; who lost it ends what it runs."""
+    """Ours: the record decides; a process that lost it ends its command."""
 
     async def scene(stage: Stage) -> None:
         await stage.start(ENDLESS)
@@ -377,7 +377,7 @@ def test_a_record_that_was_closed_over_its_head_ends_the_process(play: Callable[
 
 
 def test_what_another_process_takes_is_taken(play: Callable[[Play], None]) -> None:
-    """Ours: the turn that a monitor wakes may run elsewhere; what woke it is written down."""
+    """Ours: the turn that a monitor wakes may run in another process; the updates are stored."""
 
     async def scene(stage: Stage) -> None:
         other = Stage(stage.store)
@@ -398,7 +398,7 @@ def test_what_another_process_takes_is_taken(play: Callable[[Play], None]) -> No
 
 
 def test_a_monitor_can_be_given_to_another_session(play: Callable[[Play], None]) -> None:
-    """Seed: transfer_async_handles; the process keeps running, and its updates are the other session's."""
+    """Seed: transfer_async_handles; the process keeps running, and its updates go to the other session."""
 
     async def scene(stage: Stage) -> None:
         await stage.make("heir")
@@ -414,7 +414,7 @@ def test_a_monitor_can_be_given_to_another_session(play: Callable[[Play], None])
 
 
 def test_a_task_that_only_calls_itself_a_monitor_is_none_of_ours(play: Callable[[Play], None]) -> None:
-    """Ours: it is not listed, and fails when its owner is gone like any other."""
+    """Ours: it is not listed, and fails when its owner is gone, like any task."""
 
     async def scene(stage: Stage) -> None:
         now = stage.clock.now_ms()
@@ -441,7 +441,7 @@ def test_a_task_that_only_calls_itself_a_monitor_is_none_of_ours(play: Callable[
 
 
 def test_many_monitors_leave_neither_processes_nor_descriptors() -> None:
-    """Ours: an agent that starts and stops monitors all day costs what it did in the morning."""
+    """Ours: starting and stopping monitors all day must not leak resources."""
 
     async def whole() -> None:
         async with Stage() as stage:
@@ -460,7 +460,7 @@ def test_many_monitors_leave_neither_processes_nor_descriptors() -> None:
 
 
 def test_the_end_is_written_once_the_store_works_again() -> None:
-    """Ours: a full disk does not leave a monitor that says it runs."""
+    """Ours: a full disk must not leave a monitor that is listed as running."""
 
     async def whole() -> None:
         async with Stage() as stage:

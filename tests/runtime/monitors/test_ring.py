@@ -36,7 +36,7 @@ def test_what_was_skipped_has_numbers_and_is_lost() -> None:
 
 
 def test_numbers_go_on_where_another_process_ended() -> None:
-    """Ours: an update has one number for ever."""
+    """Ours: the number of an update never changes."""
     before = _fill(UpdateRing(), 2)
     assert [it.seq for it in _fill(UpdateRing(before.updates), 1).updates] == [1, 2, 3]
     assert [it.seq for it in _fill(UpdateRing(seq=7), 1).updates] == [8]

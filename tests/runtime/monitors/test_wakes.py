@@ -35,7 +35,7 @@ async def watch(ctx: RunContext[Any], file: str) -> str:
 
 @tool(side_effect="write")
 async def news(ctx: RunContext[Any]) -> list[str]:
-    """What the monitors have told."""
+    """Return the updates of the monitors."""
     batch = await ctx.host.take_monitor_updates(ctx.session_id)
     return [update.text for update in batch.updates]
 
@@ -75,7 +75,7 @@ async def _turns(session: Any, count: int) -> None:
 
 @pytest.mark.parametrize("stored", [False, True], ids=["memory", "sqlite"])
 def test_a_monitor_on_a_growing_file_wakes_an_idle_session_three_times(tmp_path: Path, stored: bool) -> None:
-    """Ours: a queued wake starts a turn automatically when the session is idle."""
+    """Ours: a queued wake starts a turn when the session is idle."""
     log = tmp_path / "log"
     log.touch()
 
