@@ -109,7 +109,7 @@ GUEST_TOOLS = [add, add_later, echo, meet, meet_later, fail, hang, hang_later, n
 
 @pytest.fixture
 def noted() -> list[Any]:
-    """What `note` was called with in this test."""
+    """Return the arguments of `note` in this test."""
     _calls.clear()
     return _calls
 
@@ -122,7 +122,7 @@ def box() -> Iterator[BlockingSandbox]:
 
 @pytest.fixture
 def run(box: BlockingSandbox, sid: str) -> Run:
-    """Runs code in a session of this test's own."""
+    """Return a function that runs code in a session of this test."""
 
     def go(code: str, **options: Any) -> RunResult:
         return box.run(code, session=options.pop("session", sid), **options)
@@ -132,7 +132,7 @@ def run(box: BlockingSandbox, sid: str) -> Run:
 
 @pytest.fixture
 def value(run: Run) -> Callable[..., Any]:
-    """Runs code that must end well, and gives its result."""
+    """Return a function that runs code that must succeed, and returns its result."""
 
     def go(code: str, **options: Any) -> Any:
         result = run(code, **options)
@@ -144,7 +144,7 @@ def value(run: Run) -> Callable[..., Any]:
 
 @pytest.fixture
 def code_of(run: Run) -> Callable[..., str]:
-    """Runs code that must fail, and gives the code of its error."""
+    """Return a function that runs code that must fail, and returns the code of its error."""
 
     def go(code: str, **options: Any) -> str:
         result = run(code, **options)

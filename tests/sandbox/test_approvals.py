@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 
 class Desk:
-    """A sandbox whose tools write down what they did."""
+    """A sandbox whose tools log their calls."""
 
     def __init__(self, clock: Any, **options: Any) -> None:
         self.done: list[Any] = []
@@ -73,13 +73,13 @@ class Desk:
         )
 
     def wait(self, code: str, session: str = "s", **options: Any) -> tuple[RunResult, list[Approval]]:
-        """Run code that must come to wait."""
+        """Run code that must wait for an approval."""
         result = self.box.run(code, session=session, **options)
         assert result.status == "waiting_for_approval", (result.status, result.error)
         return result, self.box.approvals(session=session, pending=True)
 
     def ask(self, code: str, session: str = "s", **options: Any) -> str:
-        """Run code that must come to wait for one call."""
+        """Run code that must wait for the approval of one call."""
         _, asked = self.wait(code, session, **options)
         assert len(asked) == 1
         return asked[0].approval_id
@@ -97,7 +97,7 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path, clock: Any) -> Iterator
 
 
 def test_a_call_that_needs_a_person_stops_the_run_in_the_middle_of_an_expression(desk: Desk) -> None:
-    """Ours: SPEC §5, status, stored snapshot, and the call's record; the rest of the expression waits."""
+    """Ours: SPEC §5, the run has a status, a snapshot and a record of the call; the expression waits."""
     result, (approval,) = desk.wait("x = fee() + len(refund('A1', cents=500)) + fee(2)\nx", inputs={"y": 1})
     assert result.result is None
     assert result.error is not None
@@ -130,7 +130,7 @@ def test_a_call_that_needs_a_person_stops_the_run_in_the_middle_of_an_expression
     "form", ["refund('A')", "await refund('A')", "refund_later('A')", "await refund_later('A')"]
 )
 def test_every_kind_of_call_can_wait(desk: Desk, form: str) -> None:
-    """Ours: sync or async, awaited or not."""
+    """Ours: a tool may be sync or async, and awaited or not."""
     assert desk.box.approve(desk.ask(f"'<' + {form} + '>'")).result == "<paid 100 for A>"
 
 
@@ -147,7 +147,7 @@ def test_a_denied_call_raises_a_permission_error_with_the_reason(desk: Desk) -> 
 
 
 def test_a_denied_call_that_the_code_does_not_catch_ends_the_run(desk: Desk) -> None:
-    """Ours: status permission_denied; as any exception it keeps the bindings."""
+    """Ours: the status is permission_denied, and the variables are kept."""
     denied = desk.box.deny(desk.ask("x = 5\nrefund('A')\nx = 6"))
     assert (denied.status, denied.error and denied.error.code) == ("permission_denied", "PERMISSION_DENIED")
     assert denied.error is not None
@@ -182,7 +182,7 @@ def test_edited_arguments_are_used_and_their_digest_is_recorded(desk: Desk) -> N
 def test_edited_arguments_that_do_not_fit_are_refused_before_the_decision_is_spent(
     desk: Desk, edit: dict[str, Any]
 ) -> None:
-    """Ours: a slip of the pen must not use up the decision."""
+    """Ours: a typing mistake must not use up the decision."""
     approval = desk.ask("refund('A', cents=500)")
     with pytest.raises(InvalidArgument):
         desk.box.approve(approval, **edit)
@@ -193,7 +193,7 @@ def test_edited_arguments_that_do_not_fit_are_refused_before_the_decision_is_spe
 
 @pytest.mark.parametrize("bad", [float("nan"), b"x", "\ud800"], ids=repr)
 def test_edited_arguments_that_are_not_json_are_refused(desk: Desk, bad: Any) -> None:
-    """Ours: and the decision is not spent."""
+    """Ours: invalid arguments leave the approval pending."""
     approval = desk.ask("refund('A')")
     with pytest.raises(InvalidArgument):
         desk.box.approve(approval, args=[bad])
@@ -201,7 +201,7 @@ def test_edited_arguments_that_are_not_json_are_refused(desk: Desk, bad: Any) ->
 
 
 def test_a_decision_is_made_once(desk: Desk) -> None:
-    """Ours: SPEC §4, decided once, used once."""
+    """Ours: SPEC §4, an approval is decided once and used once."""
     approval = desk.ask("refund('A')")
     desk.box.approve(approval)
     for again in (desk.box.approve, desk.box.deny):
@@ -213,14 +213,14 @@ def test_a_decision_is_made_once(desk: Desk) -> None:
 
 @pytest.mark.parametrize("wrong", ["apr_nope", "", "'; drop table approvals; --", "\0"])
 def test_an_approval_that_does_not_exist_is_not_found(desk: Desk, wrong: str) -> None:
-    """Ours: a typed error."""
+    """Ours: an unknown id raises ApprovalNotFound."""
     for call in (desk.box.approve, desk.box.deny, desk.box.approval):
         with pytest.raises(ApprovalNotFound):
             call(wrong)
 
 
 def test_an_expired_approval_cannot_be_approved_and_the_call_is_never_made(desk: Desk) -> None:
-    """Ours: SPEC §4, expires; the run resumes with an error it can catch."""
+    """Ours: SPEC §4, approvals expire; the run resumes with an error that it can catch."""
     approval = desk.ask(
         "try:\n    refund('A')\nexcept PermissionError as e:\n    result = 'sorry: ' + str(e)"
     )
@@ -236,7 +236,7 @@ def test_an_expired_approval_cannot_be_approved_and_the_call_is_never_made(desk:
 
 
 def test_an_expired_approval_does_not_block_the_session(desk: Desk) -> None:
-    """Ours: SPEC §12, approvals that never expire and block the conversation."""
+    """Ours: SPEC §12, an approval must expire instead of blocking the conversation."""
     desk.ask("x = 1\nrefund('A')")
     desk.clock.advance(601)
     result = desk.box.run("1 + 1", session="s")
@@ -246,7 +246,7 @@ def test_an_expired_approval_does_not_block_the_session(desk: Desk) -> None:
 
 
 def test_a_new_run_on_a_waiting_session_is_refused_and_lists_the_approvals(desk: Desk) -> None:
-    """Ours: SPEC §12; refused, not queued behind a person."""
+    """Ours: SPEC §12, a new run is refused instead of queueing behind a person."""
     approval = desk.ask("x = 1\nrefund('A')")
     refused = desk.box.run("x = 2", session="s")
     assert refused.status == "waiting_for_approval"
@@ -258,13 +258,13 @@ def test_a_new_run_on_a_waiting_session_is_refused_and_lists_the_approvals(desk:
 
 
 def test_code_can_be_checked_while_a_session_waits(desk: Desk) -> None:
-    """Ours: a check runs nothing, so it need not wait."""
+    """Ours: a check runs no code, so it need not wait."""
     desk.ask("x = 1\nrefund('A')")
     assert desk.box.validate("1 + 1", session="s").status == "ok"
 
 
 def test_a_wait_inside_gather_keeps_the_other_calls_results(desk: Desk) -> None:
-    """Ours: SPEC §12, approvals that cannot be combined with parallel calls."""
+    """Ours: SPEC §12, approvals can be combined with parallel calls."""
     code = "import asyncio\nr = await asyncio.gather(fee(1), refund('A'), fee_later(2))\nr"
     approval = desk.ask(code)
     assert sorted(desk.done) == [("fee", 1), ("fee", 2)]
@@ -278,7 +278,7 @@ def test_a_wait_inside_gather_keeps_the_other_calls_results(desk: Desk) -> None:
 def test_two_waits_are_decided_in_either_order(
     desk: Desk, order: tuple[int, int], decisions: tuple[bool, bool]
 ) -> None:
-    """Ours: the run continues as far as decisions allow."""
+    """Ours: the run resumes as far as the decisions permit."""
     code = (
         "import asyncio\nasync def one(o):\n    try:\n        return await refund(o)\n    except PermissionError:\n"
         "        return 'no ' + o\nresult = await asyncio.gather(one('A'), one('B'))"
@@ -297,7 +297,7 @@ def test_two_waits_are_decided_in_either_order(
 
 
 def test_three_approvals_in_a_loop_come_one_after_the_other(desk: Desk) -> None:
-    """Ours: each call asks anew."""
+    """Ours: each call needs its own approval."""
     first = desk.ask("out = []\nfor o in 'ABC':\n    out.append(refund(o))\nlen(out)")
     second_result = desk.box.approve(first)
     assert second_result.status == "waiting_for_approval"
@@ -310,7 +310,7 @@ def test_three_approvals_in_a_loop_come_one_after_the_other(desk: Desk) -> None:
 
 
 def test_an_approval_inside_a_function_of_an_earlier_run(desk: Desk) -> None:
-    """Ours: wherever the call stands."""
+    """Ours: a call may wait wherever it is."""
     desk.box.run("def pay(o):\n    before = fee()\n    return [before, refund(o)]", session="s")
     assert desk.box.approve(desk.ask("r = pay('A')\nr")).result == [10, "paid 100 for A"]
 
@@ -338,7 +338,7 @@ def test_finally_and_handlers_around_a_wait_run_once_and_afterwards(desk: Desk) 
     ],
 )
 def test_waits_anywhere_in_an_expression(desk: Desk, code: str) -> None:
-    """Ours: mid-expression, twice."""
+    """Ours: an expression may contain several waits."""
     first = desk.ask(code)
     assert desk.box.approve(first).status == "waiting_for_approval"
     assert desk.box.approve(desk.next()).status == "ok"
@@ -346,7 +346,7 @@ def test_waits_anywhere_in_an_expression(desk: Desk, code: str) -> None:
 
 
 def test_inputs_result_and_output_survive_the_wait(desk: Desk) -> None:
-    """Ours: the run is one run, however long it waited."""
+    """Ours: a run stays one run, however long it waited."""
     desk.box.run("x = 'mine'\nresult = 'old'", session="s")
     code = "print('before', x)\nr = refund(x)\nprint('after', x)\nif r:\n    result = [x, r]"
     approval = desk.ask(code, inputs={"x": "given"})
@@ -366,7 +366,7 @@ def test_an_error_after_a_wait_has_its_place(desk: Desk) -> None:
 
 
 def test_limits_hold_after_a_wait(desk: Desk) -> None:
-    """Ours: the run's own limits, not the session's."""
+    """Ours: the limits of the run apply, not those of the session."""
     late = desk.box.approve(desk.ask("refund('A')\nwhile True:\n    pass", limits={"cpu_ms": 60}))
     assert (late.status, late.error and late.error.code) == ("timeout", "TIMEOUT_CPU")
     assert late.diagnostics[-1].code == "SESSION_ROLLED_BACK"
@@ -376,7 +376,7 @@ def test_limits_hold_after_a_wait(desk: Desk) -> None:
 
 
 def test_calls_before_the_wait_count_after_it(desk: Desk) -> None:
-    """Ours: exactly max_external_calls calls in one run."""
+    """Ours: max_external_calls counts the calls before and after a wait together."""
     code = "fee(1)\nrefund('A')\nfee(2)\nfee(3)"
     assert desk.box.approve(desk.ask(code, limits={"max_external_calls": 4})).status == "ok"
     desk.done.clear()
@@ -388,7 +388,7 @@ def test_calls_before_the_wait_count_after_it(desk: Desk) -> None:
 
 @pytest.mark.slow
 def test_time_waiting_for_a_person_does_not_count(desk: Desk) -> None:
-    """Ours: SPEC §5, wall_ms counts host calls too, but not time paused for an approval."""
+    """Ours: SPEC §5, wall_ms counts host calls but not the time spent waiting for an approval."""
     approval = desk.ask("refund('A')\n5", timeout_ms=400)
     desk.clock.advance(300)
     time.sleep(0.45)
@@ -398,14 +398,14 @@ def test_time_waiting_for_a_person_does_not_count(desk: Desk) -> None:
 
 
 def test_an_approved_tool_that_hangs_is_timed_out(desk: Desk) -> None:
-    """Ours: every limit of the capability holds after the approval."""
+    """Ours: the limits of the capability apply after the approval."""
     late = desk.box.approve(desk.ask("stuck()"))
     assert (late.status, late.error and late.error.code) == ("timeout", "TIMEOUT_TOOL")
     assert desk.box.run("1 + 1", session="s").result == 2
 
 
 def test_cancelling_a_waiting_run_ends_it(desk: Desk) -> None:
-    """Ours: and its approval with it; the session is as before the run."""
+    """Ours: the approval is cancelled with the run, and the session is as before."""
     desk.box.run("x = 1", session="s")
     approval = desk.ask("x = 2\nrefund('A')")
     assert desk.box.cancel("s") is True
@@ -430,7 +430,7 @@ def test_reset_and_destroy_drop_the_waiting_run_and_cancel_its_approvals(desk: D
 
 
 def test_resume_without_a_decision_keeps_waiting(desk: Desk) -> None:
-    """Ours: resume continues as far as decisions allow, here not at all."""
+    """Ours: `resume` continues as far as decisions permit, here not at all."""
     approval = desk.ask("refund('A')")
     waiting = desk.box.resume("s")
     assert waiting.status == "waiting_for_approval"
@@ -441,7 +441,7 @@ def test_resume_without_a_decision_keeps_waiting(desk: Desk) -> None:
 
 
 def test_restoring_the_snapshot_of_a_waiting_run_asks_anew(desk: Desk) -> None:
-    """Ours: SPEC §5, restoring an old snapshot never reuses a decision."""
+    """Ours: SPEC §5, restoring an earlier snapshot never reuses a decision."""
     result, (old,) = desk.wait("refund('A')")
     assert result.snapshot_id is not None
     data = desk.box.export_snapshot(result.snapshot_id)
@@ -458,7 +458,7 @@ def test_restoring_the_snapshot_of_a_waiting_run_asks_anew(desk: Desk) -> None:
 
 
 def test_restoring_while_it_still_waits_kills_the_old_approval(desk: Desk) -> None:
-    """Ours: two approvals for one call would be one too many."""
+    """Ours: one call must not have two approvals."""
     old = desk.ask("x = refund('A')\nx")
     desk.box.restore(desk.box.export_snapshot("s"))
     new = desk.next()
@@ -469,7 +469,7 @@ def test_restoring_while_it_still_waits_kills_the_old_approval(desk: Desk) -> No
 
 
 def test_a_waiting_run_restored_under_another_id_waits_there(desk: Desk) -> None:
-    """Ours: the binding holds the session, so that the decision is the copy's own."""
+    """Ours: the binding contains the session, so the copy needs its own decision."""
     desk.box.run("x = 1", session="s")
     old = desk.ask("x += 1\nrefund('A')\nx")
     desk.box.restore(desk.box.export_snapshot("s"), session="copy")
@@ -483,7 +483,7 @@ def test_a_waiting_run_restored_under_another_id_waits_there(desk: Desk) -> None
 
 
 def test_the_binding_covers_contract_arguments_session_and_call(desk: Desk) -> None:
-    """Ours: SPEC §4."""
+    """Ours: SPEC §4, an approval is bound to all four."""
     bindings = set()
     for index, code in enumerate(
         ["refund('A')", "refund('A')", "refund('B')", "refund_later('A')", "refund('A', 100)"]
@@ -526,7 +526,7 @@ def test_approving_and_denying_at_once_does_one_of_them(desk: Desk) -> None:
 
 
 def test_many_sessions_can_wait_at_once_without_holding_workers(clock: Any) -> None:
-    """Ours: SPEC §5, worker released."""
+    """Ours: SPEC §5, a waiting run releases its worker."""
 
     @tool(approval="manual")
     def ask(n: int) -> int:
@@ -569,7 +569,7 @@ def test_a_changed_contract_voids_the_approval(tmp_path: Path, clock: Any) -> No
 
 
 def test_approvals_are_listed_oldest_first_by_session_and_by_state(desk: Desk) -> None:
-    """Ours: the fields that an operator needs."""
+    """Ours: an operator needs these fields and filters."""
     first = desk.ask("refund('A')", session="a")
     desk.clock.advance(1)
     second = desk.ask("refund('B')", session="b")

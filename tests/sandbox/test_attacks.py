@@ -143,5 +143,5 @@ def test_an_attack_on_resources_ends_in_time_and_leaves_the_session_usable(
 
 
 def test_there_are_enough_attacks() -> None:
-    """Ours: the table is the point; it must not shrink by accident."""
+    """Ours: the table must not shrink by accident."""
     assert len(ATTACKS) >= 80

@@ -58,7 +58,7 @@ def opened(auto: AutoPython, code: str, state: bytes = b"", **options: Any) -> A
 
 
 def finished(run: AutoRun, step: CellStep | None = None) -> CellEnd:
-    """To the end; every call is answered with its number."""
+    """Run a cell to its end, answering every call with its number."""
     step = run.start() if step is None else step
     while isinstance(step, CellPause):
         number = step.calls[0].number
@@ -125,7 +125,7 @@ def test_whatever_monty_lacks_is_there(auto: AutoPython, code: str) -> None:
 
 
 def test_what_cannot_be_taken_along_is_named(auto: AutoPython) -> None:
-    """Ours: an instance, and what holds a function, exist only where they were made."""
+    """Ours: an instance, or a value that holds a function, cannot be moved."""
     before = "class P:\n    def __init__(self):\n        self.v = 1\np = P()\nfs = [len]\nx = 1"
     moved = finished(opened(auto, INHERITS, left(finished(opened(auto, before)))))
     assert moved.notes[0].endswith("these variables could not be taken along: fs, p")
@@ -133,14 +133,14 @@ def test_what_cannot_be_taken_along_is_named(auto: AutoPython) -> None:
 
 
 def test_a_name_that_was_never_bound_is_not_missed(auto: AutoPython) -> None:
-    """Bug: a name whose binding had failed was said to be lost."""
+    """Bug: a name whose binding had failed was reported as lost."""
     failed = finished(opened(auto, "x = 1\ny = x / 0"))
     moved = finished(opened(auto, INHERITS, left(failed)))
     assert "taken along" not in moved.notes[0]
 
 
 def test_a_cell_that_has_called_something_does_not_move(auto: AutoPython) -> None:
-    """Ours: its call happened; run again elsewhere it would happen twice."""
+    """Ours: the call would be made twice if the cell were rerun elsewhere."""
     made: list[str] = []
     run = opened(auto, "x = add(1)\nimport statistics")
     step = run.start()
@@ -154,7 +154,7 @@ def test_a_cell_that_has_called_something_does_not_move(auto: AutoPython) -> Non
 
 
 def test_a_cell_that_was_answered_on_the_spot_does_not_move(auto: AutoPython) -> None:
-    """Ours: the host has acted on the call that it answered."""
+    """Ours: the host has already acted on the call that it answered."""
     heard: list[str] = []
 
     def answer(call: CellCall) -> CallAnswer:
@@ -168,7 +168,7 @@ def test_a_cell_that_was_answered_on_the_spot_does_not_move(auto: AutoPython) ->
 
 
 def test_errors_of_the_code_itself_move_nothing(auto: AutoPython) -> None:
-    """Ours: a typing error is one on every engine."""
+    """Ours: an error in the code is the same on every engine."""
     for code in ("nothing + 1", "1 / 0", "import nowhere_at_all", "'a'.nothing", "next([1])", "len(5)"):
         end = finished(opened(auto, f"x = 1\n{code}"))
         assert end.error is not None
@@ -177,7 +177,7 @@ def test_errors_of_the_code_itself_move_nothing(auto: AutoPython) -> None:
 
 
 def test_a_moved_cell_is_suspended_and_resumes_elsewhere(auto: AutoPython) -> None:
-    """Ours: where it stands, and that it moved, is in its bytes."""
+    """Ours: the suspended bytes contain the pause and the move."""
     first = finished(opened(auto, "x = 4"))
     code = f"{INHERITS}\ny = add(1) + x\ny"
     run = opened(auto, code, left(first))
@@ -192,7 +192,7 @@ def test_a_moved_cell_is_suspended_and_resumes_elsewhere(auto: AutoPython) -> No
 
 
 def test_a_suspended_cell_on_monty_resumes_there(auto: AutoPython) -> None:
-    """Ours: its definitions are known when the session moves later."""
+    """Ours: the definitions of the cell are known if the session moves later."""
     code = "def half(n):\n    return n // 2\nz = add(1)"
     run = opened(auto, code)
     run.start()
@@ -204,7 +204,7 @@ def test_a_suspended_cell_on_monty_resumes_there(auto: AutoPython) -> None:
 
 
 def test_a_state_of_monty_alone_is_a_session_on_monty(auto: AutoPython) -> None:
-    """Ours: an agent may be given the larger engine later."""
+    """Ours: an agent may get the larger engine later."""
     request = CellRequest(key="m", code="x = 3", limits=LIMITS, functions=Functions())
     end = auto.monty.open(request).start()
     assert isinstance(end, CellEnd)
@@ -213,7 +213,7 @@ def test_a_state_of_monty_alone_is_a_session_on_monty(auto: AutoPython) -> None:
 
 
 def test_the_check_says_nothing_of_what_the_other_engine_can_do(auto: AutoPython) -> None:
-    """Ours: a module of the standard library is fine, one that is not installed or a wrong name is not."""
+    """Ours: any module of the standard library passes; a missing module or an unknown name does not."""
 
     def messages(code: str) -> list[str]:
         found = auto.check(code, state=b"", functions=Functions(), inputs=(), check="calls")
@@ -225,7 +225,7 @@ def test_the_check_says_nothing_of_what_the_other_engine_can_do(auto: AutoPython
 
 
 def test_a_stopped_cell_ends(auto: AutoPython) -> None:
-    """Ours: also after it moved."""
+    """Ours: this also works after the cell has moved."""
     run = opened(auto, f"{INHERITS}\nadd(1)")
     assert isinstance(run.start(), CellPause)
     run.stop(ErrorObject(code=Code.CANCELLED, message="enough"))
@@ -252,13 +252,13 @@ def test_a_stopped_cell_ends(auto: AutoPython) -> None:
     ],
 )
 def test_a_lacking_feature_is_recognized_by_the_error(message: str, moves: bool) -> None:
-    """Ours: only what CPython has is a reason to move."""
+    """Ours: a session moves only for features that CPython has."""
     error = ErrorObject(code=Code.RUNTIME_ERROR, message=message)
     assert lacking(error) is moves
 
 
 def test_definitions_are_whole() -> None:
-    """Ours: decorators, several names of one import, and two statements on a line."""
+    """Ours: decorators, imports of several names, and two statements on a line are handled."""
     code = (
         "import a.b, c as d; x = 1\n"
         "@deco\n@other(1)\nasync def f():\n    pass  # end\n"
@@ -274,7 +274,7 @@ def test_definitions_are_whole() -> None:
 
 
 def test_literals_are_read_back_as_equal_values() -> None:
-    """Ours: whatever Monty hands over by value."""
+    """Ours: this holds for every value that Monty returns."""
     values: list[Any] = [
         None,
         True,
@@ -302,7 +302,7 @@ def test_literals_are_read_back_as_equal_values() -> None:
 
 
 def test_a_move_that_stands_still_frees_its_worker(auto: AutoPython) -> None:
-    """Bug: definitions that wait for something when they are made again kept their worker."""
+    """Bug: definitions that wait when they are repeated kept their worker."""
     state = finished(opened(auto, "def f(): return 1", key="waits")).state
     assert state is not None
     place = msgspec.msgpack.decode(state, type=_OnMonty)

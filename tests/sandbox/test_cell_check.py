@@ -1,4 +1,4 @@
-"""What is found in a cell before it runs, and what must not be."""
+"""The faults that are found in a cell before it runs, and code that must pass."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def found(engine: MontyCells) -> Found:
 
 
 def left_by(engine: MontyCells, code: str) -> bytes:
-    """The state that code leaves."""
+    """Return the state that code leaves."""
     end = engine.open(CellRequest(key="s", code=code, limits=SessionLimits(), functions=FUNCTIONS)).start()
     assert isinstance(end, CellEnd)
     assert end.state is not None
@@ -158,7 +158,7 @@ def test_arguments_that_a_function_does_not_take_are_found(found: Found, code: s
 
 
 def test_the_hint_shows_the_signature(found: Found) -> None:
-    """Ours: the model can mend the call without asking again."""
+    """Ours: the model can correct the call without asking."""
     (item,) = found("add(1, c=2)")
     assert item.hint == "def add(a: int, b: int = ...) -> int"
 
@@ -172,7 +172,7 @@ def test_an_unknown_function_is_found_with_a_suggestion(found: Found) -> None:
 
 
 def test_names_of_the_session_are_known(engine: MontyCells, found: Found) -> None:
-    """Ours: what an earlier cell defined can be called, also in the place of a tool."""
+    """Ours: functions of earlier cells can be called, even if they hide a tool."""
     state = left_by(engine, "def mine(x):\n    return x\ndef add(text, more, most):\n    return text")
     assert found("mine(1)\nadd('a', 'b', 'c')", state=state) == []
     assert [item.code for item in found("mine(1)")] == [Code.UNKNOWN_TOOL]
@@ -201,14 +201,14 @@ def test_names_of_the_session_are_known(engine: MontyCells, found: Found) -> Non
     ],
 )
 def test_binding_an_input_is_found(found: Found, code: str) -> None:
-    """Ours: inputs are read-only, since they are no part of the state."""
+    """Ours: inputs are read-only, because they are not part of the state."""
     assert [(item.code, item.message) for item in found(f"x = y = []\n{code}")] == [
         (Code.TYPE_ERROR, "data is an input and read-only; bind another name")
     ]
 
 
 def test_a_module_that_there_is_not_is_found(found: Found) -> None:
-    """Ours: an import in the last line must not fail after all effects before it."""
+    """Ours: an import in the last line must not fail after the effects before it."""
     items = found("add(1)\nimport pandas as pd, json\nfrom requests.api import get")
     assert [(item.code, item.message) for item in items] == [
         (Code.UNSUPPORTED_FEATURE, "there is no module 'pandas'"),
@@ -217,7 +217,7 @@ def test_a_module_that_there_is_not_is_found(found: Found) -> None:
 
 
 def test_places_count_characters(found: Found) -> None:
-    """Ours: columns are those that an editor shows."""
+    """Ours: columns count characters, as editors do."""
     (item,) = found("x = 'äöü'; serch('ü')")
     assert item.span is not None
     assert (item.span.column, item.span.end_column) == (12, 17)
@@ -232,7 +232,7 @@ def test_syntax_errors_are_found(found: Found, code: str) -> None:
 
 
 def test_code_that_is_no_text_is_refused(engine: MontyCells, found: Found) -> None:
-    """Bug: half of a surrogate pair cannot be given to the engine, and must not break the host either."""
+    """Bug: half of a surrogate pair cannot be passed to the engine, and must not break the host."""
     assert [item.code for item in found("x = '\ud800'")] == [Code.SYNTAX_ERROR]
     with pytest.raises(InvalidArgument):
         left_by(engine, "x = '\ud800'")
@@ -278,7 +278,7 @@ def test_syntax_that_only_the_engine_knows_is_no_error(found: Found) -> None:
     ],
 )
 def test_code_that_may_be_right_is_left_alone(found: Found, code: str) -> None:
-    """Ours: a false alarm costs a model call, a miss only what it would have cost anyway."""
+    """Ours: a false alarm costs a model call, a missed fault costs nothing extra."""
     assert found(code) == []
 
 
@@ -307,7 +307,7 @@ def test_a_strict_check_knows_the_session(engine: MontyCells, found: Found) -> N
 
 
 def test_touched_names_are_those_that_are_read(engine: MontyCells) -> None:
-    """Ours: only what code needs is fetched for it."""
+    """Ours: only values that the code reads are loaded."""
     names = ("data", "history", "files", "other", "inputs")
     code = (
         "a = data['x'] + data['y']\nhistory[0]\nfiles['a'].b\nfiles.get('c')\nother = 1\nf'{inputs['q']!r}'"

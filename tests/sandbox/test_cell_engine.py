@@ -91,7 +91,7 @@ def ended(step: CellStep) -> CellEnd:
 
 
 def made(step: CellStep) -> list[tuple[int, str]]:
-    """Number and name of each call of a pause."""
+    """Return number and name of each call of a pause."""
     assert isinstance(step, CellPause), step
     return [(call.number, call.name) for call in step.calls]
 
@@ -104,7 +104,7 @@ def value(of: Any, at_ms: int = 0) -> CallAnswer:
 
 
 def test_an_engine_is_what_the_port_asks_for(engine: MontyCells) -> None:
-    """Ours: the runtime knows engines by their port alone."""
+    """Ours: the runtime uses engines only through their port."""
     port: CodeEngine = engine
     assert port.language == "python"
 
@@ -126,7 +126,7 @@ def test_a_state_is_what_the_next_cell_starts_from(engine: MontyCells, cell: Ope
 
 
 def test_a_worker_that_holds_another_state_is_not_used(cell: Open) -> None:
-    """Ours: after a rewind the same key comes with an older state."""
+    """Ours: after a rewind, the same key comes with an earlier state."""
     first = ended(cell("x = 1").start())
     assert first.state is not None
     assert ended(cell("x = 2\nx", state=first.state).start()).result == 2
@@ -135,7 +135,7 @@ def test_a_worker_that_holds_another_state_is_not_used(cell: Open) -> None:
 
 
 def test_awaited_calls_are_made_together(cell: Open) -> None:
-    """Seed: `asyncio.gather` over tools runs them side by side."""
+    """Seed: `asyncio.gather` over tools runs them concurrently."""
     run = cell("import asyncio\nawait asyncio.gather(add(1), fetch(2), add(3))")
     assert made(run.start()) == [(1, "add"), (2, "fetch"), (3, "add")]
     assert run.answer(3, value("c")) == CellPause()
@@ -144,7 +144,7 @@ def test_awaited_calls_are_made_together(cell: Open) -> None:
 
 
 def test_code_that_awaits_each_call_continues_in_the_order_of_the_answers(cell: Open) -> None:
-    """Ours: a cell is determined by the order of its results."""
+    """Ours: the course of a cell depends only on the order of its results."""
     code = """
 import asyncio
 seen = []
@@ -163,7 +163,7 @@ seen
 
 
 def test_a_plain_call_is_reported_with_the_awaited_ones_before_it(cell: Open) -> None:
-    """Ours: nothing that was called waits for a later pause."""
+    """Ours: no call waits for a later pause."""
     run = cell("p = fetch(1)\nq = add(2)\nr = await p\n[q, r]")
     assert made(run.start()) == [(1, "fetch"), (2, "add")]
     assert run.answer(1, value("early")) == CellPause()
@@ -189,7 +189,7 @@ await add(3)
 
 
 def test_an_answer_to_no_call_is_refused(cell: Open) -> None:
-    """Ours: a mistake of the driver must not look like a result."""
+    """Ours: a mistake of the driver must raise."""
     run = cell("add(1)")
     run.start()
     with pytest.raises(InvalidArgument):
@@ -207,7 +207,7 @@ def test_an_exception_is_raised_where_the_call_is(cell: Open) -> None:
 
 
 def test_an_uncaught_exception_is_the_error_that_it_stands_for(cell: Open) -> None:
-    """Ours: the code of a denied call is not lost on its way through the guest."""
+    """Ours: the error code of a denied call survives its way through the guest."""
     denied = ErrorObject(code=Code.PERMISSION_DENIED, message="not you")
     run = cell("x = 1\nadd(1)")
     run.start()
@@ -229,7 +229,7 @@ def test_an_exception_that_the_engine_does_not_know_is_a_runtime_error(cell: Ope
 
 
 def test_an_argument_that_is_not_json_is_reported_with_the_call(cell: Open) -> None:
-    """Ours: the call cannot be carried out, and the code learns why."""
+    """Ours: the call is not made, and the code learns why."""
     for argument, what in [("{1, 2}", "set"), ("b'x'", "bytes"), ("lambda: 1", "function")]:
         pause = cell(f"add({argument})").start()
         assert isinstance(pause, CellPause)
@@ -237,7 +237,7 @@ def test_an_argument_that_is_not_json_is_reported_with_the_call(cell: Open) -> N
 
 
 def test_a_function_that_there_is_not_is_an_unknown_tool(cell: Open) -> None:
-    """Seed: an unknown name says what might have been meant."""
+    """Seed: an unknown name gets a suggestion."""
     end = ended(cell("ad(1)").start())
     assert end.error is not None
     assert (end.error.code, end.error.hint) == (Code.UNKNOWN_TOOL, "did you mean add?")
@@ -275,7 +275,7 @@ def test_finish_ends_the_code_and_keeps_what_it_bound(engine: MontyCells, cell: 
 
 
 def test_a_call_answered_on_the_spot_has_no_number(cell: Open) -> None:
-    """Ours: what needs no effect is neither journaled nor counted."""
+    """Ours: a call without an effect is neither journaled nor counted."""
     now = lambda call: value(call.args[0] * 10) if call.name == "now_or_never" else None  # noqa: E731
     code = "xs = [now_or_never(n) for n in range(5)]\nadd(sum(xs))"
     run = cell(code, answer_now=now, limits={"max_external_calls": 1})
@@ -284,7 +284,7 @@ def test_a_call_answered_on_the_spot_has_no_number(cell: Open) -> None:
 
 
 def test_an_awaited_call_can_be_answered_on_the_spot(cell: Open) -> None:
-    """Ours: code may await what it likes."""
+    """Ours: an immediate answer works for awaited calls, too."""
     now = lambda call: value(call.args[0]) if call.name == "now_or_never" else None  # noqa: E731
     assert ended(cell("await now_or_never(5)", answer_now=now).start()).result == 5
     run = cell(
@@ -303,7 +303,7 @@ def test_an_awaited_call_that_fails_on_the_spot_raises(cell: Open) -> None:
 
 
 def test_an_answer_on_the_spot_that_breaks_frees_the_worker(other: MontyCells) -> None:
-    """Ours: a bug in the caller's code must not cost a worker."""
+    """Ours: an error in the caller's code must not lose a worker."""
 
     def broken(call: CellCall) -> CallAnswer | None:
         raise OSError("no disk")
@@ -332,7 +332,7 @@ def test_a_suspended_cell_resumes_in_another_engine(cell: Open, other: MontyCell
 
 
 def test_answers_that_could_not_be_handed_over_are_suspended_too(cell: Open, other: MontyCells) -> None:
-    """Ours: an answer is journaled once and given once, whatever happens between."""
+    """Ours: a result is journaled once and delivered once, whatever happens in between."""
     code = "p = fetch(1)\nq = add(2)\n[q, await p]"
     run = cell(code)
     run.start()
@@ -345,7 +345,7 @@ def test_answers_that_could_not_be_handed_over_are_suspended_too(cell: Open, oth
 
 
 def test_a_gather_is_suspended_halfway(cell: Open, other: MontyCells) -> None:
-    """Seed: approvals of parallel calls come one by one, over days."""
+    """Seed: parallel calls are approved one by one, over days."""
     code = "import asyncio\nawait asyncio.gather(add(1), add(2), asyncio.sleep(3))"
     run = cell(code)
     run.start()
@@ -357,7 +357,7 @@ def test_a_gather_is_suspended_halfway(cell: Open, other: MontyCells) -> None:
 
 
 def test_a_suspended_cell_still_knows_what_its_errors_mean(cell: Open, other: MontyCells) -> None:
-    """Ours: an exception that is raised again later keeps its code."""
+    """Ours: an exception that is raised again later keeps its error code."""
     code = "try:\n    add(1)\nexcept ValueError as error:\n    kept = error\nadd(2)\nraise kept"
     run = cell(code)
     run.start()
@@ -372,7 +372,7 @@ def test_a_suspended_cell_still_knows_what_its_errors_mean(cell: Open, other: Mo
 
 
 def test_inputs_of_a_suspended_cell_end_with_it(cell: Open, other: MontyCells) -> None:
-    """Ours: a pause changes nothing about what is kept."""
+    """Ours: a suspension does not change what is kept."""
     code = "x = len(data) + len(later)\nadd(x)\nlen(data)"
     run = cell(code, inputs={"data": "abc"}, load={"later": "de"}.__getitem__)
     assert isinstance(run.start(), CellPause)
@@ -387,7 +387,7 @@ def test_inputs_of_a_suspended_cell_end_with_it(cell: Open, other: MontyCells) -
 
 
 def test_a_suspended_cell_of_another_engine_is_refused(cell: Open) -> None:
-    """Seed: a snapshot of another version has a code of its own."""
+    """Seed: a snapshot of another version has its own error code."""
     run = cell("add(1)")
     run.start()
     data = run.suspend()
@@ -405,7 +405,7 @@ def test_a_suspended_cell_of_another_engine_is_refused(cell: Open) -> None:
 
 
 def test_a_cell_that_has_ended_cannot_be_suspended(cell: Open) -> None:
-    """Ours: there is nothing to go on with."""
+    """Ours: an ended cell has nothing to resume."""
     run = cell("1")
     run.start()
     with pytest.raises(InvalidArgument):
@@ -425,7 +425,7 @@ add(list({'b', 'a', 'c'}), hash('text'), str(datetime.datetime.now(datetime.time
 
 
 def journey(engine: MontyCells, *, suspend: bool = False, **options: Any) -> list[CellCall]:
-    """All calls of the same cell with the same answers."""
+    """Return all calls of the same cell with the same results."""
     run = engine.open(request(CHANCE, **options))
     step: CellStep = run.start()
     calls: list[CellCall] = []
@@ -440,7 +440,7 @@ def journey(engine: MontyCells, *, suspend: bool = False, **options: Any) -> lis
 
 
 def test_the_same_cell_makes_the_same_calls_in_another_process(engine: MontyCells, other: MontyCells) -> None:
-    """Seed: a cell that is run again after a crash repeats nothing and changes nothing."""
+    """Seed: a cell that is rerun after a crash makes the same calls."""
     options: dict[str, Any] = {"now_ms": 1_700_000_000_000, "seed": "turn-7"}
     calls = journey(engine, **options)
     assert len(calls) == 4
@@ -451,7 +451,7 @@ def test_the_same_cell_makes_the_same_calls_in_another_process(engine: MontyCell
 
 
 def test_random_numbers_go_on_from_cell_to_cell(cell: Open, other: MontyCells) -> None:
-    """Ours: the state of chance is part of the session's state."""
+    """Ours: the state of the random generator is part of the session's state."""
     state = ended(cell("import random\na = random.random()", seed="one").start()).state
     warm = ended(cell("random.random()", state=state, seed="two").start()).result
     loaded = ended(other.open(request("random.random()", state=state, seed="three")).start()).result
@@ -459,7 +459,7 @@ def test_random_numbers_go_on_from_cell_to_cell(cell: Open, other: MontyCells) -
 
 
 def test_time_passes_with_answers_and_never_goes_back(cell: Open) -> None:
-    """Ours: the clock of a cell is that of its journal."""
+    """Ours: the clock of a cell follows its journal."""
     run = cell(
         "import time\na = time.time()\nadd()\nb = time.time()\nadd()\n[a, b, time.time()]", now_ms=5_000
     )
@@ -479,7 +479,7 @@ def test_the_machine_stays_out_of_sight(cell: Open) -> None:
 
 
 def test_a_large_input_is_no_part_of_the_state(cell: Open) -> None:
-    """Seed: inputs are read where they lie and are not stored again with every cell."""
+    """Seed: inputs are not stored again with every cell."""
     for code in ("n = len(doc)\nn", "n = len(doc)\ndoc[:10]", "n = len(doc)\ndoc", "n = 1\n[doc, doc]"):
         end = ended(cell(code, inputs={"doc": BIG}, limits={"memory_mb": 256}).start())
         assert end.error is None
@@ -489,7 +489,7 @@ def test_a_large_input_is_no_part_of_the_state(cell: Open) -> None:
 
 
 def test_inputs_may_be_any_json_or_bytes(cell: Open) -> None:
-    """Ours: attachments are bytes."""
+    """Ours: attachments are passed as bytes."""
     inputs = {"a": {"b": [1, None, 2.5]}, "raw": b"\x00\xff", "text": "ü"}
     end = ended(cell("[a['b'], len(raw), raw[1], text]", inputs=inputs).start())
     assert end.result == [[1, None, 2.5], 2, 255, "ü"]
@@ -550,13 +550,13 @@ def test_a_value_that_cannot_be_loaded_is_a_name_error(cell: Open) -> None:
 def test_a_result_is_what_the_code_calls_so_or_its_last_expression(
     cell: Open, code: str, result: Any
 ) -> None:
-    """Seed: a cell answers with `result`, or with its last expression."""
+    """Seed: the result is `result` or the last expression."""
     assert ended(cell(code).start()).result == result
 
 
 @pytest.mark.parametrize("code", ["x = 1\nlambda: 1", "x = 1\n{1, 2}", "x = 1\nadd", "x = 1\n[range(3)]"])
 def test_a_result_that_is_not_json_is_an_error_and_the_state_is_kept(cell: Open, code: str) -> None:
-    """Seed: a result that cannot be sent is reported, and the bindings stay."""
+    """Seed: the error is reported, and the variables are kept."""
     end = ended(cell(code).start())
     assert end.error is not None
     assert (end.error.code, end.result, end.hard) == (Code.RESULT_NOT_SERIALIZABLE, None, False)
@@ -582,7 +582,7 @@ def test_an_exception_keeps_what_was_bound_before_it(cell: Open) -> None:
 
 
 def test_many_cells_keep_a_small_state(cell: Open) -> None:
-    """Ours: a state grows with what it holds, not with how often it was used."""
+    """Ours: a state grows with its contents, not with the number of cells."""
     state: bytes | None = None
     for number in range(80):
         state = ended(cell(f"n = {number}\nlast = [n] * 3", state=state or b"").start()).state
@@ -637,7 +637,7 @@ def test_output_past_its_cap_is_cut_also_over_a_suspension(cell: Open, other: Mo
 
 
 def test_the_clock_runs_while_a_cell_waits(cell: Open) -> None:
-    """Ours: a live cell does not occupy its place for longer than it may."""
+    """Ours: a waiting cell must not occupy its slot for longer than its limit."""
     run = cell("add(1)", limits={"wall_ms": 30})
     stopped = threading.Event()
     stop = run.stop
@@ -664,7 +664,7 @@ def test_a_paused_cell_that_is_stopped_ends_with_the_next_answer(cell: Open) -> 
 
 
 def test_a_running_cell_can_be_stopped(cell: Open) -> None:
-    """Seed: cancelling does not wait for code to end."""
+    """Seed: cancelling does not wait for the code to end."""
     running = threading.Event()
 
     def answer_now(call: CellCall) -> CallAnswer:
@@ -681,7 +681,7 @@ def test_a_running_cell_can_be_stopped(cell: Open) -> None:
 
 
 def test_a_stop_after_the_end_does_nothing(cell: Open) -> None:
-    """Ours: a cell has one outcome, and its worker may be another's by now."""
+    """Ours: a cell ends once, and its worker may already serve another."""
     run = cell("x = 1")
     end = ended(run.start())
     run.stop(STOPPED)
@@ -691,7 +691,7 @@ def test_a_stop_after_the_end_does_nothing(cell: Open) -> None:
 
 
 def test_syntax_errors_run_nothing(cell: Open) -> None:
-    """Seed: code that cannot be read has no effect."""
+    """Seed: code that cannot be parsed has no effect."""
     for code, expected in (("x = (", Code.SYNTAX_ERROR), ("add(1)\ndel x", Code.UNSUPPORTED_FEATURE)):
         end = ended(cell(code).start())
         assert end.error is not None
@@ -702,7 +702,7 @@ def test_syntax_errors_run_nothing(cell: Open) -> None:
 
 
 def test_cells_that_wait_let_others_run(other: MontyCells) -> None:
-    """Ours: two places are enough for any number of sessions that wait for slow calls."""
+    """Ours: two slots are enough for any number of sessions that wait for slow calls."""
     runs = [
         other.open(request(f"x = add({n})\ny = await fetch(x)\n[{n}, x, y]", key=f"k{n}")) for n in range(6)
     ]
@@ -762,7 +762,7 @@ def test_a_cell_whose_process_is_needed_resumes_or_ends_with_the_reason() -> Non
 
 
 def test_cells_that_are_given_up_free_their_workers(other: MontyCells) -> None:
-    """Ours: a turn that ends early costs no worker."""
+    """Ours: a turn that ends early must not lose a worker."""
     for n in range(6):
         run = other.open(request("add(1)", key=f"k{n}"))
         run.start()
@@ -798,7 +798,7 @@ def test_many_sessions_run_at_once(engine: MontyCells) -> None:
 
 
 def test_closing_the_engine_ends_its_cells() -> None:
-    """Ours: nothing is left running."""
+    """Ours: closing ends every cell and worker."""
     cells = MontyCells(capacity=1)
     run = cells.open(request("add(1)"))
     run.start()

@@ -1,4 +1,4 @@
-"""The lifecycle of a cell over a stepper that does what a list says."""
+"""The life cycle of a cell over a stepper that follows a list."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Does = Step | Exception | Callable[[StepperHost], Step]
 
 
 class ListStepper:
-    """Each step is the next of a list. `given` are the answers in their order."""
+    """A stepper whose steps come from a list; `given` are the results in their order."""
 
     wall_grace_s = 0.0
     instructions: int | None = None
@@ -158,7 +158,7 @@ CANCELLED = ErrorObject(code=Code.CANCELLED, message="enough")
 
 
 def test_an_answer_that_the_code_cannot_take_yet_is_kept_for_when_it_waits(cells: ListCells) -> None:
-    """Ours: one answer at a time, in the order of the answers."""
+    """Ours: results are delivered one at a time, in their order."""
     run = cells.cell(
         later(10), later(11), stands(12), StepBlocked(), StepBlocked([10]), StepBlocked(), StepEnded(result=1)
     )
@@ -194,7 +194,7 @@ def test_an_immediate_answer_has_no_number(cells: ListCells) -> None:
 
 
 def test_the_engines_own_answer_does_not_reach_the_host(cells: ListCells) -> None:
-    """Ours: a function that is gone is not asked for."""
+    """Ours: the host is not asked for a function that no longer exists."""
     own = EngineCall(id=1, name="gone", answer=CallAnswer(value="own"))
     run = cells.cell(own, StepEnded(result=1), answer_now=lambda call: pytest.fail("asked"))
     assert ended(run.start()).result == 1
@@ -202,7 +202,7 @@ def test_the_engines_own_answer_does_not_reach_the_host(cells: ListCells) -> Non
 
 
 def test_a_call_too_many_ends_the_cell(cells: ListCells) -> None:
-    """Seed: max_external_calls."""
+    """Seed: max_external_calls limits the calls of a cell."""
     end = ended(cells.cell(*map(later, range(4))).start())
     assert (end.error and end.error.code, end.hard, end.state) == (Code.EXTERNAL_CALLS_EXCEEDED, True, None)
     assert cells.released == [False]
@@ -236,7 +236,7 @@ def test_a_stop_ends_a_waiting_cell_at_its_next_answer_and_only_once(cells: List
 def test_a_cell_that_is_stopped_while_it_computes_ends_with_the_reason(
     cells: ListCells, failure: Exception
 ) -> None:
-    """Ours: whatever the killed engine says, the stop is why."""
+    """Ours: the stop is the reason, whatever the killed engine reports."""
 
     def stop(host: StepperHost) -> Step:
         host.stop(CANCELLED)
@@ -270,7 +270,7 @@ def test_an_exception_keeps_the_state_and_refused_code_does_not_touch_it(cells: 
 
 
 def test_a_cell_that_cannot_be_put_aside_ends_when_its_worker_is_needed(cells: ListCells) -> None:
-    """Ours: to keep the worker could block the call that the cell waits for."""
+    """Ours: keeping the worker could block the call that the cell waits for."""
     run = cells.cell(stands(1), StepEnded(result=1))
     run.start()
     cells.not_suspended = EngineFailed("the cell cannot be suspended: too large")
@@ -281,7 +281,7 @@ def test_a_cell_that_cannot_be_put_aside_ends_when_its_worker_is_needed(cells: L
 
 
 def test_a_cell_is_suspended_and_resumed_with_its_answers_and_calls(cells: ListCells) -> None:
-    """Ours: an answer that was kept is part of the suspended cell."""
+    """Ours: a result that was not delivered yet is part of the suspended cell."""
     run = cells.cell(later(10), stands(11))
     assert numbers(run.start()) == [1, 2]
     run.answer(1, CallAnswer(value="a", at_ms=50))
@@ -308,7 +308,7 @@ def test_a_cell_is_suspended_and_resumed_with_its_answers_and_calls(cells: ListC
 def test_a_replayed_cell_must_do_the_same_again(
     cells: ListCells, then: list[Does], message: str | None
 ) -> None:
-    """Ours: an engine that cannot be stored in the middle is run again, and compared."""
+    """Ours: an engine that cannot be stored in the middle is rerun and compared."""
     cells.replayed = True
     run = cells.cell(stands(1), stands(2))
     run.start()

@@ -1,4 +1,4 @@
-"""Which engine runs a session: asked for, usual, its own, or none that can run here."""
+"""The engine of a session: requested, default, stored, or unavailable here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOT_HERE = EngineKind(language=Language.PYTHON, version=lambda: "1", open=_missi
 
 @pytest.fixture
 def rare(monkeypatch: pytest.MonkeyPatch) -> str:
-    """An engine that can be taken away again."""
+    """Return an engine that can be removed again."""
     monkeypatch.setitem(KINDS, "rare", RARE)
     return "rare"
 
@@ -39,7 +39,7 @@ def ask() -> str:
 
 
 def test_one_sandbox_runs_several_languages_in_different_sessions() -> None:
-    """Seed: a request names its language."""
+    """Seed: each request names its language."""
 
     async def go() -> None:
         async with Sandbox() as box:
@@ -55,7 +55,7 @@ def test_one_sandbox_runs_several_languages_in_different_sessions() -> None:
 
 
 def test_a_language_or_an_engine_that_there_is_not_is_refused() -> None:
-    """Ours: the hint names those that there are."""
+    """Ours: the hint names the available ones."""
     with pytest.raises(InvalidArgument, match="no language 'cobol'"):
         BlockingSandbox(language="cobol")
     with pytest.raises(InvalidArgument, match="no engine 'warp'") as caught:
@@ -78,7 +78,7 @@ def test_a_language_or_an_engine_that_there_is_not_is_refused() -> None:
 def test_inputs_have_names_that_the_language_allows(
     language: Language, good: list[str], bad: list[str]
 ) -> None:
-    """Ours: refused before anything runs."""
+    """Ours: a wrong name is refused before anything runs."""
     for name in good:
         RunRequest(language=language, inputs={name: 1})
     for name in bad:

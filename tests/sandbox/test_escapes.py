@@ -156,7 +156,7 @@ def test_guest_code_does_not_get_out(run: Run, secret_file: Path, probe: str) ->
 
 
 def test_there_are_enough_probes() -> None:
-    """Ours: the table is the point; it must not shrink by accident."""
+    """Ours: the table must not shrink by accident."""
     assert len(PROBES) >= 100
 
 
@@ -164,7 +164,7 @@ def test_there_are_enough_probes() -> None:
     "code", ["open('/etc/passwd')", "from pathlib import Path\nPath('/etc/passwd').read_text()"]
 )
 def test_the_file_system_is_refused_as_a_permission_that_guest_code_may_catch(run: Run, code: str) -> None:
-    """Ours: PERMISSION_DENIED, with a hint at what is granted instead."""
+    """Ours: the error is PERMISSION_DENIED, with a hint at what is granted instead."""
     failed = run(code)
     assert (failed.status, failed.error and failed.error.code) == ("permission_denied", "PERMISSION_DENIED")
     body = "".join(f"    {line}\n" for line in code.split("\n"))
@@ -200,7 +200,7 @@ def test_tools_are_values_that_hold_only_their_name(run: Run) -> None:
 
 
 def _read(path: Path) -> str:
-    """What a file of a thread or a process says; nothing once that is gone."""
+    """Return the contents of a file in /proc, or nothing if it is gone."""
     try:
         return path.read_text()
     except OSError:

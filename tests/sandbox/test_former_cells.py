@@ -1,4 +1,4 @@
-"""Cells that were suspended when every engine had a format of its own."""
+"""Cells that were suspended when each engine had its own format."""
 
 from __future__ import annotations
 

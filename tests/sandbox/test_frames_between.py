@@ -1,4 +1,4 @@
-"""Frames over a socket, however they are cut."""
+"""Frames over a socket, however they are split."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Pair = tuple[socket.socket, Frames]
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """A plain socket, and the other end as frames of at most 100 bytes."""
+    """Return a plain socket, and the other end as frames of at most 100 bytes."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield ours, Frames.over(theirs, max_frame=100)
@@ -29,7 +29,7 @@ def framed(data: bytes) -> bytes:
 
 
 def test_a_frame_arrives_as_it_was_sent(pair: Pair) -> None:
-    """Ours: empty ones as well."""
+    """Ours: this includes empty frames."""
     ours, frames = pair
     other = Frames.over(ours)
     for data in (b"one", b"", b"x" * 100):
@@ -46,7 +46,7 @@ def test_frames_that_come_at_once_are_separated(pair: Pair) -> None:
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=5), st.integers(1, 7))
 def test_frames_may_be_cut_anywhere(frames: list[bytes], size: int) -> None:
-    """Ours: also in the middle of a length."""
+    """Ours: a frame may be split even in the middle of its length."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         sent = b"".join(map(framed, frames))
@@ -70,7 +70,7 @@ def pipe_pair() -> tuple[Frames, Frames]:
 
 @pytest.mark.parametrize("make", [socket_pair, pipe_pair])
 def test_a_large_frame_arrives_whole(make: Callable[[], tuple[Frames, Frames]]) -> None:
-    """Ours: it is more than a socket or a pipe holds."""
+    """Ours: a frame may be larger than the buffer of a socket or a pipe."""
     ours, theirs = make()
     data = bytes(range(256)) * 20_000
     writer = threading.Thread(target=ours.send, args=(data,))
@@ -86,7 +86,7 @@ def test_a_large_frame_arrives_whole(make: Callable[[], tuple[Frames, Frames]]) 
 
 
 def test_a_frame_that_is_too_large_is_refused_by_its_length(pair: Pair) -> None:
-    """Ours: nothing of it is waited for."""
+    """Ours: the rest of the frame is not awaited."""
     ours, frames = pair
     ours.sendall(HEADER.pack(101))
     with pytest.raises(FrameTooLarge):
@@ -95,7 +95,7 @@ def test_a_frame_that_is_too_large_is_refused_by_its_length(pair: Pair) -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"\0\0", HEADER.pack(5) + b"abc"])
 def test_the_end_of_the_other_side_is_an_end(pair: Pair, sent: bytes) -> None:
-    """Ours: wherever it comes."""
+    """Ours: the connection may end at any byte."""
     ours, frames = pair
     ours.sendall(sent)
     ours.close()
@@ -105,7 +105,7 @@ def test_the_end_of_the_other_side_is_an_end(pair: Pair, sent: bytes) -> None:
 
 @pytest.mark.parametrize("make", [socket_pair, pipe_pair])
 def test_an_end_tells_whether_it_has_something_to_read(make: Callable[[], tuple[Frames, Frames]]) -> None:
-    """Ours: a worker that has said more than it was asked for is not used again."""
+    """Ours: a worker that sent more than was asked for is not reused."""
     ours, theirs = make()
     assert not theirs.has_unread()
     ours._write(framed(b"one") + b"\0")

@@ -36,7 +36,7 @@ finish('done');
     ],
 )
 def test_variables_have_names_types_and_short_texts(engine: str, reply: str, types: tuple[str, ...]) -> None:
-    """Ours: `inspect(state)` on every engine, for the variables before and after a cell."""
+    """Ours: `inspect(state)` works on every engine, for the variables before and after a cell."""
 
     async def main() -> tuple[Variable, ...]:
         protocol = CodeProtocol(engine=engine, language="typescript" if engine == "quickjs" else "python")

@@ -101,7 +101,7 @@ def _run(
 
 @pytest.mark.parametrize("suspends", [False, True], ids=["at once", "suspended"])
 def test_each_call_has_the_line_that_made_it(engine: CodeEngine, name: str, suspends: bool) -> None:
-    """Ours: in loops, branches and functions, after other alphabets, and after every suspension."""
+    """Ours: in loops, branches and functions, after other scripts, and after every suspension."""
     code = TYPESCRIPT if name == "quickjs" else PYTHON
     made, _ = _run(engine, code, suspends=suspends)
     shift = 1 if name == "quickjs" else 0
@@ -118,7 +118,7 @@ def test_each_call_has_the_line_that_made_it(engine: CodeEngine, name: str, susp
 def test_a_call_in_a_function_of_an_earlier_cell_is_not_placed_in_this_one(
     engine: CodeEngine, name: str
 ) -> None:
-    """Ours: it is at the line that called the function, if the engine knows; else at none of this code."""
+    """Ours: it has the line that called the function if the engine knows it, else none."""
     waits = "await " if name == "quickjs" else ""
     _, state = _run(engine, TYPESCRIPT if name == "quickjs" else PYTHON)
     made, _ = _run(engine, f"{waits}ask('y')\n1\n{waits}helper('z')", state=state)

@@ -1,4 +1,4 @@
-"""Sessions on engines behind the `CodeEngine` port: the same table of behaviours for every one of them.
+"""Sessions on engines behind the `CodeEngine` port: the same table of behaviours for each of them.
 
 A guest is an engine with the texts that say the same in its language. To add an engine is to add a guest.
 """
@@ -148,7 +148,7 @@ TYPESCRIPT = Texts(
 
 @dataclass(frozen=True)
 class Guest:
-    """An engine, and what is said to it. `kind` makes one that is not an engine of its own name."""
+    """An engine and its texts; `kind` makes one that is not an engine of its own name."""
 
     engine: str
     language: Language
@@ -164,7 +164,7 @@ GUESTS = {
 
 
 class Desk:
-    """A sandbox whose tools write down what they did."""
+    """A sandbox whose tools log their calls."""
 
     def __init__(self, guest: Guest, clock: Any, **options: Any) -> None:
         self.done: list[Any] = []
@@ -236,13 +236,13 @@ class Desk:
         return result.result
 
     def wait(self, code: str, session: str = "s", **options: Any) -> tuple[RunResult, list[Approval]]:
-        """Run code that must come to wait."""
+        """Run code that must wait for an approval."""
         result = self.run(code, session=session, **options)
         assert result.status == "waiting_for_approval", (result.status, result.error)
         return result, self.box.approvals(session=session, pending=True)
 
     def ask(self, code: str, session: str = "s", **options: Any) -> str:
-        """Run code that must come to wait for one call."""
+        """Run code that must wait for the approval of one call."""
         _, (asked,) = self.wait(code, session, **options)
         return asked.approval_id
 
@@ -262,7 +262,7 @@ def guest(request: pytest.FixtureRequest) -> Guest:
 
 @pytest.fixture
 def make(guest: Guest, clock: Any) -> Iterator[Callable[..., Desk]]:
-    """Makes desks; whatever still hangs in them is let go at the end."""
+    """Return a function that makes desks; tools that still hang are released at the end."""
     made: list[Desk] = []
 
     def go(**options: Any) -> Desk:
@@ -307,7 +307,7 @@ def test_a_session_keeps_what_runs_bind_and_says_what_it_is(desk: Desk, guest: G
 
 
 def test_an_error_of_the_code_keeps_the_bindings_before_it(desk: Desk) -> None:
-    """Ours: SPEC §5, as a REPL does."""
+    """Ours: SPEC §5, variables are kept, as in a REPL."""
     failed = desk.run(desk.texts.bind_and_fail)
     assert (failed.status, failed.error and failed.error.code) == ("runtime_error", "RUNTIME_ERROR")
     assert failed.error is not None
@@ -317,7 +317,7 @@ def test_an_error_of_the_code_keeps_the_bindings_before_it(desk: Desk) -> None:
 
 
 def test_a_hard_stop_puts_the_session_back_and_says_so(desk: Desk) -> None:
-    """Ours: SPEC §5."""
+    """Ours: SPEC §5, exceeding a limit rolls the session back, with a diagnostic."""
     desk.value(desk.texts.bind)
     for limits in ({"cpu_ms": 60}, {"wall_ms": 80}):
         stopped = desk.run(desk.texts.bind_and_loop, limits=limits)
@@ -327,7 +327,7 @@ def test_a_hard_stop_puts_the_session_back_and_says_so(desk: Desk) -> None:
 
 
 def test_a_run_that_is_stopped_in_a_call_tells_what_it_printed(desk: Desk) -> None:
-    """Ours: wall time counts calls of the host; what was printed before is not lost."""
+    """Ours: wall time counts calls of the host; earlier output is not lost."""
     desk.value(desk.texts.bind)
     stopped = desk.run(desk.texts.print_and_hang, limits={"wall_ms": 150})
     assert (stopped.status, stopped.error and stopped.error.code) == ("timeout", "TIMEOUT_WALL")
@@ -340,12 +340,12 @@ def test_a_run_that_is_stopped_in_a_call_tells_what_it_printed(desk: Desk) -> No
 
 
 def test_code_that_cannot_be_read_is_a_validation_error(desk: Desk) -> None:
-    """Ours: and nothing of it runs."""
+    """Ours: code that cannot be parsed is not run."""
     assert desk.run(desk.texts.wrong_syntax).status == "validation_error"
 
 
 def test_a_run_that_waits_tells_what_it_printed_so_far(desk: Desk) -> None:
-    """Ours: the person who decides sees it, and nothing is reported twice in the end."""
+    """Ours: the person who decides sees the output, and none is reported twice."""
     waiting = desk.run(desk.texts.print_and_refund)
     assert (waiting.status, waiting.stdout) == ("waiting_for_approval", "before\n")
     ended = desk.box.approve(desk.box.approvals(pending=True)[0].approval_id)
@@ -353,7 +353,7 @@ def test_a_run_that_waits_tells_what_it_printed_so_far(desk: Desk) -> None:
 
 
 def test_output_and_metrics_are_reported(desk: Desk) -> None:
-    """Ours: SPEC §5, metrics are real."""
+    """Ours: SPEC §5, metrics are measured."""
     printed = desk.run(desk.texts.prints)
     assert (printed.stdout, printed.stderr) == ("hello\n", "")
     assert printed.metrics.external_calls_count == 0
@@ -363,14 +363,14 @@ def test_output_and_metrics_are_reported(desk: Desk) -> None:
 
 
 def test_inputs_are_values_of_one_run(desk: Desk) -> None:
-    """Ours: SPEC §5."""
+    """Ours: SPEC §5, an input is not part of the session."""
     assert desk.value(desk.texts.add_input, inputs={"y": 41}) == 42
     assert desk.value(desk.texts.read) == 42
     assert desk.run(desk.texts.input_alone).error is not None
 
 
 def test_a_value_that_is_not_json_is_refused(desk: Desk) -> None:
-    """Ours: SPEC §5."""
+    """Ours: SPEC §5, the error is RESULT_NOT_SERIALIZABLE."""
     assert (refused := desk.run(desk.texts.unserializable)).error is not None
     assert refused.error.code == "RESULT_NOT_SERIALIZABLE"
 
@@ -385,7 +385,7 @@ def test_a_call_of_an_unknown_name_suggests_what_was_meant(desk: Desk) -> None:
 
 
 def test_a_check_runs_nothing_and_knows_the_session(desk: Desk) -> None:
-    """Ours: SPEC §5, validate_only."""
+    """Ours: SPEC §5, `validate_only` checks code against the session without running it."""
     assert desk.box.validate(desk.texts.refund, session="s").status == "ok"
     assert desk.box.sessions() == []
     desk.value(desk.texts.function)
@@ -398,12 +398,12 @@ def test_a_check_runs_nothing_and_knows_the_session(desk: Desk) -> None:
 
 
 def test_calls_that_are_awaited_together_run_at_once(desk: Desk) -> None:
-    """Ours: each of them comes back only when all three are under way."""
+    """Ours: each call returns only when all three are running."""
     assert desk.value(desk.texts.meeting) == [1, 2, 3]
 
 
 def test_exactly_as_many_calls_are_made_as_may_be(desk: Desk) -> None:
-    """Ours: SPEC §5, the next one ends the run."""
+    """Ours: SPEC §5, the call after max_external_calls ends the run."""
     stopped = desk.run(desk.texts.many_calls, limits={"max_external_calls": 3})
     assert stopped.error is not None
     assert stopped.error.code == "EXTERNAL_CALLS_EXCEEDED"
@@ -412,7 +412,7 @@ def test_exactly_as_many_calls_are_made_as_may_be(desk: Desk) -> None:
 
 
 def test_sleeping_takes_time_and_is_no_external_call(desk: Desk) -> None:
-    """Ours: forty sleeps are more than the external calls that a run may make."""
+    """Ours: forty sleeps exceed the number of external calls that a run may make."""
     slept = desk.run(desk.texts.sleeps, limits={"max_external_calls": 3})
     assert (slept.status, slept.result) == ("ok", "slept")
     assert slept.metrics.duration_ms >= 40
@@ -422,7 +422,7 @@ def test_sleeping_takes_time_and_is_no_external_call(desk: Desk) -> None:
 
 
 def test_the_exception_of_a_tool_can_be_caught(desk: Desk) -> None:
-    """Ours: SPEC §4."""
+    """Ours: SPEC §4, a failing tool raises an exception in the guest."""
     assert "told so" in desk.value(desk.texts.failing_tool)
 
 
@@ -433,7 +433,7 @@ def test_an_argument_that_is_not_json_fails_the_call_and_asks_no_person(desk: De
 
 
 def test_a_handler_that_hangs_is_left_behind_and_the_run_continues(make: Callable[..., Desk]) -> None:
-    """Ours: FACTS, a host tool that hangs hung the host."""
+    """Bug: a host tool that hung made the host hang."""
 
     async def go() -> Any:
         desk = make()
@@ -446,7 +446,7 @@ def test_a_handler_that_hangs_is_left_behind_and_the_run_continues(make: Callabl
 
 
 def test_a_run_can_be_cancelled_in_a_call_and_the_session_stays_usable(desk: Desk) -> None:
-    """Ours: SPEC §5, cancel."""
+    """Ours: SPEC §5, `cancel` ends a run within a call."""
     desk.value(desk.texts.bind)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(desk.run, desk.texts.hang)
@@ -480,7 +480,7 @@ def test_an_await_that_is_cancelled_cancels_the_run(make: Callable[..., Desk]) -
 def test_a_call_that_needs_a_person_stops_in_the_middle_and_resumes_elsewhere(
     stored: Desk, make: Callable[..., Desk], tmp_path: Path
 ) -> None:
-    """Ours: SPEC §5, paused mid-expression, everything closed, approved by another, nothing repeated."""
+    """Ours: SPEC §5, paused mid-expression, closed, approved by another process, nothing repeated."""
     result, (approval,) = stored.wait(stored.texts.mid_expression)
     assert [call.status for call in result.external_calls] == ["ok", "approval_pending"]
     assert result.snapshot_id is not None
@@ -500,7 +500,7 @@ def test_a_call_that_needs_a_person_stops_in_the_middle_and_resumes_elsewhere(
 
 
 def test_a_session_that_waits_refuses_other_runs_until_it_is_decided(desk: Desk) -> None:
-    """Ours: SPEC §12; refused, not queued behind a person."""
+    """Ours: SPEC §12, a new run is refused instead of queueing behind a person."""
     approval = desk.ask(desk.texts.bind_and_refund)
     refused = desk.run(desk.texts.read)
     assert refused.status == "waiting_for_approval"
@@ -511,7 +511,7 @@ def test_a_session_that_waits_refuses_other_runs_until_it_is_decided(desk: Desk)
 
 
 def test_a_denied_call_can_be_caught_and_tells_the_reason(desk: Desk) -> None:
-    """Ours: SPEC §4."""
+    """Ours: SPEC §4, a denied call raises a catchable error with the reason."""
     denied = desk.box.deny(desk.ask(desk.texts.caught), reason="too much")
     assert denied.status == "ok"
     assert "too much" in denied.result
@@ -520,21 +520,21 @@ def test_a_denied_call_can_be_caught_and_tells_the_reason(desk: Desk) -> None:
 
 
 def test_a_denied_call_that_the_code_does_not_catch_ends_the_run(desk: Desk) -> None:
-    """Ours: as any exception it keeps the bindings."""
+    """Ours: the variables are kept, as after any exception."""
     denied = desk.box.deny(desk.ask(desk.texts.uncaught))
     assert (denied.status, denied.error and denied.error.code) == ("permission_denied", "PERMISSION_DENIED")
     assert desk.value(desk.texts.read) == 5
 
 
 def test_edited_arguments_are_used(desk: Desk) -> None:
-    """Ours: SPEC §4."""
+    """Ours: SPEC §4, a person may edit the arguments."""
     edited = desk.box.approve(desk.ask(desk.texts.refund_text), kwargs={"cents": 50})
     assert edited.result == "<paid 50 for A>"
     assert desk.done == [("A", 50)]
 
 
 def test_an_approval_expires_without_a_decision_and_the_session_stays_usable(desk: Desk) -> None:
-    """Ours: SPEC §12, approvals that never expire and block the conversation."""
+    """Ours: SPEC §12, an approval must expire instead of blocking the conversation."""
     approval = desk.ask(desk.texts.caught)
     desk.clock.advance(601)
     late = desk.box.approve(approval)
@@ -547,7 +547,7 @@ def test_an_approval_expires_without_a_decision_and_the_session_stays_usable(des
 
 
 def test_a_wait_among_parallel_calls_keeps_the_other_results(stored: Desk) -> None:
-    """Ours: SPEC §12, approvals that cannot be combined with parallel calls."""
+    """Ours: SPEC §12, approvals can be combined with parallel calls."""
     approval = stored.ask(stored.texts.gather)
     assert sorted(stored.done) == [("fee", 1), ("fee", 2)]
     assert stored.box.approve(approval).result == [10, "paid 100 for A", 20]
@@ -555,7 +555,7 @@ def test_a_wait_among_parallel_calls_keeps_the_other_results(stored: Desk) -> No
 
 
 def test_a_run_may_wait_again_and_again(stored: Desk) -> None:
-    """Ours: one decision, one call."""
+    """Ours: each decision permits one call."""
     first = stored.ask(stored.texts.both)
     again = stored.box.approve(first)
     assert again.status == "waiting_for_approval"
@@ -564,7 +564,7 @@ def test_a_run_may_wait_again_and_again(stored: Desk) -> None:
 
 
 def test_two_calls_may_wait_at_once_and_are_decided_one_by_one(stored: Desk) -> None:
-    """Ours: the first decision goes as far as it can."""
+    """Ours: the run resumes as far as the first decision permits."""
     _, (first, second) = stored.wait(stored.texts.two_refunds)
     assert stored.box.approve(second.approval_id).status == "waiting_for_approval"
     assert stored.done == [("B", 100)]
@@ -573,14 +573,14 @@ def test_two_calls_may_wait_at_once_and_are_decided_one_by_one(stored: Desk) -> 
 
 
 def test_inputs_of_any_size_survive_the_wait(stored: Desk) -> None:
-    """Ours: an engine that replays needs them again; integers have no limit in JSON."""
+    """Ours: an engine that replays needs the inputs again; integers have no limit in JSON."""
     big = 2**53 - 100
     approval = stored.ask(stored.texts.input_and_refund, inputs={"big": big})
     assert stored.box.approve(approval).result == big + len("paid 100 for A")
 
 
 def test_restoring_a_waiting_run_asks_anew(stored: Desk) -> None:
-    """Ours: SPEC §5, restoring an old snapshot never reuses a decision."""
+    """Ours: SPEC §5, restoring an earlier snapshot never reuses a decision."""
     stored.value(stored.texts.bind)
     result, (old,) = stored.wait(stored.texts.refund)
     assert result.snapshot_id is not None
@@ -597,7 +597,7 @@ def test_restoring_a_waiting_run_asks_anew(stored: Desk) -> None:
 
 
 def test_giving_a_waiting_run_up_leaves_the_session_as_it_was(desk: Desk) -> None:
-    """Ours: cancel and reset end the wait."""
+    """Ours: `cancel` and `reset` end the wait."""
     desk.value(desk.texts.bind)
     approval = desk.ask(desk.texts.bind_and_refund)
     assert desk.box.cancel("s")
@@ -606,7 +606,7 @@ def test_giving_a_waiting_run_up_leaves_the_session_as_it_was(desk: Desk) -> Non
 
 
 def test_time_waiting_for_a_person_does_not_count(desk: Desk) -> None:
-    """Ours: SPEC §5, wall_ms counts host calls, not the wait."""
+    """Ours: SPEC §5, wall_ms counts host calls but not the wait."""
     approval = desk.ask(desk.texts.refund, limits={"wall_ms": 2_000})
     desk.clock.advance(300)
     done = desk.box.approve(approval)
@@ -615,7 +615,7 @@ def test_time_waiting_for_a_person_does_not_count(desk: Desk) -> None:
 
 
 def test_many_sessions_wait_without_holding_workers(make: Callable[..., Desk]) -> None:
-    """Ours: SPEC §5, the worker is released."""
+    """Ours: SPEC §5, a waiting run releases its worker."""
     desk = make(workers=2)
     with desk.box:
         asked = [desk.ask(desk.texts.refund, session=f"s{n}") for n in range(5)]
@@ -658,7 +658,7 @@ def test_a_stored_session_resumes_in_another_sandbox_on_its_own_engine(
 
 
 def test_language_and_engine_of_a_session_are_fixed(stored: Desk, guest: Guest, tmp_path: Path) -> None:
-    """Ours: another one is a typed error that says so, and a snapshot goes to a session of its engine."""
+    """Ours: another engine is a typed error, and a snapshot is restored into a session of its engine."""
     stored.value(stored.texts.bind)
     other_language = next(item for item in Language if item is not guest.language)
     refused = stored.run(stored.texts.read, language=other_language)
@@ -678,7 +678,7 @@ def test_language_and_engine_of_a_session_are_fixed(stored: Desk, guest: Guest, 
 
 
 def test_a_snapshot_of_another_build_is_refused(stored: Desk) -> None:
-    """Ours: SNAPSHOT_VERSION_MISMATCH, before the engine sees anything of it."""
+    """Ours: SNAPSHOT_VERSION_MISMATCH is raised before the engine reads the snapshot."""
     stored.value(stored.texts.bind)
     codec = SnapshotCodec((Path(stored.options["data_dir"]) / "snapshot.key").read_bytes())
     header, state = codec.open(stored.box.export_snapshot("s"))
@@ -721,7 +721,7 @@ def test_a_session_that_another_build_has_stored_is_refused_until_it_is_reset(
 def test_a_session_whose_engine_is_missing_can_be_reset(
     stored: Desk, guest: Guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: what does not run a session works wherever its data directory is opened."""
+    """Ours: operations that do not run code work wherever the data directory is opened."""
 
     def missing(settings: EngineSettings) -> CodeEngine:
         raise CodeExecutionUnavailable("not here")

@@ -1,4 +1,4 @@
-"""What a run reports as its result."""
+"""The result that a run reports."""
 
 # ruff: noqa: E501 - a row of a table stays on its line
 
@@ -83,7 +83,7 @@ def test_the_result_is_result_if_bound_else_the_last_expression(run: Run, code: 
 
 
 def test_an_old_result_is_not_reported_again(value: Value) -> None:
-    """Bug: reading the global after every run reported an old result."""
+    """Bug: reading the global after every run reported an earlier result."""
     assert value("result = 41") == 41
     assert value("x = 1") is None
     assert value("5") == 5
@@ -103,7 +103,7 @@ def test_result_survives_as_a_variable(value: Value) -> None:
 
 
 def test_a_condition_that_leaves_result_alone_leaves_its_value(value: Value) -> None:
-    """Bug: a sandbox that probes by unbinding `result` must put it back."""
+    """Bug: probing by unbinding `result` did not restore it."""
     value("result = 'kept'")
     assert value("if False:\n    result = 1\n7") == 7
     assert value("result") == "kept"
@@ -112,7 +112,7 @@ def test_a_condition_that_leaves_result_alone_leaves_its_value(value: Value) -> 
 
 
 def test_the_same_conditional_code_reports_in_every_run(value: Value) -> None:
-    """Bug: the second run binds `result` to an equal value; that is still binding it."""
+    """Bug: a second run that bound `result` to an equal value counted as not binding it."""
     code = "for i in range(3):\n    if i == 2:\n        result = i"
     assert [value(code) for _ in range(3)] == [2, 2, 2]
     reading = "n = 5\nif n:\n    result = n\nresult"
@@ -120,20 +120,20 @@ def test_the_same_conditional_code_reports_in_every_run(value: Value) -> None:
 
 
 def test_a_conditional_result_that_reads_the_old_one_is_reported(value: Value) -> None:
-    """Bug: `result = result + 1` in a branch both reads and binds."""
+    """Bug: `result = result + 1` in a branch both reads and binds `result`."""
     value("result = 1")
     assert value("if True:\n    result = result + 1") == 2
 
 
 def test_binding_result_to_itself_is_binding_it(value: Value) -> None:
-    """Ours: bound by this run is about the binding, not about whether the value is another one."""
+    """Ours: the binding counts, not whether the value differs."""
     value("result = 2")
     assert value("if True:\n    result = result") == 2
 
 
 @pytest.mark.parametrize("literal", ["2", "'a'", "True", "(1, 2)", "''", "[]"])
 def test_a_conditional_result_that_equals_the_old_one_is_reported(run: Run, literal: str) -> None:
-    """Bug: small values are one object in the engine, so that identity does not tell whether they were bound."""
+    """Bug: small values are one object in the engine, so identity does not show a binding."""
     code = f"try:\n    print(result)\nexcept NameError:\n    pass\nif True:\n    result = {literal}\nprint(result)"
     first, second = run(code), run(code)
     assert first.result is not None
@@ -142,7 +142,7 @@ def test_a_conditional_result_that_equals_the_old_one_is_reported(run: Run, lite
 
 @pytest.mark.parametrize("depth", [200, 300, 1_000, 5_000])
 def test_a_deep_result_is_reported_whole_or_refused(run: Run, depth: int) -> None:
-    """Bug: the engine cuts what it hands over at 256 levels and puts a text there; that is a wrong answer."""
+    """Bug: the engine cuts values at 256 levels and inserts a text, which gave a wrong result."""
     outcome = run(f"x = []\nfor i in range({depth}):\n    x = [x]\nx")
     if outcome.status == "ok":
         inner, found = outcome.result, 0
@@ -157,7 +157,7 @@ def test_a_deep_result_is_reported_whole_or_refused(run: Run, depth: int) -> Non
 def test_a_function_of_an_earlier_run_that_binds_result_binds_it_in_the_run_that_calls_it(
     value: Value,
 ) -> None:
-    """Ours: bound by this run means while this run ran."""
+    """Ours: a run binds `result` if it is bound while the run executes."""
     value("def save(x):\n    global result\n    result = x\n    return 'saved'")
     assert value("save(5)") == 5
     assert value("1 + 1") == 2
@@ -173,7 +173,7 @@ def test_an_error_after_binding_result_keeps_the_binding_and_reports_no_result(r
 
 
 def test_a_name_called_underscore_is_the_guests_own(value: Value) -> None:
-    """Bug: a sandbox that keeps the last expression under a name must not take one that guests use."""
+    """Bug: keeping the last expression under a name that guests use hid their variable."""
     value("_ = 5")
     value("6 * 7")
     value("[i for i in range(3)]")
@@ -182,7 +182,7 @@ def test_a_name_called_underscore_is_the_guests_own(value: Value) -> None:
 
 
 def test_an_input_called_result_is_not_a_result(value: Value) -> None:
-    """Ours: an input is given, not bound by the run."""
+    """Ours: an input is not bound by the run."""
     assert value("result + 1", inputs={"result": 1}) == 2
     assert value("5", inputs={"result": 1}) == 5
 
@@ -233,7 +233,7 @@ STRANGE: list[tuple[str, str]] = [
 def test_a_result_that_is_not_json_is_refused_with_its_types_name(
     run: Run, code: str, type_name: str
 ) -> None:
-    """Ours: SPEC §5, RESULT_NOT_SERIALIZABLE with the type's name as hint; never the text of a repr."""
+    """Ours: SPEC §5, RESULT_NOT_SERIALIZABLE with the type's name as hint, never the text of a repr."""
     outcome = run(code)
     assert outcome.status == "validation_error", (outcome.status, outcome.result, outcome.error)
     assert outcome.error is not None
@@ -250,7 +250,7 @@ LOOKALIKES = [
 
 @pytest.mark.parametrize("text", LOOKALIKES)
 def test_text_that_merely_looks_like_a_repr_is_text(value: Value, text: str) -> None:
-    """Bug: the engine hands functions over as their text; telling them apart must not refuse real text."""
+    """Bug: the engine returns functions as text; real text must not be refused as a function."""
     value("def f():\n    pass")
     assert value(f"{text!r}") == text
     assert value(f"result = [1, {{'k': {text!r}}}]") == [1, {"k": text}]
@@ -258,13 +258,13 @@ def test_text_that_merely_looks_like_a_repr_is_text(value: Value, text: str) -> 
 
 
 def test_a_session_stays_usable_after_a_result_that_is_not_json(value: Value, run: Run) -> None:
-    """Ours: the code ran; only its report is not JSON."""
+    """Ours: the code ran, and only its result is not JSON."""
     assert run("x = 5\n{x}").status == "validation_error"
     assert value("x") == 5
 
 
 def test_a_result_past_its_cap_is_refused_and_its_variable_stays(run: Run, value: Value) -> None:
-    """Ours: SPEC §11, every size has a cap."""
+    """Ours: SPEC §11, every size is limited."""
     large = run("text = 'a' * (9 << 20)\n[text, text]", limits={"memory_mb": 256})
     assert (large.status, large.error and large.error.code) == ("resource_exhausted", "RESPONSE_TOO_LARGE")
     assert value("len(text)", limits={"memory_mb": 256}) == 9 << 20

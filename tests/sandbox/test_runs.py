@@ -40,7 +40,7 @@ def test_sessions_do_not_see_each_other(run: Run) -> None:
 
 
 def test_an_exception_keeps_the_bindings_made_before_it(run: Run, value: Value) -> None:
-    """Ours: SPEC §5, as a REPL does."""
+    """Ours: SPEC §5, variables are kept, as in a REPL."""
     failed = run("x = 1\ny = [x]\n1 / 0\nz = 2")
     assert failed.status == "runtime_error"
     assert not any(item.code == "SESSION_ROLLED_BACK" for item in failed.diagnostics)
@@ -63,7 +63,7 @@ def test_an_exception_keeps_the_bindings_made_before_it(run: Run, value: Value) 
 def test_a_hard_stop_puts_the_session_back_and_says_so(
     run: Run, value: Value, code: str, limits: dict[str, int]
 ) -> None:
-    """Ours: SPEC §5, a diagnostic tells that the session is as it was before."""
+    """Ours: SPEC §5, a diagnostic says that the session was rolled back."""
     value("x = 1\nitems = [1]")
     stopped = run(f"x = 2\nitems.append(2)\nw = 3\n{code}", limits=limits)
     assert stopped.status in ("timeout", "resource_exhausted")
@@ -82,7 +82,7 @@ def test_code_that_is_refused_changes_nothing(run: Run, value: Value) -> None:
 
 
 def test_a_hundred_concurrent_increments_on_one_session_lose_nothing() -> None:
-    """Ours: SPEC §5, two runs on one session queue; they never lose state."""
+    """Ours: SPEC §5, two runs on one session queue and never lose state."""
 
     async def go() -> Any:
         async with Sandbox() as box:
@@ -96,7 +96,7 @@ def test_a_hundred_concurrent_increments_on_one_session_lose_nothing() -> None:
 
 
 def test_many_sessions_run_at_once_with_few_workers() -> None:
-    """Ours: workers are a bounded pool; sessions wait for one and keep their state when they lose it."""
+    """Ours: workers are a bounded pool; sessions wait for one and keep their state without it."""
 
     async def go() -> None:
         async with Sandbox(workers=2) as box:
@@ -110,7 +110,7 @@ def test_many_sessions_run_at_once_with_few_workers() -> None:
 
 
 def test_runs_in_quick_succession_know_what_the_run_before_them_did() -> None:
-    """Bug: with the memory store the state is taken after the answer; the next run must wait for it."""
+    """Bug: the memory store takes the state after the result, and the next run did not wait for it."""
 
     @tool(side_effect="read")
     async def later(x: int) -> int:
@@ -129,7 +129,7 @@ def test_runs_in_quick_succession_know_what_the_run_before_them_did() -> None:
 
 
 def test_three_hundred_runs_keep_the_stored_session_small(box: BlockingSandbox, sid: str) -> None:
-    """Bug: the engine keeps the source of every run, so dumps grew without bound."""
+    """Bug: the engine keeps the source of every run, so dumps grew without a limit."""
     for index in range(300):
         result = box.run(f"x = {index}\nif x % 7 == 0:\n    y = x\n'{'pad' * 60}'", session=sid)
         assert result.status == "ok"
@@ -138,7 +138,7 @@ def test_three_hundred_runs_keep_the_stored_session_small(box: BlockingSandbox, 
 
 
 def test_functions_survive_three_hundred_runs(run: Run, value: Value) -> None:
-    """Bug: sources that functions refer to must not be dropped with the others."""
+    """Bug: sources that functions refer to were dropped with the others."""
     value("def boom(n):\n    return 1 // n\nasync def twice(n):\n    return await add_later(n, n)")
     for index in range(300):
         value(f"x = {index}\n'{'pad' * 60}'")
@@ -153,7 +153,7 @@ def test_functions_survive_three_hundred_runs(run: Run, value: Value) -> None:
 
 
 def test_inputs_are_variables_of_this_run_alone(run: Run, value: Value) -> None:
-    """Seed: inputs. Ours: gone after the run."""
+    """Seed: inputs. Ours: they are gone after the run."""
     assert value("a + b['c'][0]", inputs={"a": 1, "b": {"c": [2]}}) == 3
     assert run("a").status == "runtime_error"
     assert run("b").status == "runtime_error"
@@ -167,7 +167,7 @@ def test_a_variable_that_an_input_hides_comes_back(value: Value) -> None:
 
 
 def test_a_hidden_variable_comes_back_after_an_error_too(run: Run, value: Value) -> None:
-    """Ours: an exception ends the run and its inputs."""
+    """Ours: an exception ends the run, and with it the inputs."""
     value("x = 'mine'")
     assert run("1 / 0", inputs={"x": 1, "y": 2}).status == "runtime_error"
     assert value("x") == "mine"
@@ -175,7 +175,7 @@ def test_a_hidden_variable_comes_back_after_an_error_too(run: Run, value: Value)
 
 
 def test_an_input_that_the_code_binds_is_gone_all_the_same(run: Run, value: Value) -> None:
-    """Ours: SPEC §5, as on every other engine: inputs are variables of this run."""
+    """Ours: SPEC §5, inputs are variables of this run, on every engine."""
     assert value("x = x + 1\nx", inputs={"x": 1}) == 2
     assert run("x").status == "runtime_error"
     value("x = 'mine'")
@@ -186,7 +186,7 @@ def test_an_input_that_the_code_binds_is_gone_all_the_same(run: Run, value: Valu
 def test_an_input_whose_name_a_comprehension_or_a_function_uses_is_gone_all_the_same(
     run: Run, value: Value
 ) -> None:
-    """Bug: names bound in a scope of their own are not bound by the run."""
+    """Bug: names bound in an inner scope counted as bound by the run."""
     assert value("[x for x in [1, 2]] + [y]", inputs={"x": 5, "y": 3}) == [1, 2, 3]
     value("def f():\n    z = 1\n    return z\nf() + z", inputs={"z": 5})
     for name in "xyz":
@@ -194,7 +194,7 @@ def test_an_input_whose_name_a_comprehension_or_a_function_uses_is_gone_all_the_
 
 
 def test_inputs_are_given_by_value(value: Value) -> None:
-    """Ours: SPEC §5; guest code cannot reach into the host's objects."""
+    """Ours: SPEC §5, guest code cannot change the host's objects."""
     given: dict[str, Any] = {"items": [1], "table": {"k": [1]}}
     value("items.append(2)\ntable['k'].append(2)\ntable['new'] = 1", inputs=given)
     assert given == {"items": [1], "table": {"k": [1]}}
@@ -213,7 +213,7 @@ def test_an_input_that_is_not_json_is_refused(run: Run, bad: object) -> None:
 
 @pytest.mark.parametrize("name", ["print", "len", "add", "_", "result", "None", "class"])
 def test_an_input_may_have_any_name_that_a_variable_may_have(run: Run, value: Value, name: str) -> None:
-    """Ours: names of built-ins and tools can be hidden for a run; keywords are refused, not crashed on."""
+    """Ours: an input may hide a built-in or a tool for a run; keywords are refused."""
     result = run(f"[{name}]", inputs={name: 5})
     if name in ("None", "class"):
         assert result.status == "validation_error"
@@ -223,7 +223,7 @@ def test_an_input_may_have_any_name_that_a_variable_may_have(run: Run, value: Va
 
 
 def test_big_integers_and_floats_pass_unchanged(value: Value) -> None:
-    """Ours: values cross the border exactly."""
+    """Ours: values are converted without loss."""
     given = {"n": 10**40, "m": -(2**63), "f": 0.1, "g": 1e300, "s": "é\0😀"}
     assert value("[n, m, f, g, s]", inputs=given) == list(given.values())
     assert value("echo([n, m, f, g, s])", inputs=given) == list(given.values())
@@ -233,7 +233,7 @@ def test_big_integers_and_floats_pass_unchanged(value: Value) -> None:
 
 
 def test_limits_hold_for_their_run_only(run: Run, value: Value) -> None:
-    """Bug: the engine can only tighten a stored session's limits; a small run must not shrink the session."""
+    """Bug: the engine can only tighten a stored session's limits; a small run shrank the session."""
     assert value("x = 1\nx", limits={"memory_mb": 8, "cpu_ms": 100, "max_stack_depth": 20}) == 1
     assert value("len('a' * (20 << 20))") == 20 << 20
     assert value("def f(n):\n    return n and f(n - 1)\nf(100)") == 0
@@ -243,7 +243,7 @@ def test_limits_hold_for_their_run_only(run: Run, value: Value) -> None:
 
 @pytest.mark.parametrize("megabytes", [1, 8, 20, 40])
 def test_a_large_variable_is_kept_or_refused_but_never_lost(run: Run, value: Value, megabytes: int) -> None:
-    """Bug: storing a session needs memory too; what cannot be stored must not seem to be there."""
+    """Bug: storing a session needs memory too; a variable that cannot be stored must be refused."""
     value("y = 'before'")
     result = run(f"y = 'a' * ({megabytes} << 20)\nlen(y)")
     if result.status == "ok":
@@ -258,7 +258,7 @@ def test_a_large_variable_is_kept_or_refused_but_never_lost(run: Run, value: Val
 
 
 def test_a_run_may_have_more_than_its_session(run: Run, value: Value) -> None:
-    """Ours: limits of a request replace those of the session, up and down."""
+    """Ours: the limits of a request replace those of the session, up and down."""
     code = "'a' * (80 << 20)\n1"
     assert run(code).status == "resource_exhausted"
     assert value(code, limits={"memory_mb": 128}) == 1
@@ -266,7 +266,7 @@ def test_a_run_may_have_more_than_its_session(run: Run, value: Value) -> None:
 
 
 def test_timeout_ms_holds_for_its_run_only(run: Run, value: Value) -> None:
-    """Seed: timeout_ms."""
+    """Seed: timeout_ms limits one run."""
     started = time.monotonic()
     late = run("hang(9)", timeout_ms=80)
     assert time.monotonic() - started < 3
@@ -285,7 +285,7 @@ def test_a_sessions_own_limits_hold_for_all_its_runs(box: BlockingSandbox, sid: 
     "limits", [{"memory": 5}, {"memory_mb": 0}, {"cpu_ms": -1}, {"wall_ms": "x"}], ids=str
 )
 def test_limits_that_make_no_sense_are_refused(run: Run, limits: dict[str, Any]) -> None:
-    """Ours: a misspelt limit must not be no limit."""
+    """Ours: a misspelt limit must not count as no limit."""
     result = run("1", limits=limits)
     assert (result.status, result.error and result.error.code) == ("validation_error", "INVALID_ARGUMENT")
 
@@ -323,7 +323,7 @@ CALLS = [
 def test_a_tool_is_called_plainly_or_awaited_whichever_kind_it_is(
     value: Value, code: str, expected: Any
 ) -> None:
-    """Ours: SPEC §4, sync tools run in a thread and async ones on the loop; guest code need not know."""
+    """Ours: SPEC §4, guest code need not know whether a tool is sync or async."""
     assert value(code) == expected
 
 
@@ -357,12 +357,12 @@ GATHERS = [
 def test_calls_that_are_gathered_run_at_the_same_time(
     value: Value, sid: str, code: str, tool_name: str
 ) -> None:
-    """Ours: SPEC §4; a tool that returns only once all three calls run proves it."""
+    """Ours: SPEC §4, the tool returns only once all three calls run."""
     assert value(IMPORT + code.format(f=tool_name).replace("'P'", f"'{sid}'")) == [0, 1, 2]
 
 
 def test_functions_of_an_earlier_run_gather_too(value: Value, sid: str) -> None:
-    """Bug: whether a call is awaited is read off the code, and that code is no longer at hand."""
+    """Bug: whether a call is awaited is read off the code, which is not available for earlier runs."""
     value(
         "import asyncio\n"
         "async def one(place, i):\n    return await meet_later(place, 3, i)\n"
@@ -405,7 +405,7 @@ def test_an_exception_of_a_tool_is_one_in_the_guest(run: Run, value: Value, code
 
 
 def test_a_tools_own_code_ends_the_run_if_the_guest_does_not_catch_it(run: Run) -> None:
-    """Seed: ToolError{code, message}."""
+    """Seed: a ToolError has its own code and message."""
     failed = run("x = 1\nfail('ToolError')")
     assert failed.status == "runtime_error"
     assert failed.error is not None
@@ -414,7 +414,7 @@ def test_a_tools_own_code_ends_the_run_if_the_guest_does_not_catch_it(run: Run) 
 
 
 def test_calls_leave_records_in_the_order_they_were_made(run: Run) -> None:
-    """Seed: external_calls and external_calls_count."""
+    """Seed: a result has external_calls and external_calls_count."""
     result = run(
         "import asyncio\nadd(1)\nawait asyncio.gather(add_later(2), add(3))\ntry:\n    fail()\nexcept ValueError:\n    pass"
     )
@@ -426,7 +426,7 @@ def test_calls_leave_records_in_the_order_they_were_made(run: Run) -> None:
 
 
 def test_a_wrong_call_is_a_type_error_in_the_guest(run: Run, value: Value) -> None:
-    """Ours: as Python has it, and INVALID_ARGUMENT if the guest does not catch it."""
+    """Ours: a TypeError as in Python, and INVALID_ARGUMENT if the guest does not catch it."""
     assert value("try:\n    add('x')\nexcept TypeError:\n    result = 'caught'") == "caught"
     failed = run("add()")
     assert (failed.status, failed.error and failed.error.code) == ("validation_error", "INVALID_ARGUMENT")
@@ -442,7 +442,7 @@ STRANGE_ARGUMENTS = [
 def test_an_argument_that_is_not_json_is_refused_and_never_passed_as_its_text(
     run: Run, argument: str
 ) -> None:
-    """Bug: the engine hands functions and ranges over as their text; a tool must not get it for a value."""
+    """Bug: the engine returns functions and ranges as text, which a tool must not receive."""
     result = run(f"echo({argument})")
     assert result.status == "validation_error", (result.status, result.result, result.error)
     assert result.error is not None
@@ -450,7 +450,7 @@ def test_an_argument_that_is_not_json_is_refused_and_never_passed_as_its_text(
 
 
 def test_an_argument_that_is_deep_arrives_whole_or_is_refused(run: Run) -> None:
-    """Bug: the engine cuts what it hands over at 256 levels and puts a text there."""
+    """Bug: the engine cuts values at 256 levels and inserts a text."""
     result = run(
         "x = []\nfor i in range(600):\n    x = [x]\nd = 0\ny = echo(x)\nwhile isinstance(y, list) and y:\n    y = y[0]\n    d += 1\nd"
     )
@@ -461,7 +461,7 @@ def test_an_argument_that_is_deep_arrives_whole_or_is_refused(run: Run) -> None:
 
 
 def test_a_call_of_an_unknown_name_is_an_unknown_tool_with_close_matches(run: Run) -> None:
-    """Ours: SPEC §5."""
+    """Ours: SPEC §5, UNKNOWN_TOOL has close matches in its hint."""
     failed = run("x = 1\nad(1)")
     assert failed.status == "validation_error"
     assert failed.error is not None
@@ -472,7 +472,7 @@ def test_a_call_of_an_unknown_name_is_an_unknown_tool_with_close_matches(run: Ru
 
 
 def test_guest_code_may_catch_the_name_error(value: Value) -> None:
-    """Ours: SPEC §5, where guest code may still catch the NameError."""
+    """Ours: SPEC §5, guest code may catch the NameError of an unknown call."""
     assert (
         value("try:\n    nope(1)\nexcept NameError as e:\n    result = str(e)")
         == "name 'nope' is not defined"
@@ -481,7 +481,7 @@ def test_guest_code_may_catch_the_name_error(value: Value) -> None:
 
 
 def test_reading_an_unknown_name_is_a_name_error_not_an_unknown_tool(code_of: Callable[..., str]) -> None:
-    """Ours: UNKNOWN_TOOL is about calls."""
+    """Ours: UNKNOWN_TOOL is only for calls."""
     assert code_of("nope") == "RUNTIME_ERROR"
     assert code_of("nope + 1") == "RUNTIME_ERROR"
 
@@ -519,7 +519,7 @@ PLACES = [
 
 @pytest.mark.parametrize(("code", "place"), PLACES, ids=[repr(row[0]) for row in PLACES])
 def test_an_error_has_its_place(run: Run, code: str, place: tuple[int, int, int, int]) -> None:
-    """Ours: SPEC §3, spans are 1-based line and column; columns count characters."""
+    """Ours: SPEC §3, spans have 1-based lines and columns, which count characters."""
     failed = run(code)
     assert failed.error is not None
     assert "ZeroDivisionError" in failed.error.message
@@ -532,7 +532,7 @@ def test_an_error_has_its_place(run: Run, code: str, place: tuple[int, int, int,
     [("x = 1\ny = = 2", 2, 5), ("é = 1; (", 1, 8), ("def f(:\n    pass", 1, 7), ("result = 1\nx = )", 2, 5)],
 )
 def test_a_syntax_error_has_its_place(run: Run, code: str, line: int, column: int) -> None:
-    """Ours: SPEC §3."""
+    """Ours: SPEC §3, a syntax error has a span."""
     failed = run(code)
     assert (failed.status, failed.error and failed.error.code) == ("validation_error", "SYNTAX_ERROR")
     assert failed.error is not None
@@ -542,7 +542,7 @@ def test_a_syntax_error_has_its_place(run: Run, code: str, line: int, column: in
 
 
 def test_an_error_in_a_function_of_an_earlier_run_points_at_the_call(run: Run, value: Value) -> None:
-    """Ours: a span is a place in the code of this run; the other source is not at hand."""
+    """Ours: a span refers to the code of this run; the earlier source is not available."""
     value("def f(n):\n\n\n\n\n    return 1 // n")
     failed = run("x = 5\ny = f(0)")
     assert failed.error is not None
@@ -554,27 +554,27 @@ def test_an_error_in_a_function_of_an_earlier_run_points_at_the_call(run: Run, v
 
 
 def test_what_is_printed_is_captured(run: Run) -> None:
-    """Seed: stdout and stderr."""
+    """Seed: a result has stdout and stderr."""
     result = run("import sys\nprint('a', 1, sep='-', end='!\\n')\nprint('b', file=sys.stderr)\nprint('é😀')")
     assert result.status == "ok", result.error
     assert (result.stdout, result.stderr) == ("a-1!\né😀\n", "b\n")
 
 
 def test_output_before_an_error_or_a_stop_is_kept(run: Run) -> None:
-    """Ours: what was printed is how one finds the mistake."""
+    """Ours: earlier output helps to find the cause."""
     assert run("print('before')\n1 / 0").stdout == "before\n"
     assert run("print('before')\nwhile True:\n    pass", limits={"cpu_ms": 50}).stdout == "before\n"
 
 
 def test_output_past_its_cap_is_dropped_with_a_warning(run: Run) -> None:
-    """Ours: SPEC §5, OUTPUT_TRUNCATED."""
+    """Ours: SPEC §5, dropped output causes an OUTPUT_TRUNCATED warning."""
     result = run("print('abcdef')\nprint('x')\n5", limits={"max_stdout_bytes": 4})
     assert (result.status, result.result, result.stdout) == ("ok", 5, "abcd")
     assert [(item.severity, item.code) for item in result.diagnostics] == [("warning", "OUTPUT_TRUNCATED")]
 
 
 def test_output_of_exactly_its_cap_is_whole(run: Run) -> None:
-    """Ours: the cap itself still fits."""
+    """Ours: the limit itself is still permitted."""
     result = run("print('abc')", limits={"max_stdout_bytes": 4})
     assert result.stdout == "abc\n"
     assert result.diagnostics == []
@@ -582,20 +582,20 @@ def test_output_of_exactly_its_cap_is_whole(run: Run) -> None:
 
 @pytest.mark.parametrize("cap", range(1, 9))
 def test_output_is_cut_between_characters(run: Run, cap: int) -> None:
-    """Ours: SPEC §5."""
+    """Ours: SPEC §5, output is cut at a character boundary."""
     result = run("print('é😀é')", limits={"max_stdout_bytes": cap})
     expected = "é😀é\n".encode()[:cap].decode(errors="ignore")
     assert result.stdout == expected
 
 
 def test_nothing_is_kept_after_what_was_cut(run: Run) -> None:
-    """Bug: a later short line must not follow a gap."""
+    """Bug: a short line after the cut was kept, behind a gap."""
     result = run("print('é' * 9, end='')\nprint('tail')", limits={"max_stdout_bytes": 5})
     assert result.stdout == "éé"
 
 
 def test_sixteen_times_past_the_cap_ends_the_run(run: Run, value: Value) -> None:
-    """Ours: SPEC §5, STDOUT_EXCEEDED."""
+    """Ours: SPEC §5, the error is STDOUT_EXCEEDED."""
     fits = run("for i in range(16):\n    print('x' * 99)\n5", limits={"max_stdout_bytes": 100})
     assert (fits.status, fits.result) == ("ok", 5)
     floods = run("for i in range(17):\n    print('x' * 99)\n5", limits={"max_stdout_bytes": 100})
@@ -660,7 +660,7 @@ def test_the_limit_of_calls_cannot_be_caught(run: Run, noted: list[Any]) -> None
 
 
 def test_depth_is_a_recursion_error_that_guest_code_may_catch(run: Run, value: Value) -> None:
-    """Ours: SPEC §5; uncaught it is STACK_OVERFLOW."""
+    """Ours: SPEC §5, uncaught it is STACK_OVERFLOW."""
     value("def f(n):\n    return f(n + 1)")
     assert value("try:\n    f(0)\nexcept RecursionError:\n    result = 'caught'") == "caught"
     failed = run("f(0)")
@@ -678,7 +678,7 @@ def test_sleeping_counts_as_wall_time_not_as_computing(run: Run, value: Value) -
 
 
 def test_sleeps_that_are_gathered_pass_at_the_same_time(value: Value) -> None:
-    """Ours: asyncio.sleep is a wait like any other."""
+    """Ours: asyncio.sleep waits concurrently, like any call."""
     started = time.monotonic()
     value("import asyncio\nawait asyncio.gather(*[asyncio.sleep(0.2) for i in range(10)])\n1")
     assert time.monotonic() - started < 1.5
@@ -686,7 +686,7 @@ def test_sleeps_that_are_gathered_pass_at_the_same_time(value: Value) -> None:
 
 @pytest.mark.parametrize("seconds", ["-1", "float('nan')", "float('inf')", "10**400", "'x'", "None", "1e308"])
 def test_a_strange_sleep_does_no_harm(run: Run, value: Value, seconds: str) -> None:
-    """Bug: what guest code sleeps for is its own business, until it reaches the host's clock."""
+    """Bug: any number that guest code sleeps for reached the host's clock."""
     result = run(f"import time\ntime.sleep({seconds})", limits={"wall_ms": 150})
     assert result.status in ("ok", "timeout", "runtime_error"), result.error
     result = run(f"import asyncio\nawait asyncio.sleep({seconds})", limits={"wall_ms": 150})
@@ -714,7 +714,7 @@ def test_computing_too_long_is_a_cpu_timeout_even_if_guest_code_catches_everythi
 
 
 def test_a_guests_own_timeout_or_memory_error_is_not_mistaken_for_a_limit(run: Run, value: Value) -> None:
-    """Bug: a guest can raise MemoryError itself; that is an exception like any other."""
+    """Bug: a MemoryError that the guest raised itself was taken for a limit."""
     value("x = 1")
     for kind in ("MemoryError", "TimeoutError", "RecursionError('x' )"):
         failed = run(f"x = 2\nraise {kind}")
@@ -729,7 +729,7 @@ def test_a_guests_own_timeout_or_memory_error_is_not_mistaken_for_a_limit(run: R
 
 
 def test_metrics_are_measured(run: Run) -> None:
-    """Ours: SPEC §5, real figures; instructions are null where the engine does not count."""
+    """Ours: SPEC §5, figures are measured; instructions are null if the engine does not count them."""
     small = run("1 + 1").metrics
     big = run("x = 'a' * (30 << 20)\nlen(x)").metrics
     slow = run("import time\ntime.sleep(0.05)").metrics
@@ -743,7 +743,7 @@ def test_metrics_are_measured(run: Run) -> None:
 
 
 def test_the_peak_of_one_run_is_not_that_of_the_next(run: Run) -> None:
-    """Ours: a peak is of its run."""
+    """Ours: the peak belongs to one run."""
     run("x = 'a' * (30 << 20)\nx = None\n1")
     run("1")
     after = run("1").metrics
@@ -755,25 +755,25 @@ def test_the_peak_of_one_run_is_not_that_of_the_next(run: Run) -> None:
 
 
 def test_code_that_is_too_long_is_refused(code_of: Callable[..., str]) -> None:
-    """Ours: SPEC §11, every size has a cap."""
+    """Ours: SPEC §11, every size is limited."""
     assert code_of("# " + "x" * (1 << 20)) == "REQUEST_TOO_LARGE"
 
 
 @pytest.mark.parametrize("code", ["x = '\ud800'", "x = 1\0"])
 def test_text_that_cannot_be_code_is_refused(run: Run, value: Value, code: str) -> None:
-    """Ours: a lone surrogate or a NUL must not reach the engine's process as something else."""
+    """Ours: a lone surrogate or a NUL must not be changed on its way to the engine."""
     assert run(code).status in ("validation_error", "runtime_error")
     assert value("1 + 1") == 2
 
 
 def test_a_wrong_session_id_is_an_answer_not_an_exception(box: BlockingSandbox) -> None:
-    """Seed: run answers with a RunResult, whatever happens."""
+    """Seed: `run` always returns a RunResult."""
     result = box.run("1", session="a/b")
     assert (result.status, result.error and result.error.code) == ("validation_error", "INVALID_SESSION_ID")
 
 
 def test_deeply_nested_code_does_no_harm(run: Run, value: Value) -> None:
-    """Ours: parsers are recursive; hosts must not be."""
+    """Ours: deep recursion in a parser must not crash the host."""
     for code in (
         "(" * 50_000 + ")" * 50_000,
         "-" * 100_000 + "1",
@@ -787,7 +787,7 @@ def test_deeply_nested_code_does_no_harm(run: Run, value: Value) -> None:
 
 
 def test_discovery_is_always_there(value: Value) -> None:
-    """Ours: SPEC §4, list_tools, describe_tool and current_policy."""
+    """Ours: SPEC §4, list_tools, describe_tool and current_policy are always available."""
     names = [item["name"] if isinstance(item, dict) else item for item in value("list_tools()")]
     assert {"add", "echo"} <= set(names)
     assert value("describe_tool('add')")["name"] == "add"
@@ -881,7 +881,7 @@ c = C()
 
 @pytest.mark.parametrize(("code", "probe", "expected"), MUTATIONS, ids=[row[0] for row in MUTATIONS])
 def test_whatever_an_expression_changes_is_kept(tmp_path: Path, code: str, probe: str, expected: Any) -> None:
-    """Bug: a run that looks as if it only computed a value may be one that changed something."""
+    """Bug: a run that seemed only to compute a value had changed something."""
     with BlockingSandbox(tools=[_add, _echo], data_dir=tmp_path) as box:
         assert box.run(SETUP).status == "ok"
         done = box.run(code)
@@ -909,7 +909,7 @@ def _echo(value: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["class", "None", "a b", "1a", ""])
 def test_an_input_must_have_a_name_that_code_can_read(run: Run, name: str) -> None:
-    """Bug: a keyword as a name was taken, and could not be given back."""
+    """Bug: a keyword was accepted as a name, and could not be restored."""
     result = run("1 + 1", inputs={name: 1})
     assert (result.status, result.error and result.error.code) == ("validation_error", "INVALID_ARGUMENT")
 

@@ -55,7 +55,7 @@ def test_a_session_that_exists_is_not_made_again(sbox: BlockingSandbox) -> None:
 
 
 def test_a_session_that_is_not_there_is_not_found(sbox: BlockingSandbox) -> None:
-    """Ours: SESSION_NOT_FOUND."""
+    """Ours: an unknown session raises SESSION_NOT_FOUND."""
     for call in (
         lambda: sbox.session("nope"),
         lambda: sbox.reset("nope"),
@@ -74,7 +74,7 @@ def test_a_session_that_is_not_there_is_not_found(sbox: BlockingSandbox) -> None
 
 @pytest.mark.parametrize("wrong", ["", "a/b", "x" * 65, "a\n"])
 def test_a_wrong_id_is_refused_everywhere(sbox: BlockingSandbox, wrong: str) -> None:
-    """Seed: SessionId::new guards every entry."""
+    """Seed: SessionId::new checks every id."""
     for call in (
         lambda: sbox.create(wrong),
         lambda: sbox.session(wrong),
@@ -88,7 +88,7 @@ def test_a_wrong_id_is_refused_everywhere(sbox: BlockingSandbox, wrong: str) -> 
 
 
 def test_a_fork_has_the_same_variables_and_goes_its_own_way(sbox: BlockingSandbox) -> None:
-    """Ours: fork of a sandbox session."""
+    """Ours: a fork copies a sandbox session."""
     sbox.create("a", limits={"memory_mb": 16})
     sbox.run("x = [1]\ndef f():\n    return len(x)", session="a")
     assert sbox.fork("a", "b") == "b"
@@ -101,7 +101,7 @@ def test_a_fork_has_the_same_variables_and_goes_its_own_way(sbox: BlockingSandbo
 
 
 def test_a_fork_right_after_a_run_has_what_the_run_did(sbox: BlockingSandbox) -> None:
-    """Bug: state that is taken after the answer must be there before it is copied."""
+    """Bug: the state was copied before it had been taken from the worker."""
     for index in range(10):
         sbox.run(f"x = {index}", session=f"a{index}")
         sbox.fork(f"a{index}", f"b{index}")
@@ -109,7 +109,7 @@ def test_a_fork_right_after_a_run_has_what_the_run_did(sbox: BlockingSandbox) ->
 
 
 def test_a_fork_of_a_waiting_session_is_as_before_the_waiting_run(sbox: BlockingSandbox) -> None:
-    """Ours: a fork waits for no decision."""
+    """Ours: a fork does not wait for a decision."""
     sbox.run("x = 1", session="a")
     assert sbox.run("x = 2\nask()", session="a").status == "waiting_for_approval"
     sbox.fork("a", "b")
@@ -118,7 +118,7 @@ def test_a_fork_of_a_waiting_session_is_as_before_the_waiting_run(sbox: Blocking
 
 
 def test_reset_forgets_variables_and_keeps_limits(sbox: BlockingSandbox) -> None:
-    """Ours: reset is not destroy."""
+    """Ours: unlike `destroy`, `reset` keeps the session."""
     sbox.create("a", limits={"memory_mb": 16})
     sbox.run("x = 1", session="a")
     sbox.reset("a")
@@ -145,7 +145,7 @@ def test_reset_does_not_need_to_read_what_another_version_has_stored(
 
 
 def test_a_destroyed_session_is_gone_and_its_name_is_free(sbox: BlockingSandbox) -> None:
-    """Seed: destroy_session tells whether there was one."""
+    """Seed: destroy_session tells whether the session existed."""
     sbox.run("x = 1", session="a")
     assert sbox.destroy("a") is True
     assert sbox.destroy("a") is False
@@ -156,7 +156,7 @@ def test_a_destroyed_session_is_gone_and_its_name_is_free(sbox: BlockingSandbox)
 
 
 def test_a_session_expires(sbox: BlockingSandbox, clock: Any) -> None:
-    """Ours: after ttl_s it is gone."""
+    """Ours: a session is deleted after ttl_s."""
     made = sbox.create("a", ttl_s=10)
     assert made.expires_at == clock.ms + 10_000
     sbox.run("x = 1", session="a")
@@ -170,7 +170,7 @@ def test_a_session_expires(sbox: BlockingSandbox, clock: Any) -> None:
 
 
 def test_an_expired_session_cannot_be_shown_forked_or_reset(sbox: BlockingSandbox, clock: Any) -> None:
-    """Ours: gone is gone, whatever is asked."""
+    """Ours: an expired session is gone for every operation."""
     sbox.create("a", ttl_s=1)
     sbox.run("x = 1", session="a")
     clock.advance(2)
@@ -181,7 +181,7 @@ def test_an_expired_session_cannot_be_shown_forked_or_reset(sbox: BlockingSandbo
 
 
 def test_the_size_of_a_sessions_state_is_reported(sbox: BlockingSandbox) -> None:
-    """Ours: the operator must see what grows."""
+    """Ours: an operator must see what grows."""
     sbox.run("x = 1", session="a")
     small = sbox.session("a").state_bytes
     sbox.run("x = 'a' * 500_000", session="a")
@@ -190,7 +190,7 @@ def test_the_size_of_a_sessions_state_is_reported(sbox: BlockingSandbox) -> None
 
 
 def test_a_sandbox_that_is_not_open_says_so() -> None:
-    """Ours: a message, not an AttributeError."""
+    """Ours: the error has a clear message instead of an AttributeError."""
     box = BlockingSandbox()
     with pytest.raises(InvalidArgument, match="open"):
         box.run("1")

@@ -36,7 +36,7 @@ def ask() -> str:
 
 @pytest.fixture(scope="module")
 def kbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlockingSandbox]:
-    """A sandbox with tools, on disk."""
+    """Return a sandbox with tools, on disk."""
     with BlockingSandbox(tools=[price, ask], data_dir=tmp_path_factory.mktemp("data")) as box:
         yield box
 
@@ -76,7 +76,7 @@ def test_a_snapshot_can_be_restored_under_another_id(kbox: BlockingSandbox, sid:
 
 
 def test_a_snapshot_of_an_empty_session_can_be_restored(kbox: BlockingSandbox, sid: str) -> None:
-    """Ours: nothing is a state too."""
+    """Ours: an empty state is a state as well."""
     kbox.create(sid)
     data = kbox.export_snapshot(sid)
     kbox.run("x = 1", session=sid)
@@ -85,7 +85,7 @@ def test_a_snapshot_of_an_empty_session_can_be_restored(kbox: BlockingSandbox, s
 
 
 def test_a_snapshots_id_is_a_digest_of_it_and_names_something_stored(kbox: BlockingSandbox, sid: str) -> None:
-    """Ours: SPEC §5; the seed's id names nothing."""
+    """Ours: SPEC §5, an id names a stored snapshot; the seed's id names nothing."""
     result = kbox.run("x = 1\nx", session=sid, snapshot=True)
     assert result.snapshot_id is not None
     data = kbox.export_snapshot(result.snapshot_id)
@@ -99,13 +99,13 @@ def test_a_snapshots_id_is_a_digest_of_it_and_names_something_stored(kbox: Block
 
 
 def test_a_run_that_fails_stores_no_snapshot(kbox: BlockingSandbox, sid: str) -> None:
-    """Ours: a snapshot belongs to a result."""
+    """Ours: a snapshot is taken only of a successful run."""
     assert kbox.run("1 / 0", session=sid, snapshot=True).snapshot_id is None
 
 
 @pytest.mark.parametrize("name", ["snap_nope", "snap_" + "0" * 40, "snap_../../etc/passwd", "snap_"])
 def test_a_snapshot_that_is_not_stored_is_not_found(kbox: BlockingSandbox, name: str) -> None:
-    """Ours: an id names something stored, or it is an error."""
+    """Ours: an id that names nothing stored is an error."""
     with pytest.raises(InvalidArgument):
         kbox.restore(name)
     with pytest.raises(InvalidArgument):
@@ -113,7 +113,7 @@ def test_a_snapshot_that_is_not_stored_is_not_found(kbox: BlockingSandbox, name:
 
 
 def test_every_flipped_byte_is_refused(kbox: BlockingSandbox, sid: str) -> None:
-    """Ours: FACTS, 172 of 600 bit flips loaded in the bare engine."""
+    """Ours: 172 of 600 bit flips were loaded by the bare engine."""
     kbox.run("x = 'text' * 100\ny = [1.5, None, {'k': 2}]", session=sid)
     data = kbox.export_snapshot(sid)
     chosen = random.Random(7)
@@ -131,7 +131,7 @@ def test_every_flipped_byte_is_refused(kbox: BlockingSandbox, sid: str) -> None:
 
 
 def test_every_cut_or_lengthened_snapshot_is_refused(kbox: BlockingSandbox, sid: str) -> None:
-    """Ours: before anything is parsed."""
+    """Ours: the size is checked before anything is parsed."""
     kbox.run("x = 1", session=sid)
     data = kbox.export_snapshot(sid)
     for size in [*range(60), *range(60, len(data), 17), len(data) - 1]:
@@ -142,20 +142,20 @@ def test_every_cut_or_lengthened_snapshot_is_refused(kbox: BlockingSandbox, sid:
 
 @pytest.mark.parametrize("wrong", ["x" * 10, "", b"\0" * 100], ids=repr)
 def test_something_that_is_no_snapshot_at_all_is_an_error_of_ours(kbox: BlockingSandbox, wrong: Any) -> None:
-    """Ours: a typed error, not an AttributeError."""
+    """Ours: any value gives a typed error instead of an AttributeError."""
     with pytest.raises(StandfastError):
         kbox.restore(wrong)
 
 
 def test_a_snapshot_of_another_key_is_refused(kbox: BlockingSandbox, sid: str) -> None:
-    """Ours: the signature is the installation's."""
+    """Ours: each installation signs snapshots with its own key."""
     with BlockingSandbox(tools=[price, ask]) as other:
         other.run("x = 1")
         _refused(kbox, other.export_snapshot("default"), "SNAPSHOT_CORRUPT")
 
 
 def _resigned(data: bytes, key: bytes, *, version: int | None = None, magic: bytes | None = None) -> bytes:
-    """The snapshot with another version or magic, signed as its maker would."""
+    """Return the snapshot with another version or magic number, signed with the right key."""
     head = bytearray(data)
     if version is not None:
         head[8:10] = struct.pack(">H", version)
@@ -169,7 +169,7 @@ def _resigned(data: bytes, key: bytes, *, version: int | None = None, magic: byt
 def test_another_format_version_with_a_good_signature_is_a_version_mismatch(
     kbox: BlockingSandbox, sid: str
 ) -> None:
-    """Ours: SNAPSHOT_VERSION_MISMATCH."""
+    """Ours: the error is SNAPSHOT_VERSION_MISMATCH."""
     key = (Path(kbox.options.data_dir) / "snapshot.key").read_bytes()  # type: ignore[arg-type]
     kbox.run("x = 1", session=sid)
     data = kbox.export_snapshot(sid)
@@ -211,7 +211,7 @@ def test_a_missing_or_changed_capability_is_a_capability_mismatch(kbox: Blocking
 
 
 def test_a_header_that_cannot_be_read_is_corrupt_even_if_signed() -> None:
-    """Ours: a typed refusal whatever the content."""
+    """Ours: any content is refused with a typed error."""
     codec = SnapshotCodec(KEY)
     header = SnapshotHeader(meta=SessionMeta(), engine="monty", engine_version="1", capabilities={})
     data = codec.seal(header, b"state")
@@ -226,7 +226,7 @@ def test_a_header_that_cannot_be_read_is_corrupt_even_if_signed() -> None:
 
 
 def test_a_session_id_in_a_signed_header_is_checked_like_any_other() -> None:
-    """Ours: SPEC §3, on every decode."""
+    """Ours: SPEC §3, ids are checked on every decode."""
     codec = SnapshotCodec(KEY)
     body = msgspec.json.encode(
         {"meta": {"id": "../x"}, "engine": "monty", "engine_version": "1", "capabilities": {}}
@@ -237,7 +237,7 @@ def test_a_session_id_in_a_signed_header_is_checked_like_any_other() -> None:
 
 
 def test_a_state_of_rubbish_with_a_good_signature_is_refused(kbox: BlockingSandbox, sid: str) -> None:
-    """Ours: the engine's process reads it, and its failure is an answer."""
+    """Ours: the engine's process reads the state, and its failure is reported."""
     codec = _codec(kbox)
     kbox.run("x = 1", session=sid)
     header, _ = codec.open(kbox.export_snapshot(sid))
@@ -247,7 +247,7 @@ def test_a_state_of_rubbish_with_a_good_signature_is_refused(kbox: BlockingSandb
 
 
 def test_an_oversize_snapshot_is_refused_before_it_is_read(kbox: BlockingSandbox) -> None:
-    """Ours: SPEC §5, 64 MiB."""
+    """Ours: SPEC §5, the limit is 64 MiB."""
     codec = SnapshotCodec(KEY)
     header = SnapshotHeader(meta=SessionMeta(), engine="monty", engine_version="1", capabilities={})
     with pytest.raises(SnapshotRefused):
@@ -265,7 +265,7 @@ def test_the_key_is_a_file_for_its_owner_alone(kbox: BlockingSandbox) -> None:
 
 
 def test_the_key_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: SPEC §5, STANDFAST_SNAPSHOT_KEY."""
+    """Ours: SPEC §5, STANDFAST_SNAPSHOT_KEY sets the key."""
     monkeypatch.setenv("STANDFAST_SNAPSHOT_KEY", "a key that two machines share")
     with BlockingSandbox(data_dir=tmp_path / "a") as one:
         one.run("x = 5")
@@ -285,14 +285,14 @@ def test_the_key_may_come_from_the_environment(tmp_path: Path, monkeypatch: pyte
 def test_a_key_that_is_too_short_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    """Ours: an empty variable must not sign with nothing."""
+    """Ours: an empty variable must not become an empty signing key."""
     monkeypatch.setenv("STANDFAST_SNAPSHOT_KEY", key)
     with pytest.raises(NotConfigured), BlockingSandbox(data_dir=tmp_path / "a"):
         pass
 
 
 def test_a_damaged_key_file_is_not_replaced(tmp_path: Path) -> None:
-    """Ours: a new key would make every old snapshot worthless, silently."""
+    """Ours: a new key would silently invalidate every earlier snapshot."""
     with BlockingSandbox(data_dir=tmp_path) as box:
         box.run("1")
     (tmp_path / "snapshot.key").write_bytes(b"cut")
@@ -302,7 +302,7 @@ def test_a_damaged_key_file_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_restoring_into_a_waiting_session_ends_its_waiting_run(kbox: BlockingSandbox, sid: str) -> None:
-    """Ours: a restored session is what the snapshot says, and nothing else."""
+    """Ours: a restored session has only what the snapshot contains."""
     kbox.run("x = 1", session=sid)
     data = kbox.export_snapshot(sid)
     assert kbox.run("x = 2\nask()", session=sid).status == "waiting_for_approval"
@@ -313,7 +313,7 @@ def test_restoring_into_a_waiting_session_ends_its_waiting_run(kbox: BlockingSan
 
 
 def test_the_data_directory_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """Ours: SPEC §11; sessions hold what guests computed."""
+    """Ours: SPEC §11, sessions hold the results of guests."""
     with BlockingSandbox(data_dir=tmp_path / "data") as box:
         box.run("1")
         for path in [tmp_path / "data", *(tmp_path / "data").iterdir()]:

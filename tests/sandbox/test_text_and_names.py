@@ -78,13 +78,13 @@ REFUSED |= {"auto": REFUSED["cpython"], "quickjs": REFUSED["cpython"]}
 def test_a_lone_surrogate_is_no_result(
     sbox: BlockingSandbox, engine: str, python: str, typescript: str
 ) -> None:
-    """Bug: Monty put U+FFFD in its place, without an error."""
+    """Bug: Monty replaced it by U+FFFD without an error."""
     code = typescript if engine == "quickjs" else python
     assert outcome(sbox, code) == REFUSED[engine]
 
 
 def test_a_lone_surrogate_is_no_argument(sbox: BlockingSandbox, engine: str) -> None:
-    """Bug: the tool was called with another text than the code had."""
+    """Bug: the tool was called with a different text than that of the code."""
     refused = "UNSUPPORTED_FEATURE" if engine == "monty" else "INVALID_ARGUMENT"
     await_ = "await " if engine == "quickjs" else ""
     assert outcome(sbox, await_ + r"t('\ud800')") == refused
@@ -122,12 +122,12 @@ def test_a_lone_surrogate_does_not_come_in(sbox: BlockingSandbox, engine: str) -
 
 @pytest.mark.parametrize("text", [r"'\\ud800'", r"'\u00e9\u2028'", "'😀'"])
 def test_text_that_only_looks_like_it_is_accepted(sbox: BlockingSandbox, text: str) -> None:
-    """Ours: a backslash that is itself escaped, other characters, whole pairs."""
+    """Ours: escaped backslashes, other characters and complete pairs are valid."""
     assert outcome(sbox, text) == eval(text)
 
 
 def test_parameters_may_have_any_name(sbox: BlockingSandbox, engine: str) -> None:
-    """Bug: `t(**{'self': 1})` told of `Tool.__call__`, and a parameter of that name could not be passed."""
+    """Bug: `t(**{'self': 1})` raised an error about `Tool.__call__`, and such a parameter was unusable."""
     if engine == "quickjs":
         code = "await odd({self: 1, name: 2, context: 3, args: 4, kwargs: 5, call: 6, tool: 7})"
         assert outcome(sbox, code) == [1, 2, 3, 4, 5, 6, 7]
@@ -143,7 +143,7 @@ def test_parameters_may_have_any_name(sbox: BlockingSandbox, engine: str) -> Non
 
 
 def test_a_tool_can_be_called_directly_with_a_parameter_named_self() -> None:
-    """Bug: the same where Python code of the host calls the tool."""
+    """Bug: a direct call from the host's Python code had the same fault."""
     assert odd(self=1, name=2)[:2] == [1, 2]
     with pytest.raises(TypeError, match=r"t\(\) got an unexpected keyword argument 'self'"):
         t(self=1)

@@ -131,7 +131,7 @@ def ask(n: int) -> int:
 
 
 def test_an_engine_of_another_package_runs_cells_in_a_sandbox(install: Install, tmp_path: Path) -> None:
-    """Ours: an engine is added by an entry point and a stepper, with nothing changed here."""
+    """Ours: an engine is added by an entry point and a stepper, without changes here."""
     install()
     with BlockingSandbox(tools=[double, ask], data_dir=tmp_path / "data", engine="counting") as box:
         assert box.run("1\n2", session="s").result == 3
@@ -149,7 +149,7 @@ def test_an_engine_of_another_package_runs_cells_in_a_sandbox(install: Install, 
 
 
 def test_an_engine_of_another_package_runs_the_cells_of_an_agent(install: Install) -> None:
-    """Ours: an agent that acts in code takes any engine that is installed."""
+    """Ours: an agent that acts in code may use any installed engine."""
     with pytest.raises(InvalidArgument, match="no engine 'counting'"):
         CodeProtocol(engine="counting")
     install()
@@ -189,7 +189,7 @@ def test_an_entry_point_that_is_broken_says_so(install: Install, module: str, me
 
 
 def test_the_engines_that_ship_are_entry_points_as_well() -> None:
-    """Ours: the table of shipped engines is a shortcut and says the same."""
+    """Ours: the table of shipped engines is a shortcut that must agree with the entry points."""
     declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     points = declared["entry-points"]["standfast.engines"]
     assert set(points) == {"monty", "cpython", "auto", "quickjs"}

@@ -47,7 +47,7 @@ def children() -> set[int]:
 
 @pytest.fixture
 def others() -> set[int]:
-    """The children that are not the engine's: services that other tests use."""
+    """Return the children that are not the engine's: services that other tests use."""
     return children()
 
 
@@ -59,7 +59,7 @@ def engine(request: pytest.FixtureRequest, others: set[int]) -> Iterator[CodeEng
 
 
 def run(engine: CodeEngine, code: str, tell: Callable[[CellEnd], None] | None, state: bytes = b"") -> CellEnd:
-    """To the end, every call answered with 1. In TypeScript `x` is declared."""
+    """Run a cell to its end, answering every call with 1; in TypeScript `x` is declared."""
     if engine.language == "typescript":
         code = code.replace("x =", "const x =")
     cell = engine.open(
@@ -77,7 +77,7 @@ def without_state(end: CellEnd) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("code", ["x = 1\nx + 1", "x = await ask()\nx + 1"])
 def test_an_early_report_equals_the_end_but_for_the_state(engine: CodeEngine, code: str) -> None:
-    """Ours: a turn continues with it while the engine stores."""
+    """Ours: a turn continues with the report while the engine stores the state."""
     told: list[CellEnd] = []
     end = run(engine, code, told.append)
     assert [without_state(one) for one in told] == [(*without_state(end)[:-1], None)]
@@ -85,7 +85,7 @@ def test_an_early_report_equals_the_end_but_for_the_state(engine: CodeEngine, co
 
 
 def test_an_error_of_the_code_is_reported_early_as_well(engine: CodeEngine) -> None:
-    """Ours: what was bound before it is kept."""
+    """Ours: variables bound before the error are kept."""
     told: list[CellEnd] = []
     end = run(engine, "x = 5\nnothing.at.all", told.append)
     assert [one.error for one in told] == [end.error]
@@ -94,7 +94,7 @@ def test_an_error_of_the_code_is_reported_early_as_well(engine: CodeEngine) -> N
 
 
 def test_a_cell_that_fails_hard_is_reported_once(engine: CodeEngine) -> None:
-    """Ours: there is nothing to store."""
+    """Ours: a hard failure has no state to store."""
     told: list[CellEnd] = []
     forever = "while True: pass" if engine.language == "python" else "while (true) {}"
     request = CellRequest(

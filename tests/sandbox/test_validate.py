@@ -33,7 +33,7 @@ def _codes(result: RunResult) -> list[str]:
 
 
 def test_three_mistakes_are_three_diagnostics_with_their_places(check: Check) -> None:
-    """Ours: SPEC §5, all of them, with spans."""
+    """Ours: SPEC §5, a check reports all mistakes, with spans."""
     result = check("x = 'é' + nope(1)\ny: int = 'text'\nclass A(int):\n    pass\n")
     assert result.status == "validation_error"
     found = {item.code: item for item in result.diagnostics}
@@ -79,7 +79,7 @@ GOOD = [
 
 @pytest.mark.parametrize("code", GOOD)
 def test_good_code_raises_no_alarm(check: Check, code: str) -> None:
-    """Ours: a false alarm sends a model off to mend what is not broken."""
+    """Ours: a false alarm makes a model repair correct code."""
     result = check(code)
     assert (result.status, _codes(result)) == ("ok", []), result.diagnostics
     assert result.result is None
@@ -112,7 +112,7 @@ def test_each_kind_of_mistake_has_its_code(check: Check, code: str, codes: list[
 
 
 def test_every_unsupported_feature_is_listed(check: Check) -> None:
-    """Ours: all of them, not the first."""
+    """Ours: a check lists all of them, not only the first."""
     code = "x = 1\ndel x\ndef g():\n    yield 1\nclass A(int):\n    pass\ny = 2\nclass B(dict):\n    pass\n"
     result = check(code)
     lines = sorted(
@@ -122,14 +122,14 @@ def test_every_unsupported_feature_is_listed(check: Check) -> None:
 
 
 def test_several_syntax_errors_are_listed(check: Check) -> None:
-    """Ours: all of them, not the first."""
+    """Ours: a check lists all of them, not only the first."""
     result = check("x = = 1\ny = 2\nz = )\n")
     lines = {item.span.line for item in result.diagnostics if item.span and item.code == "SYNTAX_ERROR"}
     assert lines >= {1, 3}
 
 
 def test_close_matches_are_in_the_hint(check: Check) -> None:
-    """Ours: SPEC §5, at validation and at run time."""
+    """Ours: SPEC §5, a hint suggests close names at validation and at run time."""
     result = check("ad(1)\nadd_latr(1)")
     hints = [item.hint or "" for item in result.diagnostics]
     assert "add" in hints[0]
@@ -137,7 +137,7 @@ def test_close_matches_are_in_the_hint(check: Check) -> None:
 
 
 def test_an_unknown_import_names_what_there_is(check: Check) -> None:
-    """Ours: a model can only choose from what the message lists."""
+    """Ours: a model can choose only from what the message lists."""
     (found,) = check("import numpy").diagnostics
     assert "math" in (found.hint or "")
 
@@ -207,7 +207,7 @@ def test_a_star_import_of_an_earlier_run_is_no_mistake_of_the_code(
 
 
 def test_names_stay_known_across_runs(box: BlockingSandbox, check: Check, sid: str) -> None:
-    """Ours: and inputs of earlier runs are not."""
+    """Ours: the inputs of earlier runs are not known."""
     box.run("def helper(n):\n    return n\ntotal = 5", session=sid)
     box.run("1 + 1", session=sid)
     assert check("helper(total) + rate").status == "validation_error"
@@ -223,13 +223,13 @@ def test_a_name_that_only_an_input_had_is_unknown_afterwards(
 
 
 def test_a_request_may_ask_for_the_check_itself(box: BlockingSandbox, noted: list[Any]) -> None:
-    """Seed: RunRequest.validate_only."""
+    """Seed: RunRequest.validate_only checks without running."""
     assert box.execute(RunRequest(code="note(1)", validate_only=True)).status == "ok"
     assert noted == []
 
 
 def test_places_after_text_that_is_not_ascii_count_characters(check: Check) -> None:
-    """Ours: SPEC §3, 1-based columns; the checker counts bytes or UTF-16."""
+    """Ours: SPEC §3, columns are 1-based characters; the checker counts bytes or UTF-16 units."""
     (found,) = check("x = '😀é'; y = nope(1)").diagnostics
     assert found.span is not None
     assert (found.span.line, found.span.column) == (1, 15)
@@ -240,13 +240,13 @@ def test_places_after_text_that_is_not_ascii_count_characters(check: Check) -> N
 
 @pytest.mark.parametrize("code", ["(" * 20_000, "x" + ".a" * 20_000, "\0", "-" * 50_000 + "1", "'" * 9_999])
 def test_checking_hostile_code_does_no_harm(box: BlockingSandbox, check: Check, code: str) -> None:
-    """Ours: parsers are recursive; hosts must not be."""
+    """Ours: deep recursion in a parser must not crash the host."""
     check(code)
     assert check("1 + 1").status == "ok"
 
 
 def test_a_capability_with_odd_property_names_does_not_spoil_every_check() -> None:
-    """Bug: one stub that does not parse would make all code invalid."""
+    """Bug: one stub that cannot be parsed made all code invalid."""
     odd = RegisteredTool.sync(
         Capability(
             name="odd",
@@ -270,12 +270,12 @@ def test_a_check_that_takes_too_long_says_so(box: BlockingSandbox, sid: str) -> 
 
 
 def test_a_thousand_mistakes_are_not_all_listed(check: Check) -> None:
-    """Ours: every size has a cap."""
+    """Ours: the number of diagnostics is limited."""
     assert len(check("nope()\n" * 1000).diagnostics) == 200
 
 
 def test_the_checker_knows_parameters_by_keyword_alone_and_names_a_fault_once() -> None:
-    """Bug: sandbox sessions on Monty were checked as agents' cells are, with less and more than is true."""
+    """Bug: sandbox sessions on Monty were checked like agents' cells, which is not correct."""
 
     @tool
     def pay(order: str, *, cents: int = 1) -> str:
@@ -309,7 +309,7 @@ def test_checks_share_one_loaded_checker_and_learn_nothing_from_each_other() -> 
 
 
 def test_a_checker_that_died_is_replaced() -> None:
-    """Ours: the kept worker may die while it is idle; that is not the fault of the next check."""
+    """Ours: the kept worker may die while idle, which must not fail the next check."""
     workers = MontyWorkers(2)
     checkers = Checkers(workers)
     with BlockingSandbox() as box:

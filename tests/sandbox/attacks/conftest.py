@@ -1,4 +1,4 @@
-"""A host worth attacking: a secret, sockets that listen, tools that take note; and what holds after it."""
+"""A host to attack: a secret, listening sockets, tools that log their calls; and the checks afterwards."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Target:
         self._keep, self._more = one, more
 
     def attack(self, code: str, session: str, **options: Any) -> RunResult:
-        """Run hostile code; whatever it does, there is an answer in time, and the answer is one of ours."""
+        """Run hostile code, and check that a typed result comes back in time."""
         options.setdefault("limits", LIMITS)
         result, took = self._timed(code, session, options)
         allowed = options["limits"].get("wall_ms", 5_000) / 1000 + GRACE_S
@@ -77,7 +77,7 @@ class Target:
         return result
 
     def keep(self, session: str) -> None:
-        """Have something in a session that an attack must not take away."""
+        """Bind something in a session that an attack must not destroy."""
         kept = self.box.run(self._keep, session=session)
         assert kept.error is None, kept.error
 
@@ -91,14 +91,14 @@ class Target:
         return result, time.monotonic() - began
 
     def is_well(self, session: str) -> None:
-        """The session has an answer to everything, whichever it is, and others go on."""
+        """Check that the session answers, and that other sessions work."""
         self.box.run("1 + 1", session=session, limits=LIMITS)
         self.box.destroy(session)
         assert self.box.run("1 + 1", session="bystander").result == 2
 
 
 def descendants() -> set[int]:
-    """The processes that this one has started, and those that they have."""
+    """Return the processes that this one has started, and their descendants."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal() and (fields := _stat(int(name))):
@@ -118,7 +118,7 @@ def _stat(pid: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def nothing_left() -> Iterator[None]:
-    """When the sandboxes that were opened after this are closed, their processes are gone."""
+    """Check that all processes of sandboxes opened after this are gone when they are closed."""
     before = descendants()
     yield
     until = time.monotonic() + 10
@@ -128,7 +128,7 @@ def nothing_left() -> Iterator[None]:
 
 @pytest.fixture
 def noted() -> list[Any]:
-    """What tools were called with in this test."""
+    """Return the arguments of the tools in this test."""
     _noted.clear()
     return _noted
 
@@ -242,7 +242,7 @@ class Functions:
 
 @pytest.fixture(scope="session")
 def chosen(request: pytest.FixtureRequest) -> Callable[[str, str], list[str]]:
-    """Returns the names of the cases of a file and an engine that this run of the tests takes."""
+    """Return the names of the cases of a file and an engine that this run of the tests takes."""
 
     def names(file: str, engine: str) -> list[str]:
         taken = [getattr(item, "callspec") for item in request.session.items if str(item.path) == file]  # noqa: B009

@@ -182,7 +182,7 @@ ESCAPES: list[tuple[str, str]] = [
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are those of x86_64")
 @pytest.mark.parametrize("code", [row[1] for row in ESCAPES], ids=[row[0] for row in ESCAPES])
 def test_guest_code_reaches_nothing(jail: Target, outside: Outside, secret: str, code: str) -> None:
-    """Ours: SPEC 11; each of these works in a bare interpreter, or would where the machine allows it."""
+    """Ours: SPEC §11, each probe works in a bare interpreter, or would where the machine permits it."""
     result = jail.box.run(code.format(**outside.places()), session="escape", limits={"wall_ms": 3_000})
     assert result.error is not None or not result.result, result.result
     assert secret not in repr(result)
@@ -191,12 +191,12 @@ def test_guest_code_reaches_nothing(jail: Target, outside: Outside, secret: str,
 
 
 def test_there_are_enough_escapes() -> None:
-    """Ours: the table is the point; it must not shrink by accident."""
+    """Ours: the table must not shrink by accident."""
     assert len(ESCAPES) >= 190
 
 
 def test_a_guest_holds_one_socket_and_nothing_else(jail: Target) -> None:
-    """Ours: what the host has open is not handed on."""
+    """Ours: a guest does not inherit the open files of the host."""
     code = """
 import os, stat
 found = []
@@ -302,7 +302,7 @@ HOARDS: list[tuple[str, str, set[str]]] = [
 
 
 def ends_well(target: Target, session: str, code: str, expected: set[str]) -> None:
-    """Run a bomb: it ends as it should, what was there before it is there, and others go on."""
+    """Run a bomb, and check that it ends as it should, that earlier state is kept, and that others run."""
     target.keep(session)
     result = target.attack(code, session)
     found = FINE if result.error is None else str(result.error.code)
@@ -318,7 +318,7 @@ def ends_well(target: Target, session: str, code: str, expected: set[str]) -> No
 def test_a_bomb_ends_in_time_and_does_no_harm(
     any_jail: Target, sid: str, code: str, expected: set[str]
 ) -> None:
-    """Ours: SPEC 5, no guest code can hang, kill or slow the host beyond its limit and a second."""
+    """Ours: SPEC §5, no guest code can hang, kill or slow the host beyond its limit and a second."""
     ends_well(any_jail, sid, code, expected)
 
 
@@ -328,18 +328,18 @@ def test_a_bomb_ends_in_time_and_does_no_harm(
 def test_memory_files_and_threads_are_limited_in_each_kind_of_jail(
     jail: Target, sid: str, code: str, expected: set[str]
 ) -> None:
-    """Ours: what the system limits differs between the kinds; that there is a limit does not."""
+    """Ours: the mechanisms differ between the kinds of jail, the limits do not."""
     ends_well(jail, sid, code, expected)
 
 
 def test_there_are_enough_bombs() -> None:
-    """Ours: the tables are the point; they must not shrink by accident."""
+    """Ours: the tables must not shrink by accident."""
     assert len(BOMBS) + len(HOARDS) >= 65
 
 
 @pytest.mark.slow
 def test_the_watchdog_outlives_what_it_looks_at(jail: Target, sid: str) -> None:
-    """Bug: directories nested a thousand deep ended the thread that holds every session to its limits."""
+    """Bug: directories nested a thousand deep ended the thread that enforces the limits of all sessions."""
     code = "import os\nfor _ in range(1990):\n    os.mkdir('a')\n    os.chdir('a')\nn = 0\nwhile n < 10**6: n += 1"
     jail.attack(code, sid, limits={"cpu_ms": 900, "wall_ms": 2_000})
     assert jail.attack("while True: pass", sid).error.code in (CPU, WALL)  # on a busy machine the second
@@ -453,7 +453,7 @@ FORGERIES: list[tuple[str, str]] = [
 def test_whatever_a_guest_says_the_host_is_well(
     any_jail: Target, sid: str, noted: list[Any], secret: str, code: str
 ) -> None:
-    """Ours: the guest's runner is guest territory; the host believes nothing of it that matters."""
+    """Ours: the host does not trust the runner inside the guest."""
     result = any_jail.attack(FORGE + code, sid, limits={**LIMITS, "memory_mb": 200})
     assert result.status != "waiting_for_approval"
     assert secret not in repr(result)
@@ -466,7 +466,7 @@ def test_whatever_a_guest_says_the_host_is_well(
 def test_a_forged_call_of_a_tool_that_needs_approval_waits_for_it(
     any_jail: Target, sid: str, noted: list[Any]
 ) -> None:
-    """Ours: approval is the host's business, however the call was made."""
+    """Ours: the host enforces approvals, however a call was made."""
     result = any_jail.attack(FORGE + "call('pay', '[1000]')\nanswer()", sid, limits=PLENTY)
     assert result.status == "waiting_for_approval"
     assert any_jail.box.cancel(sid)
@@ -475,7 +475,7 @@ def test_a_forged_call_of_a_tool_that_needs_approval_waits_for_it(
 
 
 def test_a_forged_call_is_counted_and_checked_like_any(any_jail: Target, sid: str, noted: list[Any]) -> None:
-    """Ours: limits and contracts are the host's business too."""
+    """Ours: the host enforces limits and contracts, however a call was made."""
     code = "for n in range(100):\n    call('note', '[%d]' % n, id=n)\n    answer()"
     result = any_jail.attack(FORGE + code, sid, limits={"max_external_calls": 5, "wall_ms": 5_000})
     assert result.error is not None
@@ -518,7 +518,7 @@ PLANTED: list[tuple[str, str]] = [
 def test_what_one_run_plants_the_next_does_not_use(
     any_jail: Target, sid: str, noted: list[Any], code: str
 ) -> None:
-    """Bug: a run with no calls allowed wrote a call to its socket, and the next run carried it out."""
+    """Bug: a run without permitted calls wrote a call to its socket, and the next run executed it."""
     none = {**PLENTY, "max_external_calls": 0, "memory_mb": 200}
     any_jail.attack(FORGE + PLANT + code, sid, limits=none)
     assert noted == []
@@ -553,7 +553,7 @@ LARGE: list[tuple[str, str]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [row[1] for row in LARGE], ids=[row[0] for row in LARGE])
 def test_a_large_frame_costs_the_host_a_few_times_its_size(any_jail: Target, sid: str, code: str) -> None:
-    """Bug: a call of 19 MB to a tool that does not exist was decoded first, to 50 times its size."""
+    """Bug: a call of 19 MB to an unknown tool was decoded first, to 50 times its size."""
     any_jail.box.run("1", session=sid)  # whatever a first run loads is there
     gc.collect()
     host = PeakMemory(os.getpid())
@@ -586,7 +586,7 @@ def test_a_thread_does_nothing_between_two_runs(jail: Target, sid: str, noted: l
 
 
 def test_what_one_session_does_to_its_interpreter_no_other_sees(jail: Target, sid: str) -> None:
-    """Ours: a process is for one session."""
+    """Ours: a process serves one session only."""
     jail.attack(
         "import builtins, sys\nbuiltins.leak = 'seen'\nsys.path.append('/x')\nopen('left', 'w').close()", sid
     )

@@ -27,7 +27,7 @@ MAX_S = 600
 
 @pytest.fixture(scope="module")
 def tried(chosen: Callable[[str, str], list[str]]) -> Callable[[str], dict[str, dict[str, Any]]]:
-    """Returns the report of each case on an engine, by the case's name."""
+    """Return the report of each case on an engine, by the case's name."""
 
     @functools.cache
     def reports(engine: str) -> dict[str, dict[str, Any]]:

@@ -41,7 +41,7 @@ GUEST = {
 
 
 def expected(engine: str, name: str) -> set[str | None]:
-    """The codes that an attack may end with."""
+    """Return the codes that an attack may end with."""
     if name in ("still usable", "a move"):
         return {None}
     if name == "an exception of a tool":
@@ -57,7 +57,7 @@ def expected(engine: str, name: str) -> set[str | None]:
 
 @pytest.fixture(scope="module")
 def attacked(chosen: Callable[[str, str], list[str]]) -> Callable[[str], dict[str, dict[str, Any]]]:
-    """Returns the outcome of each attack on an engine; those after one that succeeded are missing."""
+    """Return the outcome of each attack on an engine; those after a successful one are missing."""
     return functools.cache(lambda engine: outcomes(engine, chosen(__file__, engine)))
 
 
@@ -114,7 +114,7 @@ def test_shared_structure_neither_freezes_nor_exhausts_the_host(
 def test_shared_structure_in_a_cell_of_an_agent_is_an_error_the_model_sees(
     engine: str, name: str, attacked: Callable[[str], dict[str, Any]]
 ) -> None:
-    """Bug: the same in agents' cells; the turn continues with the next cell."""
+    """Bug: cells of agents had the same fault; the turn must continue with the next cell."""
     ended = attacked(engine)[name]
     assert ended["status"] == "over"
     if "as keys" in name:

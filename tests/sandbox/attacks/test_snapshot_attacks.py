@@ -1,6 +1,6 @@
-"""Attacks by way of what is stored: snapshots, states and waiting runs of both engines.
+"""Attacks through stored data: snapshots, states and waiting runs of both engines.
 
-An attacker with the key can write anything into a snapshot; even then nothing runs but in a guest.
+An attacker with the key can write anything into a snapshot; even then nothing runs outside a guest.
 """
 
 # ruff: noqa: E501 - a row of a table stays on its line
@@ -49,7 +49,7 @@ def pay(amount: int) -> str:
 
 
 class Vault:
-    """A sandbox on disk, whose key the attacker has."""
+    """A sandbox on disk whose key the attacker has."""
 
     def __init__(self, engine: str, directory: Path) -> None:
         self.engine = engine
@@ -64,7 +64,7 @@ class Vault:
         return SnapshotCodec((self._directory / "snapshot.key").read_bytes())
 
     def stored(self, session: str) -> tuple[SnapshotHeader, bytes]:
-        """A session with something in it, and what it is stored as."""
+        """Return the stored form of a session with variables."""
         assert self.box.run(CODE[self.engine], session=session).result == 1
         return self.codec.open(self.box.export_snapshot(session))
 
@@ -72,7 +72,7 @@ class Vault:
         return self.codec.seal(header, state)
 
     def outcome(self, data: bytes, session: str, code: str = "x[0]") -> str:
-        """The code of what comes of restoring and running; nothing if it goes well."""
+        """Return the error code of restoring and running, None if both succeed."""
         try:
             self.box.restore(data, session=session)
         except StandfastError as refused:
@@ -106,7 +106,7 @@ def python(tmp_path_factory: pytest.TempPathFactory, nothing_left: None) -> Iter
 
 
 def test_every_flipped_bit_is_refused(vault: Vault, sid: str) -> None:
-    """Ours: FACTS; bare engines loaded a third of them."""
+    """Ours: bare engines loaded a third of such snapshots."""
     vault.stored(sid)
     data = vault.box.export_snapshot(sid)
     chance = random.Random(7)
@@ -120,7 +120,7 @@ def test_every_flipped_bit_is_refused(vault: Vault, sid: str) -> None:
 
 
 def test_every_cut_and_lengthened_snapshot_is_refused(vault: Vault, sid: str) -> None:
-    """Ours: before anything of it is read."""
+    """Ours: the size is checked before anything is read."""
     vault.stored(sid)
     data = vault.box.export_snapshot(sid)
     sizes = [*range(0, 60, 7), *range(60, len(data), len(data) // 40), len(data) - 1]
@@ -130,7 +130,7 @@ def test_every_cut_and_lengthened_snapshot_is_refused(vault: Vault, sid: str) ->
 
 
 def test_a_snapshot_of_another_key_is_refused(vault: Vault, sid: str) -> None:
-    """Ours: a signature is an installation's own."""
+    """Ours: each installation signs snapshots with its own key."""
     header, state = vault.stored(sid)
     assert vault.outcome(SnapshotCodec(b"k" * 32).seal(header, state), sid) == Code.SNAPSHOT_CORRUPT
     vault.is_well()
@@ -140,7 +140,7 @@ def test_a_snapshot_of_another_key_is_refused(vault: Vault, sid: str) -> None:
 
 
 def test_a_snapshot_of_another_engine_or_build_is_refused(vault: Vault, sid: str) -> None:
-    """Seed: SNAPSHOT_VERSION_MISMATCH, whichever part tells of it."""
+    """Seed: SNAPSHOT_VERSION_MISMATCH, whichever part of the snapshot shows it."""
     header, state = vault.stored(sid)
     for change in (
         {"engine_version": "9.9"},
@@ -161,7 +161,7 @@ def test_a_snapshot_of_another_engine_or_build_is_refused(vault: Vault, sid: str
 
 
 def test_an_engine_that_there_is_not_is_refused(vault: Vault, sid: str) -> None:
-    """Ours: a name in a header is data."""
+    """Ours: the engine's name in a header is untrusted."""
     header, state = vault.stored(sid)
     for name in ("", "nope", "../quickjs", "cpython\0", "os.system"):
         forged = vault.forge(msgspec.structs.replace(header, engine=name), state)
@@ -180,7 +180,7 @@ RUBBISH = [
 
 
 def test_a_state_of_rubbish_is_refused_even_if_signed(vault: Vault, sid: str) -> None:
-    """Ours: lengths that lie, nests without end, other formats; each a typed refusal."""
+    """Ours: wrong lengths, endless nesting and other formats are each refused with a typed error."""
     header, _ = vault.stored(sid)
     for data in RUBBISH:
         found = vault.outcome(vault.forge(header, data), f"{sid}-x")
@@ -189,7 +189,7 @@ def test_a_state_of_rubbish_is_refused_even_if_signed(vault: Vault, sid: str) ->
 
 
 def test_states_of_two_engines_cannot_be_swapped(vault: Vault, python: Vault, sid: str) -> None:
-    """Ours: what one engine wrote the other does not read."""
+    """Ours: an engine does not read the state of another one."""
     header, state = vault.stored(sid)
     ours = {"quickjs": python, "cpython": vault}[vault.engine]
     _, theirs = ours.stored(f"{sid}-other")
@@ -216,7 +216,7 @@ def test_a_header_that_lies_is_refused_or_harmless(vault: Vault, sid: str) -> No
 
 
 def _resealed(codec: SnapshotCodec, body: bytes, state: bytes) -> bytes:
-    """A snapshot with a header of any content, signed as its maker would."""
+    """Return a snapshot with any header, signed with the right key."""
     head = snapshots._HEAD.pack(snapshots._MAGIC, SNAPSHOT_VERSION, b"\0" * 32, len(body))
     signature = codec._sign(head + body + state)
     return head[:10] + signature + head[42:] + body + state
@@ -276,7 +276,7 @@ SLOW = {"runs for ever", "changes the runner", "expands", "deep", "crashes", "a 
 def test_a_pickle_does_nothing_outside_of_the_jail(
     python: Vault, sid: str, tmp_path: Path, name: str
 ) -> None:
-    """Ours: SPEC 5, the host never unpickles anything; a guest may, and harms itself."""
+    """Ours: SPEC §5, the host never unpickles anything; a guest that does harms only itself."""
     mark = tmp_path / "mark"
     header, state = python.stored(sid)
     known = python_state.decode_state(state)
@@ -324,7 +324,7 @@ def ask(engine: Engine, functions: Any) -> Callable[..., CellRequest]:
 
 
 def waiting(engine: Engine, ask: Callable[..., CellRequest]) -> tuple[str, bytes]:
-    """Code that waits for its second call, and the bytes of that."""
+    """Return code that waits for its second call, and its suspended bytes."""
     code = (
         "await add(1); await pay(2); 'end'" if isinstance(engine, QuickJsCells) else "add(1)\npay(2)\n'end'"
     )
@@ -337,7 +337,7 @@ def waiting(engine: Engine, ask: Callable[..., CellRequest]) -> tuple[str, bytes
 
 
 def go_on(engine: Engine, request: CellRequest, number: int = 2) -> CellEnd | str:
-    """What becomes of a waiting run: its end, or the code that it is refused with."""
+    """Resume a waiting run and return its end, or the code of its error."""
     try:
         run = engine.open(request)
         step = run.start()
@@ -358,7 +358,7 @@ def go_on(engine: Engine, request: CellRequest, number: int = 2) -> CellEnd | st
 def test_a_waiting_run_whose_bytes_are_changed_is_refused_or_harmless(
     engine: Engine, ask: Callable[..., CellRequest]
 ) -> None:
-    """Ours: whatever the bytes, the host has an answer, and an honest run still resumes."""
+    """Ours: whatever the bytes, the host survives, and an unchanged run still resumes."""
     code, paused = waiting(engine, ask)
     chance = random.Random(11)
     for _ in range(40):
@@ -375,7 +375,7 @@ def test_a_waiting_run_whose_bytes_are_changed_is_refused_or_harmless(
 
 
 def changed(data: bytes, **fields: Any) -> bytes:
-    """The suspended cell with other *fields*, of its own or of the engine's dump in it."""
+    """Return the suspended cell with other *fields*, of its own or of the engine's dump in it."""
     cell = decode_cell(data)
     assert cell is not None
     own = {name: fields.pop(name) for name in list(fields) if name in PausedCell.__struct_fields__}
@@ -403,7 +403,7 @@ def changed(data: bytes, **fields: Any) -> bytes:
 def test_a_replay_that_differs_from_its_record_makes_no_call(
     functions: Any, python_cells: CPythonCells, change: dict[str, Any]
 ) -> None:
-    """Ours: code that is run again may only repeat itself; what it would do otherwise is not done."""
+    """Ours: a replay may only repeat recorded calls; any other call is not made."""
 
     def ask(code: str = "", **options: Any) -> CellRequest:
         return CellRequest(
@@ -428,7 +428,7 @@ def test_a_replay_that_differs_from_its_record_makes_no_call(
 def test_a_recorded_answer_that_cannot_be_read_is_a_refusal(
     functions: Any, python_cells: CPythonCells
 ) -> None:
-    """Bug: an error of the library that reads it came out of the engine."""
+    """Bug: the exception of a library left the engine."""
     limits = SessionLimits(**PLENTY)
     request = CellRequest(
         key="s", code="add(1)\npay(2)", limits=limits, functions=functions,
@@ -452,7 +452,7 @@ def python_cells(nothing_left: None) -> Iterator[CPythonCells]:
 
 
 def test_a_memory_that_lies_is_refused_or_harmless(functions: Any, nothing_left: None) -> None:
-    """Ours: lengths and places in an image are the attacker's; nothing is written outside of a guest."""
+    """Ours: lengths and offsets in an image are untrusted; nothing is written outside a guest."""
     cells = QuickJsCells(capacity=1)
 
     def run(code: str, **options: Any) -> CellEnd:
@@ -483,7 +483,7 @@ def test_a_memory_that_lies_is_refused_or_harmless(functions: Any, nothing_left:
 
 
 def test_a_waiting_run_that_is_restored_twice_pays_once_for_each_decision(vault: Vault, sid: str) -> None:
-    """Ours: SPEC 5, restoring an old snapshot never reuses a decision."""
+    """Ours: SPEC §5, restoring an earlier snapshot never reuses a decision."""
     _paid.clear()
     result = vault.box.run(WAITS[vault.engine], session=sid)
     assert result.status == "waiting_for_approval"

@@ -66,7 +66,7 @@ REACHES: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize("code", [row[1] for row in REACHES], ids=[row[0] for row in REACHES])
 def test_guest_code_reaches_nothing(typescript: Target, outside: Outside, secret: str, code: str) -> None:
-    """Ours: SPEC 11; what other engines of the language have, and ways to what lies behind the bridge."""
+    """Ours: SPEC §11, features of other engines, and ways to what is behind the bridge."""
     result = typescript.box.run(code.format(**outside.places()), session="reach")
     assert result.error is not None or not result.result, result.result
     assert secret not in repr(result)
@@ -78,7 +78,7 @@ def test_guest_code_reaches_nothing(typescript: Target, outside: Outside, secret
 def test_the_workers_hold_no_secrets(
     typescript: Target, outside: Outside, secret: str, children: Any
 ) -> None:
-    """Ours: a process that guest code is in has nothing of the environment that it could give away."""
+    """Ours: a process that runs guest code has no environment that it could reveal."""
     typescript.box.run("1", session="secrets")
     workers = [pid for pid in children() if b"quickjs.worker" in _read(f"/proc/{pid}/cmdline")]
     assert workers
@@ -143,7 +143,7 @@ def test_polluting_the_bridge_changes_nothing_that_the_host_sees(
 
 
 def test_a_guest_cannot_make_errors_of_ours(typescript: Target, sid: str) -> None:
-    """Bug: with the functions of a stack trace, code could give its exceptions any of the host's codes."""
+    """Bug: with the functions of a stack trace, code could give its exceptions any code of the host."""
     code = """
 const seen: any[] = [];
 (Error as any).prepareStackTrace = (e: any, frames: any[]) => { seen.push(...frames.map(f => f.getFunction())); return '' };
@@ -159,7 +159,7 @@ throw make ? make('Error', 'm', 'X', '', { code: 'WAITING_FOR_APPROVAL', message
 def test_calls_are_checked_counted_and_approved_however_they_are_made(
     typescript: Target, sid: str, noted: list[Any]
 ) -> None:
-    """Ours: what a guest calls is text; who may call what is the host's business."""
+    """Ours: the host decides who may call what; the guest sends only text."""
     tools = "const tools: any = Object.getPrototypeOf(globalThis);\n"
     assert typescript.attack(tools + "await tools.pay(1000)", sid).status == "waiting_for_approval"
     typescript.box.cancel(sid)
@@ -313,7 +313,7 @@ BOMBS: list[tuple[str, str, set[str]]] = [
 def test_a_bomb_ends_in_time_and_does_no_harm(
     typescript: Target, sid: str, code: str, expected: set[str]
 ) -> None:
-    """Ours: SPEC 5, no guest code can hang, kill or slow the host beyond its limit and a second."""
+    """Ours: SPEC §5, no guest code can hang, kill or slow the host beyond its limit and a second."""
     typescript.keep(sid)
     limits = {**LIMITS, "wall_ms": 10_000} if CALLS in expected else LIMITS  # a busy machine calls slowly
     result = typescript.attack(code, sid, limits=limits)
@@ -325,12 +325,12 @@ def test_a_bomb_ends_in_time_and_does_no_harm(
 
 
 def test_there_are_enough_attacks() -> None:
-    """Ours: the tables are the point; they must not shrink by accident."""
+    """Ours: the tables must not shrink by accident."""
     assert len(BOMBS) + len(REACHES) + len(POLLUTIONS) >= 200
 
 
 def test_depth_is_the_one_limit_that_code_may_catch_and_go_on(typescript: Target, sid: str) -> None:
-    """Seed: a RangeError; the guest is fine after it, also the second time."""
+    """Seed: code can catch the RangeError and continue, also the second time."""
     code = "const f = (): any => f(); let n = 0; for (let i = 0; i < 50; i++) try { f() } catch (e) { if (e instanceof RangeError) n++ }; n"
     assert typescript.attack(code, sid).result == 50
     assert typescript.attack("await add(n)", sid).result == 51
@@ -370,7 +370,7 @@ SOURCES: dict[str, str] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 def test_code_of_any_form_is_read_or_refused_in_time(name: str) -> None:
-    """Ours: the host reads the code of a guest itself, so what it takes is the host's time."""
+    """Ours: the host parses the code itself, so parsing must be fast."""
     began = time.thread_time()
     with contextlib.suppress(ScriptRefused):
         read_script(SOURCES[name])
@@ -381,7 +381,7 @@ def test_code_of_any_form_is_read_or_refused_in_time(name: str) -> None:
     "name", ["NUL", "halves", "rubbish", "too long", "open parentheses", "nested lists", "generics"]
 )
 def test_code_of_any_form_has_an_answer(typescript: Target, sid: str, name: str) -> None:
-    """Ours: whatever is sent, a typed error comes back."""
+    """Ours: any source gives a typed error."""
     result = typescript.box.run(SOURCES[name], session=sid, limits={"wall_ms": 2_000})
     assert result.error is not None
     assert result.error.code in set(Code)

@@ -46,7 +46,7 @@ def make_request(code: str, **options: Any) -> CellRequest:
 
 @pytest.fixture(scope="session")
 def request_of() -> Request:
-    """A request to run code, with limits that hold only what is broken."""
+    """Return a request to run code, with limits that only broken code reaches."""
     return make_request
 
 

@@ -43,7 +43,7 @@ def ended(step: CellStep) -> CellEnd:
 
 
 def made(step: CellStep) -> list[tuple[int, str]]:
-    """Number and name of each call of a pause."""
+    """Return number and name of each call of a pause."""
     assert isinstance(step, CellPause), step
     return [(call.number, call.name) for call in step.calls]
 
@@ -53,7 +53,7 @@ def value(of: Any, at_ms: int = 0) -> CallAnswer:
 
 
 def test_an_engine_is_what_the_port_asks_for(engine: CPythonCells) -> None:
-    """Ours: the runtime knows engines by their port alone."""
+    """Ours: the runtime uses engines only through their port."""
     port: CodeEngine = engine
     assert port.language == "python"
 
@@ -67,7 +67,7 @@ def test_a_plain_call_pauses_the_cell_and_its_answer_ends_it(cell: Open) -> None
 
 
 def test_a_call_can_be_in_the_middle_of_an_expression(cell: Open) -> None:
-    """Seed: code stands where it calls, mid-expression."""
+    """Seed: code pauses at its call, in the middle of an expression."""
     run = cell("[add(1) + n for n in (add(2), add(3))]")
     step = run.start()
     for number, answer in enumerate([5, 7, 10, 20], start=1):
@@ -77,7 +77,7 @@ def test_a_call_can_be_in_the_middle_of_an_expression(cell: Open) -> None:
 
 
 def test_awaited_calls_are_made_together(cell: Open) -> None:
-    """Seed: `asyncio.gather` over tools runs them side by side."""
+    """Seed: `asyncio.gather` over tools runs them concurrently."""
     run = cell("import asyncio\nawait asyncio.gather(add(1), fetch(2), add(3))")
     assert made(run.start()) == [(1, "add"), (2, "fetch"), (3, "add")]
     assert run.answer(3, value("c")) == CellPause()
@@ -86,7 +86,7 @@ def test_awaited_calls_are_made_together(cell: Open) -> None:
 
 
 def test_code_that_awaits_each_call_continues_in_the_order_of_the_answers(cell: Open) -> None:
-    """Ours: a cell is determined by the order of its results."""
+    """Ours: the course of a cell depends only on the order of its results."""
     code = """
 import asyncio
 seen = []
@@ -105,7 +105,7 @@ seen
 
 
 def test_a_plain_call_is_reported_with_the_awaited_ones_before_it(cell: Open) -> None:
-    """Ours: nothing that was called waits for a later pause."""
+    """Ours: no call waits for a later pause."""
     run = cell("p = fetch(1)\nq = add(2)\nr = await p\n[q, r]")
     assert made(run.start()) == [(1, "fetch"), (2, "add")]
     assert run.answer(1, value("early")) == CellPause()
@@ -131,7 +131,7 @@ await add(3)
 
 
 def test_an_answer_to_no_call_is_refused(cell: Open) -> None:
-    """Ours: a mistake of the driver must not look like a result."""
+    """Ours: a mistake of the driver must raise."""
     run = cell("add(1)")
     run.start()
     with pytest.raises(InvalidArgument):
@@ -141,7 +141,7 @@ def test_an_answer_to_no_call_is_refused(cell: Open) -> None:
 
 
 def test_an_uncaught_exception_is_the_error_that_it_stands_for(cell: Open) -> None:
-    """Ours: the code of a denied call is not lost on its way through the guest."""
+    """Ours: the error code of a denied call survives its way through the guest."""
     denied = ErrorObject(code=Code.PERMISSION_DENIED, message="not you")
     run = cell("x = 1\nadd(1)")
     run.start()
@@ -180,7 +180,7 @@ def test_an_exception_that_python_does_not_have_is_a_runtime_error(cell: Open, k
     ],
 )
 def test_an_argument_that_is_not_json_is_reported_with_the_call(cell: Open, argument: str, what: str) -> None:
-    """Ours: the call cannot be carried out, and the code learns why; the host never crashes on it."""
+    """Ours: the call is not made, the code learns why, and the host survives."""
     code = "cycle = []\ncycle.append(cycle)\ndeep = []\nfor _ in range(5000):\n    deep = [deep]\n"
     run = cell(f"{code}add({argument})")
     pause = run.start()
@@ -190,7 +190,7 @@ def test_an_argument_that_is_not_json_is_reported_with_the_call(cell: Open, argu
 
 
 def test_a_function_that_there_is_not_is_an_unknown_tool(cell: Open) -> None:
-    """Seed: an unknown name says what might have been meant; reading one is a NameError."""
+    """Seed: an unknown name gets a suggestion; reading one is a NameError."""
     error = ended(cell("x = 5\nad(1)").start()).error
     assert error is not None
     assert (error.code, error.hint, error.span and error.span.line) == (
@@ -216,7 +216,7 @@ def test_sleeping_is_a_call(cell: Open) -> None:
 
 
 def test_a_time_limit_in_code_is_a_sleep_beside_the_call(cell: Open) -> None:
-    """Ours: what `asyncio.wait_for` waits for passes in the host's time."""
+    """Ours: the time of `asyncio.wait_for` is that of the host."""
     code = (
         "import asyncio\ntry:\n    await asyncio.wait_for(add(1), 5)\nexcept TimeoutError:\n    r = 'late'\nr"
     )
@@ -236,7 +236,7 @@ def test_a_time_limit_in_code_is_a_sleep_beside_the_call(cell: Open) -> None:
 
 
 def test_tasks_that_wait_for_each_other_for_ever_end_the_cell(cell: Open) -> None:
-    """Ours: a deadlock is reported, not waited out."""
+    """Ours: a deadlock is reported instead of waiting for the time limit."""
     end = ended(cell("import asyncio\nawait asyncio.Event().wait()").start())
     assert end.error is not None
     assert (end.error.code, end.hard) == (Code.INTERRUPTED, True)
@@ -265,7 +265,7 @@ def test_finish_ends_the_code_and_keeps_what_it_bound(cell: Open) -> None:
 
 
 def test_a_call_answered_on_the_spot_has_no_number(cell: Open) -> None:
-    """Ours: what needs no effect is neither journaled nor counted."""
+    """Ours: a call without an effect is neither journaled nor counted."""
     now = lambda call: value(call.args[0] * 10) if call.name == "now_or_never" else None  # noqa: E731
     code = "xs = [now_or_never(n) for n in range(5)]\nadd(sum(xs))"
     run = cell(code, answer_now=now, limits={"max_external_calls": 1})
@@ -279,7 +279,7 @@ def test_a_call_answered_on_the_spot_has_no_number(cell: Open) -> None:
 
 
 def test_an_answer_on_the_spot_that_breaks_frees_the_worker(cell: Open) -> None:
-    """Ours: a bug in the caller's code must not cost a worker."""
+    """Ours: an error in the caller's code must not lose a worker."""
 
     def broken(call: CellCall) -> CallAnswer | None:
         raise OSError("no disk")
@@ -294,7 +294,7 @@ def test_an_answer_on_the_spot_that_breaks_frees_the_worker(cell: Open) -> None:
 
 
 def test_a_large_input_is_no_part_of_the_state(cell: Open) -> None:
-    """Seed: inputs are read where they lie and are not stored again with every cell."""
+    """Seed: inputs are not stored again with every cell."""
     for code in (
         "n = len(doc)\nn",
         "n = len(doc)\ndoc[:10]",
@@ -309,7 +309,7 @@ def test_a_large_input_is_no_part_of_the_state(cell: Open) -> None:
 
 
 def test_inputs_may_be_any_json_or_bytes(cell: Open) -> None:
-    """Ours: attachments are bytes."""
+    """Ours: attachments are passed as bytes."""
     inputs = {"a": {"b": [1, None, 2.5]}, "raw": b"\x00\xff", "text": "ü", "t": (1, {2: {3}}), "big": 2**80}
     end = ended(
         cell("[a['b'], len(raw), raw[1], text, type(t).__name__, t[1][2] == {3}, big]", inputs=inputs).start()
@@ -366,12 +366,12 @@ def test_a_value_is_loaded_when_it_is_touched(cell: Open) -> None:
 def test_a_result_is_what_the_code_calls_so_or_its_last_expression(
     cell: Open, code: str, result: Any
 ) -> None:
-    """Seed: a cell answers with `result`, or with its last expression."""
+    """Seed: the result is `result` or the last expression."""
     assert ended(cell(code, answer_now=lambda call: value(None)).start()).result == result
 
 
 def test_a_result_of_an_earlier_run_does_not_count(cell: Open) -> None:
-    """Seed: the global `result` if this run bound it; the same value again is bound again."""
+    """Seed: `result` counts only if this run bound it, even to the same value."""
     state = ended(cell("result = 5").start()).state
     assert ended(cell("result + 1", state=state).start()).result == 6
     assert ended(cell("x = result", state=state).start()).result is None
@@ -396,7 +396,7 @@ def test_a_result_of_an_earlier_run_does_not_count(cell: Open) -> None:
 def test_a_result_that_is_not_json_is_an_error_and_the_state_is_kept(
     cell: Open, code: str, hint: str
 ) -> None:
-    """Seed: a result that cannot be sent is reported with its type, and the bindings stay."""
+    """Seed: the error names the type, and the variables are kept."""
     end = ended(cell(f"x = 1\n{code}").start())
     assert end.error is not None
     assert (end.error.code, end.error.hint, end.hard) == (Code.RESULT_NOT_SERIALIZABLE, hint, False)
@@ -404,7 +404,7 @@ def test_a_result_that_is_not_json_is_an_error_and_the_state_is_kept(
 
 
 def test_a_result_or_an_argument_that_is_too_large_is_an_error(cell: Open) -> None:
-    """Ours: JSON takes many times its size in the host, so its size is limited."""
+    """Ours: JSON takes many times its size in the host's memory."""
     end = ended(cell("'x' * (17 << 20)", limits={"memory_mb": 256}).start())
     assert end.error is not None
     assert (end.error.code, end.hard) == (Code.RESPONSE_TOO_LARGE, False)
@@ -414,7 +414,7 @@ def test_a_result_or_an_argument_that_is_too_large_is_an_error(cell: Open) -> No
 
 
 def test_syntax_errors_run_nothing(cell: Open) -> None:
-    """Seed: code that cannot be read has no effect, and says where it cannot."""
+    """Seed: code that cannot be parsed has no effect, and the error has its place."""
     nested = f"x = {'(' * 300}{')' * 300}"
     for code in (
         "add(1)\nx = (",
@@ -445,7 +445,7 @@ def test_a_paused_cell_that_is_stopped_ends_with_the_next_answer(cell: Open) -> 
 
 
 def test_a_running_cell_can_be_stopped(cell: Open) -> None:
-    """Seed: cancelling does not wait for code to end."""
+    """Seed: cancelling does not wait for the code to end."""
     running = threading.Event()
 
     def answer_now(call: CellCall) -> CallAnswer:
@@ -462,7 +462,7 @@ def test_a_running_cell_can_be_stopped(cell: Open) -> None:
 
 
 def test_a_stop_after_the_end_does_nothing(cell: Open) -> None:
-    """Ours: a cell has one outcome, and its worker may be another's by now."""
+    """Ours: a cell ends once, and its worker may already serve another."""
     run = cell("x = 1")
     end = ended(run.start())
     run.stop(STOPPED)
@@ -472,7 +472,7 @@ def test_a_stop_after_the_end_does_nothing(cell: Open) -> None:
 
 
 def test_time_passes_with_answers_and_never_goes_back(cell: Open) -> None:
-    """Ours: the clock of a cell is that of its journal."""
+    """Ours: the clock of a cell follows its journal."""
     code = "import time\na = time.time()\nadd()\nb = time.time()\nadd()\n[a, b, time.time()]"
     run = cell(code, now_ms=5_000)
     run.start()

@@ -1,4 +1,4 @@
-"""What is found in a cell for full Python before it runs, and what must not be."""
+"""The faults that are found in a Python cell before it runs, and code that must pass."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def found() -> Found:
     ],
 )  # fmt: skip
 def test_mistakes_are_found(found: Found, code: str, expected: tuple[str, str, int | None]) -> None:
-    """Seed: a wrong cell is refused before it has done anything."""
+    """Seed: a wrong cell is refused before it has any effect."""
     (item,) = found(code)
     assert (item.code, item.message, item.span and item.span.line) == expected
     assert item.severity == Severity.ERROR
@@ -99,7 +99,7 @@ def test_mistakes_are_found(found: Found, code: str, expected: tuple[str, str, i
     ],
 )
 def test_code_that_may_be_right_is_left_alone(found: Found, code: str) -> None:
-    """Ours: nothing of Python is refused here, least of all what another engine lacks."""
+    """Ours: valid Python is not refused, even if another engine lacks a feature."""
     assert found(code) == []
 
 
@@ -115,7 +115,7 @@ def test_code_that_may_be_right_is_left_alone(found: Found, code: str) -> None:
     ],
 )
 def test_code_that_is_nested_deeply_does_no_harm(found: Found, code: str) -> None:
-    """Ours: hostile code is looked at in the host, so looking must be safe."""
+    """Ours: the host itself inspects hostile code."""
     assert all(item.code == Code.SYNTAX_ERROR for item in found(code))
 
 
@@ -126,7 +126,7 @@ def test_nothing_is_run_and_nothing_is_computed(found: Found) -> None:
 
 
 def test_names_of_the_session_are_known(engine: CPythonCells, request_of: Callable[..., CellRequest]) -> None:
-    """Ours: what an earlier cell defined can be called, also in the place of a tool."""
+    """Ours: functions of earlier cells can be called, even if they hide a tool."""
     end = engine.open(request_of("def mine(x): return x\ndef add(a, b, c): return a")).start()
     assert isinstance(end, CellEnd)
     state = end.state or b""
@@ -138,7 +138,7 @@ def test_names_of_the_session_are_known(engine: CPythonCells, request_of: Callab
 
 
 def test_types_are_not_checked_and_that_is_said(found: Found) -> None:
-    """Seed: a check says what it did not look at."""
+    """Seed: a check says what it did not cover."""
     (item,) = found("x = add(1)\nx.upper()", check="types")
     assert (item.severity, item.message) == (
         Severity.WARNING,
@@ -147,14 +147,14 @@ def test_types_are_not_checked_and_that_is_said(found: Found) -> None:
 
 
 def test_places_count_characters(found: Found) -> None:
-    """Ours: columns are those that an editor shows."""
+    """Ours: columns count characters, as editors do."""
     (item,) = found("x = 'äöü'; import nothing")
     assert item.span is not None
     assert (item.span.column, item.span.end_column) == (12, 26)
 
 
 def test_touched_names_are_those_that_are_read(engine: CPythonCells) -> None:
-    """Ours: only what code needs is fetched for it."""
+    """Ours: only values that the code reads are loaded."""
     names = ("data", "history", "other")
     assert engine.touched("a = data['x'] + data['y']\nhistory[0]\nother = 1", names).names == {
         "data": frozenset({"x", "y"}),
@@ -166,6 +166,6 @@ def test_touched_names_are_those_that_are_read(engine: CPythonCells) -> None:
 def test_code_that_is_no_text_is_refused(
     engine: CPythonCells, request_of: Callable[..., CellRequest]
 ) -> None:
-    """Bug: half of a surrogate pair cannot be sent."""
+    """Bug: half of a surrogate pair cannot be encoded."""
     with pytest.raises(InvalidArgument):
         engine.open(request_of("x = '\ud800'"))

@@ -1,4 +1,4 @@
-"""The same code with the same answers does the same, wherever and whenever it runs."""
+"""The same code with the same results behaves the same, wherever and whenever it runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ add(type(Mine.now()).__name__, isinstance(now, datetime.datetime), os.path.basen
 def journey(
     cells: CPythonCells, request_of: Request, code: str = CHANCE, *, suspend: bool = False, **options: Any
 ) -> list[CellCall]:
-    """All calls of the same cell with the same answers."""
+    """Return all calls of the same cell with the same results."""
     run = cells.open(request_of(code, **options))
     step: CellStep = run.start()
     calls: list[CellCall] = []
@@ -51,7 +51,7 @@ def journey(
 def test_the_same_cell_makes_the_same_calls_everywhere(
     engine: CPythonCells, other: CPythonCells, locked: CPythonCells, request_of: Request
 ) -> None:
-    """Seed: a cell that is run again after a crash repeats nothing and changes nothing."""
+    """Seed: a cell that is rerun after a crash makes the same calls."""
     options: dict[str, Any] = {"now_ms": 1_700_000_000_000, "seed": "turn-7"}
     calls = journey(engine, request_of, **options)
     assert len(calls) == 7
@@ -69,7 +69,7 @@ def test_the_same_cell_makes_the_same_calls_everywhere(
 def test_parallel_tasks_take_the_same_turns(
     engine: CPythonCells, other: CPythonCells, request_of: Request
 ) -> None:
-    """Ours: the order of tasks follows from the order of the answers."""
+    """Ours: the order of tasks follows from the order of the results."""
     code = """
 import asyncio, random
 async def one(n):
@@ -89,7 +89,7 @@ del group
 def test_random_numbers_go_on_from_cell_to_cell(
     engine: CPythonCells, other: CPythonCells, request_of: Request
 ) -> None:
-    """Ours: the state of chance is part of the session's state, once it was used."""
+    """Ours: the state of the random generator is part of the session's state, once it was used."""
     first = engine.open(request_of("import random\na = random.random()", seed="one")).start()
     assert isinstance(first, CellEnd)
     ends = [
@@ -101,7 +101,7 @@ def test_random_numbers_go_on_from_cell_to_cell(
 
 
 def test_chance_that_was_not_used_comes_of_the_seed(engine: CPythonCells, request_of: Request) -> None:
-    """Ours: two sessions, or two turns, do not draw the same numbers."""
+    """Ours: two sessions, or two turns, draw different numbers."""
     first = engine.open(request_of("import random", seed="one")).start()
     assert isinstance(first, CellEnd)
     results = []

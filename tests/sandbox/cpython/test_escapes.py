@@ -127,7 +127,7 @@ def secret_file(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def listening() -> Iterator[socket.socket]:
-    """A server that guest code might reach."""
+    """Return a server that guest code might reach."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         yield server
@@ -138,7 +138,7 @@ def listening() -> Iterator[socket.socket]:
 def test_guest_code_does_not_get_out(
     jail_session: Session, secret_file: Path, listening: socket.socket, probe: str
 ) -> None:
-    """Ours: files, environment, network, processes, the kernel, other packages; each probe must fail."""
+    """Ours: files, environment, network, processes, kernel and other packages: each probe must fail."""
     before = secret_file.stat()
     code = probe.format(file=secret_file, pid=os.getpid(), port=listening.getsockname()[1])
     end = jail_session(code)
@@ -159,7 +159,7 @@ def test_guest_code_does_not_get_out(
 
 
 def test_a_fork_bomb_makes_no_process(jail_session: Session) -> None:
-    """Seed: fork bombs; the first attempt fails already."""
+    """Seed: a fork bomb fails at its first attempt."""
     code = """
 import os, subprocess, threading
 made = 0
@@ -182,7 +182,7 @@ made
 
 
 def test_guest_code_sees_nothing_of_the_process_that_started_it(jail_session: Session) -> None:
-    """Ours: an empty environment, an empty directory, no arguments."""
+    """Ours: the guest has an empty environment, an empty directory and no arguments."""
     code = "import os, sys\n[dict(os.environ), os.listdir('.'), sys.argv, sys.stdin.read()]"
     assert jail_session(code).result == [{}, [], [""], ""]
 
@@ -258,7 +258,7 @@ TAMPERING: list[str] = [
 @pytest.mark.sampled(4, each="jailed")
 @pytest.mark.parametrize("code", TAMPERING, ids=[repr(row)[:70] for row in TAMPERING])
 def test_whatever_code_does_to_its_own_process_the_host_is_well(jail_session: Session, code: str) -> None:
-    """Ours: the guest's runner is guest territory; the host trusts nothing from it and keeps running."""
+    """Ours: the host does not trust the runner inside the guest, and keeps running."""
     end = jail_session(
         code, answer_now=lambda call: CallAnswer(value=1), limits={"cpu_ms": 700, "wall_ms": 800}
     )

@@ -1,4 +1,4 @@
-"""The jail itself: which kind is taken, what it shows, and that it dies with its host."""
+"""The jail: which kind is used, what it shows, and that it ends with its host."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fresh_report() -> Iterator[None]:
 
 
 def test_the_report_says_which_kind_is_used_and_why() -> None:
-    """Ours: a refusal says it."""
+    """Ours: the report shows the kind and the reason."""
     report = jail_report()
     assert (report.kind, report.reason) == ("bubblewrap", "namespaces are allowed")
     assert jail_report("landlock").kind == "landlock"
@@ -40,7 +40,7 @@ def test_the_report_says_which_kind_is_used_and_why() -> None:
 
 @pytest.mark.usefixtures("fresh_report")
 def test_landlock_is_taken_where_bubblewrap_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seed: landlock with seccomp where namespaces are not allowed."""
+    """Seed: landlock with seccomp is used where namespaces are not permitted."""
     monkeypatch.setattr(shutil, "which", lambda name: None)
     report = jail_report()
     assert report.kind == "landlock"
@@ -49,7 +49,7 @@ def test_landlock_is_taken_where_bubblewrap_cannot_be(monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("fresh_report")
 def test_where_no_jail_can_be_code_is_refused(monkeypatch: pytest.MonkeyPatch, request_of: Request) -> None:
-    """Seed: refused with a clear message where neither is."""
+    """Seed: without any jail, code is refused with a clear message."""
     monkeypatch.setattr(jail, "_try_bubblewrap", lambda: "setting up uid map: Permission denied")
     monkeypatch.setattr(jail, "_try_landlock", lambda: "the kernel has no landlock")
     cells = CPythonCells()
@@ -75,7 +75,7 @@ def test_threads_that_look_for_the_interpreter_at_once_find_it(monkeypatch: pyte
 
 
 def test_a_machine_without_a_filter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: there is no jail without a filter of system calls."""
+    """Ours: no code runs without a filter of system calls."""
     monkeypatch.setattr("standfast.sandbox.cpython.jail.seccomp.knows", lambda machine: False)
     report = jail_report.__wrapped__()
     assert report.kind is None
@@ -86,7 +86,7 @@ def test_a_machine_without_a_filter_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("kind", ["bubblewrap", "landlock"])
 def test_chosen_packages_can_be_imported_and_not_changed(kind: str, request_of: Request) -> None:
-    """Seed: chosen read-only packages."""
+    """Seed: chosen packages can be imported, read-only."""
     cells = CPythonCells(kind=kind, packages=("msgspec",), capacity=1)  # type: ignore[arg-type]
     try:
         code = "import msgspec\nP = msgspec.defstruct('P', ['x'])\nmsgspec.json.encode(P(1)).decode()"
@@ -106,7 +106,7 @@ def test_chosen_packages_can_be_imported_and_not_changed(kind: str, request_of: 
 
 @pytest.mark.parametrize("name", ["no_such_package", "os.path", "../x", "", "sys"])
 def test_a_package_that_there_is_not_is_refused(name: str, request_of: Request) -> None:
-    """Ours: a typing mistake is reported where it is made, not when code fails."""
+    """Ours: a misspelt package is reported when the engine is made, not when code fails."""
     cells = CPythonCells(packages=(name,))
     with pytest.raises(InvalidArgument):
         cells.open(request_of("1"))
@@ -159,7 +159,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 10) -> bool:
     "code", ["open('x', 'w')\nadd()\nsum(range(10**15))", "add()\nimport threading\nthreading.Event().wait()"]
 )
 def test_a_guest_dies_with_its_host(child: Callable[..., Any], kind: str, code: str) -> None:
-    """Seed: SIGKILL of the host leaves nothing, also while the guest computes and holds every lock."""
+    """Seed: SIGKILL of the host ends its guests, also while one computes and holds every lock."""
     host = child(HOST, kind, code)
     *pids, home = [int(pid) if pid.isdigit() else pid for pid in host.line().split()]
     assert not any(gone(pid) for pid in pids)
@@ -171,7 +171,7 @@ def test_a_guest_dies_with_its_host(child: Callable[..., Any], kind: str, code: 
 def test_a_guest_lives_on_when_the_thread_that_started_it_ends(
     engine: CPythonCells, request_of: Request
 ) -> None:
-    """Bug: a death signal of the parent is one of the parent's thread."""
+    """Bug: the parent-death signal is sent when the parent's thread ends."""
     import threading
 
     state: list[bytes | None] = []
@@ -192,7 +192,7 @@ def test_a_guest_lives_on_when_the_thread_that_started_it_ends(
 
 
 def test_a_supervisor_that_is_killed_takes_its_guest_along(locked: CPythonCells, request_of: Request) -> None:
-    """Ours: where there is no process namespace, nothing else would."""
+    """Ours: without a process namespace, nothing else would end the guest."""
     end = locked.open(request_of("x = 5", key="orphan")).start()
     assert isinstance(end, CellEnd)
     process = locked._workers._warm["orphan"].process

@@ -92,7 +92,7 @@ FEATURES: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("code", "expected"), FEATURES, ids=[repr(code)[:60] for code, _ in FEATURES])
 def test_python_is_all_there(session: Session, code: str, expected: Any) -> None:
-    """Seed: a user must not meet a wall in the language."""
+    """Seed: all of Python is available."""
     end = session(code)
     assert end.error is None, end
     assert end.result == expected
@@ -159,7 +159,7 @@ def test_calls_work_plain_and_awaited(session: Session, code: str, expected: Any
 def test_an_error_says_where_in_the_code_it_came_from(
     session: Session, code: str, message: str, span: tuple[int, ...]
 ) -> None:
-    """Seed: lines and columns are those of the code that was written."""
+    """Seed: lines and columns are those of the user's code."""
     error = session(code).error
     assert error is not None
     assert error.message == message
@@ -168,7 +168,7 @@ def test_an_error_says_where_in_the_code_it_came_from(
 
 
 def test_a_function_of_an_earlier_run_fails_where_it_is_called(session: Session) -> None:
-    """Ours: a line of other code would point nowhere."""
+    """Ours: a line of earlier code would be misleading."""
     session("def broken():\n    x = 1\n    return 1 / 0")
     error = session("y = 1\nbroken()").error
     assert error is not None
@@ -177,7 +177,7 @@ def test_a_function_of_an_earlier_run_fails_where_it_is_called(session: Session)
 
 
 def test_a_traceback_that_code_prints_shows_its_lines(session: Session) -> None:
-    """Ours: code that handles its own errors sees what it would see elsewhere."""
+    """Ours: a traceback looks the same as outside the sandbox."""
     end = session("import traceback\ntry:\n    1 / 0\nexcept Exception:\n    traceback.print_exc()")
     assert "1 / 0" in end.stderr
     assert "ZeroDivisionError" in end.stderr
@@ -185,7 +185,7 @@ def test_a_traceback_that_code_prints_shows_its_lines(session: Session) -> None:
 
 
 def test_stdout_and_stderr_are_kept_apart(session: Session) -> None:
-    """Ours: as any program has it."""
+    """Ours: guest code has both streams, as any program has."""
     end = session(
         "import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.stdout.buffer.write(b'raw\\n')"
     )
@@ -193,5 +193,5 @@ def test_stdout_and_stderr_are_kept_apart(session: Session) -> None:
 
 
 def test_text_that_is_no_text_can_be_printed(session: Session) -> None:
-    """Bug: half of a surrogate pair has no UTF-8."""
+    """Bug: half of a surrogate pair has no UTF-8 form."""
     assert session("print('a\\ud800b')").stdout == "a\\ud800b\n"

@@ -76,20 +76,20 @@ def test_a_limit_ends_the_cell_and_leaves_the_state_as_it_was(
 
 
 def test_what_was_printed_before_a_limit_is_reported(run: Run) -> None:
-    """Ours: the last words of a run are the most interesting ones."""
+    """Ours: the output before the limit helps to find the cause."""
     end = run("for n in range(3):\n    print(n)\nwhile True:\n    pass", limits={"cpu_ms": 100})
     assert end.stdout == "0\n1\n2\n"
 
 
 def test_code_may_raise_a_memory_error_of_its_own(run: Run) -> None:
-    """Ours: only the real one is a limit."""
+    """Ours: only exceeding the memory limit is a hard failure."""
     end = run("x = 1\nraise MemoryError('mine')")
     assert end.error is not None
     assert (end.error.code, end.error.message, end.hard) == (Code.RUNTIME_ERROR, "MemoryError: mine", False)
 
 
 def test_depth_is_limited_by_an_error_that_code_can_catch(run: Run) -> None:
-    """Seed: depth is a RecursionError."""
+    """Seed: exceeding the depth raises a RecursionError."""
     deep = "def f(n):\n    return 0 if n == 0 else 1 + f(n - 1)\n"
     assert run(f"{deep}f(200)").result == 200
     end = run(f"{deep}f(400)")
@@ -101,7 +101,7 @@ def test_depth_is_limited_by_an_error_that_code_can_catch(run: Run) -> None:
 
 
 def test_a_call_at_the_end_of_the_stack_is_made_or_not_made(run: Run) -> None:
-    """Ours: running out of stack in the middle of a message must not break the protocol."""
+    """Ours: a stack overflow in the middle of a message must not break the protocol."""
     code = """
 def f(n):
     try:
@@ -118,7 +118,7 @@ f(0)
 
 
 def test_imports_may_go_deeper_than_code(run: Run) -> None:
-    """Ours: a module's own imports are not the code's frames."""
+    """Ours: the imports of a module do not count as frames of the code."""
     assert (
         run("import unittest.mock, email.mime.text, xml.dom.minidom\n1", limits={"max_stack_depth": 30}).error
         is None
@@ -148,7 +148,7 @@ def test_output_past_its_cap_is_cut_between_characters(run: Run) -> None:
 
 
 def test_the_clock_runs_while_a_cell_waits(jailed: CPythonCells, request_of: Request) -> None:
-    """Ours: a live cell does not occupy its place for longer than it may."""
+    """Ours: a waiting cell must not occupy its slot for longer than its limit."""
     run = jailed.open(request_of("add(1)", limits={"wall_ms": 150}))
     stopped = threading.Event()
     stop = run.stop
@@ -167,7 +167,7 @@ def test_the_clock_runs_while_a_cell_waits(jailed: CPythonCells, request_of: Req
 
 
 def test_waiting_is_not_computing(jailed: CPythonCells, request_of: Request) -> None:
-    """Seed: `cpu_ms` counts guest computing only."""
+    """Seed: `cpu_ms` counts only the guest's computing."""
     run = jailed.open(request_of("add(1)\n'done'", limits={"cpu_ms": 40}))
     run.start()
     worker = run._stepper._slot.worker  # type: ignore[attr-defined]
@@ -181,7 +181,7 @@ def test_waiting_is_not_computing(jailed: CPythonCells, request_of: Request) -> 
 
 
 def test_files_are_limited(run: Run) -> None:
-    """Ours: guest code cannot fill the disk, nor memory by way of files."""
+    """Ours: guest code can fill neither the disk nor, by files, the memory."""
     one = run("with open('big', 'wb') as f:\n    for _ in range(100):\n        f.write(bytes(1 << 20))")
     assert one.error is not None
     many = run("for n in range(500):\n    with open(f'f{n}', 'wb') as f:\n        f.write(bytes(1 << 20))")
@@ -189,7 +189,7 @@ def test_files_are_limited(run: Run) -> None:
 
 
 def test_a_run_tells_how_much_it_used(run: Run) -> None:
-    """Seed: metrics are real."""
+    """Seed: the metrics of a run are measured."""
     small, large = run("1"), run("len(b'x' * (40 << 20))")
     assert small.memory_peak_bytes is not None
     assert large.memory_peak_bytes is not None

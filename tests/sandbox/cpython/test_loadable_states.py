@@ -57,7 +57,7 @@ def test_every_state_that_was_stored_can_be_loaded_again(
 def test_a_state_that_takes_more_when_it_is_loaded_is_not_stored(
     engine: CPythonCells, request_of: Request
 ) -> None:
-    """Ours: the size of an object does not tell what it is loaded as."""
+    """Ours: the size of an object does not tell its size when it is loaded."""
     code = "class Growing:\n    def __reduce__(self):\n        return bytearray, (40 << 20,)\nx = Growing()"
     end = _run(engine, request_of(code, key="growing", limits=LIMITS))
     assert end.error is not None
@@ -66,7 +66,7 @@ def test_a_state_that_takes_more_when_it_is_loaded_is_not_stored(
 
 
 def test_a_large_state_that_fails_to_load_is_not_stored(engine: CPythonCells, request_of: Request) -> None:
-    """Bug: objects of a state over a megabyte were not tried, and the session was lost with its process."""
+    """Bug: large states were not tested for loading, and the session was lost with its process."""
     code = (
         "class Stuck:\n    def __setstate__(self, state):\n        raise ValueError('stuck')\n"
         "x = Stuck()\nx.a = 1\ny = 'a' * (3 << 20)"
@@ -78,7 +78,7 @@ def test_a_large_state_that_fails_to_load_is_not_stored(engine: CPythonCells, re
 
 
 def test_a_run_can_be_stopped_while_its_state_is_tried(engine: CPythonCells, request_of: Request) -> None:
-    """Ours: what a class does when it is loaded is under the limits of the run that left it."""
+    """Ours: loading an object is subject to the limits of the run that left it."""
     code = (
         "class Endless:\n    def __setstate__(self, state):\n        while True: pass\n"
         "x = Endless()\nx.a = 1\ny = 'a' * (3 << 20)"
@@ -92,7 +92,7 @@ def test_a_run_can_be_stopped_while_its_state_is_tried(engine: CPythonCells, req
 def test_loading_is_not_the_computing_of_the_code(
     engine: CPythonCells, other: CPythonCells, request_of: Request
 ) -> None:
-    """Ours: a session that takes long to load can still run code with little time of its own."""
+    """Ours: a session that takes long to load can still run code with a small time limit."""
     state = _run(engine, request_of("d = {str(i): [i] for i in range(100_000)}", key="slow")).state
     assert state is not None
     end = _run(other, request_of("len(d)", key="slow", state=state, limits={"cpu_ms": 20}))
@@ -102,7 +102,7 @@ def test_loading_is_not_the_computing_of_the_code(
 def test_a_state_too_large_for_a_run_is_reported_as_such(
     engine: CPythonCells, other: CPythonCells, request_of: Request
 ) -> None:
-    """Ours: a run with less memory than the session was made with says so."""
+    """Ours: the error says that the run has less memory than the session needs."""
     state = _run(engine, request_of("d = [[i] for i in range(200_000)]", key="small")).state
     assert state is not None
     for memory_mb in (1, 8):
@@ -116,7 +116,7 @@ def test_a_state_too_large_for_a_run_is_reported_as_such(
 def test_code_cannot_have_its_limits_counted_anew(
     engine: CPythonCells, other: CPythonCells, request_of: Request
 ) -> None:
-    """Ours: the guest says once that it has loaded the session, before the code runs."""
+    """Ours: the guest reports only once that it has loaded the session, before the code runs."""
     code = (
         "import gc, os\nwire = next(o for o in gc.get_objects() if type(o).__name__ == 'HostChannel')\n"
         'os.write(wire._handle, wire.framed(b\'{"t":"loaded"}\'))\nwhile True: pass'

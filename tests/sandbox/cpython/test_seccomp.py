@@ -14,7 +14,7 @@ PID = 4242
 
 
 def verdict(program: bytes, arch: int, number: int, *args: int) -> int:
-    """What the kernel would do, as it runs the program."""
+    """Return what the kernel would do when it runs the program."""
     data = struct.pack("=IIQ6Q", number & 0xFFFFFFFF, arch, 0, *(*args, *[0] * (6 - len(args))))
     at, loaded = 0, 0
     while True:
@@ -43,7 +43,7 @@ ABSENT = seccomp.ERRNO | seccomp.ENOSYS
 
 
 def test_every_named_call_is_refused(machine: str) -> None:
-    """Ours: the table is the rule."""
+    """Ours: the filter matches the table."""
     for owners in (False, True):
         program = seccomp.filter_for(machine, PID, owners=owners)
         tables = {**seccomp.NEVER, **(seccomp.OWNERS if owners else {})}
@@ -54,7 +54,7 @@ def test_every_named_call_is_refused(machine: str) -> None:
 
 
 def test_ordinary_calls_are_allowed(machine: str) -> None:
-    """Ours: an interpreter reads, writes, maps memory and waits."""
+    """Ours: an interpreter must read, write, map memory and wait."""
     program = seccomp.filter_for(machine, PID, owners=False)
     ordinary = {
         "x86_64": (0, 1, 3, 9, 11, 12, 202, 228, 257, 262, 318, 334),
@@ -67,7 +67,7 @@ def test_ordinary_calls_are_allowed(machine: str) -> None:
 
 
 def test_threads_are_allowed_and_processes_are_not(machine: str) -> None:
-    """Seed: threads may be, new processes and namespaces not."""
+    """Seed: threads are permitted, new processes and namespaces are not."""
     program = seccomp.filter_for(machine, PID, owners=False)
     clone = seccomp.CLONE[COLUMN[machine]]
     thread = 0x3D0F00
@@ -78,7 +78,7 @@ def test_threads_are_allowed_and_processes_are_not(machine: str) -> None:
 
 
 def test_a_process_may_signal_itself_alone(machine: str) -> None:
-    """Ours: `raise_signal` works, `kill` of others does not."""
+    """Ours: `raise_signal` works, `kill` of other processes does not."""
     program = seccomp.filter_for(machine, PID, owners=False)
     for call in (seccomp.KILL, seccomp.TGKILL):
         assert verdict(program, ARCH[machine], call[COLUMN[machine]], PID) == seccomp.ALLOW
@@ -87,7 +87,7 @@ def test_a_process_may_signal_itself_alone(machine: str) -> None:
 
 
 def test_limits_may_be_read_and_not_set(machine: str) -> None:
-    """Ours: the host sets them from outside."""
+    """Ours: only the host sets limits, from outside."""
     program = seccomp.filter_for(machine, PID, owners=False)
     call = seccomp.PRLIMIT64[COLUMN[machine]]
     assert verdict(program, ARCH[machine], call, 0, 9, 0, 0x7FFF00001000) == seccomp.ALLOW
@@ -100,14 +100,14 @@ def test_limits_may_be_read_and_not_set(machine: str) -> None:
 
 
 def test_what_came_later_does_not_exist(machine: str) -> None:
-    """Ours: a newer kernel opens nothing."""
+    """Ours: a newer kernel must not open a new way out."""
     program = seccomp.filter_for(machine, PID, owners=False)
     for number in (seccomp.LAST_KNOWN + 1, 500, 10_000):
         assert verdict(program, ARCH[machine], number) == ABSENT
 
 
 def test_another_calling_convention_ends_the_process() -> None:
-    """Ours: numbers mean something else there."""
+    """Ours: system call numbers have another meaning there."""
     program = seccomp.filter_for("x86_64", PID, owners=False)
     assert verdict(program, 0x40000003, 1) == seccomp.KILL_PROCESS
     assert verdict(program, ARCH["aarch64"], 63) == seccomp.KILL_PROCESS

@@ -1,4 +1,4 @@
-"""What a session keeps from run to run, in the same process or in another."""
+"""The state that a session keeps from run to run, in the same process or in another."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(engine: CPythonCells, request_of: Request) -> Run:
 def warm_and_cold(
     engine: CPythonCells, other: CPythonCells, request_of: Request
 ) -> Callable[[str, str], Any]:
-    """The result of a second run, in the process of the first and in another one; they must be the same."""
+    """Return the result of a second run, which must be the same in the first process and in another."""
 
     def both(first: str, second: str) -> Any:
         before = engine.open(request_of(first, key="pair")).start()
@@ -106,7 +106,7 @@ def warm_and_cold(
 def test_what_code_left_is_there_in_the_next_run(
     warm_and_cold: Callable[[str, str], Any], first: str, second: str, expected: Any
 ) -> None:
-    """Seed: sessions persist between runs, whether their process lived on or not."""
+    """Seed: sessions persist between runs, with or without their process."""
     assert warm_and_cold(first, second) == expected
 
 
@@ -129,7 +129,7 @@ def test_what_code_left_is_there_in_the_next_run(
 def test_what_cannot_be_kept_is_dropped_and_told(
     run: Run, engine: CPythonCells, code: str, name: str, kind: str
 ) -> None:
-    """Ours: it does not survive in a warm process either."""
+    """Ours: such a value does not survive in a warm process either."""
     from standfast.ports.code_engine import CallAnswer
 
     end = run(f"{code}\nkept = 1", answer_now=lambda call: CallAnswer())
@@ -153,7 +153,7 @@ def test_an_exception_keeps_what_was_bound_before_it(run: Run) -> None:
 
 
 def test_a_worker_that_holds_another_state_is_not_used(run: Run) -> None:
-    """Ours: after a rewind the same key comes with an older state."""
+    """Ours: after a rewind, the same key comes with an earlier state."""
     first = run("x = 1")
     assert run("x = 2\nx", state=first.state).result == 2
     assert run("x", state=first.state).result == 1
@@ -180,7 +180,7 @@ def test_names_of_a_state_are_those_it_binds(run: Run, engine: CPythonCells) -> 
 
 
 def test_a_state_of_another_python_is_refused(run: Run, engine: CPythonCells) -> None:
-    """Seed: byte code of another version is not loaded."""
+    """Seed: byte code of another Python version is not loaded."""
     state = run("x = 1").state
     assert state is not None
     stored = decode_state(state)
@@ -196,7 +196,7 @@ def test_a_state_of_another_python_is_refused(run: Run, engine: CPythonCells) ->
 
 
 def test_a_payload_that_cannot_be_loaded_ends_the_run_alone(run: Run) -> None:
-    """Seed: a damaged snapshot hurts no session but its own; it is only ever read inside the jail."""
+    """Seed: a damaged snapshot affects only its session, and is read only inside the jail."""
     stored = decode_state(run("x = 1").state or b"")
     assert stored is not None
     evil = b"cos\nsystem\n(S'touch /tmp/standfast-escaped'\ntR."
@@ -208,7 +208,7 @@ def test_a_payload_that_cannot_be_loaded_ends_the_run_alone(run: Run) -> None:
 
 
 def test_an_object_that_will_not_come_back_is_dropped_before_it_is_too_late(run: Run) -> None:
-    """Ours: one object that does not load must not cost a session all its variables."""
+    """Ours: one object that cannot be loaded must not lose all variables of a session."""
     code = (
         "class Bad:\n    def __getstate__(self): return {'a': 1}\n"
         "    def __setstate__(self, s): raise ValueError('no')\nb = Bad()\nx = 1"
@@ -219,13 +219,13 @@ def test_an_object_that_will_not_come_back_is_dropped_before_it_is_too_late(run:
 
 
 def test_files_do_not_outlive_their_run(run: Run) -> None:
-    """Ours: a session is its state, and files are no part of it."""
+    """Ours: files are not part of a session's state."""
     end = run("import os\nos.makedirs('d/e')\nopen('d/e/f', 'w').write('x')\nos.chdir('d')\nx = 1")
     assert run("import os\n[os.listdir('.'), os.getcwd()]", state=end.state).result == [[], "/tmp"]
 
 
 def test_many_cells_keep_a_small_state(run: Run) -> None:
-    """Ours: a state grows with what it holds, not with how often it was used."""
+    """Ours: a state grows with its contents, not with the number of cells."""
     state: bytes | None = None
     for number in range(60):
         state = run(f"n = {number}\ndef f(): return n\nlast = [n] * 3", state=state or b"").state
@@ -244,7 +244,7 @@ def test_a_state_that_is_too_large_is_refused_and_rolled_back(run: Run) -> None:
 
 
 def test_half_of_the_memory_can_be_kept(run: Run) -> None:
-    """Ours: storing takes memory of its own, which is not the code's."""
+    """Ours: storing needs memory of its own, which does not count as the code's."""
     state = run("x = 'a' * (40 << 20)").state
     assert state is not None
     assert run("len(x)", state=state).result == 40 << 20

@@ -1,4 +1,4 @@
-"""Pauses that outlive their process: the code is run again up to where it stood."""
+"""Pauses that outlive their process: the code is rerun up to its pause."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_cell_is_taken_up_again_and_again(cell: Open, elsewhere: Open) -> None
 
 
 def test_answers_that_could_not_be_handed_over_are_suspended_too(cell: Open, elsewhere: Open) -> None:
-    """Ours: an answer is journaled once and given once, whatever happens between."""
+    """Ours: a result is journaled once and delivered once, whatever happens in between."""
     code = "p = fetch(1)\nq = add(2)\n[q, await p]"
     run = cell(code)
     run.start()
@@ -88,7 +88,7 @@ def test_answers_that_could_not_be_handed_over_are_suspended_too(cell: Open, els
 
 
 def test_a_gather_is_suspended_halfway(cell: Open, elsewhere: Open) -> None:
-    """Seed: approvals of parallel calls come one by one, over days."""
+    """Seed: parallel calls are approved one by one, over days."""
     code = "import asyncio\nawait asyncio.gather(add(1), add(2), asyncio.sleep(3))"
     run = cell(code)
     run.start()
@@ -100,7 +100,7 @@ def test_a_gather_is_suspended_halfway(cell: Open, elsewhere: Open) -> None:
 
 
 def test_a_suspended_cell_still_knows_what_its_errors_mean(cell: Open, elsewhere: Open) -> None:
-    """Ours: an exception that is raised again later keeps its code."""
+    """Ours: an exception that is raised again later keeps its error code."""
     code = "try:\n    add(1)\nexcept ValueError as error:\n    kept = error\nadd(2)\nraise kept"
     run = cell(code)
     run.start()
@@ -117,7 +117,7 @@ def test_a_suspended_cell_still_knows_what_its_errors_mean(cell: Open, elsewhere
 def test_inputs_and_loaded_values_are_the_same_again(
     cell: Open, elsewhere: Open, other: CPythonCells
 ) -> None:
-    """Ours: code that runs again sees what it saw, and keeps none of it."""
+    """Ours: rerun code sees the same values, and keeps none of them."""
     code = "x = len(data) + len(later)\nadd(x)\nlen(data)"
     run = cell(code, inputs={"data": "abc"}, load={"later": "de"}.__getitem__)
     assert isinstance(run.start(), CellPause)
@@ -130,7 +130,7 @@ def test_inputs_and_loaded_values_are_the_same_again(
 
 
 def test_calls_answered_on_the_spot_are_replayed_not_asked_again(cell: Open, elsewhere: Open) -> None:
-    """Ours: a host that answers on the spot may give another answer by now."""
+    """Ours: the host may answer differently by now."""
     asked: list[Any] = []
 
     def now(call: CellCall) -> CallAnswer | None:
@@ -149,7 +149,7 @@ def test_calls_answered_on_the_spot_are_replayed_not_asked_again(cell: Open, els
 
 
 def test_time_and_chance_are_the_same_again(cell: Open, elsewhere: Open) -> None:
-    """Seed: time and randomness come from the host."""
+    """Seed: time and random numbers come from the host."""
     code = """
 import time, random, uuid
 first = [time.time(), random.random(), str(uuid.uuid4())]
@@ -173,7 +173,7 @@ first + second
 
 
 def changed(data: bytes, **fields: Any) -> bytes:
-    """The suspended cell with other *fields*, of its own or of the engine's dump in it."""
+    """Return the suspended cell with other *fields*, of its own or of the engine's dump in it."""
     cell = decode_cell(data)
     assert cell is not None
     own = {name: fields.pop(name) for name in list(fields) if name in PausedCell.__struct_fields__}
@@ -195,7 +195,7 @@ def changed(data: bytes, **fields: Any) -> bytes:
     ],
 )
 def test_code_that_does_something_else_is_stopped(cell: Open, fields: dict[str, Any], what: str) -> None:
-    """Ours: digests are checked; a replay that differs is a hard failure that says so."""
+    """Ours: a replay that differs from the recorded digests is a hard failure."""
     code = "add(1)\nadd(3)"
     run = cell(code)
     run.start()
@@ -223,7 +223,7 @@ def test_order_that_comes_of_addresses_is_found_out_or_the_same(cell: Open, else
 
 
 def test_a_suspended_cell_of_another_python_is_refused(cell: Open) -> None:
-    """Seed: a snapshot of another version has a code of its own."""
+    """Seed: a snapshot of another version has its own error code."""
     run = cell("add(1)")
     run.start()
     data = run.suspend()
@@ -238,7 +238,7 @@ def test_a_suspended_cell_of_another_python_is_refused(cell: Open) -> None:
 
 
 def test_a_suspended_cell_holds_no_process(cell: Open) -> None:
-    """Ours: a pause is the state before, the code, and the answers, nothing else."""
+    """Ours: a pause consists of the state before it, the code, and the results."""
     run = cell("x = list(range(100000))\nadd(1)", seed="s", now_ms=5)
     run.start()
     data = run.suspend()
@@ -251,7 +251,7 @@ def test_a_suspended_cell_holds_no_process(cell: Open) -> None:
 
 
 def test_a_cell_that_has_ended_cannot_be_suspended(cell: Open) -> None:
-    """Ours: there is nothing to go on with."""
+    """Ours: an ended cell has nothing to resume."""
     run = cell("1")
     run.start()
     with pytest.raises(InvalidArgument):
@@ -259,7 +259,7 @@ def test_a_cell_that_has_ended_cannot_be_suspended(cell: Open) -> None:
 
 
 def test_a_cell_whose_process_died_while_it_stood_resumes(cell: Open) -> None:
-    """Ours: what a process holds can be made again at any time."""
+    """Ours: everything that a process holds can be recreated at any time."""
     run = cell("print('once')\na = add(1)\n[a, add(2)]")
     run.start()
     run.answer(1, value(1))

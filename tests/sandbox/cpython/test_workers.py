@@ -1,4 +1,4 @@
-"""Processes: bounded, warm, never shared, replaced when they die, gone when the engine is closed."""
+"""Worker processes: bounded, warm, never shared, replaced when they die, gone when the engine closes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def value(of: Any) -> CallAnswer:
 
 
 def children(pid: int) -> list[int]:
-    """All processes below this one that are alive."""
+    """Return all live processes below this one."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
@@ -54,13 +54,13 @@ def is_alive(pid: int) -> bool:
 
 
 def processes(worker: workers.CPythonWorker) -> list[int]:
-    """All processes of a jail."""
+    """Return all processes of a jail."""
     return [worker.process.pid, *children(worker.process.pid)]
 
 
 @pytest.mark.slow
 def test_cells_that_wait_let_others_run(other: CPythonCells, request_of: Request) -> None:
-    """Ours: two places are enough for any number of sessions that wait for slow calls."""
+    """Ours: two slots are enough for any number of sessions that wait for slow calls."""
     runs = [
         other.open(request_of(f"print('k{n}')\nx = add({n})\ny = await fetch(x)\n[{n}, x, y]", key=f"k{n}"))
         for n in range(5)
@@ -93,7 +93,7 @@ def test_a_cell_waits_for_a_place_until_another_one_stands(request_of: Request) 
 
 
 def test_cells_that_are_given_up_free_their_workers(other: CPythonCells, request_of: Request) -> None:
-    """Ours: a turn that ends early costs no worker."""
+    """Ours: a turn that ends early must not lose a worker."""
     for n in range(4):
         run = other.open(request_of("add(1)", key=f"k{n}"))
         run.start()
@@ -113,7 +113,7 @@ def test_a_worker_that_died_while_idle_is_replaced(engine: CPythonCells, request
 def test_a_process_is_kept_warm_for_its_session_and_never_given_to_another(
     engine: CPythonCells, request_of: Request
 ) -> None:
-    """Ours: no worker is shared by two tenants."""
+    """Ours: two sessions never share a worker."""
     code = "import sys\nsys.secret = getattr(sys, 'secret', '') + 'x'\nsys.secret"
     first = ended(engine.open(request_of(code, key="one")).start())
     assert ended(engine.open(request_of(code, key="one", state=first.state)).start()).result == "xx"
@@ -122,7 +122,7 @@ def test_a_process_is_kept_warm_for_its_session_and_never_given_to_another(
 
 
 def test_an_idle_process_does_nothing(engine: CPythonCells, request_of: Request) -> None:
-    """Ours: a thread that code left behind does not go on in the background."""
+    """Ours: a thread that code left behind does not run in the background."""
     ended(engine.open(request_of("x = 1", key="idle")).start())
     worker = engine._workers._warm["idle"]
     status = Path(f"/proc/{worker.process.guest_pid}/status")
@@ -146,7 +146,7 @@ def test_a_process_that_said_too_much_is_not_used_again(engine: CPythonCells, re
 
 
 def test_every_run_has_a_nonce_of_its_own(engine: CPythonCells, request_of: Request) -> None:
-    """Ours: a frame is of use in the run that it was written in, and in no other."""
+    """Ours: a frame is valid only in the run in which it was written."""
     seen, state = set(), b""
     for n in range(4):
         end = ended(engine.open(request_of(f"x = {n}", key="nonce", state=state)).start())
@@ -168,7 +168,7 @@ def test_a_process_with_an_uncounted_thread_is_not_kept(engine: CPythonCells, re
 def test_a_process_that_ran_enough_is_replaced(
     engine: CPythonCells, request_of: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seed: recycled after a number of runs."""
+    """Seed: a process is recycled after a number of runs."""
     monkeypatch.setattr(workers, "MAX_RUNS", 3)
     pids, state = set(), b""
     for n in range(5):
@@ -245,7 +245,7 @@ def test_nothing_of_a_jail_is_left_once_it_is_closed(kind: Any) -> None:
 
 
 def test_closing_the_engine_reaps_the_process_of_a_cell_that_stands(request_of: Request) -> None:
-    """Bug: it was killed, and stayed as a zombie for as long as the host lived."""
+    """Bug: the process was killed, and stayed a zombie until the host ended."""
     cells = CPythonCells(capacity=2)
     run = cells.open(request_of("add(1)", key="stands"))
     assert isinstance(run.start(), CellPause)
@@ -284,7 +284,7 @@ def test_the_wall_limit_holds_where_the_jail_was_killed_from_outside(
 def test_a_stop_does_not_wait_for_a_process_that_does_not_end(
     request_of: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bug: the caller waited until the system had taken the jail down, however long that took."""
+    """Bug: the caller waited until the system had removed the jail, however long that took."""
     gone = threading.Event()
     close = JailProcess.close
 
@@ -308,7 +308,7 @@ def test_a_stop_does_not_wait_for_a_process_that_does_not_end(
 
 
 def test_a_kill_ends_the_line_even_where_the_process_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: a process may hang in the system, where nothing can kill it for a while."""
+    """Ours: a process may hang in the kernel, where nothing can kill it for a while."""
     process = Jail().start()
     process.wait_until_ready()
     try:
@@ -325,7 +325,7 @@ def test_a_kill_ends_the_line_even_where_the_process_lives_on(monkeypatch: pytes
 def test_a_stop_ends_the_waiting_for_a_jail_that_does_not_start(
     request_of: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bug: a run whose jail was still starting was over only when that had started, or a minute later."""
+    """Bug: a run whose jail was still starting ended only when that had started, or a minute later."""
     monkeypatch.setattr(Jail, "start", lambda self: JailProcess(["sleep", "1000"], None))
     cells = CPythonCells(capacity=1)
     end = ended(cells.open(request_of("1", limits={"wall_ms": 200})).start())
@@ -336,14 +336,14 @@ def test_a_stop_ends_the_waiting_for_a_jail_that_does_not_start(
 
 
 def test_an_engine_that_was_never_used_starts_nothing() -> None:
-    """Ours: making one is free."""
+    """Ours: creating an engine costs nothing."""
     cells = CPythonCells()
     cells.close()
     assert cells._workers is None
 
 
 def test_a_process_is_prepared_before_it_is_needed(request_of: Request) -> None:
-    """Seed: the cold start is hidden."""
+    """Seed: a spare process hides the cold start."""
     cells = CPythonCells(capacity=1)
     try:
         cells.prepare()

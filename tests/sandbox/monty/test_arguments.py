@@ -1,4 +1,4 @@
-"""Arguments of calls that are a few numbers, which need no conversion, and those that only look like it."""
+"""Arguments of calls that are a few numbers, which need no conversion, and others that look like them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def echo(value: Any = None, other: Any = None) -> list[Any]:
     ],
 )
 def test_numbers_arrive_as_they_are(code: str, got: list[Any]) -> None:
-    """Ours: the short way gives what the long one gives."""
+    """Ours: the fast path gives the same result as the conversion."""
     with BlockingSandbox(tools=[echo]) as box:
         result = box.run(code)
         assert (result.result, result.error) == (got, None)
@@ -37,7 +37,7 @@ def test_numbers_arrive_as_they_are(code: str, got: list[Any]) -> None:
 
 @pytest.mark.parametrize("value", ["float('nan')", "float('inf')", "-float('inf')", "{1}", "echo"])
 def test_what_has_no_json_form_is_refused(value: str) -> None:
-    """Ours: infinite numbers are not JSON, however few there are."""
+    """Ours: infinite numbers have no JSON form."""
     with BlockingSandbox(tools=[echo]) as box:
         for call in (f"echo({value})", f"echo(other={value})"):
             result = box.run(call)
@@ -46,7 +46,7 @@ def test_what_has_no_json_form_is_refused(value: str) -> None:
 
 
 def test_long_names_count_towards_the_size_of_a_request() -> None:
-    """Ours: a few numbers are small, but their names need not be."""
+    """Ours: numbers are small, but their names may be long."""
     with BlockingSandbox(tools=[echo]) as box:
         unknown = box.run("echo(**{'x' * 50: 1})").error
         large = box.run("echo(**{'x' * 30_000: 1})").error

@@ -59,7 +59,7 @@ STATES = [
 
 @pytest.mark.parametrize("code", STATES)
 def test_limits_are_replaced_and_everything_else_stays(pool: Any, code: str) -> None:
-    """Ours: the engine can only tighten a session's limits; ours hold for one run."""
+    """Ours: the engine can only tighten a session's limits, while ours apply to one run."""
     dump = _dump(pool, code)
     raised = with_limits(dump, SessionLimits(memory_mb=64, cpu_ms=1_500))
     assert _value(pool, raised, "repr(x)") == _value(pool, dump, "repr(x)", 8)
@@ -71,7 +71,7 @@ def test_limits_are_replaced_and_everything_else_stays(pool: Any, code: str) -> 
 
 @pytest.mark.parametrize("code", STATES)
 def test_dropping_sources_keeps_everything_else(pool: Any, code: str) -> None:
-    """Ours: sources of every run are kept for tracebacks, so that a dump grows with each run."""
+    """Ours: the sources of all runs are kept for tracebacks, so a dump would grow with each run."""
     dump = _dump(pool, code, *(f"y{i} = '{'pad' * 50}'" for i in range(20)))
     smaller, _ = without_sources(dump)
     assert len(smaller) < len(dump) - 20 * 100
@@ -102,7 +102,7 @@ def test_an_exception_kept_from_a_dropped_source_can_still_be_used(pool: Any) ->
     "codes", [["x = 1"] * 3, ["x = 1", "def f():\n    pass", "y = 2"], ["def f():\n    pass"] * 3]
 )
 def test_the_next_source_has_the_number_that_is_announced(pool: Any, codes: list[str]) -> None:
-    """Ours: awaited places are looked up by the name of their source, which must never be given twice."""
+    """Ours: awaited calls are looked up by the name of their source, which must be unique."""
     dump, number = without_sources(_dump(pool, *codes))
     for _ in range(3):
         with pool.checkout(limits=_limits(8)) as session:
@@ -132,14 +132,14 @@ def test_limits_of_every_size_can_be_written(pool: Any, limits: SessionLimits) -
 
 @pytest.mark.parametrize("bad", [b"", b"MONTY\0", b"PICKLE" + b"x" * 100, b"MONTY\0\0\x01" + b"\xff" * 40])
 def test_a_dump_that_does_not_look_as_expected_is_refused(bad: bytes) -> None:
-    """Ours: never guessed at."""
+    """Ours: an unexpected dump raises instead of being guessed at."""
     for edit in (lambda: with_limits(bad, SessionLimits()), lambda: without_sources(bad)):
         with pytest.raises(EngineFailed):
             edit()
 
 
 def test_a_cut_dump_is_refused_or_edited_where_it_is_whole(pool: Any) -> None:
-    """Bug: reading past the end must be EngineFailed, never IndexError or an endless walk."""
+    """Bug: reading past the end raised IndexError or never returned, instead of EngineFailed."""
     dump = _dump(pool, "x = [1, 2, 3]", "y = 'text'")
     for size in range(0, len(dump), 7):
         for edit in (lambda cut: with_limits(cut, SessionLimits()), without_sources):

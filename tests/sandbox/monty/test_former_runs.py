@@ -47,7 +47,7 @@ def test_a_session_stored_in_the_former_format_opens(box: BlockingSandbox) -> No
 
 @pytest.mark.parametrize("name", ["plain", "gather"])
 def test_a_run_that_waited_in_the_former_format_is_refused(box: BlockingSandbox, name: str) -> None:
-    """Ours: it says what to do, and no session is made of it."""
+    """Ours: the error says what to do, and no session is made."""
     with pytest.raises(SnapshotRefused) as refused:
         _restored(box, name)
     assert refused.value.code == "SNAPSHOT_VERSION_MISMATCH"

@@ -17,7 +17,7 @@ def box() -> BlockingSandbox:
 def test_a_class_whose_methods_are_not_called_is_refused_before_anything_runs(
     box: BlockingSandbox, name: str
 ) -> None:
-    """Bug: such code ran, and gave other results than Python."""
+    """Bug: such code ran, and its results differed from Python's."""
     with box:
         result = box.run(
             f"x = 1\nclass A:\n    def {name}(self, *args):\n        return 0", session=name[2:-2]
@@ -32,7 +32,7 @@ def test_a_class_whose_methods_are_not_called_is_refused_before_anything_runs(
 
 
 def test_each_of_them_is_found_by_a_check(box: BlockingSandbox) -> None:
-    """Ours: all that is wrong, and nothing runs."""
+    """Ours: a check reports every fault, and runs nothing."""
     code = "class A:\n    def __len__(self): return 0\n    def __bool__(self): return False\nlen"
     with box:
         checked = box.validate(code)

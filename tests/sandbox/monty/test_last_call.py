@@ -44,7 +44,7 @@ def engine() -> Iterator[MontyCells]:
 
 
 def ended(engine: MontyCells, code: str, *, state: bytes = b"", **options: Any) -> CellEnd:
-    """Run a cell; every call that it makes is answered with 2, `finish` with nothing."""
+    """Run a cell; answer each of its calls with 2, and `finish` with None."""
     made: list[str] = []
 
     def answer_now(call: CellCall) -> CallAnswer:
@@ -69,7 +69,7 @@ def ended(engine: MontyCells, code: str, *, state: bytes = b"", **options: Any) 
 
 
 def test_a_call_at_the_end_is_not_made_but_told(engine: MontyCells) -> None:
-    """Ours: the engine is asked once less, and what the code left is kept."""
+    """Ours: this saves one request to the engine, and the state is kept."""
     end = ended(engine, "x = add(1)\nfinish([x, 1])")
     assert end.error is None
     assert end.result is None
@@ -82,7 +82,7 @@ def test_a_call_at_the_end_is_not_made_but_told(engine: MontyCells) -> None:
 
 
 def test_the_place_of_the_call_counts_characters(engine: MontyCells) -> None:
-    """Ours: columns are those of the text, not of its bytes."""
+    """Ours: columns count characters, not bytes."""
     end = ended(engine, "x = 'äöü'; finish(x)")
     assert end.last_call is not None
     assert end.last_call.call.args == ["äöü"]
@@ -104,17 +104,17 @@ def test_the_place_of_the_call_counts_characters(engine: MontyCells) -> None:
     ],
 )
 def test_any_other_call_is_made(engine: MontyCells, code: str) -> None:
-    """Ours: only a call with one value, which is all of the last statement, can be left to others."""
+    """Ours: only a call with one value that is the whole last statement can be left to the driver."""
     assert ended(engine, code).last_call is None
 
 
 def test_nothing_is_left_to_others_unless_they_ask_for_it(engine: MontyCells) -> None:
-    """Ours: without `last` a call is a call."""
+    """Ours: without `last`, every call is made."""
     assert ended(engine, "x = 1\nfinish(x)", last=frozenset()).last_call is None
 
 
 def test_a_function_of_the_code_is_its_own(engine: MontyCells) -> None:
-    """Ours: code that defines a function of that name calls its own, also later."""
+    """Ours: code that defines a function of that name calls its own, in later cells, too."""
     code = "def finish(x):\n    return x + 1\nfinish(1)"
     run = engine.open(
         CellRequest(key="s", code=code, limits=SessionLimits(), functions=Functions(), last=LAST)
@@ -137,7 +137,7 @@ def test_a_function_of_the_code_is_its_own(engine: MontyCells) -> None:
 
 
 def test_an_argument_that_is_not_json_is_reported(engine: MontyCells) -> None:
-    """Ours: as with any call, the driver learns why it cannot be made."""
+    """Ours: the driver learns why the call cannot be made, as with any call."""
     end = ended(engine, "f = lambda: 1\nfinish({'f': f})")
     assert end.error is None
     assert end.last_call is not None
@@ -145,7 +145,7 @@ def test_an_argument_that_is_not_json_is_reported(engine: MontyCells) -> None:
 
 
 def test_code_that_fails_before_its_last_call_has_failed(engine: MontyCells) -> None:
-    """Ours: also where the argument itself raises."""
+    """Ours: this includes an argument that raises."""
     run = engine.open(
         CellRequest(
             key="s",

@@ -31,7 +31,7 @@ def _opened(path: Path) -> BlockingSandbox:
 
 @pytest.mark.parametrize("kind", GROWTH)
 def test_a_session_that_was_stored_can_be_opened_again(tmp_path: Path, kind: str) -> None:
-    """Bug: runs ended ok, and after a time-out or a restart the session's state could not be loaded."""
+    """Bug: runs succeeded, but after a time-out or a restart the state could not be loaded."""
     ended: list[RunResult] = []
     with _opened(tmp_path) as box:
         while len(ended) < 12 and (not ended or ended[-1].error is None):
@@ -53,7 +53,7 @@ def test_a_session_that_was_stored_can_be_opened_again(tmp_path: Path, kind: str
 
 
 def test_a_run_that_could_not_be_taken_up_again_does_not_wait(tmp_path: Path) -> None:
-    """Bug: the same for a run that waits for a person: it is refused before the person is asked."""
+    """Bug: a run that waits for a person had the same fault; it is refused before the person is asked."""
     with _opened(tmp_path) as box:
         for size in range(12):
             made = "\n".join(f"d{n} = [[i] for i in range(15_000)]" for n in range(size))
@@ -69,7 +69,7 @@ def test_a_run_that_could_not_be_taken_up_again_does_not_wait(tmp_path: Path) ->
 
 
 def test_a_state_too_large_for_a_run_is_reported_as_such(tmp_path: Path) -> None:
-    """Ours: a run with less memory than the session was made with says so, and the session stays."""
+    """Ours: the error says that the run has less memory than the session needs, and the session stays."""
     with _opened(tmp_path) as box:
         assert box.run("d = [[i] for i in range(40_000)]", session="s").error is None
         small = box.run("while True: pass", session="s", limits={"memory_mb": 2, "cpu_ms": 100})

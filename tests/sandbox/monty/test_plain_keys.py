@@ -1,4 +1,4 @@
-"""Which code may nest tuples, and what becomes of tuples as keys."""
+"""Code that may nest tuples, and tuples as keys."""
 
 # ruff: noqa: E501 - a row of a table stays on its line
 
@@ -38,13 +38,13 @@ NESTING = [
 
 @pytest.mark.parametrize("code", HARMLESS)
 def test_code_without_tuples_is_not_looked_at(code: str) -> None:
-    """Ours: most code pays nothing for the look into a dump."""
+    """Ours: most code costs no inspection of its dump."""
     assert has_plain_keys(ast.parse(code))
 
 
 @pytest.mark.parametrize("code", NESTING)
 def test_code_that_has_plain_keys_is_known(code: str) -> None:
-    """Bug: a tuple that holds a tuple twice, forty times over, freezes the process that hashes it."""
+    """Bug: hashing a tuple that holds a tuple twice, forty levels deep, froze the process."""
     assert not has_plain_keys(ast.parse(code))
 
 
@@ -111,14 +111,14 @@ def test_tuples_as_keys_are_recognized_without_hashing_them(
     ],
 )  # fmt: skip
 def test_other_results_of_such_code_are_what_they_were(sbox: BlockingSandbox, code: str, value: Any) -> None:
-    """Ours: the value is shown once more to be looked at, and nothing else changes."""
+    """Ours: the value is inspected, and nothing else changes."""
     result = sbox.run(code, session=f"v{abs(hash(code))}")
     assert (result.error, result.result) == (None, value)
     assert result.stdout == ("once\n" if "once" in code else "")
 
 
 def test_the_tuples_of_earlier_runs_are_remembered(sbox: BlockingSandbox) -> None:
-    """Ours: code that makes no tuples can still use as a key what an earlier run has made."""
+    """Ours: code without tuples can still use a tuple of an earlier run as a key."""
     sbox.run("a = (1, 2)\nb = (a, a)", session="earlier")
     for code in ("x = {}\nx[b] = 1\nx", "take({b: 1})"):
         result = sbox.run(code, session="earlier")

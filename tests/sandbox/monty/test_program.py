@@ -1,4 +1,4 @@
-"""What is read off guest code before it runs."""
+"""What is known about guest code before it runs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ BOUND = [
 
 @pytest.mark.parametrize(("code", "names"), BOUND, ids=[row[0] for row in BOUND])
 def test_the_names_that_code_binds_are_known(code: str, names: set[str]) -> None:
-    """Ours: a later check must not call them unknown."""
+    """Ours: a later check must not report these names as unknown."""
     assert names <= read_program(code).bound
     assert not {"a", "b", "k"} & read_program(code).bound - names
 
@@ -92,7 +92,7 @@ def test_whether_code_binds_result_is_read_off_its_syntax(code: str, mode: str) 
 
 
 def test_functions_of_earlier_runs_may_bind_result_when_they_are_called() -> None:
-    """Ours: then the run must be probed."""
+    """Ours: such a run must be probed for its result."""
     assert read_program("f()", result_may_be_bound=True).result_mode == "maybe"
     assert read_program("1 + 1", result_may_be_bound=True).result_mode == "never"
 
@@ -111,7 +111,7 @@ def test_functions_of_earlier_runs_may_bind_result_when_they_are_called() -> Non
     ],
 )
 def test_what_is_put_into_the_code_keeps_its_lines_and_maps_columns_back(code: str) -> None:
-    """Ours: spans are places in the user's code, not in what the engine is fed."""
+    """Ours: spans refer to the user's code, not to the text that the engine is fed."""
     program = read_program(code)
     theirs, ours = _places(code), _places(program.fed)
     assert theirs
@@ -123,7 +123,7 @@ def test_what_is_put_into_the_code_keeps_its_lines_and_maps_columns_back(code: s
 
 
 def _places(code: str) -> list[tuple[str, int, int]]:
-    """Every name and literal of the code with its line and column, in characters from 1."""
+    """Return every name and literal of the code with its line and column, in characters from 1."""
     lines = code.split("\n")
     nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, (ast.Name, ast.Constant))]
     nodes = [node for node in nodes if not (isinstance(node, ast.Name) and node.id.startswith("_"))]
@@ -147,7 +147,7 @@ def test_columns_are_mapped_back_on_the_lines_that_the_engine_counts() -> None:
 
 
 def test_code_that_python_cannot_read_is_fed_as_it_is() -> None:
-    """Ours: a tree that Python cannot read only costs precision."""
+    """Ours: without a syntax tree, only precision is lost."""
     program = read_program("x = (")
     assert program.fed == "x = ("
     assert not program.plain_keys
@@ -178,7 +178,7 @@ def test_reading_hostile_code_does_not_harm_the_reader(code: str) -> None:
     ],
 )
 def test_code_that_is_not_read_still_tells_what_it_binds(line: str, name: str) -> None:
-    """Bug: names of long code were unknown, so that an input of the same name took the variable away."""
+    """Bug: names of long code were unknown, so an input of the same name removed the variable."""
     long = f"{'# padding' * 10000}\n{line}"
     program = read_program(long)
     assert program.awaited is None
@@ -202,7 +202,7 @@ def test_code_that_is_not_read_still_tells_what_it_binds(line: str, name: str) -
     ids=["lines", "a chain of names", "marks", "awaits", "fors", "words", "imports", "blanks", "colon"],
 )
 def test_no_code_makes_the_host_think_for_long(code: str) -> None:
-    """Bug: a chain of names was followed once for each, and a megabyte of code took fifteen seconds."""
+    """Bug: a chain of names was followed once for each name, and a megabyte of code took fifteen seconds."""
     started = time.process_time()
     read_program.__wrapped__(code)
     assert time.process_time() - started < 5

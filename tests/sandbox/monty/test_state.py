@@ -1,4 +1,4 @@
-"""The state of a session between its runs, as bytes and as what was read of them."""
+"""The state of a session between its runs, as bytes and decoded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def made(number: int, size: int = 10, version: str = state.ENGINE_VERSION) -> En
 
 
 def test_a_state_is_decoded_once() -> None:
-    """Ours: a cell mostly begins with the state that the cell before it wrote."""
+    """Ours: a cell mostly begins with the state that the previous cell wrote."""
     left = made(1)
     data = encode_state(left)
     assert decode_state(data) == left

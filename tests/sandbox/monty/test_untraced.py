@@ -17,7 +17,7 @@ TRACER = "tracer_that_is_never_installed"
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As in a process in which nothing was fed yet, and the engine wants a package that is not there."""
+    """Simulate a process in which nothing was fed yet, and whose engine looks for a missing package."""
     monkeypatch.setattr(module, "_TRACER", TRACER)
     monkeypatch.setattr(module, "_is_absent", None)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
@@ -26,7 +26,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def seen() -> list[str]:
-    """The names that are searched for while the engine is fed."""
+    """Return the names that are searched for while the engine is fed."""
     found: list[str] = []
 
     class Spy:
@@ -49,7 +49,7 @@ def test_the_engine_does_not_search_for_a_tracer_that_is_not_there(fresh: None) 
 
 
 def test_everybody_else_searches_as_before(fresh: None, tmp_path: Path) -> None:
-    """Ours: a package that is installed later is found, also by its name."""
+    """Ours: a package that is installed later is found."""
     assert seen() == []
     (tmp_path / f"{TRACER}.py").write_text("here = True\n")
     sys.path.insert(0, str(tmp_path))
@@ -71,7 +71,7 @@ def test_a_tracer_that_is_there_is_found(fresh: None, tmp_path: Path) -> None:
 
 
 def test_what_feeding_raises_is_raised(fresh: None) -> None:
-    """Ours: and the next caller that feeds does not inherit its state."""
+    """Ours: the next caller must not inherit the state of the failed one."""
     with pytest.raises(ZeroDivisionError):
         untraced(lambda: 1 // 0)
     assert not module._feeding

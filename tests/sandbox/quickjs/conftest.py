@@ -48,7 +48,7 @@ FUNCTIONS = Functions("add", "fetchIt", "finish", "nowOrNever")
 
 
 class Cells:
-    """Opens cells on an engine, and tells what became of them."""
+    """Opens cells on an engine and returns their outcomes."""
 
     def __init__(self, engine: QuickJsCells) -> None:
         self.engine = engine
@@ -63,17 +63,17 @@ class Cells:
         return self.engine.open(self.request(code, **options))
 
     def run(self, code: str, **options: Any) -> CellEnd:
-        """A cell that makes no calls."""
+        """Run a cell that makes no calls."""
         return self.ended(self.open(code, **options).start())
 
     def value(self, code: str, **options: Any) -> Any:
-        """The result of a cell that must not fail."""
+        """Return the result of a cell that must not fail."""
         end = self.run(code, **options)
         assert end.error is None, end.error
         return end.result
 
     def fails(self, code: str, **options: Any) -> ErrorObject:
-        """The error of a cell that must fail."""
+        """Return the error of a cell that must fail."""
         end = self.run(code, **options)
         assert end.error is not None, end.result
         return end.error
@@ -89,12 +89,12 @@ class Cells:
 
     @staticmethod
     def made(step: CellStep) -> list[tuple[int, str]]:
-        """Number and name of each call of a pause."""
+        """Return number and name of each call of a pause."""
         assert isinstance(step, CellPause), step
         return [(call.number, call.name) for call in step.calls]
 
     def kept(self, code: str, **options: Any) -> bytes:
-        """The state that a cell leaves."""
+        """Return the state that a cell leaves."""
         end = self.run(code, **options)
         assert end.error is None, end.error
         assert end.state is not None

@@ -35,7 +35,7 @@ def failed(kind: str, message: str, error: ErrorObject | None = None) -> CallAns
 
 
 def test_an_engine_is_what_the_port_asks_for(cells: Cells) -> None:
-    """Ours: the runtime knows engines by their port alone."""
+    """Ours: the runtime uses engines only through their port."""
     port: CodeEngine = cells.engine
     assert port.language == "typescript"
 
@@ -78,7 +78,7 @@ def test_one_object_of_the_contracts_names_is_named_arguments(
 
 
 def test_a_state_is_what_the_next_cell_starts_from(cells: Cells) -> None:
-    """Seed: variables live on between cells, and may be declared again."""
+    """Seed: variables persist between cells, and may be declared again."""
     state = cells.kept("const x = [1];\nfunction f() { return x }\nclass A { n = 1 }")
     assert cells.engine.names(state) == ["A", "f", "x"]
     assert cells.value("x.push(2); f()", state=state) == [1, 2]
@@ -86,7 +86,7 @@ def test_a_state_is_what_the_next_cell_starts_from(cells: Cells) -> None:
 
 
 def test_a_worker_that_holds_another_state_is_not_used(cells: Cells) -> None:
-    """Ours: after a rewind the same key comes with an older state."""
+    """Ours: after a rewind, the same key comes with an earlier state."""
     first = cells.kept("let x = 1")
     assert cells.value("x = 2; x", state=first) == 2
     assert cells.value("x", state=first) == 1
@@ -94,7 +94,7 @@ def test_a_worker_that_holds_another_state_is_not_used(cells: Cells) -> None:
 
 
 def test_awaited_calls_are_made_together(cells: Cells) -> None:
-    """Seed: `Promise.all` over tools runs them side by side."""
+    """Seed: `Promise.all` over tools runs them concurrently."""
     run = cells.open("await Promise.all([add(1), fetchIt(2), add(3)])")
     assert cells.made(run.start()) == [(1, "add"), (2, "fetchIt"), (3, "add")]
     assert run.answer(3, value("c")) == CellPause()
@@ -103,7 +103,7 @@ def test_awaited_calls_are_made_together(cells: Cells) -> None:
 
 
 def test_code_that_awaits_each_call_continues_in_the_order_of_the_answers(cells: Cells) -> None:
-    """Ours: a cell is determined by the order of its results."""
+    """Ours: the course of a cell depends only on the order of its results."""
     code = """
 const seen: string[] = [];
 async function one(n: number) {
@@ -122,14 +122,14 @@ seen
 
 
 def test_a_call_that_is_not_awaited_is_made_and_the_cell_waits_for_it(cells: Cells) -> None:
-    """Ours: a call that code has made is carried out, as anywhere else in JavaScript."""
+    """Ours: a call is made even if its promise is not awaited, as in JavaScript."""
     run = cells.open("add(1); 'done'")
     assert cells.made(run.start()) == [(1, "add")]
     assert cells.ended(run.answer(1, value(None))).result == "done"
 
 
 def test_a_trailing_promise_is_awaited(cells: Cells) -> None:
-    """Ours: the value of a cell is a value."""
+    """Ours: the result of a cell is a value, never a promise."""
     run = cells.open("add(1).then((n: number) => n * 2)")
     assert cells.made(run.start()) == [(1, "add")]
     assert cells.ended(run.answer(1, value(4))).result == 8
@@ -145,7 +145,7 @@ def test_a_call_that_is_no_longer_awaited_can_still_be_answered(cells: Cells) ->
 
 
 def test_an_answer_to_no_call_is_refused(cells: Cells) -> None:
-    """Ours: a mistake of the driver must not look like a result."""
+    """Ours: a mistake of the driver must raise."""
     run = cells.open("await add(1)")
     run.start()
     with pytest.raises(InvalidArgument):
@@ -166,7 +166,7 @@ def test_a_failed_call_rejects_with_an_error_that_tells_what_failed(cells: Cells
 
 
 def test_an_uncaught_failure_is_the_error_that_it_stands_for(cells: Cells) -> None:
-    """Ours: the code of a denied call is not lost on its way through the guest."""
+    """Ours: the error code of a denied call survives its way through the guest."""
     denied = ErrorObject(code=Code.PERMISSION_DENIED, message="not you", hint="ask")
     run = cells.open("let x = 1;\n  await add(1);\nx = 2")
     run.start()
@@ -192,14 +192,14 @@ def test_an_uncaught_failure_is_the_error_that_it_stands_for(cells: Cells) -> No
 def test_an_argument_that_is_not_json_is_reported_with_the_call(
     cells: Cells, argument: str, what: str
 ) -> None:
-    """Ours: the call cannot be carried out, and the code learns why."""
+    """Ours: the call is not made, and the code learns why."""
     pause = cells.open(f"await add({argument})").start()
     assert isinstance(pause, CellPause)
     assert pause.calls[0].problem == argument_not_json("add", what)
 
 
 def test_a_function_that_there_is_not_is_an_unknown_tool(cells: Cells) -> None:
-    """Seed: an unknown name says what might have been meant."""
+    """Seed: an unknown name gets a suggestion."""
     error = cells.fails("let x = 1;\n  ad(1)")
     assert (error.code, error.hint) == (Code.UNKNOWN_TOOL, "did you mean add?")
     assert error.span is not None
@@ -225,7 +225,7 @@ def test_a_function_that_is_gone_cannot_be_called(cells: Cells) -> None:
 
 
 def test_a_variable_hides_a_function_of_its_name(cells: Cells) -> None:
-    """Seed: code may use any name for its own."""
+    """Seed: code may use any name for its own variables."""
     state = cells.kept("const add = (n: number) => n + 1")
     assert cells.value("add(1)", state=state) == 2
 
@@ -242,13 +242,13 @@ def test_a_timer_is_a_call_and_time_passes_with_its_answer(cells: Cells) -> None
 
 
 def test_a_timer_without_a_delay_needs_no_clock(cells: Cells) -> None:
-    """Ours: letting others go first is not worth a journal entry."""
+    """Ours: yielding to other tasks needs no journal entry."""
     code = "const seen: string[] = [];\nsetTimeout(() => seen.push('later'));\nseen.push('now');\n"
     assert cells.value(code + "await new Promise(done => setTimeout(done, 0));\nseen") == ["now", "later"]
 
 
 def test_timers_that_are_left_end_with_the_cell(cells: Cells) -> None:
-    """Ours: a call that was raced against a timeout does not make the cell wait for it."""
+    """Ours: a call that was raced against a timeout does not make the cell wait for the timer."""
     code = "const late = new Promise((_, no) => setTimeout(() => no(new Error('late')), 60000));\n"
     run = cells.open(code + "await Promise.race([add(1), late])")
     assert cells.made(run.start()) == [(1, "sleep"), (2, "add")]
@@ -258,7 +258,7 @@ def test_timers_that_are_left_end_with_the_cell(cells: Cells) -> None:
 
 
 def test_an_interval_fires_until_it_is_cleared(cells: Cells) -> None:
-    """Ours: what users know of timers works."""
+    """Ours: timers work as in JavaScript."""
     code = """
 let n = 0;
 await new Promise<void>(done => {
@@ -274,7 +274,7 @@ n
 
 
 def test_an_error_in_a_timer_ends_the_cell(cells: Cells) -> None:
-    """Ours: nothing that fails fails silently."""
+    """Ours: no error is silent."""
     error = cells.fails("setTimeout(() => { throw new Error('in a timer') });\nawait new Promise(() => {})")
     assert error.message == "Error: in a timer"
 
@@ -300,7 +300,7 @@ def test_finish_ends_the_code_and_keeps_what_it_bound(cells: Cells) -> None:
 
 
 def test_a_call_answered_on_the_spot_has_no_number(cells: Cells) -> None:
-    """Ours: what needs no effect is neither journaled nor counted."""
+    """Ours: a call without an effect is neither journaled nor counted."""
     now = lambda call: value(call.args[0] * 10) if call.name == "nowOrNever" else None  # noqa: E731
     code = "let sum = 0;\nfor (let n = 0; n < 5; n++) sum += await nowOrNever(n);\nawait add(sum)"
     run = cells.open(code, answer_now=now, limits={"max_external_calls": 1})
@@ -312,7 +312,7 @@ def test_a_call_answered_on_the_spot_has_no_number(cells: Cells) -> None:
 
 
 def test_an_answer_on_the_spot_that_breaks_frees_the_worker(cells: Cells) -> None:
-    """Ours: a bug in the caller's code must not cost a worker."""
+    """Ours: an error in the caller's code must not lose a worker."""
 
     def broken(call: CellCall) -> CallAnswer | None:
         raise OSError("no disk")
@@ -327,7 +327,7 @@ def test_an_answer_on_the_spot_that_breaks_frees_the_worker(cells: Cells) -> Non
 
 
 def test_a_large_input_is_no_part_of_the_state(cells: Cells) -> None:
-    """Seed: inputs are read where they lie and are not stored again with every cell."""
+    """Seed: inputs are not stored again with every cell."""
     for code in (
         "const n = doc.length; n",
         "const n = doc.length; doc.slice(0, 10)",
@@ -342,7 +342,7 @@ def test_a_large_input_is_no_part_of_the_state(cells: Cells) -> None:
 
 
 def test_inputs_may_be_any_json_or_bytes(cells: Cells) -> None:
-    """Ours: attachments are bytes."""
+    """Ours: attachments are passed as bytes."""
     inputs = {"a": {"b": [1, None, 2.5], "__proto__": {"polluted": 1}}, "raw": b"\x00\xff", "text": "ü"}
     code = "[a.b, raw.length, raw[1], raw instanceof Uint8Array, text, Object.keys(a).length]"
     assert cells.value(code, inputs=inputs) == [[1, None, 2.5], 2, 255, True, "ü", 2]
@@ -375,7 +375,7 @@ def test_a_value_is_loaded_when_it_is_touched(cells: Cells) -> None:
 
 
 def test_a_function_reads_inputs_of_a_later_cell_as_they_are_then(cells: Cells) -> None:
-    """Ours: inputs are no part of the state, and code that was written for them is."""
+    """Ours: inputs are not part of the state, but functions that read them are."""
     state = cells.kept("function rate() { return data.rate }", inputs={"data": {"rate": 1}})
     assert cells.value("rate()", state=state, inputs={"data": {"rate": 2}}) == 2
     assert cells.value("rate()", state=state, load={"data": {"rate": 3}}.__getitem__) == 3
@@ -383,7 +383,7 @@ def test_a_function_reads_inputs_of_a_later_cell_as_they_are_then(cells: Cells) 
 
 
 def test_code_may_ask_whether_a_name_is_bound(cells: Cells) -> None:
-    """Ours: `typeof` of a name that nothing binds is no error, whether or not values may be loaded."""
+    """Ours: `typeof` of an unbound name is no error, whether or not values can be loaded."""
     code = "function known() { return typeof cache }\nknown()"
     state = cells.kept(code, load={}.__getitem__)
     assert cells.value("known()", state=state, load={}.__getitem__) == "undefined"
@@ -395,7 +395,7 @@ def test_code_may_ask_whether_a_name_is_bound(cells: Cells) -> None:
 
 
 def test_bytes_within_a_value_are_bytes(cells: Cells) -> None:
-    """Ours: attachments are a record of texts and bytes."""
+    """Ours: `attachments` is a record of texts and bytes."""
     files = {"a.txt": "text", "b.png": b"\x00\xff", "c": [{"d": b"", "bytes": 1}]}
     code = (
         "[files['a.txt'], Array.from(files['b.png']), files.c[0].d instanceof Uint8Array, files.c[0].bytes]"
@@ -439,12 +439,12 @@ def test_a_value_that_cannot_be_loaded_is_a_reference_error(cells: Cells) -> Non
 def test_a_result_is_what_the_code_calls_so_or_its_last_expression(
     cells: Cells, code: str, result: Any
 ) -> None:
-    """Seed: a cell answers with `result`, or with its last expression."""
+    """Seed: the result is `result` or the last expression."""
     assert cells.value(code) == result
 
 
 def test_a_result_of_an_earlier_cell_is_not_that_of_a_later_one(cells: Cells) -> None:
-    """Ours: only what this run bound is its result."""
+    """Ours: `result` counts only if this run bound it."""
     state = cells.kept("const result = 1")
     assert cells.value("if (1 > 2) { result = 3 }\n4", state=state) == 4
     assert cells.value("result + 1", state=state) == 2
@@ -472,7 +472,7 @@ def test_a_result_of_an_earlier_cell_is_not_that_of_a_later_one(cells: Cells) ->
 def test_a_result_that_is_not_json_is_an_error_and_the_state_is_kept(
     cells: Cells, code: str, what: str
 ) -> None:
-    """Seed: a result that cannot be sent is reported, and the bindings stay."""
+    """Seed: the error is reported, and the variables are kept."""
     end = cells.run(f"const x = 1;\n{code}")
     assert end.error is not None
     assert (end.error.code, end.error.hint) == (Code.RESULT_NOT_SERIALIZABLE, what)
@@ -484,7 +484,7 @@ def test_a_result_that_is_not_json_is_an_error_and_the_state_is_kept(
 
 
 def test_cells_that_wait_let_others_run(cells: Cells) -> None:
-    """Ours: two places are enough for any number of sessions that wait for slow calls."""
+    """Ours: two slots are enough for any number of sessions that wait for slow calls."""
     codes = [f"const x = await add({n});\nconst y = await fetchIt(x);\n[{n}, x, y]" for n in range(6)]
     runs = [cells.open(code, key=f"k{n}") for n, code in enumerate(codes)]
     for run in runs:
@@ -519,7 +519,7 @@ def test_a_paused_cell_that_is_stopped_ends_with_the_next_answer(cells: Cells) -
 
 
 def test_a_running_cell_can_be_stopped(cells: Cells) -> None:
-    """Seed: cancelling does not wait for code to end."""
+    """Seed: cancelling does not wait for the code to end."""
     running = threading.Event()
 
     def answer_now(call: CellCall) -> CallAnswer:
@@ -535,7 +535,7 @@ def test_a_running_cell_can_be_stopped(cells: Cells) -> None:
 
 
 def test_a_stop_after_the_end_does_nothing(cells: Cells) -> None:
-    """Ours: a cell has one outcome, and its worker may be another's by now."""
+    """Ours: a cell ends once, and its worker may already serve another."""
     run = cells.open("const x = 1")
     end = cells.ended(run.start())
     run.stop(STOPPED)
@@ -552,7 +552,7 @@ def test_a_worker_that_died_while_idle_is_replaced(cells: Cells) -> None:
 
 
 def test_code_that_cannot_be_read_leaves_the_worker_as_it_was(cells: Cells) -> None:
-    """Ours: the worker has made ready by the time at which the code turns out to be none."""
+    """Ours: the worker is already prepared when the code turns out to be invalid."""
     state = cells.kept("const x = 1; result = 7", key="refused")
     process = cells.engine._workers._warm["refused"].pid
     for _ in range(3):
@@ -570,7 +570,7 @@ def test_a_guest_that_was_lost_while_it_made_ready_is_made_again(cells: Cells) -
 
 
 def test_a_worker_that_dies_under_a_paused_cell_ends_it(cells: Cells) -> None:
-    """Ours: a crash is reported, and the session keeps the state from before."""
+    """Ours: the crash is reported, and the session keeps its earlier state."""
     run = cells.open("const x = 2; await add(1)", key="crash")
     run.start()
     os.kill(run._stepper._slot.worker.pid, signal.SIGKILL)
@@ -600,7 +600,7 @@ def test_many_sessions_run_at_once(cells: Cells) -> None:
 
 
 def test_closing_leaves_no_process(spare: Callable[..., Cells]) -> None:
-    """Ours: an engine that is closed is gone, also what was warm, ready or paused in it."""
+    """Ours: closing ends every process, whether warm, ready or paused."""
     cells = spare(2)
     cells.run("1", key="a")
     paused = cells.open("await add(1)", key="b")
@@ -618,7 +618,7 @@ def test_closing_leaves_no_process(spare: Callable[..., Cells]) -> None:
 def test_a_worker_is_recycled_after_its_maximum_of_runs(
     spare: Callable[..., Cells], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: whatever a process gathers, it does not gather for ever."""
+    """Ours: a process must not accumulate memory for ever."""
     cells = spare(1)
     monkeypatch.setattr("standfast.sandbox.quickjs.workers.MAX_RUNS", 3)
     pids = set()
@@ -661,7 +661,7 @@ def test_checks_find_what_is_wrong_before_a_run(cells: Cells) -> None:
 
 
 def test_cells_that_are_given_up_free_their_workers(cells: Cells) -> None:
-    """Ours: a turn that ends early costs no worker."""
+    """Ours: a turn that ends early must not lose a worker."""
     for n in range(6):
         run = cells.open("await add(1)", key=f"g{n}")
         run.start()

@@ -1,4 +1,4 @@
-"""Limits of TypeScript cells, and what is wrong with code, told with its place."""
+"""Limits of TypeScript cells, and errors of code with their place."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_jobs_run_to_their_end_after_an_answer_and_in_timers(cells: Cells) -> No
 
 
 def test_a_cell_is_suspended_between_many_jobs(cells: Cells, other: Cells) -> None:
-    """Bug: what runs after a suspension has as many jobs as it needs, too."""
+    """Bug: the limit on jobs also applied after a suspension."""
     many = MANY_JOBS.format(120_000)
     code = f"let a = 1\n{many}a += await add(a)\n{many}a"
     run = cells.open(code)
@@ -110,21 +110,21 @@ def test_a_cell_is_suspended_between_many_jobs(cells: Cells, other: Cells) -> No
 def test_jobs_that_never_end_meet_a_limit(
     cells: Cells, loop: str, limits: dict[str, int], expected: str
 ) -> None:
-    """Ours: running jobs until none is pending must not outlive the limits of the run."""
+    """Ours: running all pending jobs must respect the limits of the run."""
     end = cells.run(loop, limits={"memory_mb": 512, **limits})
     assert end.error is not None
     assert (end.error.code, end.hard) == (expected, True)
 
 
 def test_what_was_printed_before_a_limit_is_reported(cells: Cells) -> None:
-    """Ours: what code said before it ran too long is how its author finds out why."""
+    """Ours: the output before the limit helps to find the cause."""
     for code, limits in ((FOREVER, {"cpu_ms": 30}), (FOREVER, {"wall_ms": 40}), (NESTED, {"memory_mb": 8})):
         end = cells.run(f"console.log('begun');\n{code}", limits=limits)
         assert (end.hard, end.stdout) == (True, "begun\n"), code
 
 
 def test_recursion_that_is_too_deep_can_be_caught(cells: Cells) -> None:
-    """Seed: depth is the one limit that code may meet and go on."""
+    """Seed: depth is the one limit that code may catch."""
     code = "let d = 0;\nfunction down() { d += 1; down() }\n"
     caught = cells.value(
         code + "let e: any; try { down() } catch (x) { e = x }\n[e instanceof RangeError, d]"
@@ -156,7 +156,7 @@ def test_recursion_that_is_too_deep_can_be_caught(cells: Cells) -> None:
     ],
 )
 def test_recursion_through_built_in_functions_can_be_caught(cells: Cells, code: str) -> None:
-    """Ours: the depth is that of all calls, not only of plain ones."""
+    """Ours: the depth counts all calls, not only plain ones."""
     assert cells.value(code) == "ok"
 
 
@@ -184,7 +184,7 @@ def test_output_past_its_cap_is_cut_also_over_a_suspension(cells: Cells, other: 
 
 
 def test_the_clock_runs_while_a_cell_waits(cells: Cells) -> None:
-    """Ours: a live cell does not occupy its place for longer than it may."""
+    """Ours: a waiting cell must not occupy its slot for longer than its limit."""
     run = cells.open("await add(1)", limits={"wall_ms": 30})
     stopped = threading.Event()
     stop = run.stop
@@ -202,7 +202,7 @@ def test_the_clock_runs_while_a_cell_waits(cells: Cells) -> None:
 
 
 def test_computing_is_counted_over_all_of_a_cell(cells: Cells) -> None:
-    """Ours: code does not get new time with every answer."""
+    """Ours: the CPU limit does not start again with every result."""
     code = "const spin = () => { for (let n = 0; n < 400000; n++) {} };\n"
     run = cells.open(code + "for (let n = 0; n < 200; n++) { spin(); await add(n) }",
                      limits={"cpu_ms": 100, "max_external_calls": 1000})  # fmt: skip
@@ -231,7 +231,7 @@ def test_a_session_that_outgrew_its_limit_gets_an_error(cells: Cells) -> None:
 
 
 def test_a_cell_that_waits_for_nothing_is_ended(cells: Cells) -> None:
-    """Seed: code that no event can wake ends."""
+    """Seed: code that nothing can wake up is ended."""
     end = cells.run("await new Promise(() => {})")
     assert end.error is not None
     assert (end.error.code, end.hard) == (Code.INTERRUPTED, True)
@@ -269,7 +269,7 @@ def test_an_exception_tells_where_in_the_source_it_was_thrown(
 
 
 def test_a_place_is_one_of_this_cell(cells: Cells) -> None:
-    """Ours: a function of an earlier cell fails where this cell calls it."""
+    """Ours: an error in a function of an earlier cell is reported where this cell calls it."""
     state = cells.kept("\n\n\n\nfunction fails(): never { throw new Error('old') }")
     error = cells.fails("const x = 1;\n\n  fails()", state=state)
     assert error.span is not None
@@ -295,7 +295,7 @@ def test_an_exception_keeps_what_was_bound_before_it(cells: Cells) -> None:
     ],
 )
 def test_a_rejection_that_is_never_handled_is_an_error(cells: Cells, code: str) -> None:
-    """Ours: nothing that fails fails silently."""
+    """Ours: no error is silent."""
     assert cells.fails(code).message == "Error: lost"
 
 
@@ -307,7 +307,7 @@ def test_a_rejection_that_is_looked_at_later_is_none(cells: Cells) -> None:
 
 
 def test_syntax_errors_run_nothing(cells: Cells) -> None:
-    """Seed: code that cannot be read has no effect."""
+    """Seed: code that cannot be parsed has no effect."""
     state = cells.kept("globalThis.n = 0")
     for code in ("n += 1;\nconst x = (", "n += 1;\nlet = = 2", "n += 1;\nawait import('fs')x"):
         end = cells.run(code, state=state)
@@ -371,7 +371,7 @@ def test_a_worker_takes_no_more_memory_than_its_guest_may_and_an_overhead(
 
 
 def cpu_s(pid: int) -> float:
-    """The computing of a process, which other processes do not make longer."""
+    """Return the CPU time of a process, which other processes do not affect."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -20,7 +20,7 @@ GROWTH = {
 
 @pytest.mark.parametrize("kind", GROWTH)
 def test_every_state_that_was_stored_can_be_loaded_again(cells: Cells, other: Cells, kind: str) -> None:
-    """Ours: on this engine a state is the guest's memory, so that loading takes no more than storing."""
+    """Ours: a state is the guest's memory, so loading takes no more than storing."""
     state, kept = b"", 0
     while True:
         end = cells.run(GROWTH[kind].format(n=kept), key=kind, state=state, limits=LIMITS)

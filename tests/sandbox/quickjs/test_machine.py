@@ -1,4 +1,4 @@
-"""The guest itself: where it comes from, what is kept of it, and how it is entered."""
+"""The guest: its origin, its snapshots, and how it is called."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def taken_of(guest: Guest) -> bytes:
 
 
 def test_a_guest_is_entered_and_answers(guest: Guest) -> None:
-    """Ours: one entry for the code, one to see where it stands."""
+    """Ours: one call runs the code, another reads where it paused."""
     assert evaluate(guest, "[1, 2].map(n => n * 2)") == b'[[],"","",0,"value",[2,4],[]]'
     assert not guest.begin(b"const x = (")
     assert guest.exception()[0] == "SyntaxError"
 
 
 def test_a_snapshot_is_what_has_changed(machine: Machine, guest: Guest) -> None:
-    """Ours: a new guest has nothing to store, and one made of a snapshot has that snapshot."""
+    """Ours: a new guest has nothing to store, and a restored guest has its snapshot."""
     assert len(taken_of(machine.guest(MEMORY))) < 100
     evaluate(guest, "var kept = 'kept'")
     taken = taken_of(guest)
@@ -74,14 +74,14 @@ def test_a_snapshot_is_what_has_changed(machine: Machine, guest: Guest) -> None:
 
 @pytest.mark.slow
 def test_every_machine_makes_the_same_guest(machine: Machine) -> None:
-    """Ours: a snapshot of one process is one of any other."""
+    """Ours: a snapshot of one process works in any other."""
     module, boot = booting.booted(new_engine(optimize=False))
     assert boot == machine.boot
     assert module.imports
 
 
 def test_a_guest_without_memory_traps(machine: Machine) -> None:
-    """Ours: nothing of the guest runs on where memory ends."""
+    """Ours: no guest code runs on when its memory is used up."""
     guest = machine.guest(2 << 20)
     with pytest.raises(Trapped) as trapped:
         evaluate(guest, "try { new Uint8Array(4e6) } catch { 5 }")
@@ -89,7 +89,7 @@ def test_a_guest_without_memory_traps(machine: Machine) -> None:
 
 
 def test_what_points_outside_of_the_memory_is_refused(guest: Guest) -> None:
-    """Ours: a guest may tell any address."""
+    """Ours: a guest may return any address."""
     for at, size in ((-1, 4), (guest.size, 1), (0, 1 << 33), (guest.size - 2, 4)):
         with pytest.raises(Broken):
             guest.read(at, size)
@@ -98,7 +98,7 @@ def test_what_points_outside_of_the_memory_is_refused(guest: Guest) -> None:
 
 
 def test_a_guest_that_is_not_known_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: the numbers of functions are facts about one build."""
+    """Ours: the numbers of functions are valid for one build only."""
     monkeypatch.setattr(booting, "guest_wasm", lambda: b"\0asm\1\0\0\0")
     with pytest.raises(GuestMissing, match="quickjs-rs"):
         booting.booted(new_engine(optimize=False))
@@ -114,7 +114,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def kept(machine: Machine) -> tuple[wasmtime.Engine, Boot]:
-    """Keep a small module where the guest would be."""
+    """Store a small module in the place of the guest."""
     engine = new_engine()
     module_cache.store(build_id(), wasmtime.Module(engine, "(module)"), machine.boot)
     return engine, machine.boot
@@ -132,7 +132,7 @@ def test_what_is_kept_is_ours_alone_and_comes_back(machine: Machine, folder: Pat
 
 
 def test_what_others_could_have_written_is_not_loaded(machine: Machine, folder: Path) -> None:
-    """Ours: loading compiled code is running it."""
+    """Ours: loading compiled code means running it."""
     engine, _ = kept(machine)
     (path,) = folder.iterdir()
     path.chmod(0o620)
@@ -147,7 +147,7 @@ def test_what_others_could_have_written_is_not_loaded(machine: Machine, folder: 
 
 
 def test_what_is_damaged_is_not_loaded(machine: Machine, folder: Path) -> None:
-    """Ours: a broken disk must not become broken code."""
+    """Ours: a damaged disk must not lead to damaged code."""
     engine, _ = kept(machine)
     (path,) = folder.iterdir()
     data = path.read_bytes()
@@ -157,7 +157,7 @@ def test_what_is_damaged_is_not_loaded(machine: Machine, folder: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written_is_none(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: a read-only system still runs code."""
+    """Ours: code runs even if the cache cannot be written."""
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/nowhere")
     engine, _ = kept(machine)
     assert module_cache.load(engine, build_id()) is None

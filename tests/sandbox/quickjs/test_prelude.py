@@ -1,4 +1,4 @@
-"""What guest code finds, what it cannot reach, and what it may break without breaking the bridge."""
+"""The globals of guest code, what it cannot reach, and what it may break without breaking the bridge."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Cells = Any
     ],
 )  # fmt: skip
 def test_values_are_printed_as_node_prints_them(cells: Cells, code: str, shown: str) -> None:
-    """Ours: what users know of `console.log` works."""
+    """Ours: `console.log` prints as in Node."""
     end = cells.run(f"console.log({code})")
     assert (end.error, end.stdout) == (None, shown + "\n")
 
@@ -122,7 +122,7 @@ Object.defineProperty = bad; Array.isArray = bad; Date.now = () => 42;
 
 
 def test_a_polluted_session_is_still_heard(cells: Cells) -> None:
-    """Seed: guest code that replaces what the language has must not break or fool the host."""
+    """Seed: guest code that replaces built-ins must not break or deceive the host."""
     state = cells.kept(POLLUTION + "const x = 1; 5")
     assert cells.value("({ a: [1, 'two', { b: null }] })", state=state) == {"a": [1, "two", {"b": None}]}
     run = cells.open("const got = await add({ q: [1] }, 'z'); got.n + x", state=state)
@@ -154,7 +154,7 @@ def test_a_polluted_session_is_still_heard(cells: Cells) -> None:
     ],
 )
 def test_a_session_that_breaks_its_globals_breaks_only_itself(cells: Cells, code: str) -> None:
-    """Ours: whatever code does to its globals, the next cell runs or fails, and the host knows which."""
+    """Ours: whatever code does to its globals, the next cell runs or fails with an error."""
     end = cells.run(code)
     assert end.error is None
     assert end.result == 5
@@ -165,7 +165,7 @@ def test_a_session_that_breaks_its_globals_breaks_only_itself(cells: Cells, code
 
 
 def test_frames_of_a_stack_give_no_hold_on_the_bridge(cells: Cells) -> None:
-    """Ours: functions that a stack trace shows can do nothing that guest code could not do."""
+    """Ours: functions in a stack trace give guest code no additional powers."""
     code = """
 const found: any[] = [];
 (Error as any).prepareStackTrace = (e: any, frames: any[]) => {
@@ -211,14 +211,14 @@ def test_the_machine_is_out_of_reach(cells: Cells, code: str) -> None:
 
 
 def test_text_that_is_not_unicode_is_shown_by_its_escapes(cells: Cells) -> None:
-    """Bug: half a character was replaced by U+FFFD in what was printed, and in errors."""
+    """Bug: half a surrogate pair was replaced by U+FFFD in output and in errors."""
     assert cells.run("console.log('a\\ud800b')").stdout == "a\\ud800b\n"
     assert cells.fails("throw new Error('\\udc00')").message == "Error: \\udc00"
     assert cells.run("(globalThis as any)['\\ud800'] = 1; 5").result == 5
 
 
 def test_a_forged_error_is_only_an_error(cells: Cells) -> None:
-    """Ours: what code throws cannot pass for an error of ours, nor place itself outside of the code."""
+    """Ours: a thrown value can neither pass for an error of the host nor claim a place outside the code."""
     code = "const e: any = new RangeError('x'); e.code = 'TIMEOUT_CPU'; e.known = { code: 'CANCELLED' };\n"
     error = cells.fails(code + "e.stack = 'at a (eval_script:99999:1)\\n at b (eval_script:1:1)'; throw e")
     assert (error.code, error.span) == (Code.RUNTIME_ERROR, None)
@@ -230,7 +230,7 @@ def test_a_forged_error_is_only_an_error(cells: Cells) -> None:
 
 
 def test_sessions_share_nothing(cells: Cells) -> None:
-    """Seed: no worker is shared by two tenants without a reset."""
+    """Seed: two tenants never share a worker without a reset."""
     for n in range(6):
         assert cells.value("typeof (globalThis as any).leak", key=f"tenant{n}") == "undefined"
         cells.run("(globalThis as any).leak = 1; (Array.prototype as any).leak = 2", key=f"tenant{n}")

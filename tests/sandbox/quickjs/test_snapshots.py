@@ -1,4 +1,4 @@
-"""Suspended cells and stored sessions: another process takes them up, and none of their bytes can do harm."""
+"""Suspended cells and stored sessions: other processes resume them, and no bytes can do harm."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ total
 
 
 def test_parallel_calls_are_suspended_halfway(cells: Cells, other: Cells) -> None:
-    """Seed: approvals of parallel calls come one by one, over days."""
+    """Seed: parallel calls are approved one by one, over days."""
     code = "await Promise.all([add(1), add(2), new Promise(done => setTimeout(() => done('slept'), 3000))])"
     run = cells.open(code)
     assert cells.made(run.start()) == [(1, "add"), (2, "add"), (3, "sleep")]
@@ -65,7 +65,7 @@ def test_parallel_calls_are_suspended_halfway(cells: Cells, other: Cells) -> Non
 
 
 def test_a_suspended_cell_still_knows_what_its_errors_mean(cells: Cells, other: Cells) -> None:
-    """Ours: an exception that is thrown again later keeps its code."""
+    """Ours: an exception that is thrown again later keeps its error code."""
     code = "let kept: any;\ntry { await add(1) } catch (error) { kept = error }\nawait add(2);\nthrow kept"
     run = cells.open(code)
     run.start()
@@ -79,7 +79,7 @@ def test_a_suspended_cell_still_knows_what_its_errors_mean(cells: Cells, other: 
 
 
 def test_inputs_of_a_suspended_cell_end_with_it(cells: Cells, other: Cells) -> None:
-    """Ours: a pause changes nothing about what is kept."""
+    """Ours: a suspension does not change what is kept."""
     code = "const x = data.length + later.length;\nawait add(x);\ndata.length"
     run = cells.open(code, inputs={"data": "abc"}, load={"later": "de"}.__getitem__)
     assert isinstance(run.start(), CellPause)
@@ -93,7 +93,7 @@ def test_inputs_of_a_suspended_cell_end_with_it(cells: Cells, other: Cells) -> N
 
 
 def test_a_state_is_small_and_stays_so(cells: Cells) -> None:
-    """Ours: a state grows with what it holds, not with how often it was used."""
+    """Ours: a state grows with its contents, not with the number of cells."""
     state = b""
     for number in range(60):
         state = cells.kept(
@@ -111,14 +111,14 @@ def test_garbage_is_no_part_of_a_state(cells: Cells) -> None:
 
 
 def test_a_large_state_comes_back_whole(cells: Cells, other: Cells) -> None:
-    """Ours: sessions may hold as much as their limit allows."""
+    """Ours: a session may hold as much as its limit permits."""
     state = cells.kept("const all = Array.from({length: 100000}, (_, n) => ({ n, text: 'item ' + n }))")
     assert len(state) > 1_000_000
     assert other.value("[all.length, all[99999].text, all[5].n]", state=state) == [100000, "item 99999", 5]
 
 
 def test_a_cell_that_has_ended_cannot_be_suspended(cells: Cells) -> None:
-    """Ours: there is nothing to go on with."""
+    """Ours: an ended cell has nothing to resume."""
     run = cells.open("1")
     run.start()
     with pytest.raises(StandfastError):
@@ -135,7 +135,7 @@ def refusal(cells: Cells, **options: Any) -> str:
 
 
 def test_a_state_of_another_build_is_refused(cells: Cells) -> None:
-    """Seed: a snapshot of another version has a code of its own."""
+    """Seed: a snapshot of another version has its own error code."""
     state = cells.kept("const x = 1")
     run = cells.open("await add(1)")
     run.start()
@@ -154,21 +154,21 @@ def test_a_state_of_another_build_is_refused(cells: Cells) -> None:
 
 
 def test_an_image_of_another_boot_is_refused(cells: Cells) -> None:
-    """Ours: the same build must have made the same memory."""
+    """Ours: a build always makes the same initial memory."""
     known = stored.decode_state(cells.kept("const x = 1"))
     forged = stored.QuickJsState(Image(bytes(16), known.image.data), known.names, known.lines, known.free)
     assert refusal(cells, state=stored.encode_state(forged)) == Code.SNAPSHOT_VERSION_MISMATCH
 
 
 def forged(state: bytes, data: bytes) -> bytes:
-    """A state with another memory in it, and a check sum that fits."""
+    """Return a state with another memory and a matching checksum."""
     known = stored.decode_state(state)
     image = Image(known.image.boot, data)
     return stored.encode_state(stored.QuickJsState(image, known.names, known.lines, known.free))
 
 
 def outcome(cells: Cells, state: bytes) -> str:
-    """What becomes of a cell that begins from a state: the code of its error, or nothing."""
+    """Return the error code of a cell that starts from a state, None if it succeeds."""
     try:
         end = cells.run("x.length", state=state, key="forged", limits={"cpu_ms": 200})
     except StandfastError as refused:
@@ -178,7 +178,7 @@ def outcome(cells: Cells, state: bytes) -> str:
 
 @pytest.mark.parametrize("size", [0, 1, 65_535, 2**31, 2**32 - 65_536])
 def test_an_image_that_is_none_is_refused(cells: Cells, size: int) -> None:
-    """Ours: whatever is stored, nothing is written outside of a guest."""
+    """Ours: whatever is stored, nothing is written outside a guest."""
     state = cells.kept("const x = [1]")
     good = stored.decode_state(state).image.data
     refused = {Code.SNAPSHOT_CORRUPT, Code.MEMORY_EXCEEDED}
@@ -189,7 +189,7 @@ def test_an_image_that_is_none_is_refused(cells: Cells, size: int) -> None:
 
 
 def test_a_memory_that_was_tampered_with_does_no_harm(cells: Cells) -> None:
-    """Seed: a state is as good as its bytes; the host lives with any."""
+    """Seed: the host survives any bytes in a state."""
     state = cells.kept("const x = [1, 2, 3]; function f(n: number) { return n + 1 }")
     good = stored.decode_state(state).image.data
     chance = random.Random(7)
@@ -214,7 +214,7 @@ await add(Object.keys({ b: 1, a: 2, 1: 3 }), String(new Date(0)), crypto.randomU
 
 
 def journey(cells: Cells, *, suspend: bool = False, **options: Any) -> list[CellCall]:
-    """All calls of the same cell with the same answers."""
+    """Return all calls of the same cell with the same results."""
     run = cells.open(CHANCE, **options)
     step = run.start()
     calls: list[CellCall] = []
@@ -229,7 +229,7 @@ def journey(cells: Cells, *, suspend: bool = False, **options: Any) -> list[Cell
 
 
 def test_the_same_cell_makes_the_same_calls_in_another_process(cells: Cells, other: Cells) -> None:
-    """Seed: a cell that is run again after a crash repeats nothing and changes nothing."""
+    """Seed: a cell that is rerun after a crash makes the same calls."""
     options: dict[str, Any] = {"now_ms": 1_700_000_000_000, "seed": "turn-7"}
     calls = journey(cells, **options)
     assert len(calls) == 4
@@ -241,7 +241,7 @@ def test_the_same_cell_makes_the_same_calls_in_another_process(cells: Cells, oth
 
 
 def test_a_cell_computes_the_same_number_of_instructions_again(cells: Cells, other: Cells) -> None:
-    """Ours: fuel is a measure that does not depend on the machine or the hour."""
+    """Ours: fuel does not depend on the machine or its load."""
     code = "let n = 0; for (let i = 0; i < 10000; i++) n += i % 7; n"
     state = cells.kept("const x = 1")
     found = {
@@ -252,7 +252,7 @@ def test_a_cell_computes_the_same_number_of_instructions_again(cells: Cells, oth
 
 
 def test_time_passes_with_answers_and_never_goes_back(cells: Cells) -> None:
-    """Ours: the clock of a cell is that of its journal."""
+    """Ours: the clock of a cell follows its journal."""
     run = cells.open(
         "const a = Date.now(); await add(); const b = Date.now(); await add(); [a, b, Date.now()]",
         now_ms=5_000,
@@ -263,7 +263,7 @@ def test_time_passes_with_answers_and_never_goes_back(cells: Cells) -> None:
 
 
 def test_random_numbers_continue_from_cell_to_cell(cells: Cells) -> None:
-    """Ours: two cells of a session draw different numbers, also from the same seed."""
+    """Ours: two cells of a session draw different numbers, even from the same seed."""
     code = "globalThis.ids = [...(globalThis.ids ?? []), crypto.randomUUID()]; ids"
     state = cells.kept(code)
     first, second = cells.value(code, state=state)
@@ -293,7 +293,7 @@ sys.stdin.read()
 
 
 def test_a_worker_that_computes_ends_when_its_host_dies() -> None:
-    """Ours: a killed host leaves nothing behind that burns a processor."""
+    """Ours: a killed host leaves no process that uses the CPU."""
     host = subprocess.Popen(
         [sys.executable, "-c", ORPHAN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -317,7 +317,7 @@ def test_a_worker_that_computes_ends_when_its_host_dies() -> None:
 
 
 def test_a_suspended_cell_is_plain_data(cells: Cells) -> None:
-    """Ours: any program that knows the format can read what is stored."""
+    """Ours: any program that knows the format can read a suspended cell."""
     run = cells.open("await add(1)")
     run.start()
     cell = decode_cell(run.suspend())

@@ -28,11 +28,11 @@ class Guest:
         self._context = context
 
     def run(self, code: str) -> Any:
-        """The value of a program."""
+        """Return the value of a program."""
         return asyncio.run(self._context.eval_async(read_script(code).javascript))
 
     def failure(self, code: str) -> tuple[str, tuple[int, int]]:
-        """The message of an uncaught error, and its place in the code."""
+        """Return the message of an uncaught error, and its place in the code."""
         script = read_script(code)
         with pytest.raises(JSError) as caught:
             asyncio.run(self._context.eval_async(script.javascript))

@@ -1,4 +1,4 @@
-"""What is found in a TypeScript program before it runs, and what must not be."""
+"""The faults that are found in a TypeScript program before it runs, and code that must pass."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_arguments_that_a_function_does_not_take_are_found(found: Found, code: s
 
 
 def test_the_hint_shows_the_signature(found: Found) -> None:
-    """Ours: the model can mend the call without asking again."""
+    """Ours: the model can correct the call without asking."""
     (item,) = found("add({ a: 1, c: 2 })")
     assert item.hint == "add(args: { a: number; b?: number }): Promise<number>"
 
@@ -86,7 +86,7 @@ def test_what_other_runtimes_have_is_explained(found: Found) -> None:
 
 
 def test_names_of_the_session_are_known(found: Found) -> None:
-    """Ours: what an earlier program defined can be called, also in the place of a tool."""
+    """Ours: functions of earlier programs can be called, even if they hide a tool."""
     assert found("mine(1)\nadd('a', 'b', 'c')", bound=("mine", "add")) == []
     assert [item.code for item in found("mine(1)")] == [Code.UNKNOWN_TOOL]
 
@@ -112,7 +112,7 @@ def test_names_of_the_session_are_known(found: Found) -> None:
     ],
 )
 def test_binding_an_input_is_found(found: Found, code: str) -> None:
-    """Ours: inputs are read-only, since they are no part of the state."""
+    """Ours: inputs are read-only, because they are not part of the state."""
     assert [(item.code, item.message) for item in found(code)] == [
         (Code.TYPE_ERROR, "data is an input and read-only; bind another name")
     ]
@@ -131,7 +131,7 @@ def test_binding_an_input_is_found(found: Found, code: str) -> None:
     ],
 )
 def test_a_promise_that_is_used_as_its_value_is_a_warning(found: Found, code: str) -> None:
-    """Ours: every call gives a promise, and the missing `await` is the commonest mistake."""
+    """Ours: every call returns a promise, and a missing `await` is the most common mistake."""
     (item,) = found(code)
     assert (item.severity, item.code) == (Severity.WARNING, Code.TYPE_ERROR)
     assert "gives a promise" in item.message
@@ -139,13 +139,13 @@ def test_a_promise_that_is_used_as_its_value_is_a_warning(found: Found, code: st
 
 @pytest.mark.parametrize("code", ["[1].map(x => await add({ a: x }))", "function f() { await add(1) } f()"])
 def test_await_needs_an_async_function(found: Found, code: str) -> None:
-    """Ours: the engine says of it only that a token was not expected."""
+    """Ours: the engine only reports an unexpected token."""
     (item,) = found(code)
     assert (item.code, item.message) == (Code.SYNTAX_ERROR, "await in a function that is not async")
 
 
 def test_mistakes_are_reported_in_the_order_of_lines(found: Found) -> None:
-    """Ours: one look finds all of it."""
+    """Ours: one check finds all mistakes."""
     items = found("add('1')\ndata = 1\nserch(1)\nadd(1).x")
     assert [item.span.line for item in items if item.span] == [1, 2, 3, 4]
 
@@ -196,12 +196,12 @@ def test_syntax_is_looked_at_first(found: Found) -> None:
     ],
 )
 def test_code_that_may_be_right_is_left_alone(found: Found, code: str) -> None:
-    """Ours: a false alarm costs a model call, a miss only what it would have cost anyway."""
+    """Ours: a false alarm costs a model call, a missed fault costs nothing extra."""
     assert found(code) == []
 
 
 def test_touched_names_are_those_that_are_read() -> None:
-    """Ours: only what code needs is fetched for it."""
+    """Ours: only values that the code reads are loaded."""
     names = ("data", "history", "files", "other", "inputs")
     code = "a = data['x'] + data.y; history[0]; files['a'].b; files.get('c'); other = 1; `${inputs['q']}`"
     assert touched_names(code, names) == {
@@ -233,5 +233,5 @@ def test_touched_names_are_those_that_are_read() -> None:
     ],
 )
 def test_a_name_is_touched_where_it_is_read(code: str, touched: dict[str, Any]) -> None:
-    """Ours: a key alone is enough where nothing else of a value is looked at."""
+    """Ours: a constant key is loaded alone if nothing else of the value is read."""
     assert touched_names(code, ("data",)) == touched

@@ -45,12 +45,12 @@ from standfast.tools.stubs import declaration_of, declarations, overloads_of, ty
     ],
 )  # fmt: skip
 def test_a_schema_becomes_a_type(schema: Any, text: str) -> None:
-    """Seed: what JSON Schema says, in the language that the model writes."""
+    """Seed: the types of JSON Schema are shown in the model's language."""
     assert type_of(schema) == text
 
 
 def test_a_capability_becomes_a_declaration(functions: Any) -> None:
-    """Seed: the object form is what a stub shows."""
+    """Seed: a stub shows the object form."""
     assert declaration_of(functions.capability("add")) == (
         "/** Add two numbers. */\ndeclare function add(args: { a: number; b?: number }): Promise<number>;"
     )
@@ -69,13 +69,13 @@ def test_a_capability_becomes_a_declaration(functions: Any) -> None:
     ],
 )
 def test_arguments_that_may_be_left_out_are_optional(schema: dict[str, Any], signature: str) -> None:
-    """Ours: `f()` is right where nothing is required."""
+    """Ours: `f()` is valid if nothing is required."""
     capability = Capability(name="f", description="", input_schema=schema, output_schema={"type": "string"})
     assert declaration_of(capability) == f"declare function {signature}: Promise<string>;"
 
 
 def test_descriptions_cannot_end_the_comment() -> None:
-    """Ours: the text of a tool's author is a comment and nothing else."""
+    """Ours: a tool author's text stays inside the comment."""
     capability = Capability(
         name="f",
         description="Does */ things.\nIn one line.\n\nNot shown.",
@@ -92,7 +92,7 @@ def test_descriptions_cannot_end_the_comment() -> None:
 
 
 def test_the_compiler_gets_both_ways_to_call(functions: Any) -> None:
-    """Ours: arguments by position are right as well."""
+    """Ours: positional arguments are valid, too."""
     assert overloads_of(functions.capability("add")).splitlines() == [
         "declare function add(args: { a: number; b?: number }): Promise<number>;",
         "declare function add(arg0: number, arg1?: number): Promise<number>;",
@@ -100,7 +100,7 @@ def test_the_compiler_gets_both_ways_to_call(functions: Any) -> None:
 
 
 def test_every_declaration_is_typescript(functions: Any) -> None:
-    """Ours: the text can be read by the reader of programs, which makes nothing of it."""
+    """Ours: the parser of programs accepts the text, and removes all of it."""
     read = read_script(declarations(map(functions.capability, functions.names())))
     assert set(read.javascript) <= set("; \n/*.abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
     assert read.bound == frozenset()

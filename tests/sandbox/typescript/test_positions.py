@@ -1,4 +1,4 @@
-"""Where in the TypeScript something happened."""
+"""Places in TypeScript code."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BEFORE = "var o: any = {}; var g = (x: any) => x;\ng(1);\n\n"
     ],
 )
 def test_an_error_is_reported_at_its_place(guest: Any, code: str) -> None:
-    """Bug: when a property of undefined is read, the engine alone tells the place of an earlier statement."""
+    """Bug: for a property of undefined, the engine reports the place of an earlier statement."""
     whole = BEFORE + code
     at = whole.index("@")
     place = (whole[:at].count("\n") + 1, at - whole[:at].rfind("\n"))
@@ -68,7 +68,7 @@ def test_an_error_is_reported_at_its_place(guest: Any, code: str) -> None:
     ],
 )
 def test_an_error_is_reported_in_its_line(guest: Any, code: str) -> None:
-    """Ours: where the column is that of the whole expression, the line is right."""
+    """Ours: if the column is that of the whole expression, the line is still right."""
     whole = BEFORE + code
     line = whole[: whole.index("@")].count("\n") + 1
     assert guest.failure(whole.replace("@", ""))[1][0] == line
@@ -82,7 +82,7 @@ def test_the_first_line_counts_like_the_others(guest: Any) -> None:
 
 
 def test_places_behind_the_end_are_the_end() -> None:
-    """Ours: whatever the engine says, a place is a place in the code."""
+    """Ours: whatever the engine reports, a place lies in the code."""
     script = read_script("const x: number = a.b\nx")
     assert script.position(99, 99) == (2, 2)
     assert script.position(0, 0) == (1, 1)
@@ -119,7 +119,7 @@ PARTS = st.sampled_from(
 @settings(max_examples=3 * settings.default.max_examples // 2, deadline=None)
 @given(st.lists(PARTS, max_size=8))
 def test_lines_stay_and_every_place_can_be_told_back(parts: list[str]) -> None:
-    """Ours: each line is as wide as it was unless the script says that it moved something on it."""
+    """Ours: each line keeps its width unless the script records a change."""
     code = "\n".join(parts)
     script = read_script(code)
     lines, written = re.split("\r\n|\n", code), re.split("\r\n|\n", script.javascript)
@@ -137,6 +137,6 @@ def test_lines_stay_and_every_place_can_be_told_back(parts: list[str]) -> None:
 @settings(max_examples=settings.default.max_examples, deadline=None)
 @given(st.lists(PARTS, max_size=6))
 def test_javascript_is_read_as_it_is(parts: list[str]) -> None:
-    """Ours: what has been read once has nothing left that would be changed."""
+    """Ours: reading plain JavaScript changes nothing."""
     once = read_script("\n".join(part for part in parts if "enum" not in part)).javascript
     assert read_script(once).javascript == once

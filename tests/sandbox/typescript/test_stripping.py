@@ -1,4 +1,4 @@
-"""TypeScript without its types: what is written, and what it does."""
+"""TypeScript without its types: the output, and its behaviour."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ BLANKED = [
 
 @pytest.mark.parametrize(("code", "javascript"), BLANKED)
 def test_types_become_blanks_of_the_same_width(code: str, javascript: str) -> None:
-    """Ours: a position in the JavaScript is right for the TypeScript."""
+    """Ours: a position in the JavaScript is also right for the TypeScript."""
     assert read_script(code).javascript == javascript
 
 
@@ -169,7 +169,7 @@ def test_what_is_left_holds_no_types(code: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_written_otherwise_means_the_same(guest: Any, code: str, value: Any) -> None:
-    """Seed: enums, namespaces and parameter properties work, and statements do not run together."""
+    """Seed: enums, namespaces and parameter properties work, and statements stay separate."""
     assert guest.run(code) == value
 
 
@@ -182,7 +182,7 @@ def test_lines_and_widths_stay_unless_told(guest: Any) -> None:
 
 
 def test_a_cast_whose_type_continues_with_a_bracket_on_the_next_line_is_refused() -> None:
-    """Bug: what stood in the brackets was taken for a type, and left out without a word."""
+    """Bug: the text in the brackets was taken for a type and silently removed."""
     with pytest.raises(ScriptRefused) as refused:
         read_script("f(a as any\n[b])")
     assert "where the type of this cast ends" in str(refused.value)
@@ -190,5 +190,5 @@ def test_a_cast_whose_type_continues_with_a_bracket_on_the_next_line_is_refused(
 
 @pytest.mark.parametrize("piece", ["a/*", "a//", "a\n", "'", "`", "a as b\n[", "/* */a\n["])
 def test_looking_for_brackets_takes_no_longer_than_the_code_is_long(piece: str) -> None:
-    """Ours: the author of the code must not choose how long reading it takes."""
+    """Ours: the time to read code must be linear in its length."""
     source._late_brackets(f"x as any\n{piece * 100_000}[".encode())

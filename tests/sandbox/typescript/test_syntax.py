@@ -1,4 +1,4 @@
-"""Code that cannot be read, or that there is nothing to run it with."""
+"""Code that cannot be parsed, or that uses unsupported features."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def refusal(code: str) -> ScriptRefused:
 
 
 def problems(code: str) -> list[ErrorObject]:
-    """What reading says about the code, if it says anything."""
+    """Return the problems that reading the code reports."""
     try:
         read_script(code).position(1, 7)
     except ScriptRefused as refused:
@@ -64,7 +64,7 @@ def test_a_syntax_error_is_reported_with_its_place(code: str, place: tuple[int, 
 
 
 def test_python_is_reported_as_such() -> None:
-    """Ours: a model that mixes up the two languages of a session reads which one it is."""
+    """Ours: a model that mixes up the languages learns which one the session has."""
     assert refusal("def f(x):\n  return x").hint == "the code is read as TypeScript"
 
 
@@ -97,7 +97,7 @@ def test_what_there_is_not_is_refused_with_a_hint(code: str, message: str) -> No
 
 
 def test_everything_that_is_refused_is_reported_at_once() -> None:
-    """Ours: one repair for all of it."""
+    """Ours: one repair can fix all of them."""
     found = refusal("import a from 'a'\nconst b = 1\n@c class D {}").problems
     assert [item.span.line for item in found if item.span] == [1, 3]
 
@@ -142,7 +142,7 @@ DEEP = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DEEP)
 def test_no_code_breaks_the_reader_or_keeps_it_busy(name: str) -> None:
-    """Bug: the parser's own recovery from mistakes takes time and memory by the square of the length."""
+    """Bug: the parser's error recovery takes quadratic time and memory."""
     began = time.process_time()
     assert len(problems(DEEP[name])) <= 20
     assert time.process_time() - began < 5
@@ -156,7 +156,7 @@ def test_nothing_but_a_refusal_is_ever_raised(code: str) -> None:
 
 
 def test_without_its_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: the parser is an extra."""
+    """Ours: the parser is an optional extra."""
     monkeypatch.setitem(sys.modules, "tree_sitter", None)
     found: list[BaseException] = []
     thread = threading.Thread(target=lambda: found.append(caught(lambda: read_script("fresh = 'code'"))))

@@ -1,4 +1,4 @@
-"""What a program leaves in its session."""
+"""The names that a program leaves in its session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DECLARATIONS = [
 
 @pytest.mark.parametrize("first", DECLARATIONS)
 def test_a_name_may_be_declared_again_in_any_way(guest: Any, first: str) -> None:
-    """Seed: cells of a session are run one after the other, and repair themselves by saying it again."""
+    """Seed: cells run one after the other, and may be corrected by repeating a declaration."""
     for second in DECLARATIONS:
         guest.run(first)
         guest.run(second)
@@ -45,7 +45,7 @@ def test_a_name_may_be_declared_again_in_any_way(guest: Any, first: str) -> None
     ],
 )
 def test_the_names_of_the_top_level_are_bound(code: str, bound: str) -> None:
-    """Ours: what a state binds is known without running anything."""
+    """Ours: the names that a state binds are known without running anything."""
     assert read_script(code).bound == frozenset(bound.split())
 
 
@@ -73,7 +73,7 @@ def test_a_program_that_binds_result_is_known(code: str, binds: bool) -> None:
 
 
 def test_result_need_not_be_declared(guest: Any) -> None:
-    """Ours: `result = ...` is what the Python side takes, and models write it."""
+    """Ours: models write `result = ...`, as in Python."""
     guest.run("result = 5; 7")
     assert guest.run("result") == 5
 
@@ -86,12 +86,12 @@ def test_the_value_is_that_of_the_last_expression(guest: Any) -> None:
 
 
 def test_a_variable_without_a_value_is_undefined_again(guest: Any) -> None:
-    """Bug: `let x` as `var x` would keep what an earlier program left."""
+    """Bug: `let x` as `var x` would keep the value of an earlier program."""
     guest.run("let x = 1, y = 2")
     assert guest.run("let x: number\nlet y\n[typeof x, typeof y]") == ["undefined", "undefined"]
 
 
 def test_functions_see_what_later_programs_bind(guest: Any) -> None:
-    """Ours: names of the top level are one scope for the whole session."""
+    """Ours: top-level names are one scope for the whole session."""
     guest.run("const base = 1; function get(): number { return base }")
     assert guest.run("const base = 2; get()") == 2

@@ -1,4 +1,4 @@
-"""The TypeScript compiler's own checks, where it is installed, and what is said where it is not."""
+"""The TypeScript compiler's checks, and the message if it is not installed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def found(functions: Any) -> Found:
 def test_without_a_compiler_the_rest_is_checked_and_that_is_said(
     found: Found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Seed: a check says which check it was."""
+    """Seed: a check says what it covered."""
     monkeypatch.setenv(tsc.VARIABLE, str(tmp_path / "nowhere"))
     wrong, said = found("add('1')")
     assert (wrong.severity, wrong.message) == (Severity.ERROR, "add(): a is '1', not integer")
@@ -62,7 +62,7 @@ def test_a_failing_compiler_is_reported(
 def test_a_compiler_that_hangs_is_stopped(
     found: Found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Ours: nothing waits for ever."""
+    """Ours: no check waits for ever."""
     slow = tmp_path / "tsc"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
@@ -73,7 +73,7 @@ def test_a_compiler_that_hangs_is_stopped(
 
 
 def test_the_compilers_lines_are_read(found: Found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Ours: columns are in UTF-16 units there, and an explanation may follow on lines of its own."""
+    """Ours: columns there are UTF-16 units, and an explanation may follow on its own lines."""
     fake = tmp_path / "tsc"
     fake.write_text(
         "#!/bin/sh\ncat <<'END'\ncell.ts(1,12): error TS2769: No overload matches this call.\n"
@@ -128,6 +128,6 @@ def test_types_are_checked(found: Found) -> None:
     ],
 )
 def test_a_strict_check_has_no_false_alarms(found: Found, code: str) -> None:
-    """Ours: names of the session are there with any type, and types of earlier programs are forgiven."""
+    """Ours: names of the session have any type, and types of earlier programs are ignored."""
     errors = [item for item in found(code, bound=("mine", "Mine")) if "groupBy" not in item.message]
     assert errors == []
