@@ -30,7 +30,7 @@ class Outcome:
 
     @property
     def document(self) -> Any:
-        """The one JSON document; anything else on standard output makes this fail."""
+        """Return the one JSON document; fail if standard output has anything else."""
         return json.loads(self.stdout)
 
 

@@ -30,7 +30,7 @@ def test_a_language_stands_for_acting_in_code_and_is_remembered(standfast: Any) 
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine", "first"), [("cpython", "found = "), ("quickjs", "const {days_late")])
 def test_an_engine_stands_for_its_language(standfast: Any, engine: str, first: str) -> None:
-    """Seed: `--engine`; what an engine runs is what the model writes."""
+    """Seed: `--engine` implies the language that the model writes."""
     ran = standfast("chat", "--engine", engine, "order A1")
     assert ran.stdout.splitlines()[-1].startswith("Order A1 came 6 days late.")
     assert f"  │ {first}" in ran.stderr

@@ -19,7 +19,7 @@ TOTAL = 'total = fee() + refund("A1", 500)'
 
 @pytest.fixture
 def waiting(standfast: Any, refunds: str, ledger: Path) -> str:
-    """The id of a request that waits in the session `default`."""
+    """Return the id of a request that waits in the session `default`."""
     ran = standfast("run", "--tools", refunds, "-e", TOTAL, "--json")
     assert (ran.status, ran.document["status"]) == (1, "waiting_for_approval")
     assert ran.document["snapshot_id"].startswith("snap_")
@@ -28,7 +28,7 @@ def waiting(standfast: Any, refunds: str, ledger: Path) -> str:
 
 
 def test_a_request_has_the_named_fields(standfast: Any, waiting: str) -> None:
-    """Seed: what `approvals list --json` has to show."""
+    """Seed: `approvals list --json` has these fields."""
     (record,) = standfast("approvals", "list", "--json").document
     assert record["approval_id"] == waiting
     assert (record["state"], record["session_id"], record["capability"]) == ("pending", "default", "refund")
@@ -40,7 +40,7 @@ def test_a_request_has_the_named_fields(standfast: Any, waiting: str) -> None:
 def test_another_process_continues_the_expression_and_the_fee_is_charged_once(
     process: Any, waiting: str, ledger: Path
 ) -> None:
-    """Seed: approved elsewhere, without --tools, the same expression finishes."""
+    """Seed: approved in another process, without --tools, the same expression finishes."""
     decided = process("approvals", "approve", waiting, "--json")
     assert (decided.status, decided.document["status"]) == (0, "ok")
     assert process("run", "-e", "total", "--json").document["result"] == 530
@@ -88,7 +88,7 @@ def _wait_for_request(standfast: Any) -> str:
 def test_edited_arguments_by_position_or_by_name_are_used(
     standfast: Any, waiting: str, ledger: Path, refunds: str
 ) -> None:
-    """Seed: approve --args JSON."""
+    """Seed: `approve --args JSON` edits the arguments."""
     assert standfast("approvals", "approve", waiting, "--args", '["A1", 100]', "--json").status == 0
     assert standfast("run", "-e", "total", "--json").document["result"] == 130
     standfast("run", "--tools", refunds, "-e", 'refund("B2", 9)')
@@ -100,7 +100,7 @@ def test_edited_arguments_by_position_or_by_name_are_used(
 
 
 def test_edited_arguments_that_do_not_fit_leave_the_request_open(standfast: Any, waiting: str) -> None:
-    """Ours: a slip of the hand does not spend the decision."""
+    """Ours: a typing mistake does not use up the decision."""
     slip = standfast("approvals", "approve", waiting, "--args", '["A1", "much"]', "--json")
     assert (slip.status, slip.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
     assert standfast("approvals", "approve", waiting, "--json").status == 0
@@ -118,7 +118,7 @@ def test_a_denial_can_be_caught_by_the_code(standfast: Any, refunds: str, ledger
 
 
 def test_a_second_approval_fails_and_calls_nothing(standfast: Any, waiting: str, ledger: Path) -> None:
-    """Seed: decided once, used once."""
+    """Seed: an approval is decided once and used once."""
     assert standfast("approvals", "approve", waiting, "--json").status == 0
     again = standfast("approvals", "approve", waiting, "--json")
     assert again.status == 1
@@ -131,7 +131,7 @@ def test_a_second_approval_fails_and_calls_nothing(standfast: Any, waiting: str,
 def test_of_eight_approvers_exactly_one_succeeds(
     start: Callable[..., subprocess.Popen[str]], waiting: str, ledger: Path
 ) -> None:
-    """Seed: deciding is a compare-and-set, between processes too."""
+    """Seed: deciding is a compare-and-set across processes, too."""
     racers = [start("approvals", "approve", waiting, "--json") for _ in range(8)]
     for racer in racers:
         racer.communicate(timeout=60)
@@ -142,7 +142,7 @@ def test_of_eight_approvers_exactly_one_succeeds(
 def test_a_tools_file_that_has_gone_is_named_and_can_be_given_anew(
     standfast: Any, refunds: str, ledger: Path, tmp_path: Path
 ) -> None:
-    """Ours: the recorded path may be stale; the message says what to do, and nothing is spent."""
+    """Ours: the recorded path may be outdated; the message says what to do, and the approval is kept."""
     old, new = tmp_path / "old_tools.py", tmp_path / "new_tools.py"
     old.write_text(Path(refunds).read_text())
     standfast("run", "--tools", str(old), "-e", TOTAL)
@@ -182,7 +182,7 @@ def test_mounts_and_hosts_are_remembered_too(
 def test_the_readable_form_shows_the_call_and_the_commands(
     standfast: Any, refunds: str, ledger: Path
 ) -> None:
-    """Ours: a person sees what waits and what to type; control characters are spelled out."""
+    """Ours: a person sees what waits and what to type; control characters are escaped."""
     ran = standfast("run", "--tools", refunds, "-e", 'refund("A\\x1b[2J\\u202e1", 500)')
     (request,) = standfast("approvals", "list", "--pending", "--json").document
     assert r"refund('A\x1b[2J\u202e1', 500)" in ran.stderr
@@ -193,7 +193,7 @@ def test_the_readable_form_shows_the_call_and_the_commands(
 
 
 def test_an_unknown_request_is_an_error(standfast: Any) -> None:
-    """Ours: one JSON document for failures that are no run's."""
+    """Ours: failures outside a run are one JSON document, too."""
     for words in (("show",), ("approve",), ("deny", "--reason", "x")):
         ran = standfast("approvals", words[0], "apr_nope", *words[1:], "--json")
         assert (ran.status, set(ran.document)) == (1, {"error"})
@@ -227,7 +227,7 @@ def test_an_older_snapshot_asks_anew_and_the_old_decision_is_dead(
 
 @pytest.fixture
 def asked(standfast: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The id of a request that a turn of an agent makes in the session `default`."""
+    """Return the id of a request that an agent's turn makes in the session `default`."""
     monkeypatch.delenv("STANDFAST_MODEL", raising=False)
     ran = standfast("chat", "refund A1", "--json")
     return str(ran.document["approvals"][0]["approval_id"])
@@ -244,7 +244,7 @@ def test_requests_of_runs_and_of_turns_are_in_one_list(standfast: Any, waiting: 
 
 @pytest.mark.slow
 def test_another_process_resumes_the_turn_and_shows_its_answer(process: Any, asked: str) -> None:
-    """Ours: the agent is made again of what the session remembers."""
+    """Ours: the agent is recreated from what the session stores."""
     decided = process("approvals", "approve", asked)
     assert decided.status == 0
     assert "1999 cents of order A1 are paid back" in decided.stdout
@@ -252,7 +252,7 @@ def test_another_process_resumes_the_turn_and_shows_its_answer(process: Any, ask
 
 
 def test_a_turn_takes_edited_arguments_by_name(standfast: Any, asked: str) -> None:
-    """Ours: --arguments; what does not fit leaves the request open."""
+    """Ours: with --arguments, invalid arguments leave the request open."""
     assert standfast("approvals", "approve", asked, "--args", '["A1", 5]').status == 2
     both = ("--args", '{"cents": 1}', "--arguments", '{"cents": 1}')
     assert standfast("approvals", "approve", asked, *both).status == 2
@@ -266,21 +266,21 @@ def test_a_turn_takes_edited_arguments_by_name(standfast: Any, asked: str) -> No
 
 
 def test_a_run_takes_them_by_name_as_well(standfast: Any, waiting: str, ledger: Path) -> None:
-    """Ours: one option for both kinds."""
+    """Ours: runs and turns take the same option."""
     edited = '{"order_id": "A1", "cents": 5}'
     assert standfast("approvals", "approve", waiting, "--arguments", edited, "--json").status == 0
     assert ledger.read_text().splitlines()[-1] == "refund A1 5"
 
 
 def test_a_denied_turn_tells_the_model_why(standfast: Any, asked: str) -> None:
-    """Seed: a no reaches the model with its reason, and the turn ends with an answer."""
+    """Seed: a denial reaches the model with its reason, and the turn ends with an answer."""
     denied = standfast("approvals", "deny", asked, "--reason", "too much", "--json")
     assert (denied.status, denied.document["status"]) == (0, "finished")
     assert "too much" in denied.document["text"]
 
 
 def test_a_decision_names_the_user_who_took_it(standfast: Any, waiting: str) -> None:
-    """Ours: an approval records who decided it; at the command line that is the system's user."""
+    """Ours: an approval records who decided it; at the command line that is the system user."""
     standfast("approvals", "approve", waiting)
     decided = standfast("approvals", "show", waiting, "--json").document
     assert decided["decided_by"] == pwd.getpwuid(os.getuid()).pw_name
@@ -291,7 +291,7 @@ def test_a_decision_names_the_user_who_took_it(standfast: Any, waiting: str) -> 
 def test_a_decision_about_a_turn_can_be_taken_in_somebodys_name(
     standfast: Any, asked: str, verdict: str
 ) -> None:
-    """Ours: for a service that decides on behalf of its users. The export of the session has the name."""
+    """Ours: a service may decide on behalf of its users, and the session's export has the name."""
     standfast("approvals", verdict, asked, "--decided-by", "ada@example.com")
     shown = standfast("approvals", "show", asked, "--json").document
     assert shown["decided_by"] == "ada@example.com"
@@ -300,7 +300,7 @@ def test_a_decision_about_a_turn_can_be_taken_in_somebodys_name(
 
 
 def test_a_grant_is_given_listed_used_and_revoked(standfast: Any, refunds: str, ledger: Path) -> None:
-    """Ours: grants on the command line, in the name of the user."""
+    """Ours: the command line manages grants in the name of the user."""
     standfast("run", "--tools", refunds, "-e", "1")
     rule = "args[1] <= 500"
     given = ("--session-id", "default", "--rule", rule, "--for", "2h", "--decided-by", "ada")

@@ -47,7 +47,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def says(tmp_path: Path) -> Callable[..., list[str]]:
-    """The options of an agent in code whose model says these replies."""
+    """Return the options of an agent that acts in code and whose model gives these replies."""
 
     def write(*replies: str) -> list[str]:
         file = tmp_path / "script.json"
@@ -65,7 +65,7 @@ def cell(code: str, prose: str = "") -> str:
 
 
 def test_a_cell_is_shown_with_its_calls_under_it_and_its_answer_once(standfast: Any) -> None:
-    """Ours: prose and answer on standard output, once each; code, calls and outcome beside it."""
+    """Ours: standard output has prose and answer once each; code, calls and outcome are beside it."""
     ran = standfast("chat", "--protocol", "code", "order A1")
     assert ran.status == 0
     answer = 'Order A1 came 6 days late. Say "refund A1" to see code that waits for you.'
@@ -79,7 +79,7 @@ def test_a_cell_is_shown_with_its_calls_under_it_and_its_answer_once(standfast: 
 
 
 def test_an_approval_inside_a_cell_is_decided_by_another_command(standfast: Any) -> None:
-    """Ours: the session remembers its protocol; the cell resumes where it stopped."""
+    """Ours: the session stores its protocol, and the cell resumes where it stopped."""
     waiting = standfast("chat", "--protocol", "code", "refund A1", "--json")
     assert (waiting.status, waiting.document["status"]) == (1, "waiting")
     (asked,) = waiting.document["approvals"]
@@ -96,7 +96,7 @@ def test_an_approval_inside_a_cell_is_decided_by_another_command(standfast: Any)
 
 
 def test_variables_stay_from_command_to_command(standfast: Any, says: Callable[..., list[str]]) -> None:
-    """Ours: each command is a process; the session has the variables."""
+    """Ours: each command is a process, and the session has the variables."""
     options = says(cell("x = 20"), "Noted.", cell("finish(x + 1)"))
     assert standfast("chat", *options, "remember").stdout == "Noted.\n"
     assert standfast("chat", "and?").stdout == "21\n"
@@ -105,7 +105,7 @@ def test_variables_stay_from_command_to_command(standfast: Any, says: Callable[.
 
 
 def test_an_error_of_a_cell_is_printed_with_its_line(standfast: Any, says: Callable[..., list[str]]) -> None:
-    """Ours: errors, output and notes of a cell in a line each."""
+    """Ours: errors, output and notes of a cell are one line each."""
     options = says(
         cell("print('a')\nprint('b')\n1 / 0", "I divide.") + cell("2"), cell("len('abc')"), "Sorry."
     )
@@ -119,14 +119,14 @@ def test_an_error_of_a_cell_is_printed_with_its_line(standfast: Any, says: Calla
 
 
 def test_a_protocol_that_does_not_exist_is_wrong_usage(standfast: Any) -> None:
-    """Ours: the choices are named."""
+    """Ours: the error lists the choices."""
     ran = standfast("chat", "--protocol", "poems", "hello")
     assert ran.status == 2
     assert "'standard', 'code'" in ran.stderr
 
 
 def test_code_mode_is_shown_the_same_way(standfast: Any, home: Path) -> None:
-    """Ours: a cell is a cell, whichever protocol it came by."""
+    """Ours: a cell looks the same in every protocol."""
     wants = {"tool_calls": [{"name": "run_code", "arguments": {"code": "40 + 2"}}]}
 
     async def talk() -> None:
@@ -165,7 +165,7 @@ def test_an_answer_that_does_not_count_is_not_shown(capsys: pytest.CaptureFixtur
 def test_an_answer_before_more_was_said_is_shown_where_it_was_given(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Ours: a checkpoint may let the turn go on after the answer, which was said nevertheless."""
+    """Ours: a checkpoint may continue the turn after the answer, which is still shown."""
     screen = ChatScreen()
     screen.show(TextStreamed(turn_id="t", text="Done."))
     screen.show(ModelCallStarted(turn_id="t", number=2, attempt=1))
@@ -179,7 +179,7 @@ def test_an_answer_before_more_was_said_is_shown_where_it_was_given(
 def test_a_transcript_has_each_cells_code_and_its_outcome(
     standfast: Any, says: Callable[..., list[str]]
 ) -> None:
-    """Ours: no JSON of reports, and no fences."""
+    """Ours: a transcript has neither the JSON of reports nor fences."""
     options = says(cell("print('hi')\n[1, 2]", "I count."), cell("finish('Two.')"))
     standfast("chat", *options, "count")
     shown = standfast("sessions", "show", "chat").stdout
@@ -205,7 +205,7 @@ def test_whole_reports_are_exported_as_attachments(
 
 
 def test_long_code_and_many_calls_are_counted() -> None:
-    """Ours: a screen is not flooded by one cell."""
+    """Ours: one cell must not flood the screen."""
     lines = code_lines(ToolCall(call_id=1, name="run_code", arguments={"code": "x\n" * 100}))
     assert (len(lines), lines[-1]) == (61, "  │ … and 40 more lines")
     report = CellReport(index=0, calls=tuple(CallMade(call_id=n, name="f") for n in range(30)))
@@ -233,7 +233,7 @@ def test_what_is_no_cell_is_shown_as_any_call() -> None:
 
 
 def test_the_outcome_of_a_cell_is_one_line() -> None:
-    """Ours: error with its place, answer, result, or nothing."""
+    """Ours: an error with its place, an answer, a result, or nothing."""
     error = ErrorObject(code="SYNTAX_ERROR", message="bad\nthing", span=Span(line=2, column=1))
     assert outcome(CellReport(index=0, error=error)) == "✗ SYNTAX_ERROR: bad thing (line 2)"
     assert outcome(CellReport(index=0, result=1, finished=True)) == "gave the answer"

@@ -74,7 +74,7 @@ class Terminal:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a read may end inside a character
 
     def expect(self, text: str) -> str:
-        """Everything up to *text*, which is taken away with it."""
+        """Read up to *text*, and return everything including it."""
         while text not in self._shown:
             more = self._read()
             assert more, f"no {text!r} in {self._shown!r}"
@@ -90,7 +90,7 @@ class Terminal:
         self.type("\x03")
 
     def _let_it_wait(self) -> None:
-        """Until its main thread sleeps: the readline module misses a signal in the moment before it does."""
+        """Wait until its main thread sleeps: the readline module misses a signal just before that."""
         stat = Path(f"/proc/{self.pid}/stat")
         asleep = 0
         deadline = time.monotonic() + 20
@@ -103,7 +103,7 @@ class Terminal:
         os.kill(self.pid, number)
 
     def exit_status(self) -> int:
-        """Wait for the end; what was shown until then stays in `rest`."""
+        """Wait for the end and return the status; the remaining output is in `rest`."""
         while more := self._read():
             self._shown += more
         status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -152,7 +152,7 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[..., str]:
-    """The name of a model that says this."""
+    """Return the name of a model with this script."""
 
     def write(content: Any) -> str:
         file = tmp_path / "script.json"
@@ -164,7 +164,7 @@ def script(tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Callable[..., str]) -> tuple[str, ...]:
-    """The options of an agent whose tool hangs. `begun` tells when it has begun."""
+    """Return the options of an agent whose tool hangs; `begun` waits for its start."""
     tools = tmp_path / "stuck_tools.py"
     tools.write_text(STUCK_TOOLS)
     os.mkfifo(tmp_path / "begun")
@@ -181,7 +181,7 @@ def begun(tmp_path: Path) -> str:
 
 
 def test_one_turn_says_what_the_model_says_and_shows_calls_beside_it(standfast: Any) -> None:
-    """Ours: the reply on standard output, everything about it on standard error."""
+    """Ours: the reply is on standard output, everything else on standard error."""
     ran = standfast("chat", "order A1")
     assert ran.status == 0
     assert ran.stdout.startswith("Let me look that up.\nThe order tool returned")
@@ -198,12 +198,12 @@ def test_without_a_model_it_is_a_demo_and_says_so(standfast: Any) -> None:
 
 
 def test_the_prompt_may_come_from_a_pipe(standfast: Any) -> None:
-    """Ours: `echo hi | standfast chat`."""
+    """Ours: `echo hi | standfast chat` works."""
     assert "Hello!" in standfast("chat", stdin="hello\n").stdout
 
 
 def test_with_json_there_is_one_document(standfast: Any) -> None:
-    """Ours: status, text, usage and calls of the turn."""
+    """Ours: the document has status, text, usage and calls of the turn."""
     ran = standfast("chat", "order A1", "--json")
     assert (ran.status, ran.document["status"], ran.document["session_id"]) == (0, "finished", "chat")
     assert ran.document["text"].startswith("The order tool returned")
@@ -212,7 +212,7 @@ def test_with_json_there_is_one_document(standfast: Any) -> None:
 
 
 def test_a_call_that_needs_approval_is_left_to_the_approvals_command(standfast: Any) -> None:
-    """Ours: no person can be asked at a pipe, so the id and the command are printed and the status is 1."""
+    """Ours: at a pipe no person can be asked, so the id and the command are printed; the status is 1."""
     ran = standfast("chat", "refund A1")
     (request,) = standfast("approvals", "list", "--pending", "--json").document
     assert ran.status == 1
@@ -232,7 +232,7 @@ def test_a_turn_that_waits_comes_before_the_next(standfast: Any) -> None:
 
 
 def test_a_session_remembers_its_agent(standfast: Any, process: Any, script: Callable[..., str]) -> None:
-    """Ours: model, tools and instructions are given once; another process in another directory has them."""
+    """Ours: model, tools and instructions are given once; another process has them, too."""
     expected = {"instructions_contain": "kind", "tools": ["order", "refund"]}
     model = script([{"text": "one", "expect": expected}, {"text": "two", "expect": expected}, "left over"])
     first = standfast("chat", "a", "--model", model, "--tools", str(SUPPORT), "--instructions", "Be kind.")
@@ -263,7 +263,7 @@ def test_replies_left_over_do_not_spoil_a_turn(standfast: Any, script: Callable[
 
 
 def test_text_that_was_retracted_never_reaches_a_pipe(standfast: Any, script: Callable[..., str]) -> None:
-    """Ours: a file has only the final text; a note beside it says that a call was tried again."""
+    """Ours: a file has only the final text; standard error says that a call was retried."""
     failure = {"retryable": True, "after_chunks": 2, "message": "the line broke"}
     model = script([{"text": "half a thought", "chunk_size": 4, "failure": failure}, "a whole one"])
     ran = standfast("chat", "hi", "--model", model)
@@ -272,7 +272,7 @@ def test_text_that_was_retracted_never_reaches_a_pipe(standfast: Any, script: Ca
 
 
 def test_a_turn_without_an_answer_is_an_error(standfast: Any, script: Callable[..., str]) -> None:
-    """Ours: exit status 1, with the code of what went wrong."""
+    """Ours: the exit status is 1, with the error's code."""
     model = script([{"text": "x", "failure": {"message": "no such luck"}}])
     ran = standfast("chat", "hi", "--model", model, "--json")
     assert (ran.status, ran.document["status"]) == (1, "stopped")
@@ -283,7 +283,7 @@ def test_a_turn_without_an_answer_is_an_error(standfast: Any, script: Callable[.
 def test_what_cannot_be_used_is_wrong_usage_and_what_is_missing_an_error(
     standfast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: 2 for the command line, 1 for the world."""
+    """Ours: the status is 2 for wrong usage and 1 for other errors."""
     assert standfast("chat", "hi", "--model", "nonsense").status == 2
     assert standfast("chat", stdin="").status == 2
     assert standfast("chat", "hi", "--session", "no way", "--json").document["error"]["code"] == (
@@ -297,7 +297,7 @@ def test_what_cannot_be_used_is_wrong_usage_and_what_is_missing_an_error(
 def test_the_environment_names_the_model(
     standfast: Any, monkeypatch: pytest.MonkeyPatch, script: Callable[..., str]
 ) -> None:
-    """Ours: STANDFAST_MODEL, where no session remembers another."""
+    """Ours: STANDFAST_MODEL applies if the session has no model."""
     monkeypatch.setenv("STANDFAST_MODEL", script(["from the environment"]))
     ran = standfast("chat", "hi")
     assert ran.stdout == "from the environment\n"
@@ -320,7 +320,7 @@ def test_the_version_is_shown_without_a_runtime() -> None:
 
 @pytest.mark.slow
 def test_a_conversation_at_a_terminal(terminal: Callable[..., Terminal], standfast: Any) -> None:
-    """Ours: a banner that tells the truth, text as it comes, Ctrl-D leaves, and the session is kept."""
+    """Ours: an honest banner, streamed text, Ctrl-D leaves, and the session is kept."""
     chat = terminal("chat")
     banner = chat.expect("> ")
     assert "scripted demo, no real model" in banner
@@ -337,7 +337,7 @@ def test_a_conversation_at_a_terminal(terminal: Callable[..., Terminal], standfa
 
 @pytest.mark.slow
 def test_approvals_are_asked_for_on_the_spot(terminal: Callable[..., Terminal], standfast: Any) -> None:
-    """Ours: yes, no with a reason, other arguments, later; an empty line decides nothing."""
+    """Ours: yes, no with a reason, edited arguments, or later; an empty line decides nothing."""
     chat = terminal("chat")
     question = "[l]ater: "
     chat.expect("> ")
@@ -424,7 +424,7 @@ def test_ctrl_c_ends_the_turn_and_not_the_program(
 def test_sigterm_leaves_the_turn_in_order_and_the_next_chat_takes_it_up(
     terminal: Callable[..., Terminal], stuck: tuple[str, ...], tmp_path: Path, standfast: Any
 ) -> None:
-    """Ours: nothing is cancelled by leaving; what was under way is settled and shown first."""
+    """Ours: leaving cancels nothing; calls under way are settled and shown first."""
     chat = terminal("chat", *stuck)
     chat.expect("> ")
     chat.type("stuck\r")
@@ -463,7 +463,7 @@ def test_timers_are_waited_for_and_said(terminal: Callable[..., Terminal], stuck
 
 @pytest.mark.slow
 def test_slash_commands(terminal: Callable[..., Terminal], standfast: Any) -> None:
-    """Ours: history, usage, rewind, fork, session, and a wrong one is only a message."""
+    """Ours: history, usage, rewind, fork and session exist, and an unknown command is only a message."""
     standfast("chat", "hello")
     standfast("chat", "who are you")
     chat = terminal("chat")
@@ -497,7 +497,7 @@ def test_slash_commands(terminal: Callable[..., Terminal], standfast: Any) -> No
 def test_one_turn_is_cancelled_by_ctrl_c(
     start: Callable[..., subprocess.Popen[str]], stuck: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Ours: exit status 1, and the session is ready for the next turn."""
+    """Ours: the exit status is 1, and the session is ready for the next turn."""
     running = start("chat", "stuck", *stuck, "--json")
     begun(tmp_path)
     before = time.monotonic()
@@ -538,7 +538,7 @@ def test_a_chat_in_a_programs_session_says_whose_turn_is_in_the_way(
 
 
 def _said(standfast: Any) -> list[str]:
-    """What the user said in the session."""
+    """Return the texts of the user in the session."""
     nodes = standfast("sessions", "show", "chat", "--json").document["nodes"]
     return [node["payload"]["content"] for node in nodes if node["payload"]["type"] == "user"]
 
@@ -550,7 +550,7 @@ PASTED = "def f():\n    return 1 \\\n        + 2\n\n/help is no command here\nen
 def test_lines_that_arrive_together_are_one_message(
     terminal: Callable[..., Terminal], script: Callable[..., str], standfast: Any, kind: str
 ) -> None:
-    """Bug: every line of a pasted text was a message of its own."""
+    """Bug: every line of a pasted text was a separate message."""
     chat = terminal("chat", "--model", script(STUCK_SCRIPT), kind=kind)
     chat.expect("> ")
     chat.type(PASTED.replace("\n", "\r") + "\r")
@@ -567,7 +567,7 @@ def test_lines_that_arrive_together_are_one_message(
 def test_a_bracketed_paste_is_one_message(
     terminal: Callable[..., Terminal], script: Callable[..., str], standfast: Any
 ) -> None:
-    """Bug: the same where the terminal marks what is pasted; it may be edited before it is sent."""
+    """Bug: a paste that the terminal marks was split, too; it may be edited before it is sent."""
     chat = terminal("chat", "--model", script(STUCK_SCRIPT), kind="xterm")
     chat.expect("\x1b[?2004h")  # readline asks for the marks
     chat.type("see: \x1b[200~" + PASTED.replace("\n", "\r") + "\r\x1b[201~")
@@ -582,7 +582,7 @@ def test_a_bracketed_paste_is_one_message(
 def test_a_paste_without_a_line_break_at_its_end_is_sent_with_enter(
     terminal: Callable[..., Terminal], script: Callable[..., str], standfast: Any
 ) -> None:
-    """Ours: the last line stands in the line editor, to be finished."""
+    """Ours: the last line stays in the line editor, to be completed."""
     chat = terminal("chat", "--model", script(STUCK_SCRIPT))
     chat.expect("> ")
     chat.type("one\rtwo")
@@ -599,7 +599,7 @@ def test_a_paste_without_a_line_break_at_its_end_is_sent_with_enter(
 def test_commands_that_are_typed_ahead_stay_commands(
     terminal: Callable[..., Terminal], script: Callable[..., str], standfast: Any
 ) -> None:
-    """Ours: a user who types `/usage` and `/quit` without waiting for an answer means both."""
+    """Ours: a user may type `/usage` and `/quit` without waiting for an answer."""
     chat = terminal("chat", "--model", script(STUCK_SCRIPT))
     chat.expect("> ")
     chat.type("/usage\r/quit\r")
@@ -625,7 +625,7 @@ def test_a_backslash_continues_a_typed_line(
 def test_a_paste_that_ends_the_input_is_said_before_the_chat_ends(
     terminal: Callable[..., Terminal], script: Callable[..., str], standfast: Any
 ) -> None:
-    """Ours: Ctrl-D right behind a message neither loses the message nor is lost itself."""
+    """Ours: Ctrl-D right after a message loses neither the message nor the Ctrl-D."""
     chat = terminal("chat", "--model", script(STUCK_SCRIPT))
     chat.expect("> ")
     chat.type("last words\r\x04")
@@ -636,7 +636,7 @@ def test_a_paste_that_ends_the_input_is_said_before_the_chat_ends(
 def test_what_was_pasted_before_a_question_does_not_answer_it(
     terminal: Callable[..., Terminal], standfast: Any
 ) -> None:
-    """Bug: a second pasted line that read "y" approved the call that the first one led to."""
+    """Bug: a second pasted line "y" approved the call that the first one led to."""
     chat = terminal("chat")
     question = "[l]ater: "
     chat.expect("> ")
@@ -657,7 +657,7 @@ def test_what_was_pasted_before_a_question_does_not_answer_it(
 def test_the_arguments_of_a_call_are_offered_to_be_edited(
     monkeypatch: pytest.MonkeyPatch, args: list[Any], kwargs: dict[str, Any], offered: dict[str, Any]
 ) -> None:
-    """Bug: for a call by position it was an empty object, and Enter dropped every argument."""
+    """Bug: for a positional call the field was an empty object, and Enter dropped every argument."""
     asked: list[tuple[str, str]] = []
 
     class Lines:

@@ -29,7 +29,7 @@ def _value(standfast: Any, code: str, session: str) -> Any:
 
 
 def test_both_kinds_of_session_are_in_one_list(standfast: Any, session: str) -> None:
-    """Ours: there is one kind of session; one that runs code says what runs it in place of a model."""
+    """Ours: one that runs code shows its engine in place of a model."""
     standfast("chat", "hello")
     chat, code = standfast("sessions", "list", "--json").document
     assert (chat["session_id"], chat["model"], chat["code"]) == ("chat", "scripted:demo", None)
@@ -43,7 +43,7 @@ def test_both_kinds_of_session_are_in_one_list(standfast: Any, session: str) -> 
 
 
 def test_a_code_session_is_shown_with_its_cells_limits_and_size(standfast: Any, session: str) -> None:
-    """Ours: what was run, what it printed and its value are the session's history."""
+    """Ours: the code, its output and its value are the session's history."""
     standfast("run", "-e", "print('hi'); x + 1", "--session-id", "s")
     shown = standfast("sessions", "show", "s").stdout
     for part in ("│ x = 41", "code: ", "cell: → 42", "printed: hi", "memory_mb", "bytes", "engine"):
@@ -57,7 +57,7 @@ def test_a_code_session_is_shown_with_its_cells_limits_and_size(standfast: Any, 
 
 
 def test_a_waiting_code_session_says_what_it_waits_for(standfast: Any, refunds: str, ledger: Path) -> None:
-    """Ours: the approval, and the command that decides it."""
+    """Ours: the output has the approval, and the command that decides it."""
     standfast("run", "--tools", refunds, "-e", 'refund("A1", 1)', "--session-id", "s")
     ran = standfast("sessions", "show", "s")
     view = standfast("sessions", "show", "s", "--json").document
@@ -94,7 +94,7 @@ def test_a_snapshot_travels_as_a_private_file(standfast: Any, session: str, tmp_
 
 
 def test_a_damaged_snapshot_is_refused(standfast: Any, session: str, tmp_path: Path) -> None:
-    """Seed: SNAPSHOT_CORRUPT."""
+    """Seed: a damaged snapshot raises SNAPSHOT_CORRUPT."""
     file = tmp_path / "s.snap"
     standfast("sessions", "snapshot", "s", "--out", str(file))
     file.write_bytes(file.read_bytes()[:-1] + b"!")
@@ -103,7 +103,7 @@ def test_a_damaged_snapshot_is_refused(standfast: Any, session: str, tmp_path: P
 
 
 def test_a_fork_goes_its_own_way(standfast: Any, session: str) -> None:
-    """Seed: a fork has the variables, of the end or of a node."""
+    """Seed: a fork has the variables at the end, or at a node."""
     standfast("run", "-e", "x = 42", "--session-id", "s")
     first = standfast("sessions", "show", "s", "--json").document["nodes"][1]["id"]
     assert standfast("sessions", "fork", "s", "t", "--json").document["session_id"] == "t"
@@ -113,7 +113,7 @@ def test_a_fork_goes_its_own_way(standfast: Any, session: str) -> None:
 
 
 def test_a_rewound_code_session_has_its_variables_of_then(standfast: Any, session: str) -> None:
-    """Ours: rewind takes variables back with the history, and forward again."""
+    """Ours: a rewind moves the variables with the history, back and forth."""
     standfast("run", "-e", "x = 42", "--session-id", "s")
     last = standfast("sessions", "show", "s", "--json").document["head"]["leaf"]
     assert standfast("sessions", "rewind", "s").status == 0
@@ -138,7 +138,7 @@ def test_a_code_session_is_exported_with_its_cells(standfast: Any, session: str,
 
 
 def test_reset_forgets_and_delete_removes(standfast: Any, session: str) -> None:
-    """Seed: reset keeps the session, delete does not."""
+    """Seed: `reset` keeps the session, `delete` does not."""
     assert standfast("sessions", "reset", "s", "--json").status == 0
     assert standfast("run", "-e", "x", "--session-id", "s", "--json").status == 1
     assert standfast("sessions", "delete", "s", "--json").document["deleted"] is True
@@ -148,7 +148,7 @@ def test_reset_forgets_and_delete_removes(standfast: Any, session: str) -> None:
 def test_a_waiting_run_is_resumed_or_cancelled(
     standfast: Any, session: str, refunds: str, ledger: Path
 ) -> None:
-    """Ours: resume without a decision still waits; cancel frees the session."""
+    """Ours: `resume` without a decision still waits; `cancel` frees the session."""
     standfast("run", "--tools", refunds, "-e", 'refund("A1", 1)', "--session-id", "s")
     waits = standfast("sessions", "resume", "s", "--json")
     assert (waits.status, waits.document["status"]) == (1, "waiting_for_approval")
@@ -163,7 +163,7 @@ def test_a_waiting_run_is_resumed_or_cancelled(
     "words", ["show", "export", "fork", "rewind", "cancel", "resume", "snapshot", "reset", "delete"]
 )
 def test_a_session_that_is_not_there_is_an_error(standfast: Any, words: str) -> None:
-    """Ours: exit status 1 and one document that says so, with the command that lists those that exist."""
+    """Ours: the exit status is 1, and the document names the command that lists sessions."""
     more = ("other",) if words == "fork" else ()
     ran = standfast("sessions", words, "ghost", *more, "--json")
     error = ran.document["error"]
@@ -173,7 +173,7 @@ def test_a_session_that_is_not_there_is_an_error(standfast: Any, words: str) -> 
 
 @pytest.mark.parametrize("words", ["snapshot", "reset", "resume"])
 def test_what_only_code_sessions_have_is_refused_for_an_agent_s(standfast: Any, words: str) -> None:
-    """Ours: the error says whose session it is, and the hint what to use instead."""
+    """Ours: the error says whose session it is, and the hint names the right command."""
     standfast("chat", "hello")
     ran = standfast("sessions", words, "chat", "--json")
     error = ran.document["error"]
@@ -183,7 +183,7 @@ def test_what_only_code_sessions_have_is_refused_for_an_agent_s(standfast: Any, 
 
 
 def test_a_snapshot_is_not_restored_into_an_agent_s_session(standfast: Any, session: str) -> None:
-    """Ours: neither kind can become the other."""
+    """Ours: neither kind of session can become the other."""
     standfast("chat", "hello")
     name = standfast("sessions", "snapshot", "s", "--json").document["snapshot_id"]
     refused = standfast("sessions", "restore", name, "--session-id", "chat", "--json")
@@ -191,7 +191,7 @@ def test_a_snapshot_is_not_restored_into_an_agent_s_session(standfast: Any, sess
 
 
 def test_each_command_refuses_a_session_of_the_other_kind(standfast: Any, session: str) -> None:
-    """Ours: `run` and `chat` have sessions of their own by default; a name of the other kind is an error."""
+    """Ours: `run` and `chat` have different default sessions; a name of the other kind is an error."""
     assert standfast("chat", "hello").status == 0
     assert standfast("run", "-e", "1").status == 0
     talked = standfast("chat", "hello", "--session", "s", "--json")
@@ -204,5 +204,5 @@ def test_each_command_refuses_a_session_of_the_other_kind(standfast: Any, sessio
 
 
 def test_the_former_group_is_gone(standfast: Any) -> None:
-    """Ours: one group for every session."""
+    """Ours: one group of commands covers every session."""
     assert standfast("session", "list").status == 2

@@ -50,7 +50,7 @@ def test_a_turn_and_a_session_tell_what_they_cost(standfast: Any, costly: str) -
 
 
 def test_a_turn_that_costs_nothing_is_printed_without_a_price(standfast: Any) -> None:
-    """Ours: a script or a local model has no use for a column of zeros."""
+    """Ours: a script or a local model needs no column of zeros."""
     assert "$" not in standfast("chat", "hello").stderr
     assert "cost" not in standfast("sessions", "show", "chat").stdout
 
@@ -61,7 +61,7 @@ def test_a_turn_that_costs_nothing_is_printed_without_a_price(standfast: Any) ->
 def test_a_failed_model_call_is_printed_with_the_time_of_the_retry(
     retry_in_ms: int | None, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Bug: "trying again" was said also of the last attempt."""
+    """Bug: "trying again" was printed for the last attempt, too."""
     error = ErrorObject(code="RATE_LIMITED", message="slow down")
     ChatScreen().show(
         ModelCallFailed(turn_id="t", error=error, retryable=True, attempt=1, retry_in_ms=retry_in_ms)

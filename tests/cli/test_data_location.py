@@ -21,7 +21,7 @@ def refund(order_id: str) -> str:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
-    """A file as `Runtime("shop.db")` writes it: a session that has ended a turn, and one that waits."""
+    """Return a file as `Runtime("shop.db")` writes it: one ended session, and one that waits."""
     file = tmp_path / "shop" / "shop.db"
     asking = {"tool_calls": [{"name": "refund", "arguments": {"order_id": "A1"}}]}
 
@@ -51,7 +51,7 @@ def shop(tmp_path: Path) -> Path:
 def test_every_command_opens_the_file_of_a_runtime(
     standfast: Any, shop: Path, words: tuple[str, ...]
 ) -> None:
-    """Bug: `--data-dir shop.db` was refused, so a program's sessions could not be looked at."""
+    """Bug: `--data-dir shop.db` was refused, so a program's sessions could not be inspected."""
     shown = standfast(*words, "--data-dir", str(shop), "--json")
     assert shown.status == 0, shown.stdout + shown.stderr
     assert shown.document is not None
@@ -59,7 +59,7 @@ def test_every_command_opens_the_file_of_a_runtime(
 
 
 def test_a_program_s_sessions_are_those_of_the_file(standfast: Any, shop: Path) -> None:
-    """Bug: a product developer needs the command line for the file that the product writes."""
+    """Bug: a developer could not use the command line on the file that the product writes."""
     listed = standfast("sessions", "list", "--data-dir", str(shop), "--json").document
     assert {(one["session_id"], one["state"]) for one in listed} == {
         ("greeting", "idle"),
@@ -70,13 +70,13 @@ def test_a_program_s_sessions_are_those_of_the_file(standfast: Any, shop: Path) 
 
 
 def test_the_environment_may_name_a_file(standfast: Any, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: STANDFAST_HOME takes what --data-dir takes."""
+    """Ours: STANDFAST_HOME accepts the same as --data-dir."""
     monkeypatch.setenv("STANDFAST_HOME", str(shop))
     assert len(standfast("sessions", "list", "--json").document) == 2
 
 
 def test_the_sandbox_keeps_its_sessions_in_the_same_file(standfast: Any, shop: Path) -> None:
-    """Ours: one file for agents and sandbox; what signs snapshots lies beside it under its name."""
+    """Ours: agents and sandbox share one file; the signing key lies beside it under its name."""
     where = ("--data-dir", str(shop), "--json")
     assert standfast("run", "-e", "x = 41", "--session-id", "s", *where).status == 0
     assert standfast("run", "-e", "x + 1", "--session-id", "s", *where).document["result"] == 42
@@ -88,7 +88,7 @@ def test_the_sandbox_keeps_its_sessions_in_the_same_file(standfast: Any, shop: P
 
 
 def test_the_file_of_a_data_directory_is_that_directory(standfast: Any, home: Path) -> None:
-    """Ours: both names lead to the same sessions, the same key and the same history."""
+    """Ours: both names give the same sessions, key and history."""
     assert standfast("run", "-e", "x = 41", "--session-id", "s", "--json").status == 0
     key = (home / "snapshot.key").read_bytes()
     where = ("--data-dir", str(home / "standfast.db"), "--json")
@@ -107,7 +107,7 @@ def test_a_new_path_is_a_file_if_it_is_named_like_one(standfast: Any, tmp_path: 
 
 
 def test_a_path_that_is_neither_is_refused_with_the_reason(standfast: Any, tmp_path: Path) -> None:
-    """Ours: an error says what is wrong with which path."""
+    """Ours: the error names the path and what is wrong with it."""
     text = tmp_path / "notes.txt"
     text.write_text("these are notes, not a database")
     os.mkfifo(tmp_path / "pipe")
@@ -123,7 +123,7 @@ def test_a_path_that_is_neither_is_refused_with_the_reason(standfast: Any, tmp_p
 def test_a_file_that_cannot_be_read_is_refused_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: no traceback for a mode that keeps us out. Root reads everything, so the refusal is staged."""
+    """Ours: a missing permission is no traceback; root reads everything, so it is simulated."""
     (tmp_path / "shop.db").touch()
 
     def refuse(*_: object, **__: object) -> None:

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_new_installation_is_healthy_and_stays_untouched(standfast: Any, home: Path) -> None:
-    """Seed: doctor. Ours: looking makes nothing."""
+    """Seed: doctor. Ours: checking creates nothing."""
     ran = standfast("doctor", "--json")
     assert (ran.status, ran.document["ok"]) == (0, True)
     assert not home.exists()
@@ -19,7 +19,7 @@ def test_a_new_installation_is_healthy_and_stays_untouched(standfast: Any, home:
 
 
 def test_a_used_installation_is_healthy(standfast: Any, home: Path) -> None:
-    """Ours: after a run there is more to look at."""
+    """Ours: after a run there is more to check."""
     standfast("run", "-e", "1")
     ran = standfast("doctor")
     assert ran.status == 0
@@ -27,7 +27,7 @@ def test_a_used_installation_is_healthy(standfast: Any, home: Path) -> None:
 
 
 def test_a_key_that_others_can_read_is_a_problem(standfast: Any, home: Path) -> None:
-    """Ours: the hint says what to type."""
+    """Ours: the hint has the command that fixes it."""
     standfast("run", "-e", "1")
     (home / "snapshot.key").chmod(0o644)
     ran = standfast("doctor", "--json")
@@ -37,7 +37,7 @@ def test_a_key_that_others_can_read_is_a_problem(standfast: Any, home: Path) -> 
 
 
 def test_a_damaged_database_is_a_problem_not_a_crash(standfast: Any, home: Path) -> None:
-    """Ours: the doctor is there for the bad days."""
+    """Ours: the doctor must work on damaged data."""
     home.mkdir(mode=0o700)
     (home / "standfast.db").write_bytes(b"not a database" * 1000)
     ran = standfast("doctor", "--json")

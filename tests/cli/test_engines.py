@@ -29,7 +29,7 @@ def test_a_session_says_its_language_and_its_engine(standfast: Any) -> None:
 
 
 def test_every_engine_has_a_session_of_its_own_where_none_is_named(standfast: Any) -> None:
-    """Ours: a user who tries another language once still has the earlier session."""
+    """Ours: a user who tries another language still has the earlier session."""
     standfast("run", "-e", "x = 1")
     standfast("run", "--language", "typescript", "-e", "const x = 2")
     standfast("run", "--engine", "cpython", "-e", "x = 3")
@@ -42,7 +42,7 @@ def test_every_engine_has_a_session_of_its_own_where_none_is_named(standfast: An
 
 
 def test_another_language_or_engine_of_a_session_is_refused(standfast: Any, tmp_path: Path) -> None:
-    """Ours: both are fixed when it is made, and the message says what they are."""
+    """Ours: both are fixed when the session is made, and the message names them."""
     standfast("run", "-e", "x = 1")
     named = ("--session-id", "default")
     wrong = standfast("run", "-e", "x", "--engine", "cpython", *named, "--json")
@@ -71,7 +71,7 @@ def test_packages_that_are_missing_are_named_with_the_extra_that_has_them() -> N
 
 
 def test_the_doctor_tells_of_every_engine(standfast: Any) -> None:
-    """Ours: which engines work here, and why others do not."""
+    """Ours: the doctor lists which engines work here, and why others do not."""
     checks = {item["name"]: item for item in standfast("doctor", "--json").document["checks"]}
     assert "1 + 1 is 2" in checks["engine"]["detail"]
     assert "1 + 1 is 2" in checks["engine quickjs"]["detail"]
@@ -96,7 +96,7 @@ def test_typescript_keeps_its_variables_from_run_to_run(standfast: Any) -> None:
 
 
 def test_a_repl_of_typescript_takes_several_lines_where_they_are_needed(standfast: Any) -> None:
-    """Ours: brackets and templates keep an entry open."""
+    """Ours: open brackets and templates continue an entry."""
     entries = "function twice(n: number) {\n  return 2 * n\n}\n`a\n${twice(2)}`\ntwice(\n  21\n)\n"
     ran = standfast("repl", *TYPESCRIPT, stdin=entries)
     assert (ran.status, ran.stdout) == (0, '"a\\n4"\n42\n')

@@ -31,7 +31,7 @@ def test_every_command_takes_json_and_a_data_directory(standfast: Any, words: tu
 
 
 def test_the_options_may_stand_before_the_command(standfast: Any, tmp_path: Any) -> None:
-    """Ours: `standfast --data-dir D --json run …` means what it says."""
+    """Ours: `standfast --data-dir D --json run …` works like the options after the command."""
     ran = standfast("--data-dir", str(tmp_path / "other"), "--json", "run", "-e", "1")
     assert ran.document["result"] == 1
     assert (tmp_path / "other" / "standfast.db").exists()
@@ -39,7 +39,7 @@ def test_the_options_may_stand_before_the_command(standfast: Any, tmp_path: Any)
 
 
 def test_the_version_is_the_package_s(standfast: Any) -> None:
-    """Ours: --version."""
+    """Ours: `--version` prints the version of the package."""
     assert package.__version__ in standfast("--version").stdout
 
 
@@ -50,7 +50,7 @@ def test_the_package_can_be_run() -> None:
 
 
 def test_a_defect_is_a_short_message(standfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: no tracebacks, unless they are asked for."""
+    """Ours: a traceback is printed only on request."""
     from standfast.runtime.agent_runtime import Runtime
 
     def broken(*_: object, **__: object) -> None:

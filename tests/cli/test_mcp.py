@@ -25,7 +25,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_a_server_is_listed_inspected_trusted_and_called(standfast: Any, config: Path) -> None:
-    """Ours: for interactive use; every command has one JSON document."""
+    """Ours: the commands are interactive, and each has one JSON document."""
     assert [one["trusted"] for one in standfast("mcp", "list", "--json").document] == [False, False]
     shown = standfast("mcp", "inspect", "raw", "--json").document
     assert (shown["protocol"], shown["changes"]) == ("2025-11-25", [])
@@ -42,7 +42,7 @@ def test_a_server_is_listed_inspected_trusted_and_called(standfast: Any, config:
 
 
 def test_a_question_of_a_server_is_asked_on_the_terminal(standfast: Any, config: Path) -> None:
-    """Ours: `call` asks the person who types."""
+    """Ours: `call` asks the person at the terminal."""
     done = standfast("mcp", "call", "raw", "ask", stdin='{"city": "Oslo"}\n')
     assert "Which city?" in done.stderr
     assert done.stdout == "weather in Oslo\n"
@@ -61,7 +61,7 @@ def test_a_question_can_be_declined_on_the_terminal(
 
 
 def test_an_answer_that_does_not_fit_is_asked_for_again(standfast: Any, config: Path) -> None:
-    """Ours: the form of the question is shown, and checked where it is answered."""
+    """Ours: the question's schema is shown, and checked when it is answered."""
     done = standfast("mcp", "call", "raw", "ask", stdin='{"town": 1}\n{"city": "Oslo"}\n')
     assert '"required": ["city"]' in done.stderr
     assert done.stdout == "weather in Oslo\n"
@@ -79,7 +79,7 @@ def test_a_server_is_found_by_the_name_in_the_file(standfast: Any, config: Path)
 def test_a_server_that_has_changed_is_called_once_a_person_agrees(
     standfast: Any, config: Path, tmp_path: Path
 ) -> None:
-    """Ours: the rug pull; `trust` shows the change and asks."""
+    """Ours: after a rug pull, `trust` shows the change and asks."""
     assert standfast("mcp", "call", "raw", "echo", '{"x": 1}').status == 0
     tool = {"name": "echo", "description": "Send everything.", "inputSchema": {"type": "object"}}
     (tmp_path / "tools.json").write_text(json.dumps([tool]))
@@ -106,7 +106,7 @@ def test_a_server_that_has_changed_is_called_once_a_person_agrees(
     ],
 )
 def test_a_failure_has_its_code(standfast: Any, config: Path, words: tuple[str, ...], code: str) -> None:
-    """Ours: errors are typed on the command line, too."""
+    """Ours: errors on the command line have codes, too."""
     done = standfast("mcp", *words, "--json")
     assert done.status != 0
     assert done.document["error"]["code"] == code
@@ -114,7 +114,7 @@ def test_a_failure_has_its_code(standfast: Any, config: Path, words: tuple[str, 
 
 @pytest.mark.parametrize("name", ["", "list", "inspect", "call", "trust", "stdio", "http"])
 def test_every_command_explains_itself(standfast: Any, name: str) -> None:
-    """Ours: complete help."""
+    """Ours: every command has help."""
     done = standfast("mcp", *([name] if name else []), "--help")
     assert done.status == 0
     assert "mcp" in done.stdout.partition("\n")[0]

@@ -25,7 +25,7 @@ def former(tmp_path: Path, standfast: Any) -> Path:
 
 
 def test_the_sessions_of_an_earlier_release_are_there_after_migrate(standfast: Any, former: Path) -> None:
-    """Ours: the command that the refusal names leads to the old data."""
+    """Ours: the command in the error's hint makes the earlier data available."""
     where = ("--data-dir", str(former), "--json")
     refused = standfast("run", "-e", "x + 1", *where)
     assert refused.document["error"]["hint"] == f"run: standfast migrate {former}"
@@ -51,7 +51,7 @@ def test_the_home_of_an_earlier_release_is_renamed(
 
 
 def test_a_database_in_use_is_not_renamed(standfast: Any, former: Path) -> None:
-    """Ours: a program that holds the file would go on writing to a name that nothing reads."""
+    """Ours: a program that has the file open would continue to write to a name that nothing reads."""
     with contextlib.closing(open_checked(str(former / former_name.FORMER_DATABASE))) as db:
         db.execute("BEGIN; SELECT count(*) FROM sqlite_schema").fetchall()
         refused = standfast("migrate", str(former), "--json")
@@ -61,7 +61,7 @@ def test_a_database_in_use_is_not_renamed(standfast: Any, former: Path) -> None:
 
 
 def test_a_database_with_the_present_name_is_never_replaced(standfast: Any, former: Path) -> None:
-    """Ours: two databases in one directory are the operator's to sort out."""
+    """Ours: an operator must resolve two databases in one directory."""
     (former / "standfast.db").write_bytes(b"")
     refused = standfast("migrate", str(former), "--json")
     assert refused.document["error"]["message"] == f"{former / 'standfast.db'} exists already"

@@ -49,7 +49,7 @@ def test_the_list_says_who_is_set_up_and_never_shows_a_key(
 
 
 def test_a_model_is_described_with_its_provider(standfast: Any) -> None:
-    """Ours: window, tools, reasoning; and what is missing to use it."""
+    """Ours: window, tools and reasoning are shown, and what is missing to use the model."""
     document = standfast("models", "anthropic:claude-sonnet-4-5", "--json").document
     assert (document["info"]["window"], document["info"]["tools"]) == (200_000, True)
     assert document["provider"]["configured"] is False
@@ -59,14 +59,14 @@ def test_a_model_is_described_with_its_provider(standfast: Any) -> None:
 
 
 def test_a_provider_is_shown_with_its_models(standfast: Any) -> None:
-    """Ours: the list, narrowed."""
+    """Ours: the list can be restricted to a provider."""
     document = standfast("models", "google", "--json").document
     assert [one["name"] for one in document["providers"]] == ["google"]
     assert all(one["name"].startswith("google:") for one in document["models"])
 
 
 def test_an_unknown_model_is_an_error_with_close_names(standfast: Any) -> None:
-    """Ours: it may still work, and the hint says so."""
+    """Ours: the hint says that the model may still work."""
     ran = standfast("models", "gpt-5", "--json")
     assert (ran.status, ran.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
     assert "openai:gpt-5" in ran.document["error"]["hint"]
@@ -79,7 +79,7 @@ def test_an_unknown_model_is_an_error_with_close_names(standfast: Any) -> None:
 def test_a_catalog_of_ones_own_is_used(
     standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: `--catalog`, or the variable; a broken one is wrong usage, or what the doctor finds."""
+    """Ours: `--catalog` or the variable; a broken file is wrong usage, and the doctor reports it."""
     path = tmp_path / "models.json"
     path.write_text('{"models": [{"name": "mine:*", "window": 4096}]}')
     words = ("models", "mine:model", "--json")
@@ -117,7 +117,7 @@ def _models_of(standfast: Any) -> list[dict[str, Any]]:
 
 
 def test_a_chat_with_a_model_that_has_no_key_is_wrong_usage(standfast: Any) -> None:
-    """Ours: before a session is made, the variable is named."""
+    """Ours: the error names the variable before a session is made."""
     ran = standfast("chat", "--model", "anthropic:claude-sonnet-4-5", "Hi")
     assert ran.status == 2
     assert "ANTHROPIC_API_KEY" in ran.stderr
@@ -125,7 +125,7 @@ def test_a_chat_with_a_model_that_has_no_key_is_wrong_usage(standfast: Any) -> N
 
 @contextmanager
 def serving(*replies: str) -> Iterator[ChatServer]:
-    """A server on a thread of its own, because commands have loops of their own."""
+    """Start a server on its own thread, because commands have their own loops."""
     begun, ended, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
     server = ChatServer(replies)
 

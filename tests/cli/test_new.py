@@ -34,7 +34,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 def run(folder: Path, *words: str) -> str:
-    """Run a module of this Python in the folder, with nothing installed; what it says."""
+    """Run a module of this Python in the folder, with nothing installed, and return its output."""
     paths = os.pathsep.join([str(folder / "src"), *filter(None, sys.path)])
     done = subprocess.run(
         [sys.executable, "-m", *words],
@@ -63,7 +63,7 @@ def test_a_new_plugin_is_a_folder_and_says_what_to_do_next(standfast: Any, here:
 
 
 def test_nothing_is_overwritten(standfast: Any, here: Path) -> None:
-    """Ours: a folder with something in it is refused; an empty one is filled."""
+    """Ours: a folder that is not empty is refused, an empty one is filled."""
     (here / "greeter").mkdir()
     assert standfast("new", "plugin", "greeter").status == 0
     before = {name: (here / "greeter" / name).read_bytes() for name in files_of(here / "greeter")}
@@ -97,7 +97,7 @@ def test_the_name_of_an_installed_plugin_is_taken(standfast: Any, here: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["word-count", "plugin", "none", "x"])
 def test_its_tests_pass_as_they_are(standfast: Any, here: Path, name: str) -> None:
-    """Ours: what is written works, whatever its name; with this Python and nothing installed."""
+    """Ours: the generated tests pass under any name, with this Python and nothing installed."""
     standfast("new", "plugin", name)
     assert "2 passed" in run(here / name, "pytest", "-q", "-W", "error", "-p", "no:cacheprovider")
 

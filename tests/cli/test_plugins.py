@@ -46,7 +46,7 @@ def listed(standfast: Any) -> dict[str, Any]:
 
 
 def test_the_list_has_what_ships_with_standfast(standfast: Any) -> None:
-    """Ours: what ships is offered by entry points like everybody else's."""
+    """Ours: shipped plugins are entry points like any others."""
     found = listed(standfast)
     assert set(SHIPPED) <= set(found)
     assert found["plan"]["package"] == "standfast"
@@ -70,7 +70,7 @@ def test_a_broken_plugin_is_listed_with_its_error(standfast: Any, offer: Offer) 
 
 
 def test_what_exits_or_is_no_plugin_is_listed_as_broken(standfast: Any, offer: Offer) -> None:
-    """Ours: looking at plugins is safe whatever they are."""
+    """Ours: listing plugins is safe, whatever they do."""
     offer("leaver", "leaver:Leaver", "raise SystemExit(3)", package="one")
     offer("number", "number_third:value", "value = 5", package="two")
     offer("gone", "gone_third:Gone", package="three")
@@ -94,7 +94,7 @@ def test_a_name_that_two_packages_offer_names_both(standfast: Any, offer: Offer)
 
 
 def test_the_hooks_are_a_table_of_all_of_them(standfast: Any) -> None:
-    """Ours: what a hook takes and answers, its order, and what a failure means."""
+    """Ours: the table has the parameters, the answer, the order and the effect of a failure."""
     document = standfast("plugins", "list", "--hooks", "--json").document
     assert [one["name"] for one in document] == list(HOOKS)
     shown = standfast("plugins", "list", "--hooks").stdout
@@ -106,7 +106,7 @@ def test_the_hooks_are_a_table_of_all_of_them(standfast: Any) -> None:
 
 
 def test_a_plugin_is_shown_with_everything_that_it_brings(standfast: Any) -> None:
-    """Ours: hooks in order, slots, tools with their contracts, actions, options with defaults, version."""
+    """Ours: hooks in order, slots, tools with contracts, actions, options with defaults, version."""
     document = standfast("plugins", "show", "plan", "--json").document
     assert (document["id"], document["version"], document["package"]) == ("plan", "1", "standfast")
     assert [one["name"] for one in document["hooks"]] == ["prompt_contributor", "after_tool_call"]
@@ -126,7 +126,7 @@ def test_a_plugin_is_shown_with_everything_that_it_brings(standfast: Any) -> Non
 
 
 def test_exclusive_slots_are_shown(standfast: Any) -> None:
-    """Ours: a class is named by its module; what fills a slot says so."""
+    """Ours: a class is named by its module, and a filled slot is marked."""
     protocol = "standfast.protocols.standard.plugin:StandardProtocol"
     document = standfast("plugins", "show", protocol, "--json").document
     assert document["slots"] == ["protocol_session", "protocol_driver"]
@@ -136,7 +136,7 @@ def test_exclusive_slots_are_shown(standfast: Any) -> None:
 def test_a_class_in_the_current_directory_is_found(
     standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: a plugin can be looked at before it is a package."""
+    """Ours: a plugin can be inspected before it is packaged."""
     (tmp_path / "tiny_plugin_here.py").write_text(
         "from standfast import Plugin, hook\n"
         "class Tiny(Plugin):\n"
@@ -167,7 +167,7 @@ def test_a_class_in_the_current_directory_is_found(
     ],
 )
 def test_what_is_no_plugin_is_an_error_that_helps(standfast: Any, name: str, words: str) -> None:
-    """Ours: errors say what to do."""
+    """Ours: the error says what to do."""
     ran = standfast("plugins", "show", name, "--json")
     assert ran.status == 1
     error = ran.document["error"]
@@ -178,7 +178,7 @@ def test_what_is_no_plugin_is_an_error_that_helps(standfast: Any, name: str, wor
 def test_ctrl_c_ends_it_while_a_plugin_is_imported(
     offer: Offer, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """Ours: a plugin that hangs on import can be left, without a traceback."""
+    """Ours: a plugin that hangs on import can be interrupted without a traceback."""
     source = "import signal, sys\nprint('importing', file=sys.stderr, flush=True)\nsignal.pause()\n"
     offer("asleep", "asleep_third:Asleep", source)
     running = start("plugins", "list", "--json")

@@ -45,7 +45,7 @@ def test_every_command_takes_a_url(standfast: Any, url: str, words: tuple[str, .
 
 
 def test_a_list_of_sessions_can_be_cut_and_filtered_by_agent(standfast: Any, url: str) -> None:
-    """Ours: a store for many machines has more sessions than a list shows."""
+    """Ours: a shared store has more sessions than a list shows."""
 
     async def make() -> None:
         async with Runtime(url, keeper=False) as runtime:
@@ -74,7 +74,7 @@ def test_the_environment_names_the_store(
 def test_doctor_checks_the_object_store_for_blobs(
     standfast: Any, url: str, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: it writes, reads, lists and deletes an object, and leaves none behind."""
+    """Ours: the check writes, reads, lists and deletes an object."""
     blobs = s3.new_url()
     shown = standfast("doctor", "--store", f"{url}&blobs={quote(blobs)}", "--json")
     (check,) = [check for check in shown.document["checks"] if check["name"] == "blobs"]
@@ -89,7 +89,7 @@ def test_doctor_checks_the_object_store_for_blobs(
 
 
 def test_doctor_counts_queued_running_waiting_and_stuck_turns(standfast: Any, url: str) -> None:
-    """Ours: an operator sees at a glance whether workers keep up."""
+    """Ours: an operator sees whether workers keep up."""
 
     async def queue() -> None:
         async with Runtime(url, keeper=False) as runtime:
@@ -103,7 +103,7 @@ def test_doctor_counts_queued_running_waiting_and_stuck_turns(standfast: Any, ur
 
 
 def test_doctor_shows_the_settings_of_the_server(standfast: Any, url: str) -> None:
-    """Ours: the operator sees what durability depends on, and nothing is created."""
+    """Ours: the operator sees the settings that durability depends on, and nothing is created."""
     shown = standfast("doctor", "--store", url, "--json")
     checks = {check["name"]: check for check in shown.document["checks"]}
     assert (checks["postgresql fsync"]["detail"], checks["postgresql fsync"]["ok"]) == ("on", True)
@@ -115,14 +115,14 @@ def test_doctor_shows_the_settings_of_the_server(standfast: Any, url: str) -> No
 
 
 def test_a_command_for_files_refuses_a_url(standfast: Any, url: str, tmp_path: Path) -> None:
-    """Ours: the error says which tools to use instead."""
+    """Ours: the error names the tools to use instead."""
     shown = standfast("sessions", "backup", str(tmp_path / "copy.db"), "--store", url, "--json")
     assert shown.status == 1
     assert "pg_dump" in shown.document["error"]["hint"]
 
 
 def test_a_store_moves_with_its_snapshots(standfast: Any, url: str, tmp_path: Path) -> None:
-    """Ours: what was signed before the move is still valid after it."""
+    """Ours: signatures from before the move stay valid."""
     file = tmp_path / "shop.db"
 
     async def make() -> str:
@@ -150,6 +150,6 @@ def test_a_store_moves_with_its_snapshots(standfast: Any, url: str, tmp_path: Pa
 
 
 def test_a_password_is_not_printed() -> None:
-    """Ours: commands are shown for copying; passwords must not be."""
+    """Ours: commands are printed for copying, without passwords."""
     assert without_password("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
     assert without_password("shop.db") == "shop.db"

@@ -84,7 +84,7 @@ def _can_mount() -> bool:
 
 
 def _read_only(home: Path, commands: list[list[str]]) -> dict[str, list[Any]]:
-    """Run commands in a process for which *home* is on a read-only file system, or without write modes."""
+    """Run commands in a process for which *home* is read-only, by its file system or its modes."""
     program = [sys.executable, "-c", _SCRIPT, str(home), json.dumps(commands)]
     if _can_mount():
         mounted = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
@@ -101,7 +101,7 @@ def _read_only(home: Path, commands: list[list[str]]) -> dict[str, list[Any]]:
 
 
 def _left_behind(filled: Path, home: Path, *, shm: bool) -> None:
-    """Copy the directory of a program that still runs: its log is not folded in."""
+    """Copy the directory of a running program, whose log is not merged yet."""
     shutil.copytree(filled, home, dirs_exist_ok=True)
     source = home.with_name("running")
     shutil.copytree(filled, source)
@@ -160,7 +160,7 @@ def _drop_last_tables(path: Path) -> None:
 
 
 def test_a_command_that_writes_says_that_the_file_cannot_be_written_to(filled: Path, tmp_path: Path) -> None:
-    """Ours: a read-only file is no reason to pretend that something was kept."""
+    """Ours: the command must not pretend that it stored anything."""
     home = tmp_path / "data"
     shutil.copytree(filled, home)
     said = _read_only(home, [["sessions", "fork", "support", "other"], ["sessions", "list"]])

@@ -68,7 +68,7 @@ SCRIPT = {
 
 @pytest.fixture
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """The options of an agent whose tools write down what they do."""
+    """Return the options of an agent whose tools log their calls."""
     (tmp_path / "script.json").write_text(json.dumps(SCRIPT))
     (tmp_path / "tools.py").write_text(TOOLS)
     os.mkfifo(tmp_path / "begun")
@@ -88,7 +88,7 @@ def _kill_in_the_middle(running: subprocess.Popen[str], tmp_path: Path) -> None:
 def test_a_payment_that_a_crash_cut_off_is_not_made_twice(
     start: Callable[..., subprocess.Popen[str]], process: Any, agent: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Seed: SIGKILL in the middle of a tool; the turn ends, the model reads of it, the tool ran once."""
+    """Seed: after SIGKILL in a tool, the turn ends, the model reads of it, and the tool ran once."""
     _kill_in_the_middle(start("chat", "please pay", *agent), tmp_path)
     assert process("sessions", "list", "--json").document[0]["state"] == "interrupted"
     ran = process("recover")
@@ -102,7 +102,7 @@ def test_a_payment_that_a_crash_cut_off_is_not_made_twice(
 def test_a_look_that_a_crash_cut_off_is_taken_again(
     start: Callable[..., subprocess.Popen[str]], process: Any, agent: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Seed: an idempotent effect is run again."""
+    """Seed: an idempotent effect is repeated."""
     _kill_in_the_middle(start("chat", "look", *agent), tmp_path)
     (tmp_path / "ledger.second").touch()
     (done,) = process("recover", "--json").document
@@ -114,7 +114,7 @@ def test_a_look_that_a_crash_cut_off_is_taken_again(
 def test_code_that_a_crash_cut_off_is_resumed_and_pays_once(
     start: Callable[..., subprocess.Popen[str]], process: Any, agent: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Ours: a run is a turn. SIGKILL in the middle of a tool; the code resumes and gets an error."""
+    """Ours: a run is a turn: after SIGKILL in a tool, the code resumes and gets an error."""
     code = "try:\n    answer = pay()\nexcept Exception as error:\n    answer = str(error)\nanswer"
     _kill_in_the_middle(start("run", "-e", code, *agent[2:]), tmp_path)
     (row,) = process("sessions", "list", "--json").document
@@ -131,7 +131,7 @@ def test_code_that_a_crash_cut_off_is_resumed_and_pays_once(
 def test_a_look_that_a_crash_cut_off_in_code_is_taken_again(
     start: Callable[..., subprocess.Popen[str]], process: Any, agent: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Ours: an idempotent effect is run again, in code as in an agent's turn; a watch takes it up as well."""
+    """Ours: an idempotent effect is repeated in code, too, also by a watch."""
     _kill_in_the_middle(start("run", "-e", "seen = look()\nseen", *agent[2:]), tmp_path)
     (tmp_path / "ledger.second").touch()
     watch = start("recover", "--watch")
@@ -147,7 +147,7 @@ def test_a_look_that_a_crash_cut_off_in_code_is_taken_again(
 def test_code_whose_tools_have_moved_is_reported_once_and_resumed_with_others(
     start: Callable[..., subprocess.Popen[str]], process: Any, agent: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Ours: the reason, status 1, and `--tools` for what has moved."""
+    """Ours: the command prints the reason, exits with 1, and `--tools` names the new place."""
     _kill_in_the_middle(start("run", "-e", "look()", *agent[2:]), tmp_path)
     (tmp_path / "ledger.second").touch()
     (tmp_path / "tools.py").rename(tmp_path / "moved.py")
@@ -162,7 +162,7 @@ def test_code_whose_tools_have_moved_is_reported_once_and_resumed_with_others(
 def test_watching_sees_timers_through_until_it_is_stopped(
     start: Callable[..., subprocess.Popen[str]], standfast: Any, agent: tuple[str, ...]
 ) -> None:
-    """Ours: one line when a turn has ended; Ctrl-C is how a watch ends, so the status is 0."""
+    """Ours: each ended turn is one line; Ctrl-C ends a watch, so the status is 0."""
     waiting = standfast("chat", "soon", *agent)
     assert (waiting.status, "waits until" in waiting.stderr) == (1, True)
     watch = start("recover", "--watch")
@@ -192,7 +192,7 @@ def test_watching_delivers_triggers_with_the_agents_that_sessions_remember(
 def test_a_turn_whose_agent_is_not_known_is_listed_with_the_reason(
     standfast: Any, home: Path, tmp_path: Path
 ) -> None:
-    """Ours: a session of another program cannot be made again here, unless one says how."""
+    """Ours: the agent of another program cannot be recreated without options."""
 
     @tool(approval="manual")
     def order(order_id: str) -> str:
@@ -221,7 +221,7 @@ def test_a_turn_whose_agent_is_not_known_is_listed_with_the_reason(
 def test_a_tools_file_that_has_moved_is_named_and_can_be_given_anew(
     standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: the decision is kept, and the turn waits for a process that has the tools."""
+    """Ours: the decision is kept, and the turn waits for a process with the tools."""
     examples = Path(__file__).parents[2] / "examples"
     old, new = tmp_path / "old_tools.py", tmp_path / "new_tools.py"
     old.write_text((examples / "support.py").read_text())
@@ -241,7 +241,7 @@ def test_a_tools_file_that_has_moved_is_named_and_can_be_given_anew(
 
 
 def test_nothing_to_do_is_no_failure(standfast: Any) -> None:
-    """Ours: turns that still wait for a person are not touched."""
+    """Ours: turns that wait for a person are not touched."""
     standfast("chat", "refund A1")
     ran = standfast("recover")
     assert (ran.status, ran.stdout) == (0, "nothing to resume\n")
@@ -267,7 +267,7 @@ def test_ctrl_c_takes_effect_when_another_thread_receives_the_signal() -> None:
 
 
 def test_a_host_whose_closing_is_cancelled_leaves_no_task(tmp_path: Path) -> None:
-    """Bug: Ctrl-C while a host closed left the task that renews leases, and leaving waited 5 s for it."""
+    """Bug: Ctrl-C while a host closed left the task that renews leases, and exiting waited 5 s for it."""
     script = tmp_path / "script.json"
     script.write_text('["hello"]')
 

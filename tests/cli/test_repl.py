@@ -11,7 +11,7 @@ from standfast.cli.repl_input import Completer, bound_names, is_complete
 
 
 def test_entries_share_variables_and_print_their_values(standfast: Any) -> None:
-    """Ours: a pipe works as a terminal does, blocks end at an empty line."""
+    """Ours: a pipe works like a terminal, and blocks end at an empty line."""
     ran = standfast("repl", stdin="x = 1\nfor i in range(4):\n    x += i\n\nx\nprint('bye')\n")
     assert (ran.status, ran.stdout) == (0, "7\nbye\n")
 
@@ -24,7 +24,7 @@ def test_with_json_the_results_come_as_one_array(standfast: Any) -> None:
 
 
 def test_commands_begin_with_a_colon(standfast: Any, refunds: str) -> None:
-    """Ours: :session, :reset, :tools, :quit, and a wrong one is only a message."""
+    """Ours: :session, :reset, :tools and :quit exist, and an unknown command is only a message."""
     entries = "x = 1\n:session other\n:tools\n:nope\nx = 5\n:reset\n:session\nx = 6\nx\n:quit\n99\n"
     ran = standfast("repl", "--tools", refunds, stdin=entries)
     assert "refund" in ran.stdout
@@ -34,7 +34,7 @@ def test_commands_begin_with_a_colon(standfast: Any, refunds: str) -> None:
 
 
 def test_a_waiting_call_is_approved_by_a_command(standfast: Any, refunds: str, ledger: Path) -> None:
-    """Ours: there is no person to ask at a pipe, so a line of code is never taken for a yes."""
+    """Ours: at a pipe no person can be asked, so a line of code is never taken for a yes."""
     entries = 'fee() + refund("A1", 500)\n:approvals\n:approve\nrefund("B2", 1)\n:deny\n'
     ran = standfast("repl", "--tools", refunds, "--json", stdin=entries)
     assert [item["status"] for item in ran.document] == ["ok", "permission_denied"]
@@ -43,7 +43,7 @@ def test_a_waiting_call_is_approved_by_a_command(standfast: Any, refunds: str, l
 
 
 def test_the_session_of_a_repl_is_the_session_of_run(standfast: Any) -> None:
-    """Ours: one data directory, one set of sessions."""
+    """Ours: `run` and `repl` share the sessions of a data directory."""
     standfast("repl", "--session-id", "s", stdin="x = 3\n")
     assert standfast("run", "-e", "x", "--session-id", "s", "--json").document["result"] == 3
 
@@ -64,7 +64,7 @@ def test_the_session_of_a_repl_is_the_session_of_run(standfast: Any) -> None:
     ],
 )
 def test_an_entry_is_complete_when_python_would_run_it(source: str, complete: bool) -> None:
-    """Ours: several lines where Python needs several; nonsense goes to the sandbox, which explains it."""
+    """Ours: an entry has several lines where Python needs them; invalid code goes to the sandbox."""
     assert is_complete(source) is complete
 
 

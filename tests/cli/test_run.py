@@ -15,13 +15,13 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_value_of_the_last_expression_is_the_result(standfast: Any) -> None:
-    """Seed: the first example of the command line."""
+    """Seed: the first example of the command line works."""
     ran = standfast("run", "-e", "sum(range(10))", "--json")
     assert (ran.status, ran.document["status"], ran.document["result"]) == (0, "ok", 45)
 
 
 def test_the_document_has_exactly_the_fields_of_a_run_result(standfast: Any) -> None:
-    """Seed: the RunResult is what `run --json` prints, nothing more and nothing less."""
+    """Seed: `run --json` prints exactly a RunResult."""
     assert set(standfast("run", "-e", "1", "--json").document) == {
         "status", "result", "stdout", "stderr", "diagnostics",
         "external_calls", "snapshot_id", "metrics", "error",
@@ -37,13 +37,13 @@ def test_a_session_outlives_the_process(process: Any) -> None:
 
 
 def test_sessions_do_not_see_each_other(standfast: Any) -> None:
-    """Ours: --session-id chooses whose variables are used."""
+    """Ours: --session-id selects the variables."""
     standfast("run", "-e", "x = 1", "--session-id", "a")
     assert standfast("run", "-e", "x", "--session-id", "b", "--json").document["status"] != "ok"
 
 
 def test_code_comes_from_a_file_or_standard_input(standfast: Any, tmp_path: Path) -> None:
-    """Seed: -e, -f and - are the three ways to give code."""
+    """Seed: code is given by -e, -f or -."""
     file = tmp_path / "code.py"
     file.write_text("\ufeffresult = 7\n", encoding="utf-8")
     assert standfast("run", "-f", str(file), "--json").document["result"] == 7
@@ -51,7 +51,7 @@ def test_code_comes_from_a_file_or_standard_input(standfast: Any, tmp_path: Path
 
 
 def test_inputs_limits_and_timeout_hold_for_the_run(standfast: Any) -> None:
-    """Seed: inputs are variables, limits are limits."""
+    """Seed: inputs are variables, and limits apply to the run."""
     assert standfast("run", "-e", "a + b", "--inputs", '{"a": 1, "b": 2}', "--json").document["result"] == 3
     late = standfast("run", "-e", "while True: pass", "--timeout-ms", "100", "--json")
     assert (late.status, late.document["error"]["code"]) == (1, "TIMEOUT_WALL")
@@ -60,14 +60,14 @@ def test_inputs_limits_and_timeout_hold_for_the_run(standfast: Any) -> None:
 
 
 def test_a_snapshot_is_stored_on_request(standfast: Any) -> None:
-    """Seed: --snapshot returns the id of something that can be restored."""
+    """Seed: --snapshot returns an id that can be restored."""
     name = standfast("run", "-e", "x = 5", "--snapshot", "--json").document["snapshot_id"]
     assert standfast("sessions", "restore", name, "--session-id", "copy").status == 0
     assert standfast("run", "-e", "x", "--session-id", "copy", "--json").document["result"] == 5
 
 
 def test_a_mount_is_readable_and_written_only_with_rw(standfast: Any, tmp_path: Path) -> None:
-    """Seed: --mount /virt=dir[:rw]."""
+    """Seed: `--mount /virt=dir[:rw]` mounts a directory."""
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "a.txt").write_text("hello")
     read = standfast("run", "-e", 'read_text("/d/a.txt")', "--mount", f"/d={tmp_path / 'd'}", "--json")
@@ -101,7 +101,7 @@ def test_a_mount_is_readable_and_written_only_with_rw(standfast: Any, tmp_path: 
     ],
 )
 def test_wrong_usage_exits_with_2_and_says_what_is_wrong(standfast: Any, words: tuple[str, ...]) -> None:
-    """Seed: 2 is wrong usage. Ours: with --json there is one document even then."""
+    """Seed: the status 2 is wrong usage. Ours: with --json it is one document, too."""
     plain = standfast(*words)
     assert (plain.status, plain.stdout) == (2, "")
     assert "Error: " in plain.stderr
@@ -133,7 +133,7 @@ def test_a_tools_file_that_cannot_be_used_is_wrong_usage(
 
 
 def test_an_invalid_session_id_is_a_validation_error(standfast: Any) -> None:
-    """Ours: what the API answers with a result, the command answers with a result."""
+    """Ours: where the API returns a result, so does the command."""
     ran = standfast("run", "-e", "1", "--session-id", "../up", "--json")
     assert (ran.status, ran.document["status"]) == (1, "validation_error")
     assert ran.document["error"]["code"] == "INVALID_SESSION_ID"
@@ -160,7 +160,7 @@ def test_prints_of_tools_do_not_disturb_the_document(process: Any, tmp_path: Pat
 
 
 def test_the_readable_form_shows_output_value_and_place(standfast: Any) -> None:
-    """Ours: what one wants in a file is on stdout, the rest on stderr, errors with a caret."""
+    """Ours: stdout has what belongs in a file, stderr the rest, and errors have a caret."""
     good = standfast("run", "-e", 'print("hi")\n{"a": 1}')
     assert good.stdout == 'hi\n{\n  "a": 1\n}\n'
     assert "ok" in good.stderr
@@ -198,7 +198,7 @@ def _wait_for_worker(pid: int) -> None:
 def test_an_interrupt_cancels_the_run(
     start: Callable[..., subprocess.Popen[str]], standfast: Any, home: Path
 ) -> None:
-    """Ours: Ctrl-C ends the run, its result says cancelled, and the session is as before."""
+    """Ours: Ctrl-C ends the run with the status cancelled, and the session is as before."""
     standfast("run", "-e", "x = 1")
     limits = '{"cpu_ms": 60000, "wall_ms": 60000}'
     running = start("run", "-e", "x = 2\nwhile True: pass", "--limits", limits, "--json")
@@ -215,7 +215,7 @@ def test_an_interrupt_cancels_the_run(
 
 @pytest.mark.slow
 def test_a_reader_that_leaves_early_causes_no_noise(home: Path) -> None:
-    """Ours: `standfast … | head` is silent."""
+    """Ours: `standfast … | head` prints no error."""
     import sys
 
     line = f"{sys.executable} -m standfast.cli.main run -e 'print(\"x\\n\" * 20000)' | head -1"

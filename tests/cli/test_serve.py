@@ -170,7 +170,7 @@ def test_serve_takes_agents_and_functions_that_make_a_runtime(cwd: Path, app: st
 
 @pytest.mark.parametrize("app", ["shop.py:nothing", "no_such_module:x", "shop.py:pay", "missing.py:agent"])
 def test_serve_says_what_is_wrong_with_app(cwd: Path, app: str) -> None:
-    """Ours: an APP that cannot be served is named, with the forms that can."""
+    """Ours: the error names the APP and the accepted forms."""
     done = process("serve", app, cwd=cwd, check=False)
     assert done.returncode == 1
     assert "NOT_CONFIGURED" in done.stderr
@@ -186,7 +186,7 @@ def test_another_address_needs_encryption_or_the_operators_word(cwd: Path) -> No
 
 
 def test_reload_serves_the_changed_app_and_ends_with_it(cwd: Path) -> None:
-    """Seed: `--reload`. Bug: SIGTERM ended the command that watches and left the server running."""
+    """Seed: `--reload`. Bug: SIGTERM ended the watching command and left the server running."""
     with Served(cwd, "shop.py:agent", "--reload") as served:
         assert "serves payer at" in served.banner
         (cwd / "shop.py").write_text(APP.replace('name="payer"', 'name="changed"'))
@@ -218,7 +218,7 @@ def test_code_tasks_and_triggers_take_a_server(cwd: Path) -> None:
 
 
 def test_chat_talks_to_an_agent_of_the_users_own(cwd: Path) -> None:
-    """Bug: `chat` could not talk to a user's own agent; now it can, and a decision finds that agent again."""
+    """Bug: `chat` could not use a user's own agent, nor could a decision find it again."""
     waiting = json.loads(process("chat", "shop.py:agent", "pay it", "--json", cwd=cwd, check=False).stdout)
     (asked,) = waiting["approvals"]
     done = json.loads(process("approvals", "approve", asked["approval_id"], "--json", cwd=cwd).stdout)

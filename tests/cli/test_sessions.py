@@ -24,7 +24,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def talked(standfast: Any) -> None:
-    """Two turns in the session `chat`."""
+    """Take two turns in the session `chat`."""
     standfast("chat", "order A1")
     standfast("chat", "hello")
 
@@ -35,7 +35,7 @@ def _nodes(standfast: Any, session: str = "chat") -> list[Any]:
 
 @pytest.mark.usefixtures("talked")
 def test_the_list_tells_state_turns_and_model(standfast: Any) -> None:
-    """Ours: the latest used first, with what each is doing."""
+    """Ours: sessions are listed by last use, with their state."""
     standfast("chat", "refund A1", "--session", "asks")
     asks, chat = standfast("sessions", "list", "--json").document
     assert (asks["session_id"], asks["state"], asks["turns"]) == ("asks", "waiting", 1)
@@ -50,14 +50,14 @@ def test_the_list_tells_state_turns_and_model(standfast: Any) -> None:
 
 
 def test_an_empty_list_says_so(standfast: Any) -> None:
-    """Ours: nothing is not an error."""
+    """Ours: an empty list is not an error."""
     assert "no sessions yet" in standfast("sessions", "list").stdout
     assert standfast("sessions", "list", "--json").document == []
 
 
 @pytest.mark.usefixtures("talked")
 def test_a_conversation_is_shown_with_nodes_calls_and_usage(standfast: Any) -> None:
-    """Ours: everything that one needs to fork or rewind is there to copy."""
+    """Ours: the ids that `fork` and `rewind` need can be copied from the output."""
     shown = standfast("sessions", "show", "chat")
     nodes = _nodes(standfast)
     assert all(node["id"] in shown.stdout for node in nodes)
@@ -97,7 +97,7 @@ def test_the_turn_that_waits_is_shown_after_the_conversation_and_exported(standf
 def test_the_attachments_of_the_turn_that_waits_are_exported(
     standfast: Any, home: Path, tmp_path: Path
 ) -> None:
-    """Ours: an export needs nothing else to be read."""
+    """Ours: an export is complete by itself."""
 
     @tool(approval="manual")
     def refund() -> str:
@@ -116,7 +116,7 @@ def test_the_attachments_of_the_turn_that_waits_are_exported(
 
 
 def test_a_session_that_does_not_exist_leads_to_the_list(standfast: Any) -> None:
-    """Ours: of these sessions, not of the sandbox's."""
+    """Ours: the hint names the list of these sessions, not that of the sandbox."""
     for words in (("show", "nope"), ("delete", "nope"), ("fork", "nope", "b"), ("rewind", "nope"),
                   ("export", "nope"), ("cancel", "nope")):  # fmt: skip
         error = standfast("sessions", *words, "--json").document["error"]
@@ -125,7 +125,7 @@ def test_a_session_that_does_not_exist_leads_to_the_list(standfast: Any) -> None
 
 @pytest.mark.usefixtures("talked")
 def test_a_fork_goes_its_own_way(standfast: Any) -> None:
-    """Seed: fork over shared history, from the end or from a node."""
+    """Seed: a fork shares the history up to the end or a node."""
     nodes = _nodes(standfast)
     assert standfast("sessions", "fork", "chat", "copy").stdout == "copy\n"
     assert standfast("sessions", "fork", "chat", "early", "--at", nodes[3]["id"]).status == 0
@@ -150,7 +150,7 @@ def test_a_rewound_conversation_can_be_led_forward_again(standfast: Any) -> None
 
 @pytest.mark.usefixtures("talked")
 def test_an_export_is_one_document_with_a_schema(standfast: Any, tmp_path: Path) -> None:
-    """Ours: head, nodes, turns, usage and approvals; what is written can be read back as what it was."""
+    """Ours: head, nodes, turns, usage and approvals can be read back unchanged."""
     standfast("chat", "refund A1")
     printed = standfast("sessions", "export", "chat").stdout
     exported = msgspec.json.decode(printed, type=SessionExport)
@@ -164,7 +164,7 @@ def test_an_export_is_one_document_with_a_schema(standfast: Any, tmp_path: Path)
 
 
 def test_attachments_are_exported_by_digest(standfast: Any, home: Path, tmp_path: Path) -> None:
-    """Ours: no bytes in the document; each attachment is a file of its digest's name."""
+    """Ours: the document has no bytes; each attachment is a file named by its digest."""
 
     async def talk() -> None:
         async with Runtime(home / "standfast.db") as runtime:
@@ -196,7 +196,7 @@ def test_pruning_is_meant_before_it_is_done(standfast: Any) -> None:
 
 @pytest.mark.usefixtures("talked")
 def test_old_sessions_go_and_waiting_ones_stay(standfast: Any) -> None:
-    """Ours: retention by age never takes what is unfinished."""
+    """Ours: retention by age never deletes unfinished sessions."""
     standfast("chat", "refund A1", "--session", "asks")
     kept = standfast("sessions", "prune", "--older-than", "1d", "--yes", "--json").document
     assert kept["sessions"] == 0
@@ -207,7 +207,7 @@ def test_old_sessions_go_and_waiting_ones_stay(standfast: Any) -> None:
 
 @pytest.mark.usefixtures("talked")
 def test_a_deleted_session_is_gone(standfast: Any) -> None:
-    """Ours: delete asks nothing and says what it did."""
+    """Ours: `delete` does not ask, and reports what it did."""
     assert "removed" in standfast("sessions", "delete", "chat").stdout
     assert standfast("sessions", "show", "chat").status == 1
 
@@ -227,7 +227,7 @@ def test_a_waiting_turn_is_given_up(standfast: Any) -> None:
 
 
 def _open_with_another_program(database: Path) -> None:
-    """Write as a SQLite program does that knows no page checksums."""
+    """Write to the file as a SQLite program without page checksums does."""
     with contextlib.closing(sqlite3.connect(database)) as other, other:
         other.execute("PRAGMA user_version = 1")
 
@@ -236,7 +236,7 @@ def _open_with_another_program(database: Path) -> None:
 def test_a_database_that_another_program_wrote_to_names_the_command_that_accepts_it(
     standfast: Any, home: Path
 ) -> None:
-    """Bug: the only way back was a backup, although nothing was damaged."""
+    """Bug: the only remedy was a backup, although nothing was damaged."""
     _open_with_another_program(home / "standfast.db")
     failed = standfast("sessions", "list")
     assert failed.status != 0
@@ -255,7 +255,7 @@ def test_a_database_that_another_program_wrote_to_names_the_command_that_accepts
 
 @pytest.mark.usefixtures("talked")
 def test_a_damaged_record_is_named_when_its_checksums_are_to_be_rewritten(standfast: Any, home: Path) -> None:
-    """Ours: a damaged record is still rejected, by name."""
+    """Ours: a damaged record is still refused by name."""
     _open_with_another_program(home / "standfast.db")
     with contextlib.closing(sqlite3.connect(home / "standfast.db")) as other, other:
         other.execute("UPDATE sessions SET fence = fence + 1")
@@ -275,7 +275,7 @@ def test_checksums_of_no_database_make_none(standfast: Any, home: Path) -> None:
 
 @pytest.mark.usefixtures("talked")
 def test_a_journal_is_shown_and_a_turn_is_forked_in_its_middle(standfast: Any) -> None:
-    """Ours: time travel on the command line; the fork waits for a program that knows its agent."""
+    """Ours: a turn can be forked on the command line; the fork waits for a program with its agent."""
     turn_id = standfast("sessions", "show", "chat", "--json").document["turns"][0]["turn_id"]
     steps = standfast("sessions", "journal", "chat", turn_id, "--json").document
     kinds = [step["input"]["type"] for step in steps]

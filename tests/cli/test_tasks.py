@@ -58,7 +58,7 @@ def done(home: Path) -> None:
 
 @pytest.mark.usefixtures("done")
 def test_the_list_tells_kind_state_and_what_a_task_is(standfast: Any) -> None:
-    """Ours: oldest first; a task whose process died is not running."""
+    """Ours: oldest first; a task whose process died is not listed as running."""
     listed = standfast("tasks", "list", "--json").document
     assert [(task["id"], task["kind"], task["state"]) for task in listed] == [
         ("good", "other", "completed"), ("bad", "other", "failed"), ("seen", "observer", "cancelled"),
@@ -73,7 +73,7 @@ def test_the_list_tells_kind_state_and_what_a_task_is(standfast: Any) -> None:
 
 @pytest.mark.usefixtures("done")
 def test_a_task_is_shown_with_its_arguments_and_its_outcome(standfast: Any) -> None:
-    """Ours: the whole record, in words and as JSON."""
+    """Ours: the whole record is shown, as text and as JSON."""
     shown = standfast("tasks", "show", "ops", "bad").stdout
     assert '{"n": 1}' in shown
     assert "INTERRUPTED" in shown
@@ -85,7 +85,7 @@ def test_a_task_is_shown_with_its_arguments_and_its_outcome(standfast: Any) -> N
 
 @pytest.mark.usefixtures("done")
 def test_cancelling_what_is_over_changes_nothing_and_what_is_not_there_is_an_error(standfast: Any) -> None:
-    """Ours: it says what is so."""
+    """Ours: the command reports the actual state."""
     assert "is completed" in standfast("tasks", "cancel", "ops", "good").stdout
     assert standfast("tasks", "cancel", "ops", "missing").status == 1
     unknown = standfast("tasks", "cancel", "unknown", "good")
@@ -103,7 +103,7 @@ def running(home: Path, child: Callable[..., Any]) -> Any:
 
 @pytest.mark.slow
 def test_a_task_of_another_process_is_ended_by_it(standfast: Any, running: Any) -> None:
-    """Ours: the record tells it; the command waits until it has happened."""
+    """Ours: the command marks the record, and waits until the process has ended the task."""
     (listed,) = standfast("tasks", "list", "--live", "--json").document
     assert (listed["id"], listed["state"]) == ("build", "running")
     assert "is cancelled" in standfast("tasks", "cancel", "ops", "build").stdout
@@ -112,7 +112,7 @@ def test_a_task_of_another_process_is_ended_by_it(standfast: Any, running: Any) 
 
 @pytest.mark.slow
 def test_a_task_of_a_killed_process_is_listed_as_interrupted(standfast: Any, running: Any) -> None:
-    """Ours: SPEC §9; never left running."""
+    """Ours: SPEC §9, no task is left running on record."""
     running.process.send_signal(signal.SIGKILL)
     running.process.wait()
     (listed,) = standfast("tasks", "list", "--json").document
@@ -123,7 +123,7 @@ def test_a_task_of_a_killed_process_is_listed_as_interrupted(standfast: Any, run
 def test_a_process_that_does_not_answer_was_told(
     standfast: Any, running: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: the command has a time limit."""
+    """Ours: the command stops waiting after a time limit."""
     monkeypatch.setattr("standfast.cli.tasks._PATIENCE_S", 0.1)
     running.process.send_signal(signal.SIGSTOP)
     began = time.monotonic()

@@ -9,7 +9,7 @@ import pytest
 
 
 def test_the_list_has_what_the_options_grant(standfast: Any, refunds: str, tmp_path: Path) -> None:
-    """Seed: an array of capabilities."""
+    """Seed: the list is an array of capabilities."""
     words = ("tools", "list", "--tools", refunds, "--mount", f"/d={tmp_path}")
     names = {item["name"] for item in standfast(*words, "--json").document}
     assert {"fee", "order", "refund", "read_text", "list_dir", "list_tools"} <= names
@@ -17,7 +17,7 @@ def test_the_list_has_what_the_options_grant(standfast: Any, refunds: str, tmp_p
 
 
 def test_a_description_has_the_signature_and_the_parameters(standfast: Any, refunds: str) -> None:
-    """Seed: tools describe NAME."""
+    """Seed: `tools describe NAME` shows the contract."""
     document = standfast("tools", "describe", "refund", "--tools", refunds, "--json").document
     assert (document["name"], document["approval_policy"]) == ("refund", "manual")
     shown = standfast("tools", "describe", "refund", "--tools", refunds).stdout
@@ -26,14 +26,14 @@ def test_a_description_has_the_signature_and_the_parameters(standfast: Any, refu
 
 
 def test_an_unknown_tool_is_an_error_with_a_suggestion(standfast: Any, refunds: str) -> None:
-    """Ours: close names are offered."""
+    """Ours: the error suggests close names."""
     ran = standfast("tools", "describe", "refunds", "--tools", refunds, "--json")
     assert (ran.status, ran.document["error"]["code"]) == (1, "UNKNOWN_TOOL")
     assert "refund" in ran.document["error"]["hint"]
 
 
 def test_two_files_with_one_name_are_wrong_usage(standfast: Any, refunds: str, tmp_path: Path) -> None:
-    """Ours: nothing is overwritten silently."""
+    """Ours: no tool is silently replaced."""
     other = tmp_path / "other.py"
     other.write_text(Path(refunds).read_text())
     ran = standfast("tools", "list", "--tools", refunds, "--tools", str(other))

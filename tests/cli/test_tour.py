@@ -26,7 +26,7 @@ def test_the_tour_shows_what_really_happened(standfast: Any, home: Path) -> None
 
 @pytest.mark.slow
 def test_the_tour_goes_well_without_typescript(standfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: extras are extras."""
+    """Ours: optional extras may be missing."""
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wasmtime" else real(name))
     ran = standfast("tour")
@@ -36,7 +36,7 @@ def test_the_tour_goes_well_without_typescript(standfast: Any, monkeypatch: pyte
 
 @pytest.mark.slow
 def test_the_steps_of_the_tour_are_data_too(standfast: Any, tmp_path: Path) -> None:
-    """Ours: tour --json is one array; with --data-dir it uses that and cleans up."""
+    """Ours: `tour --json` prints one array; with --data-dir it uses that and cleans up."""
     ran = standfast("tour", "--json", "--data-dir", str(tmp_path / "d"))
     assert ran.status == 0
     assert {frozenset(step) for step in ran.document} == {frozenset({"title", "code", "result"})}

@@ -1,4 +1,4 @@
-"""`standfast trace`: what turns spent their time on."""
+"""`standfast trace`: the time that turns spent, by span."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_turn_that_waits_and_resumes_in_another_process_is_one_drawing(
 def test_the_document_is_the_tree_of_records(
     standfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: everything in the file, in its place."""
+    """Ours: the document has every record of the file, in its place."""
     monkeypatch.setenv("STANDFAST_TRACE", "1")
     standfast("chat", "order A1")
     standfast("chat", "hello")
@@ -81,7 +81,7 @@ def test_the_document_is_the_tree_of_records(
 def test_what_is_not_there_is_said_in_words(
     standfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: no file, no such session, no such turn."""
+    """Ours: a missing file, session or turn is reported clearly."""
     nothing = standfast("trace", "show", "chat")
     assert (nothing.status, "there is no trace" in nothing.stderr) == (1, True)
     assert "STANDFAST_TRACE=1" in nothing.stderr
@@ -96,7 +96,7 @@ def test_what_is_not_there_is_said_in_words(
 def test_without_being_asked_no_trace_is_kept(
     standfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: a trace is a choice."""
+    """Ours: traces are kept only on request."""
     standfast("chat", "hello")
     monkeypatch.setenv("STANDFAST_TRACE", "0")
     standfast("chat", "hello")
@@ -104,7 +104,7 @@ def test_without_being_asked_no_trace_is_kept(
 
 
 def test_names_that_others_chose_do_nothing_to_the_terminal(standfast: Any, tmp_path: Path) -> None:
-    """Ours: a model may call a tool whatever it likes."""
+    """Ours: a model may use any name for a tool, which must not control the terminal."""
     trace = tmp_path / "t.jsonl"
 
     async def main() -> None:

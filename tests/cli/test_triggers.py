@@ -48,7 +48,7 @@ def test_a_trigger_is_added_listed_and_removed(standfast: Any, session: str) -> 
 def test_the_options_of_time_make_a_schedule(
     standfast: Any, session: str, words: tuple[str, ...], schedule: dict[str, Any]
 ) -> None:
-    """Ours: spans and times are written as people write them."""
+    """Ours: durations and times are written as people write them."""
     made = standfast("triggers", "add", "t", "--session", session, *words, "--json").document
     assert made["schedule"] == schedule
     assert made["next_at"] > 0
@@ -56,7 +56,7 @@ def test_the_options_of_time_make_a_schedule(
 
 
 def test_wrong_times_are_refused(standfast: Any, session: str) -> None:
-    """Ours: usage where the options do not fit, an error with a hint where the expression does not."""
+    """Ours: conflicting options are wrong usage; an invalid expression is an error with a hint."""
     add = ("triggers", "add", "t", "--session", session)
     assert standfast(*add, "--cron", "@daily", "--every", "1h").status == 2
     assert standfast(*add, "--at", "tomorrow").status == 2
@@ -68,7 +68,7 @@ def test_wrong_times_are_refused(standfast: Any, session: str) -> None:
 
 
 def test_a_trigger_of_an_unknown_session_says_how_to_make_one(standfast: Any) -> None:
-    """Ours: the hint leads on."""
+    """Ours: the hint names the command that makes the session."""
     ran = standfast("triggers", "add", "t", "--session", "unknown", "--json")
     assert (ran.status, ran.document["error"]["code"]) == (1, "SESSION_NOT_FOUND")
     assert "standfast chat" in ran.document["error"]["hint"]
@@ -91,7 +91,7 @@ def test_what_is_fired_is_queued_once_for_each_key(standfast: Any, session: str)
 
 
 def test_what_is_fired_with_run_is_answered_here(standfast: Any, session: str) -> None:
-    """Ours: the session remembers its agent, so that the turn can run at once."""
+    """Ours: the session stores its agent, so that the turn can run at once."""
     standfast("triggers", "add", "orders", "--session", session, "--prompt", "order {payload}")
     fired = standfast("triggers", "fire", "orders", "--payload", '"A1"', "--run", "--json").document
     assert "The order tool returned" in fired["answers"][session]
@@ -103,7 +103,7 @@ def test_what_is_fired_with_run_is_answered_here(standfast: Any, session: str) -
 
 
 def test_a_payload_that_is_no_json_is_wrong_usage(standfast: Any, session: str) -> None:
-    """Ours: nothing is fired."""
+    """Ours: an invalid payload fires nothing."""
     standfast("triggers", "add", "orders", "--session", session)
     assert standfast("triggers", "fire", "orders", "--payload", "{").status == 2
     assert standfast("sessions", "show", session, "--json").document["inputs"] == []

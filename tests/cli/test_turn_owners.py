@@ -1,4 +1,4 @@
-"""A program's turns at the command line: they can be looked at, decided and given up, not taken over."""
+"""A program's turns at the command line: they can be inspected, decided and cancelled, not taken over."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _agent() -> Agent[Any, Any]:
 
 @pytest.fixture
 def approved(standfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file with a turn of a program that waited for an approval, which was given at the command line."""
+    """Return a file in which a program's turn waited for an approval that was given at the command line."""
     monkeypatch.delenv("STANDFAST_MODEL", raising=False)
 
     async def left_by_a_program() -> None:
@@ -64,7 +64,7 @@ def test_chat_leaves_a_programs_turn_to_the_program(standfast: Any, approved: Pa
 def test_recover_leaves_a_programs_turn_to_the_program_whatever_it_is_given(
     standfast: Any, approved: Path
 ) -> None:
-    """Ours: another model under the turn's session is not the turn's agent."""
+    """Ours: an agent with another model is not the turn's agent."""
     ran = standfast("recover", "--model", "scripted:demo", "--json")
     assert ran.status == 1
     (one,) = ran.document

@@ -55,12 +55,12 @@ from standfast.cli.typescript_input import bound_names, is_complete
     ],
 )
 def test_an_entry_is_complete_when_nothing_in_it_is_open(source: str, complete: bool) -> None:
-    """Ours: brackets, texts, templates, comments and operators; nonsense goes to the sandbox."""
+    """Ours: open brackets, strings, templates, comments and operators; invalid code goes to the sandbox."""
     assert is_complete(source) is complete
 
 
 def test_the_names_that_an_entry_declares_are_completed() -> None:
-    """Ours: as far as they can be seen without a parser."""
+    """Ours: names are completed as far as they are visible without a parser."""
     source = "const a = 1; let b = 2\nvar c = `const no = 1`\nfunction d() {}\nclass E {} // let no2"
     source += "\nconst {f, g: h} = x"
     assert {"a", "b", "c", "d", "E", "f", "h"} <= bound_names(source)

@@ -11,7 +11,7 @@ import pytest
 def test_usage_is_added_up_by_day_agent_model_or_session(
     standfast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: what turns used, from the command line."""
+    """Ours: the command line sums up what turns used."""
     monkeypatch.delenv("STANDFAST_MODEL", raising=False)
     assert "no turns" in standfast("usage").stdout
     standfast("chat", "hello", "--session", "one")

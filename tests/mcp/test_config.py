@@ -30,7 +30,7 @@ def _raw(tmp_path: Path, **own: Any) -> dict[str, Any]:
 
 
 def test_servers_are_read_with_their_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: a standard file; what only Standfast has is under `standfast`."""
+    """Ours: a standard file; Standfast's own settings are under `standfast`."""
     monkeypatch.setenv("SHOP_TOKEN", "s3cret")
     rule = {"auto": {"rule": "kwargs['x'] > 1"}}
     tools = {"wi*": {"approval": "none"}, "echo": {"approval": rule, "idempotent": True}}
@@ -70,14 +70,14 @@ def test_servers_are_read_with_their_policies(tmp_path: Path, monkeypatch: pytes
     ],
 )
 def test_a_mistake_in_the_file_is_named(tmp_path: Path, entry: Any, words: str) -> None:
-    """Ours: nothing that is not understood is skipped."""
+    """Ours: an unknown entry is an error, not ignored."""
     with pytest.raises(NotConfigured, match=words) as caught:
         read_mcp_servers(_file(tmp_path, shop=entry))
     assert "'shop'" in str(caught.value)
 
 
 def test_every_setting_of_a_server_can_be_written_in_the_file() -> None:
-    """Ours: the file has what the constructor has, but for Python objects and where the pin is kept."""
+    """Ours: the file has the constructor's settings, except Python objects and the place of the pin."""
     arguments = set(inspect.signature(McpServer).parameters)
     written = {"target", "name", "env", "cwd", "headers"}
     assert arguments - written - {"auth", "data_dir"} == config._OWN
@@ -90,6 +90,6 @@ def test_media_that_the_model_takes_is_a_setting(tmp_path: Path) -> None:
 
 
 def test_two_servers_that_get_the_same_name_are_refused(tmp_path: Path) -> None:
-    """Bug: the second one was there under the name, and the pin, of the first."""
+    """Bug: the second server was reachable under the name, and the pin, of the first."""
     with pytest.raises(NotConfigured, match="another server is called 'my_files'"):
         read_mcp_servers(_file(tmp_path, **{"my-files": _raw(tmp_path), "my_files": _raw(tmp_path)}))

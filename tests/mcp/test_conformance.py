@@ -90,7 +90,7 @@ async def client_socket(path: Path, revision: str) -> AsyncIterator[dict[str, st
 
 @pytest.mark.parametrize(("role", "revision"), REQUIRED)
 def test_the_suite_requires_as_many_scenarios_as_we_claim(role: str, revision: str) -> None:
-    """Ours: a scenario that is left out would pass unnoticed."""
+    """Ours: a scenario that is left out must not go unnoticed."""
     assert len(scenarios(role, revision)) == REQUIRED[role, revision]
 
 
@@ -106,7 +106,7 @@ def test_our_server_passes_every_required_scenario(tmp_path: Path, revision: str
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
 def test_our_client_passes_every_required_scenario(tmp_path: Path, revision: str) -> None:
-    """Ours: `McpServer` conforms to both revisions, signing in included."""
+    """Ours: `McpServer` conforms to both revisions, including signing in."""
 
     async def run() -> dict[str, str]:
         socket = tmp_path / "s"

@@ -111,7 +111,7 @@ def _server(tmp_path: Path, behaviour: str) -> McpServer:
 
 @pytest.mark.parametrize("behaviour", STARTS)
 def test_a_server_that_cannot_be_used_is_an_error_that_names_it(tmp_path: Path, behaviour: str) -> None:
-    """Ours: the table of hostile behaviours; nothing hangs, nothing is pinned."""
+    """Ours: the table of hostile behaviours: nothing hangs, and nothing is pinned."""
     server = _server(tmp_path, behaviour)
     began = time.monotonic()
     with pytest.raises(McpServerFailed) as caught:
@@ -127,7 +127,7 @@ def test_a_server_that_cannot_be_used_is_an_error_that_names_it(tmp_path: Path, 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("behaviour", CALLS)
 def test_a_hostile_server_costs_one_failed_call(tmp_path: Path, behaviour: str) -> None:
-    """Ours: the table of hostile behaviours; the turn ends, and no process is left."""
+    """Ours: the table of hostile behaviours: the turn ends, and no process is left."""
     server = _server(tmp_path, behaviour)
     calls = {"tool_calls": [{"name": "mcp__hostile__echo", "arguments": {"x": 7}}]}
     pids: list[int | None] = []

@@ -1,4 +1,4 @@
-"""The tables of hostile behaviours in the documentation, beside what the tests check."""
+"""The tables of hostile behaviours in the documentation, compared with the tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _outcome(expected: str) -> str:
 
 
 def test_forty_behaviours_of_servers_have_the_outcomes_that_are_documented() -> None:
-    """Ours: the page is what the tests check."""
+    """Ours: the page agrees with the tests."""
     tests = _tests("test_hostile_servers")
     stdio = {name: f"`MCP_SERVER_FAILED`: {words}" for name, words in tests.STARTS.items()}
     stdio |= {name: _outcome(code) for name, code in tests.CALLS.items() if name}
@@ -44,7 +44,7 @@ def test_forty_behaviours_of_servers_have_the_outcomes_that_are_documented() -> 
 
 
 def test_twenty_behaviours_of_clients_have_the_outcomes_that_are_documented() -> None:
-    """Ours: the page is what the tests check."""
+    """Ours: the page agrees with the tests."""
     tests = _tests("test_serving_http")
     clients = {name: f"status {status}" for name, (_, _, status) in tests.HOSTILE.items()}
     clients |= {name: _outcome(code) for name, (_, _, code) in tests.CALLS.items()}

@@ -170,7 +170,7 @@ def test_a_server_of_the_sdk_asks_a_person(
 
 
 def test_a_revision_that_the_user_names_is_kept(port: int, tmp_path: Path) -> None:
-    """Ours: with 2026-07-28 a question in the middle of a call is an error that names the way out."""
+    """Ours: with 2026-07-28 a question in the middle of a call is an error whose hint names the solution."""
     server = McpServer(f"http://127.0.0.1:{port}/mcp", name="shop", protocol="2026-07-28", data_dir=tmp_path)
 
     async def run() -> Any:
@@ -197,7 +197,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("behaviour", HOSTILE)
 def test_a_hostile_endpoint_is_an_error_that_names_it(tmp_path: Path, behaviour: str) -> None:
-    """Ours: the table of hostile behaviours, for HTTP; nothing hangs."""
+    """Ours: the table of hostile behaviours for HTTP: nothing hangs."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

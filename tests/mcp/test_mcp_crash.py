@@ -19,7 +19,7 @@ PROGRAM = Path(__file__).parent / "crash_program.py"
 def test_a_turn_with_mcp_calls_survives_a_kill_at_every_point(
     tmp_path: Path, era: str, sampled: Callable[[int], slice]
 ) -> None:
-    """Ours: SPEC §7; one call is idempotent, one is not, one asks a person."""
+    """Ours: SPEC §7, one call is idempotent, one is not, and one asks a person."""
     points = range(1, 500)[sampled(11)]
     command = [sys.executable, str(PROGRAM), str(tmp_path), era, str(points.start), str(points.step)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)

@@ -72,7 +72,7 @@ async def _gone(pid: int) -> bool:
 def test_a_tool_of_a_server_is_a_tool_of_the_agent(
     raw: Raw, calling: Calling, ledger: Ledger, era: str
 ) -> None:
-    """Ours: `Agent(tools=[McpServer(...)])`, both revisions."""
+    """Ours: `Agent(tools=[McpServer(...)])` works with both revisions."""
     turn = asyncio.run(_turn(calling(raw(era=era), ("echo", {"x": 3}), ("typed", {"x": 4}))))
     assert [one.value for one in _results(turn)] == ["3", {"n": 4}]
     assert sorted(ledger()) == ["echo", "typed"]
@@ -81,7 +81,7 @@ def test_a_tool_of_a_server_is_a_tool_of_the_agent(
 def test_a_session_opens_from_the_pin_without_starting_the_server(
     raw: Raw, calling: Calling, tmp_path: Path
 ) -> None:
-    """Ours: what a server advertises is pinned by its first use."""
+    """Ours: the first use of a server pins what it advertises."""
     asyncio.run(_turn(calling(raw(), "echo")))
     server = raw()
 
@@ -97,7 +97,7 @@ def test_a_session_opens_from_the_pin_without_starting_the_server(
 
 
 def test_a_tool_is_not_idempotent_and_destructive_ones_ask_a_person(raw: Raw) -> None:
-    """Ours: annotations can only add caution."""
+    """Ours: annotations of a server can only add restrictions."""
     server = raw()
     server.manifests()
     read, wipe = server.resolve("mcp__raw__read"), server.resolve("mcp__raw__wipe")
@@ -109,7 +109,7 @@ def test_a_tool_is_not_idempotent_and_destructive_ones_ask_a_person(raw: Raw) ->
 
 
 def test_a_users_declaration_wins_over_annotations(raw: Raw) -> None:
-    """Ours: per tool, per server, or by trusting the annotations."""
+    """Ours: a declaration per tool, per server, or trust in the annotations."""
     rule = auto_approval("kwargs['x'] < 5")
     server = raw(
         trust_annotations=True,
@@ -170,7 +170,7 @@ def test_an_approval_of_an_mcp_call_outlives_the_process(
 def test_a_question_of_a_server_parks_the_turn_until_a_person_answers(
     raw: Raw, calling: Calling, tmp_path: Path, era: str
 ) -> None:
-    """Ours: elicitation and `input_required` are waits; the answer is given in another process."""
+    """Ours: elicitation and `input_required` are waits, answered in another process."""
     store = tmp_path / "standfast.db"
     server = raw(era=era, idle_s=0.1)
 
@@ -204,7 +204,7 @@ def test_a_question_of_a_server_parks_the_turn_until_a_person_answers(
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_server_may_ask_twice_in_one_call(raw: Raw, calling: Calling, era: str) -> None:
-    """Ours: the second question finds the answer to the first."""
+    """Ours: the second execution has the answer to the first question."""
 
     async def run() -> Any:
         async with Runtime() as runtime:
@@ -274,7 +274,7 @@ def _rug_pull(tmp_path: Path) -> None:
 def test_a_server_that_changes_is_called_only_after_a_person_agrees(
     raw: Raw, calling: Calling, ledger: Ledger, tmp_path: Path, era: str
 ) -> None:
-    """Ours: a rug pull shows the change and asks; nothing on the server is called before."""
+    """Ours: a changed server (rug pull) is shown and needs approval before any call."""
     asyncio.run(_turn(calling(raw(era=era), "read")))
     _rug_pull(tmp_path)
 
@@ -363,7 +363,7 @@ def test_tools_that_a_server_adds_reach_the_catalog_if_they_are_not_pinned(
 
 @pytest.mark.parametrize("media", [(), ("audio/wav",)], ids=["images", "audio as well"])
 def test_images_and_audio_of_a_result_reach_the_model(raw: Raw, media: tuple[str, ...]) -> None:
-    """Ours: rich results: media that the model takes is shown, all else described."""
+    """Ours: media that the model accepts is shown, any other content is described."""
     seen: list[Any] = []
 
     class Watching(ScriptedModel):
@@ -401,7 +401,7 @@ def test_a_failure_of_a_tool_is_its_servers_text(raw: Raw, calling: Calling) -> 
 def test_output_that_does_not_fit_its_schema_fails_that_call_alone(
     raw: Raw, calling: Calling, era: str
 ) -> None:
-    """Ours: structured output is checked; the calls beside it are not touched."""
+    """Ours: structured output is checked, and other calls are not affected."""
     agent = calling(raw(era=era), ("typed", {"x": 1}), "typed", ("echo", {"x": 2}))
     good, bad, other = _results(asyncio.run(_turn(agent)))
     assert (good.value, other.value) == ({"n": 1}, "2")
@@ -413,7 +413,7 @@ def test_output_that_does_not_fit_its_schema_fails_that_call_alone(
 def test_a_server_sees_the_variables_that_the_user_names(
     raw: Raw, calling: Calling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: an empty environment besides PATH; nothing of the host leaks."""
+    """Ours: the environment has only PATH and the named variables."""
     monkeypatch.setenv("SECRET_KEY", "x")
     monkeypatch.setenv("CITY", "Oslo")
     [result] = _results(asyncio.run(_turn(calling(raw(env=["CITY"]), "env"))))
@@ -501,7 +501,7 @@ def test_a_server_that_died_is_started_again_for_the_next_call(raw: Raw, calling
 
 
 def test_a_call_that_is_too_slow_costs_itself_only(raw: Raw, calling: Calling) -> None:
-    """Ours: a server that hangs is ended once it does not answer a ping, and the next call gets another."""
+    """Ours: a server that does not answer a ping is ended, and the next call starts another."""
     server = raw(tools={"slow": McpTool(timeout_ms=300)})
     agent = calling(server, "slow")
     began = time.monotonic()
@@ -513,7 +513,7 @@ def test_a_call_that_is_too_slow_costs_itself_only(raw: Raw, calling: Calling) -
 
 
 def test_closing_the_runtime_ends_the_server_and_its_children(raw: Raw, calling: Calling) -> None:
-    """Ours: a server leads a process group of its own, which ends with the runtime."""
+    """Ours: a server leads its own process group, which ends with the runtime."""
     server = raw()
 
     async def run() -> int:
@@ -532,7 +532,7 @@ def test_closing_the_runtime_ends_the_server_and_its_children(raw: Raw, calling:
 
 
 def test_each_worker_starts_a_server_of_its_own(raw: Raw, calling: Calling, tmp_path: Path) -> None:
-    """Ours: runtimes over one store, each on a loop of its own, share no process of a server."""
+    """Ours: runtimes over one store, each on its own loop, share no server process."""
     asyncio.run(_turn(calling(raw(), "echo")))  # pinned
     server, pids = raw(), list[int]()
 
@@ -604,7 +604,7 @@ def test_each_worker_process_starts_a_server_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_server_that_cannot_be_started_is_named(tmp_path: Path, calling: Calling) -> None:
-    """Ours: the error says which server, and why."""
+    """Ours: the error names the server and the reason."""
     missing = McpServer("no-such-command --x", name="gone", data_dir=tmp_path)
     with pytest.raises(Exception, match=r"'mcp:gone'.*cannot be started"):
         asyncio.run(_turn(calling(missing, "echo")))
@@ -626,7 +626,7 @@ def test_two_servers_of_one_name_are_refused(raw: Raw) -> None:
 
 
 def test_code_calls_the_tools_of_a_server(raw: Raw) -> None:
-    """Ours: one vocabulary for native calls and for code."""
+    """Ours: native calls and code use the same tool names."""
     cell = "```python\nfinish(mcp__raw__echo(x=3) + mcp__raw__typed(5)['n'] * '!')\n```"
     agent = Agent(ScriptedModel([cell]), tools=[raw()], protocol="code")
     turn = asyncio.run(_turn(agent))
@@ -653,7 +653,7 @@ def test_a_sandbox_without_a_model_calls_the_tools_of_a_server(raw: Raw) -> None
 
 
 def test_a_server_gets_no_more_tokens_than_it_asks_for(raw: Raw) -> None:
-    """Bug: the `maxTokens` of a sampling request was dropped; a client may sample fewer, not more."""
+    """Bug: the `maxTokens` of a sampling request was dropped; a client may sample fewer tokens, not more."""
     calls = {"tool_calls": [{"name": "mcp__raw__sample", "arguments": {}}]}
     asked: list[dict[str, Any]] = []
 
@@ -671,7 +671,7 @@ def test_a_server_gets_no_more_tokens_than_it_asks_for(raw: Raw) -> None:
 
 
 def test_an_argument_of_a_prompt_may_be_called_name(raw: Raw) -> None:
-    """Bug: `server.prompt("review", name=...)` was a TypeError."""
+    """Bug: `server.prompt("review", name=...)` raised a TypeError."""
 
     async def run() -> Any:
         server = raw()
@@ -699,7 +699,7 @@ def test_declarations_and_include_count_for_the_tools_that_read_resources(raw: R
 
 
 def test_descriptions_inside_a_schema_are_cut_and_cleaned(raw: Raw, tmp_path: Path) -> None:
-    """Bug: hidden characters in a parameter's description reached the model; its data must stay as it is."""
+    """Bug: hidden characters in a parameter's description reached the model; its data must not change."""
     hidden = "the city\u202e\U000e0041" + "x" * 9000
     field = {
         "type": "string",
@@ -729,7 +729,7 @@ def test_descriptions_inside_a_schema_are_cut_and_cleaned(raw: Raw, tmp_path: Pa
 
 
 def test_a_log_message_during_several_calls_of_a_session_is_an_event(raw: Raw, calling: Calling) -> None:
-    """Bug: it was dropped unless there was one call; only messages of several sessions have to be."""
+    """Bug: such a message was dropped unless there was only one call."""
 
     async def run() -> list[Any]:
         async with Runtime() as runtime:

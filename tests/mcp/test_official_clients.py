@@ -83,7 +83,7 @@ async def with_typescript(plan: dict[str, Any]) -> dict[str, Any]:
 def test_an_official_client_approves_or_reads_how_to_and_finds_its_turn_after_a_restart(
     served: tuple[Path, str], language: str, transport: str, revision: str
 ) -> None:
-    """Ours: the same key in another client, and on stdio in another server, continues the same turn."""
+    """Ours: the same key continues the same turn in another client, and on stdio in another server."""
     home, url = served
     name = f"{language}-{transport}-{revision}"
     command = [sys.executable, "-m", "standfast", "mcp", "stdio", f"{home / 'shop.py'}:agents"]

@@ -93,7 +93,7 @@ def test_other_content_beside_structured_content_reaches_the_model(raw: Raw, era
 
 
 def test_other_content_of_a_call_that_code_makes_reaches_the_model_with_the_cell(raw: Raw) -> None:
-    """Bug: code gets the structure as the value; the model never read the rest."""
+    """Bug: code gets the structure as the value, and the model never read the rest."""
     model = Watching(
         [
             "```python\nfound = mcp__raw__rich()\nfound['cents']\n```",
@@ -118,7 +118,7 @@ def test_other_content_reaches_a_model_that_has_code_as_a_tool(raw: Raw) -> None
 
 
 def test_other_content_is_in_the_journal_and_the_history(raw: Raw, tmp_path: Path) -> None:
-    """Ours: another process that takes over the turn, or a later turn, sends the model the same text."""
+    """Ours: a process that takes over the turn, or a later turn, sends the model the same text."""
     store, waits = tmp_path / "standfast.db", _calls("rich", "wipe")
     first = Agent(Watching([waits, "done"]), tools=[raw()])
     assert isinstance(asyncio.run(_turn(first, store)), WaitingTurn)
@@ -142,7 +142,7 @@ def test_other_content_is_in_the_journal_and_the_history(raw: Raw, tmp_path: Pat
 
 
 def test_secrets_are_removed_from_text_beside_a_value(raw: Raw, tmp_path: Path) -> None:
-    """Ours: `Redact` cleans everything of a result; neither store nor model has the secret."""
+    """Ours: `Redact` cleans all parts of a result, for the store and for the model."""
     model, store = Watching([_calls("rich"), "done"]), tmp_path / "standfast.db"
     agent = Agent(model, tools=[raw()], plugins=[Redact(secrets=["swordfish"])])
     result = _result(asyncio.run(_turn(agent, store)))
@@ -154,7 +154,7 @@ def test_secrets_are_removed_from_text_beside_a_value(raw: Raw, tmp_path: Path) 
 
 
 def test_secrets_are_removed_from_text_beside_a_value_in_code(raw: Raw) -> None:
-    """Ours: the text of a cell is cleaned as the text of a result is."""
+    """Ours: the text of a cell is cleaned like the text of a result."""
     model = Watching(["```python\nmcp__raw__rich()['cents']\n```", "done"])
     redact = Redact(secrets=["swordfish"])
     asyncio.run(_turn(Agent(model, tools=[raw()], plugins=[redact], protocol=CodeProtocol())))
@@ -164,7 +164,7 @@ def test_secrets_are_removed_from_text_beside_a_value_in_code(raw: Raw) -> None:
 
 
 def test_the_output_budget_counts_text_beside_a_value(raw: Raw) -> None:
-    """Ours: what the model reads of one result stays within the budget; the whole can be read back."""
+    """Ours: one result stays within the budget, and can be read back whole."""
     model = Watching([_calls("rich", x=2000), "done"])
     agent = Agent(model, tools=[raw()], plugins=[ToolOutputBudget(max_bytes=1000)])
     result = _result(asyncio.run(_turn(agent)))
@@ -176,7 +176,7 @@ def test_the_output_budget_counts_text_beside_a_value(raw: Raw) -> None:
 
 
 def test_text_beside_a_value_is_cut(raw: Raw) -> None:
-    """Ours: every size has a cap; a long text does not fail a call that has succeeded."""
+    """Ours: the size is limited; a long text does not fail a call that succeeded."""
     model = Watching([_calls("rich", x=20_000), "done"])
     result = _result(asyncio.run(_turn(Agent(model, tools=[raw()]))))
     assert result.value == ORDER
@@ -186,7 +186,7 @@ def test_text_beside_a_value_is_cut(raw: Raw) -> None:
 
 
 def test_many_texts_of_one_cell_stay_within_its_budget(raw: Raw) -> None:
-    """Ours: a cell that makes many calls does not flood the model, nor the store."""
+    """Ours: a cell with many calls floods neither the model nor the store."""
     code = "for _ in range(12):\n    mcp__raw__rich(x=2000)"
     model = Watching([f"```python\n{code}\n```", "done"])
     turn = asyncio.run(_turn(Agent(model, tools=[raw()], protocol=CodeProtocol())))
@@ -214,7 +214,7 @@ def test_many_texts_of_one_cell_stay_within_its_budget(raw: Raw) -> None:
     ],
 )
 def test_text_that_repeats_the_structure_is_dropped(structured: Any, text: str) -> None:
-    """Ours: MCP asks servers to repeat the structure as text; the model reads it once."""
+    """Ours: MCP asks servers to repeat the structure as text, and the model should read it once."""
     result = CallToolResult.model_validate(
         {"content": [{"type": "text", "text": text}], "structuredContent": structured}
     )
@@ -227,7 +227,7 @@ def test_text_that_repeats_the_structure_is_dropped(structured: Any, text: str) 
     "text", ["found 1", '{"a": 2}', '{"a": 1} and more', "[" * 100_000, '{"a": 1, "b": 2}', "NaN", "\ud800"]
 )
 def test_text_that_says_more_than_the_structure_is_kept(text: str) -> None:
-    """Ours: text is compared as JSON; what is no JSON, however it is nested, is text."""
+    """Ours: text is compared as JSON; anything else is kept as text."""
     result = CallToolResult.model_construct(
         content=[_Block(type="text", text=text)], structured_content={"a": 1}, is_error=False
     )
@@ -242,7 +242,7 @@ class _Block(msgspec.Struct):
 
 
 def test_without_a_turn_the_value_is_all_there_is() -> None:
-    """Ours: `McpServer.call` and sandboxes without a model have the value alone."""
+    """Ours: `McpServer.call` and sandboxes without a model return only the value."""
     result = CallToolResult.model_validate(
         {"content": [{"type": "text", "text": "more"}], "structuredContent": {"a": 1}}
     )
@@ -250,7 +250,7 @@ def test_without_a_turn_the_value_is_all_there_is() -> None:
 
 
 def test_a_failure_without_a_text_says_its_structure() -> None:
-    """Ours: the model reads why a call failed, also if the server says it in structured content alone."""
+    """Ours: the model reads the reason of a failure, even if it is only in structured content."""
     result = CallToolResult.model_validate(
         {"content": [], "structuredContent": {"reason": "closed"}, "isError": True}
     )
@@ -259,7 +259,7 @@ def test_a_failure_without_a_text_says_its_structure() -> None:
 
 
 def test_a_journal_without_texts_is_read_as_before() -> None:
-    """Ours: entries and messages written before there were texts have none, and keep their bytes."""
+    """Ours: entries and messages of earlier versions have no texts, and keep their bytes."""
     old = b'{"type":"tool_settled","at_ms":1,"call_id":2,"value":{"a":1}}'
     read = msgspec.json.decode(old, type=ToolSettled)
     assert read.texts == ()

@@ -31,14 +31,14 @@ OAUTH = {
 
 @pytest.mark.parametrize("name", OAUTH)
 def test_the_sdk_signs_in_by_the_methods_that_ours_extends(name: str) -> None:
-    """Ours: the SDK has no public way to renew a token before it asks a person."""
+    """Ours: the SDK has no public way to renew a token before asking a person."""
     method: Any = getattr(OAuthClientProvider, name, None)
     assert method is not None, f"OAuthClientProvider.{name} is gone: see mcp/sign_in.py"
     assert list(inspect.signature(method).parameters) == OAUTH[name]
 
 
 def test_a_server_of_the_sdk_has_a_low_level_server() -> None:
-    """Ours: `--extend` adds handlers to it; the SDK's own `Client` reaches it in the same way."""
+    """Ours: `--extend` adds handlers to it, as the SDK's own `Client` does."""
     assert hasattr(MCPServer("x"), "_lowlevel_server"), "see mcp/joined.py"
 
 

@@ -86,7 +86,7 @@ def _text(result: Any) -> str:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", REVISIONS)
 def test_code_runs_for_a_client_and_calls_the_users_tools(app: Path, mode: str) -> None:
-    """Ours: run_code, validate_code, sessions and snapshots; variables stay in a session."""
+    """Ours: run_code, validate_code, sessions and snapshots are tools; variables persist in a session."""
 
     async def work(client: Client) -> None:
         names = {one.name for one in (await client.list_tools()).tools}
@@ -114,7 +114,7 @@ def test_code_runs_for_a_client_and_calls_the_users_tools(app: Path, mode: str) 
 @pytest.mark.parametrize("mode", REVISIONS)
 @pytest.mark.parametrize("approve", [True, False])
 def test_an_approval_is_a_question_to_the_clients_person(app: Path, mode: str, approve: bool) -> None:
-    """Ours: as `input_required` or an elicitation; the decision is the person's, and is recorded."""
+    """Ours: the question is `input_required` or an elicitation, and the person's decision is recorded."""
     asked: list[str] = []
 
     def answer(params: Any) -> types.ElicitResult:
@@ -152,7 +152,7 @@ def _decide(command: str, app: Path, **replaced: str) -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", REVISIONS)
 def test_a_client_that_cannot_ask_reads_how_to_answer_a_question(app: Path, mode: str) -> None:
-    """Bug: the command left out the store and, for a question, where its answer goes and what fits it."""
+    """Bug: the command lacked the store and, for a question, its answer and the schema."""
     app.write_text(ASKING_APP)
     request = {"prompt": "Book", "key": "k1"}
 
@@ -168,7 +168,7 @@ def test_a_client_that_cannot_ask_reads_how_to_answer_a_question(app: Path, mode
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", REVISIONS)
 def test_a_client_that_cannot_ask_reads_how_to_decide_and_finds_the_turn_again(app: Path, mode: str) -> None:
-    """Ours: a turn is found by its key after the client was cut off and a person decided elsewhere."""
+    """Ours: the key finds the turn after the client was disconnected and a person decided elsewhere."""
     request = {"prompt": "Refund A1", "key": "k1"}
 
     async def ask(client: Client) -> Any:

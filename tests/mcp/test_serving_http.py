@@ -48,7 +48,7 @@ async def _result(url: str, mode: str, code: str, session: str) -> Any:
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 def test_clients_of_both_revisions_run_code(url: str, mode: str) -> None:
-    """Ours: sessions of the sandbox do not depend on a connection."""
+    """Ours: sessions of the sandbox are independent of connections."""
     asyncio.run(_result(url, mode, "x = 20", mode))
     assert asyncio.run(_result(url, mode, "x + 1", mode)) == 21
 
@@ -150,7 +150,7 @@ def test_a_resource_outside_of_the_sessions_is_refused(url: str, uri: str) -> No
 
 
 def test_a_client_on_stdio_that_sends_noise_is_served(tmp_path: Path) -> None:
-    """Ours: the table of hostile clients; what is no message is skipped, the end of input ends it."""
+    """Ours: the table of hostile clients: invalid input is skipped, and the end of input ends the server."""
     hello = json.dumps(_CALL).encode()
     noise = b"\xff\xfe\n" + b"{\n" + b"[" * 50_000 + b"\n" + b'{"jsonrpc": "2.0"}\n'
     done = subprocess.run(
@@ -173,7 +173,7 @@ def test_no_method_works_without_the_token(url: str, method: str) -> None:
 
 
 def test_a_client_that_leaves_in_mid_call_leaves_the_server_working(url: str) -> None:
-    """Ours: a run does not depend on its client."""
+    """Ours: a run is independent of its client."""
 
     async def run() -> None:
         with pytest.raises(TimeoutError):

@@ -96,7 +96,7 @@ async def _until(client: Client, task_id: str, status: str) -> dict[str, Any]:
 def test_an_agent_is_a_task_whose_questions_the_client_answers(
     tmp_path: Path, answer: Literal["accept", "decline"]
 ) -> None:
-    """Ours: SEP-2663; a task is a turn, and an approval is one of its input requests."""
+    """Ours: SEP-2663, a task is a turn, and an approval is one of its input requests."""
 
     async def work(client: Client, runtime: Runtime) -> None:
         made = await _ask(client)
@@ -129,7 +129,7 @@ def test_an_agent_is_a_task_whose_questions_the_client_answers(
 
 
 def test_a_task_survives_its_process(tmp_path: Path) -> None:
-    """Ours: any process over the store answers for a task."""
+    """Ours: any process over the store can answer for a task."""
 
     async def ask(client: Client, runtime: Runtime) -> str:
         made = await _ask(client)
@@ -160,7 +160,7 @@ def test_a_task_that_is_cancelled_says_so(tmp_path: Path) -> None:
 
 
 def test_a_client_that_cannot_ask_reads_what_the_task_waits_for(tmp_path: Path) -> None:
-    """Ours: approvals are decided elsewhere then; the task continues."""
+    """Ours: such approvals are decided elsewhere, and the task continues."""
 
     async def work(client: Client, runtime: Runtime) -> None:
         task_id = (await _ask(client))["taskId"]
@@ -175,7 +175,7 @@ def test_a_client_that_cannot_ask_reads_what_the_task_waits_for(tmp_path: Path) 
 
 
 def test_tasks_are_only_for_clients_that_declare_them(tmp_path: Path) -> None:
-    """Ours: SEP-2663; the other methods need the declaration, and an unknown task is an invalid parameter."""
+    """Ours: SEP-2663, other methods need the declaration, and an unknown task is an invalid parameter."""
 
     async def plain(client: Client, runtime: Runtime) -> None:
         said = await client.session.call_tool("ask_support", {"prompt": "x"}, allow_input_required=True)
@@ -199,7 +199,7 @@ def test_tasks_are_only_for_clients_that_declare_them(tmp_path: Path) -> None:
 
 
 def test_histories_artefacts_and_traces_are_resources(tmp_path: Path) -> None:
-    """Ours: what belongs to a session can be listed and read; nothing else can."""
+    """Ours: the parts of a session can be listed and read, and nothing else."""
 
     async def work(client: Client, runtime: Runtime) -> None:
         session = await runtime.session("s", agent=Agent(ScriptedModel(["ok"]), name="plain"))
@@ -227,7 +227,7 @@ def test_histories_artefacts_and_traces_are_resources(tmp_path: Path) -> None:
 
 
 def test_the_prompts_of_an_agent_are_the_servers(tmp_path: Path) -> None:
-    """Ours: `Agent(prompts={...})`; other braces are text."""
+    """Ours: `Agent(prompts={...})` defines prompts; other braces are text."""
 
     async def work(client: Client, runtime: Runtime) -> None:
         [prompt] = (await client.list_prompts()).prompts
@@ -245,6 +245,6 @@ def test_the_prompts_of_an_agent_are_the_servers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prompts", [{"a b": "x"}, {"a": ""}, {"a": 5}, "text"])
 def test_what_cannot_be_a_prompt_is_refused(prompts: Any) -> None:
-    """Ours: a mistake is found when the agent is made."""
+    """Ours: a mistake is reported when the agent is made."""
     with pytest.raises(InvalidArgument):
         Agent(ScriptedModel([]), prompts=prompts)

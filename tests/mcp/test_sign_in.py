@@ -55,7 +55,7 @@ def run(server: McpServer, *works: Any) -> list[Any]:
 def test_without_a_person_the_error_says_how_to_sign_in(
     issuer: AuthServer, guarded: Callable[..., McpServer]
 ) -> None:
-    """Ours: a worker registers nothing and opens no page."""
+    """Ours: a worker neither registers a client nor opens a page."""
     server = guarded()
     with pytest.raises(McpSignInRequired, match="requires sign-in") as caught:
         run(server, server.advertised)
@@ -66,7 +66,7 @@ def test_without_a_person_the_error_says_how_to_sign_in(
 def test_a_person_signs_in_once_and_every_process_is_signed_in(
     issuer: AuthServer, guarded: Callable[..., McpServer], tmp_path: Path
 ) -> None:
-    """Ours: credentials outlive the process; they are encrypted, and readable by their owner alone."""
+    """Ours: credentials outlive the process, encrypted and readable only by their owner."""
     server = guarded()
     assert run(server, lambda: server.sign_in(visit)) == [True]
     other = guarded()
@@ -82,7 +82,7 @@ def test_a_person_signs_in_once_and_every_process_is_signed_in(
 def test_an_expired_token_is_renewed_where_it_was_issued(
     issuer: AuthServer, guarded: Callable[..., McpServer], tmp_path: Path, known_to_the_client: bool
 ) -> None:
-    """Ours: by its own lifetime, or when the server says 401; the rotated refresh token is kept."""
+    """Ours: a token is renewed when it expires or on a 401; the rotated refresh token is kept."""
     server, file = guarded(), CredentialFile(tmp_path, "shop", f"{issuer.url}/mcp")
     run(server, lambda: server.sign_in(visit))
     for expected in (1, 2):
@@ -98,7 +98,7 @@ def test_an_expired_token_is_renewed_where_it_was_issued(
 def test_more_scopes_are_asked_for_when_a_tool_needs_them(
     issuer: AuthServer, guarded: Callable[..., McpServer]
 ) -> None:
-    """Ours: step-up. Without a person the error names the scopes; with one, earlier scopes are kept."""
+    """Ours: step-up: without a person the error names the scopes; with one, earlier scopes are kept."""
     server = guarded()
     run(server, lambda: server.sign_in(visit))
     with pytest.raises(McpSignInRequired, match="'write'"):
@@ -109,7 +109,7 @@ def test_more_scopes_are_asked_for_when_a_tool_needs_them(
 
 
 def test_signing_in_again_adds_scopes(issuer: AuthServer, guarded: Callable[..., McpServer]) -> None:
-    """Ours: what `standfast mcp sign-in NAME --scope write` does."""
+    """Ours: `standfast mcp sign-in NAME --scope write` adds a scope."""
     server = guarded()
     run(server, lambda: server.sign_in(visit), lambda: server.sign_in(visit, scopes=["write"]))
     assert run(server, lambda: server.call("erase")) == ["gone"]
@@ -118,7 +118,7 @@ def test_signing_in_again_adds_scopes(issuer: AuthServer, guarded: Callable[...,
 def test_signing_out_revokes_the_tokens_and_removes_the_file(
     issuer: AuthServer, guarded: Callable[..., McpServer], tmp_path: Path
 ) -> None:
-    """Ours: nothing is left, here or there."""
+    """Ours: no token is left on either side."""
     server = guarded()
     run(server, lambda: server.sign_in(visit))
     assert run(server, server.sign_out, server.sign_out) == [True, False]
@@ -131,7 +131,7 @@ def test_signing_out_revokes_the_tokens_and_removes_the_file(
 def test_a_page_that_returns_with_another_state_is_ignored(
     issuer: AuthServer, guarded: Callable[..., McpServer]
 ) -> None:
-    """Ours: another page in the browser can send a code to the port; it is not taken."""
+    """Ours: another page in the browser can send a code to the port, which must be ignored."""
 
     async def attacked(address: str) -> None:
         back = parse_qs(urlsplit(address).query)["redirect_uri"][0]
@@ -146,7 +146,7 @@ def test_a_page_that_returns_with_another_state_is_ignored(
 
 
 def test_a_person_who_refuses_ends_the_attempt(issuer: AuthServer, guarded: Callable[..., McpServer]) -> None:
-    """Ours: the page's own error is the error."""
+    """Ours: the error is that of the sign-in page."""
 
     async def refuse(address: str) -> None:
         asked = parse_qs(urlsplit(address).query)
@@ -182,7 +182,7 @@ HOSTILE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("lie", HOSTILE)
 def test_hostile_metadata_is_refused(issuer: AuthServer, guarded: Callable[..., McpServer], lie: str) -> None:
-    """Ours: nothing is sent to an address that was not checked, and no token is kept."""
+    """Ours: nothing is sent to an unchecked address, and no token is kept."""
     issuer.resource, issuer.metadata, reason = HOSTILE[lie]
     server = guarded()
     with pytest.raises(McpServerFailed, match=reason):
@@ -219,7 +219,7 @@ ADDRESSES = {
 def test_metadata_leads_only_to_addresses_that_its_server_may_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str, target: str, expected: str | None
 ) -> None:
-    """Ours: no request forgery through metadata. The connection goes to the address that was checked."""
+    """Ours: metadata cannot forge requests, and the connection goes to the checked address."""
     monkeypatch.setattr(sign_in_module, "system_addresses", lambda host, port: ADDRESSES[host])
     auth = sign_in_module.SignIn("shop", server, McpSignIn(), CredentialFile(tmp_path, "shop", server))
     request = httpx2.Request("POST", target)
@@ -235,7 +235,7 @@ def test_metadata_leads_only_to_addresses_that_its_server_may_name(
 def test_credentials_open_only_for_their_server_url_and_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: a file that is copied to another server's place, or opened with another key, is refused."""
+    """Ours: a file that is copied to another server, or opened with another key, is refused."""
     file = CredentialFile(tmp_path, "shop", "https://shop.example/mcp")
     file.write(Credentials(tokens={"access_token": "t"}))
     assert file.read().tokens == {"access_token": "t"}
@@ -255,7 +255,7 @@ def test_credentials_open_only_for_their_server_url_and_key(
 def test_the_key_is_in_the_keyring_if_there_is_one_else_in_a_file_apart_from_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: a copy of the data directory opens nothing."""
+    """Ours: a copy of the data directory cannot be decrypted."""
     import keyring
     from keyring.backend import KeyringBackend
     from keyring.backends.fail import Keyring as NoKeyring

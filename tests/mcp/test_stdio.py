@@ -33,7 +33,7 @@ def _used(server: McpServer, code: str) -> Any:
 
 
 def test_limits_hold_for_a_server_and_its_children(raw: Raw) -> None:
-    """Ours: they are set before the program starts, so no child escapes them."""
+    """Ours: limits are set before the program starts, so no child escapes them."""
     code = (
         "import resource as r, subprocess as s, sys\n"
         "names = ('RLIMIT_CORE', 'RLIMIT_NOFILE', 'RLIMIT_CPU', 'RLIMIT_DATA')\n"
@@ -72,7 +72,7 @@ def test_a_jailed_server_sees_what_the_user_names(raw: Raw, tmp_path: Path) -> N
 
 @pytest.mark.skipif(jail_report("bubblewrap").kind is None, reason="there is no bubblewrap here")
 def test_a_jailed_server_reads_a_named_file_under_tmp(raw: Raw, tmp_path: Path) -> None:
-    """Bug: the jail's own `/tmp` hid what the user named there, an interpreter among them."""
+    """Bug: the jail's own `/tmp` hid named files there, such as an interpreter."""
     named = tmp_path / "named.txt"
     named.write_text("read")
     program = Path(__file__).parent / "raw_server.py"
@@ -83,7 +83,7 @@ def test_a_jailed_server_reads_a_named_file_under_tmp(raw: Raw, tmp_path: Path) 
 
 
 def test_a_jail_can_be_written_in_mcp_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: and a server that cannot be jailed is not started."""
+    """Ours: a server that cannot be jailed is not started."""
     file = tmp_path / "mcp.json"
     text = '{"mcpServers": {"a": {"command": "true", "standfast": {"jail": {"readable": %s}}}}}'
     file.write_text(text % '["/srv"]')
@@ -102,7 +102,7 @@ def test_a_jail_can_be_written_in_mcp_json(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_two_sessions_of_different_servers_share_nothing(raw: Raw, tmp_path: Path) -> None:
-    """Ours: neither the environment nor the prompt of one session has anything of another's server."""
+    """Ours: neither the environment nor the prompt of a session has data of another's server."""
     prompts: list[str] = []
 
     class Recording(ScriptedModel):

@@ -14,7 +14,7 @@ def request(said: str = "hi", number: int = 1, *, attempt: int = 1) -> ModelRequ
 
 
 async def heard(model: ModelProvider, asked: ModelRequest | None = None) -> list[ModelDelta]:
-    """All that a model says to a request."""
+    """Return everything that a model answers to a request."""
     return [delta async for delta in model.stream(asked or request())]
 
 

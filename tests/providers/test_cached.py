@@ -50,7 +50,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
 
 
 def test_an_equal_request_is_answered_as_before_and_costs_nothing(place: Path | None) -> None:
-    """Ours: the same stream; no tokens, one call, and the reply says where it is from."""
+    """Ours: the stream is the same, with no tokens and one call, and names its origin."""
     model = Giving(*WHOLE)
     cached = Cached(model, place)
     assert deltas(cached, request(number=1)) == list(WHOLE)
@@ -93,7 +93,7 @@ def test_another_model_has_its_own_replies(tmp_path: Path) -> None:
 
 
 def test_a_folder_serves_the_next_process(tmp_path: Path) -> None:
-    """Ours: what was asked yesterday need not be asked today."""
+    """Ours: replies of earlier processes are reused."""
     deltas(Cached(Giving(*WHOLE), tmp_path))
     model = Giving()
     assert ended(Cached(model, tmp_path)).text == "Hello there."
@@ -103,7 +103,7 @@ def test_a_folder_serves_the_next_process(tmp_path: Path) -> None:
 
 
 def test_failures_and_replies_without_an_end_are_not_kept(place: Path | None) -> None:
-    """Ours: only what was whole is an answer."""
+    """Ours: only complete replies are cached."""
     failing, broken = Giving(TextArrived("x"), ModelError("no")), Giving(TextArrived("x"))
     cached = Cached(failing, place)
     for _ in range(2):
@@ -115,7 +115,7 @@ def test_failures_and_replies_without_an_end_are_not_kept(place: Path | None) ->
 
 
 def test_a_file_that_is_damaged_is_asked_for_again(tmp_path: Path) -> None:
-    """Ours: a cache is never a reason to fail."""
+    """Ours: the cache must never cause a failure."""
     model = Giving(*WHOLE)
     cached = Cached(model, tmp_path)
     deltas(cached)
@@ -128,7 +128,7 @@ def test_a_file_that_is_damaged_is_asked_for_again(tmp_path: Path) -> None:
 def test_a_reply_that_cannot_be_kept_is_given_all_the_same(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ours: the operator sees a warning, the user gets the answer."""
+    """Ours: the operator sees a warning, and the user gets the answer."""
     folder = tmp_path / "cache"
     cached = Cached(Giving(*WHOLE), folder)
     folder.rmdir()
@@ -144,7 +144,7 @@ def _file(path: Path) -> Path:
 
 
 def test_those_not_asked_for_longest_go_first(place: Path | None) -> None:
-    """Ours: a cache has a size."""
+    """Ours: the size of the cache is limited."""
     model = Giving(*WHOLE)
     cached = Cached(model, place, max_entries=2)
     for number, words in enumerate(("one", "two", "one", "three")):
@@ -161,7 +161,7 @@ def test_those_not_asked_for_longest_go_first(place: Path | None) -> None:
 
 
 def _age(folder: Path | None, seconds: int) -> None:
-    """Make what was used last older, so that the next use is later whatever the file system's clock."""
+    """Make the last use of an entry older, so that the next use is later on any file system."""
     if folder is not None:
         newest = max(folder.glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
         then = newest.stat().st_mtime - seconds
@@ -169,7 +169,7 @@ def _age(folder: Path | None, seconds: int) -> None:
 
 
 def test_a_turn_that_was_asked_before_needs_no_model() -> None:
-    """Ours: the usage of the turn says so."""
+    """Ours: the usage of the turn shows it."""
     model = ScriptedModel([{"text": "Hello.", "usage": {"input": 100, "output": 5}}])
     agent = Agent(Cached(model))
     first, second = agent.run_sync("Hi"), agent.run_sync("Hi")
@@ -178,7 +178,7 @@ def test_a_turn_that_was_asked_before_needs_no_model() -> None:
 
 
 def test_closing_closes_the_model_and_a_reader_that_stops_ends_the_call() -> None:
-    """Ours: decorators stack."""
+    """Ours: decorated models can be nested."""
     model = Giving(*WHOLE)
     cached = Cached(Cached(model))
 

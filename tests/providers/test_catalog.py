@@ -1,4 +1,4 @@
-"""What is known of models."""
+"""The catalogue of models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def written(path: Path, *models: dict[str, object]) -> Path:
     ],
 )
 def test_a_model_is_found_under_its_family_whichever_host_serves_it(model: str, entry: str) -> None:
-    """Ours: the longest name that fits tells most."""
+    """Ours: the longest matching name is the most specific."""
     found = describe(model)
     assert found is not None
     assert found.name == entry
@@ -48,12 +48,12 @@ def test_a_model_is_found_under_its_family_whichever_host_serves_it(model: str, 
     "model", ["scripted:demo", "openai:llama-3.3", "gpt-5", "", "mine:model", "fallback:a|b"]
 )
 def test_what_is_not_known_is_none(model: str) -> None:
-    """Ours: nothing is guessed, and a first-hand provider has only its own models."""
+    """Ours: nothing is guessed, and a vendor's own provider has only its own models."""
     assert describe(model) is None
 
 
 def test_the_catalog_says_from_when_it_is_and_every_entry_has_a_window() -> None:
-    """Ours: data that grows old tells its age."""
+    """Ours: outdated data must show its age."""
     catalog = load_catalog()
     assert catalog.as_of == "2026-11"
     assert all(entry.window for entry in catalog.entries.values())
@@ -89,7 +89,7 @@ def test_a_users_file_adds_and_changes(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_file_that_is_no_catalog_is_named_with_what_is_wrong(
     tmp_path: Path, content: str | bytes | None, complaint: str
 ) -> None:
-    """Ours: the error shows the user where the typing mistake is."""
+    """Ours: the error shows the user where the mistake is."""
     path = tmp_path / "models.json"
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -99,7 +99,7 @@ def test_a_file_that_is_no_catalog_is_named_with_what_is_wrong(
 
 
 def test_a_bare_name_leads_to_its_maker() -> None:
-    """Ours: for hints."""
+    """Ours: hints suggest the full name."""
     assert providers_of("gpt-5") == ["openai"]
     assert providers_of("claude-opus-5") == ["anthropic"]
     assert providers_of("llama-3.3-70b") == []

@@ -1,4 +1,4 @@
-"""Several models for one."""
+"""Several models in place of one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def failure(model: Fallback, attempt: int) -> ModelError:
 
 
 def test_the_attempt_picks_the_model() -> None:
-    """Ours: a turn that another process takes over continues with the model that is due."""
+    """Ours: a process that takes a turn over continues with the model that is due."""
     models = [Giving(ReplyEnded(text=name), model_id=f"p:{name}") for name in "abc"]
     fallback = Fallback(*models)
     assert [ended(fallback, request(attempt=n)).text for n in range(1, 6)] == ["a", "b", "c", "a", "b"]
@@ -39,7 +39,7 @@ def test_the_attempt_picks_the_model() -> None:
 
 @pytest.mark.parametrize("error", [BUSY, BROKEN, InvalidArgument("no images here"), RuntimeError("oops")])
 def test_a_failure_with_a_successor_is_tried_again_at_once(error: Exception) -> None:
-    """Ours: waiting is of no use when another model is available; the message says which one failed."""
+    """Ours: waiting is useless if another model is available; the message names the one that failed."""
     told = failure(Fallback(Giving(error, model_id="p:a"), Giving()), 1)
     assert (told.retryable, told.retry_after_ms) == (True, 0)
     assert told.message.startswith("p:a: ")
@@ -47,7 +47,7 @@ def test_a_failure_with_a_successor_is_tried_again_at_once(error: Exception) -> 
 
 
 def test_the_last_one_fails_as_it_fails() -> None:
-    """Ours: then it is worth waiting, or it is not."""
+    """Ours: only the last model's failure decides about waiting."""
     told = failure(Fallback(Giving(), Giving(BUSY, model_id="p:b")), 2)
     assert (told.message, told.code) == ("p:b: too busy", "RATE_LIMITED")
     assert (told.retryable, told.retry_after_ms, told.hint) == (True, 9_000, "wait")
@@ -55,7 +55,7 @@ def test_the_last_one_fails_as_it_fails() -> None:
 
 
 def test_a_context_overflow_is_passed_on_as_it_is() -> None:
-    """Ours: the turn makes its context smaller, which helps any model."""
+    """Ours: compaction helps with any model."""
     overflow = ModelError("too long", code=TurnCode.CONTEXT_OVERFLOW)
     assert failure(Fallback(Giving(overflow), Giving()), 1) is overflow
 
@@ -64,12 +64,12 @@ def test_a_context_overflow_is_passed_on_as_it_is() -> None:
     ("served", "told"), [("", "p:a"), ("a-2026", "p:a-2026"), ("p:a", "p:a"), ("a:3b", "p:a:3b")]
 )
 def test_the_reply_says_who_served_it(served: str, told: str) -> None:
-    """Ours: among several, the provider belongs to the name; prices are found by it."""
+    """Ours: the name includes the provider, by which prices are found."""
     assert ended(Fallback(Giving(ReplyEnded(text="x", model=served), model_id="p:a"))).model == told
 
 
 def test_its_name_is_those_of_its_models() -> None:
-    """Ours: fallbacks in fallbacks are one; a name that could not be read again is refused."""
+    """Ours: nested fallbacks are flattened, and a name that could not be read back is refused."""
     inner = Fallback(Giving(model_id="p:a"), Giving(model_id="p:b"))
     assert Fallback(inner, Giving(model_id="q:c")).model_id == "fallback:p:a|p:b|q:c"
     with pytest.raises(InvalidArgument, match="cannot be one of several"):
@@ -89,7 +89,7 @@ def test_closing_closes_all_even_if_one_complains() -> None:
 
 
 def test_a_turn_continues_with_the_next_model_and_retracts_what_came() -> None:
-    """Ours: nothing of the failed model's text is in the answer, and there is no back-off."""
+    """Ours: the failed model's text is not part of the answer, and there is no back-off."""
     waited: list[float] = []
 
     async def no_sleep(seconds: float) -> None:
@@ -119,7 +119,7 @@ def test_attempts_are_limited_over_all_models() -> None:
 
 
 def test_a_list_of_names_is_a_fallback_that_sessions_record(tmp_path: Path) -> None:
-    """Ours: another process makes the same models of the name."""
+    """Ours: another process can recreate the models from the name."""
     failing, fine = tmp_path / "failing.json", tmp_path / "fine.json"
     failing.write_text('{"rules": [{"failure": {"message": "down"}}]}')
     fine.write_text('{"rules": [{"text": "Here I am."}]}')
@@ -141,7 +141,7 @@ def order(order_id: str) -> int:
 
 
 def test_a_turn_that_one_vendor_began_is_ended_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: calls and results of the one are understood by the other; its reasoning is not sent there."""
+    """Ours: calls and results are understood by the other vendor; reasoning is not sent there."""
     calls = [{"name": "order", "arguments": {"order_id": "A1"}, "id": "toolu_01A"}]
     overloaded = {"fault": {"status": 529, "message": "Overloaded"}}
 

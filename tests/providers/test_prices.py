@@ -1,4 +1,4 @@
-"""What model calls cost: the user's prices, those of the catalogue, and what is not known."""
+"""The cost of model calls: the user's prices, those of the catalogue, and unknown ones."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ TEN = {"input": 10, "output": 10}
 
 
 def test_what_the_user_gives_is_multiplied_out() -> None:
-    """Ours: dollars for a million tokens; reasoning is a part of the output."""
+    """Ours: prices are in dollars per million tokens; reasoning is part of the output."""
     prices = Prices({"own:m": {"input": 2, "cache_read": 0.5, "cache_write": 2.5, "output": 8}})
     assert prices.cost("own:m", "", USED) == 700 * 2000 + 200 * 500 + 100 * 2500 + 50 * 8000
 
 
 def test_cached_input_costs_what_input_does_unless_it_is_given() -> None:
-    """Ours: a price with two numbers is a price."""
+    """Ours: a price needs only two numbers."""
     assert Prices({"own:m": {"input": 1, "output": 2}}).cost("own:m", "", USED) == 1000 * 1000 + 50 * 2000
 
 
 def test_what_is_less_than_the_unit_is_rounded_up() -> None:
-    """Ours: no cost looks smaller than it is."""
+    """Ours: a cost must not look smaller than it is."""
     prices = Prices({"m": {"input": "0.0000001", "output": 0}})
     assert prices.cost("own:m", "", Usage(input=1)) == 1
 
@@ -59,18 +59,18 @@ def test_what_is_less_than_the_unit_is_rounded_up() -> None:
     ],
 )
 def test_a_price_is_found_by_any_name_of_its_model(key: str, model_id: str, served: str) -> None:
-    """Ours: with or without the provider, of the model that was asked or of the one that served it."""
+    """Ours: with or without the provider, for the requested model or the one that served it."""
     assert Prices({key: TEN}).cost(model_id, served, Usage(input=1)) == 10_000
 
 
 def test_the_model_that_served_the_reply_comes_first() -> None:
-    """Ours: what was billed is what answered."""
+    """Ours: the model that answered is billed."""
     prices = Prices({"m": TEN, "m-large": {"input": 99, "output": 99}})
     assert prices.cost("own:m", "m-large", Usage(input=1)) == 99_000
 
 
 def test_of_several_models_in_a_row_each_must_have_a_price() -> None:
-    """Ours: fail closed; which of them will serve a reply is not known before."""
+    """Ours: fail closed, because it is not known which of them will serve a reply."""
     prices = Prices({"own:m": TEN})
     assert prices.knows("fallback:own:m|scripted:demo")
     assert not prices.knows("fallback:own:m|own:other")
@@ -79,7 +79,7 @@ def test_of_several_models_in_a_row_each_must_have_a_price() -> None:
 
 
 def test_a_scripted_model_costs_nothing_and_that_is_known() -> None:
-    """Ours: a limit on money does not stand in the way of a test."""
+    """Ours: a cost limit must not prevent a test."""
     prices = Prices()
     assert prices.cost("scripted:script", "scripted:script", USED) == 0
     assert prices.knows("scripted:demo.json")
@@ -87,7 +87,7 @@ def test_a_scripted_model_costs_nothing_and_that_is_known() -> None:
 
 
 def test_an_unknown_model_has_no_price_and_loads_nothing() -> None:
-    """Ours: unknown is not free; a provider of one's own does not pay for the catalogue."""
+    """Ours: an unknown price is not zero; a custom provider does not load the catalogue."""
     prices = Prices({"m": TEN})
     assert prices.cost("own:other", "", USED) is None
     assert not prices.knows("own:other")
@@ -96,13 +96,13 @@ def test_an_unknown_model_has_no_price_and_loads_nothing() -> None:
 
 
 def test_loading_is_asked_for_once() -> None:
-    """Ours: one thread is enough."""
+    """Ours: one thread loads the catalogue."""
     prices = Prices()
     assert [prices.must_load("openai:gpt-4.1"), prices.must_load("openai:gpt-4.1")] == [True, False]
 
 
 def test_prices_come_from_a_file(tmp_path: Path) -> None:
-    """Ours: the same table as JSON."""
+    """Ours: the file has the same table as JSON."""
     path = tmp_path / "prices.json"
     path.write_text(json.dumps({"own:m": {"input": 0.15, "output": 0.6}}))
     for given in (path, str(path)):
@@ -111,7 +111,7 @@ def test_prices_come_from_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [None, "{", "\xff"])
 def test_a_file_that_cannot_be_read_is_said_to_be_wrong(tmp_path: Path, text: str | None) -> None:
-    """Ours: an operator's error, with the path in it."""
+    """Ours: the error is the operator's, and names the path."""
     path = tmp_path / "prices.json"
     if text is not None:
         path.write_bytes(text.encode("latin-1"))
@@ -139,7 +139,7 @@ def test_a_table_that_makes_no_sense_is_refused(table: Any) -> None:
 
 
 def test_prices_may_be_given_as_values() -> None:
-    """Ours: a typed table is as good as a dict."""
+    """Ours: a typed table is equivalent to a dict."""
     from decimal import Decimal
 
     table = {"m": Price(input=Decimal(3), output=Decimal(15))}
@@ -147,7 +147,7 @@ def test_prices_may_be_given_as_values() -> None:
 
 
 def test_without_the_extra_there_are_no_prices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: genai-prices is optional."""
+    """Ours: genai-prices is an optional dependency."""
     monkeypatch.setitem(sys.modules, "genai_prices", None)
     assert Prices().cost("openai:gpt-4.1", "", USED) is None
     assert Prices({"gpt-4.1": TEN}).cost("openai:gpt-4.1", "", Usage(input=1)) == 10_000
@@ -170,7 +170,7 @@ def test_without_the_extra_there_are_no_prices(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_the_catalogue_knows_the_usual_models(model_id: str, served: str, nano: int) -> None:
-    """Ours: the five buckets are the library's; cached input is not paid for twice."""
+    """Ours: the five buckets match the library's; cached input is not charged twice."""
     assert Prices().cost(model_id, served, USED) == nano
 
 
@@ -180,7 +180,7 @@ def test_the_catalogue_knows_the_usual_models(model_id: str, served: str, nano: 
     ["openai:no-such-model", "openai-compatible:llama@http://127.0.0.1:8000/v1", "google:no-such-model"],
 )
 def test_what_the_catalogue_does_not_know_is_not_known(model_id: str) -> None:
-    """Ours: nothing is guessed from a similar name."""
+    """Ours: no price is guessed from a similar name."""
     assert not Prices().knows(model_id)
     assert Prices().cost(model_id, "", USED) is None
 

@@ -1,4 +1,4 @@
-"""Rate limits: who may call when."""
+"""Rate limits: when each call may start."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Time:
 
 
 class Held:
-    """A model whose replies wait until the test lets them go."""
+    """A model whose replies wait until the test releases them."""
 
     model_id = "held:1"
 
@@ -58,7 +58,7 @@ class Held:
 
 
 async def settle() -> None:
-    """Let everything run that can."""
+    """Run the loop until nothing is left to run."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -68,7 +68,7 @@ def asked_by(name: str) -> ModelRequest:
 
 
 def test_no_more_calls_run_at_once_than_allowed_and_they_come_in_order() -> None:
-    """Ours: first come, first served; a waiting call does nothing until a running one ends."""
+    """Ours: first come, first served; a waiting call starts when a running one ends."""
 
     async def main() -> None:
         model = Held()
@@ -87,7 +87,7 @@ def test_no_more_calls_run_at_once_than_allowed_and_they_come_in_order() -> None
 
 
 def test_a_call_that_gives_up_in_line_leaves_it() -> None:
-    """Ours: a turn that is cancelled while it waits delays no other turn and has used nothing."""
+    """Ours: a turn that is cancelled while it waits delays no other turn and uses nothing."""
 
     async def main() -> None:
         model = Held()
@@ -105,7 +105,7 @@ def test_a_call_that_gives_up_in_line_leaves_it() -> None:
 
 
 def test_the_first_in_line_may_give_up_too() -> None:
-    """Ours: the one behind it takes its place."""
+    """Ours: the next call in the queue takes its place."""
 
     async def main() -> None:
         time = Time()
@@ -122,7 +122,7 @@ def test_the_first_in_line_may_give_up_too() -> None:
 
 
 def test_in_no_minute_are_there_more_requests_than_allowed() -> None:
-    """Ours: a burst is let through, then one for each that is a minute old; time is slept, not polled."""
+    """Ours: a burst passes, then one call for each that is a minute old; the wait is slept, not polled."""
 
     async def main() -> None:
         time = Time()
@@ -139,7 +139,7 @@ def test_in_no_minute_are_there_more_requests_than_allowed() -> None:
 
 
 def test_tokens_are_estimated_before_and_corrected_after() -> None:
-    """Ours: a call that used less than was thought makes room at once."""
+    """Ours: a call that used less than estimated makes room at once."""
 
     async def main() -> None:
         time = Time()
@@ -177,7 +177,7 @@ def test_a_correction_wakes_the_one_who_sleeps() -> None:
 
 
 def test_a_call_larger_than_the_limit_waits_for_an_empty_minute_and_goes() -> None:
-    """Ours: it would otherwise hang."""
+    """Ours: otherwise the call would wait for ever."""
 
     async def main() -> None:
         time = Time()
@@ -190,7 +190,7 @@ def test_a_call_larger_than_the_limit_waits_for_an_empty_minute_and_goes() -> No
 
 
 def test_what_a_call_used_does_not_count_when_its_minute_is_over() -> None:
-    """Ours: a long call's correction comes too late to matter, and spoils nothing."""
+    """Ours: the late correction of a long call has no effect."""
 
     async def main() -> None:
         time = Time()
@@ -205,13 +205,13 @@ def test_what_a_call_used_does_not_count_when_its_minute_is_over() -> None:
 
 
 def test_the_estimate_follows_the_size_of_the_request() -> None:
-    """Ours: about four bytes are a token."""
+    """Ours: a token is estimated as four bytes."""
     small, large = estimated_tokens(request("x")), estimated_tokens(request("x" * 4_000))
     assert large - small == pytest.approx(1_000, abs=2)
 
 
 def test_a_model_tells_its_limit_what_it_used() -> None:
-    """Ours: the usage of the reply is what counts, all tokens of it."""
+    """Ours: all tokens of the reply's usage count."""
 
     async def main() -> None:
         time = Time()
@@ -226,7 +226,7 @@ def test_a_model_tells_its_limit_what_it_used() -> None:
 
 
 def test_a_pause_that_the_provider_asks_for_is_made_by_all() -> None:
-    """Ours: the others need not run into the same refusal; an hour is the turn's own business."""
+    """Ours: other calls avoid the same refusal; a wait of an hour is left to the turn."""
 
     async def main() -> None:
         time = Time()
@@ -242,7 +242,7 @@ def test_a_pause_that_the_provider_asks_for_is_made_by_all() -> None:
 
 
 def test_a_limit_serves_one_loop_after_another() -> None:
-    """Ours: `run_sync` makes a loop each time."""
+    """Ours: `run_sync` makes a new loop each time."""
     model = Limited(ScriptedModel(["x"], strict=False), RateLimit(concurrency=1))
 
     async def both() -> int:
@@ -261,7 +261,7 @@ def test_a_limit_that_is_none_is_refused(limit: dict[str, int]) -> None:
 
 
 def test_a_limit_of_another_kind_is_refused() -> None:
-    """Ours: a number alone does not say what it limits."""
+    """Ours: a plain number does not say what it limits."""
     with pytest.raises(InvalidArgument, match="a limit is a RateLimit, not int"):
         Limited(Giving(), 5)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="not int"):
@@ -272,7 +272,7 @@ def test_a_limit_of_another_kind_is_refused() -> None:
 
 
 def test_a_model_is_behind_its_own_limit_and_its_providers() -> None:
-    """Ours: keys are a provider's name or a model's id; others are left alone."""
+    """Ours: keys are names of providers or ids of models; other models are not limited."""
     limits = SharedLimits({"p": RateLimit(concurrency=1), "p:a": RateLimit(concurrency=1)})
     other, mine, twice = (Giving(model_id=name) for name in ("q:a", "p:b", "p:a"))
     assert limits.around(other) is other
@@ -284,7 +284,7 @@ def test_a_model_is_behind_its_own_limit_and_its_providers() -> None:
 
 
 def test_of_a_fallback_each_member_is_behind_its_own_limit() -> None:
-    """Ours: the limit is the provider's, also when another provider is asked instead."""
+    """Ours: each provider's limit applies, also in a fallback."""
     limits = SharedLimits({"p": RateLimit(concurrency=1)})
     around = limits.around(Fallback(Giving(model_id="p:a"), Giving(model_id="q:b")))
     assert isinstance(around, Fallback)
@@ -294,7 +294,7 @@ def test_of_a_fallback_each_member_is_behind_its_own_limit() -> None:
 
 @pytest.mark.parametrize("key", ["held", "held:1"])
 def test_all_sessions_of_a_runtime_share_a_limit(key: str) -> None:
-    """Ours: two agents, two sessions, one provider."""
+    """Ours: two agents and two sessions share the limit of one provider."""
 
     async def main() -> None:
         model = Held()
@@ -350,7 +350,7 @@ def test_models_by_their_names_share_a_limit_and_a_turn_in_line_can_be_cancelled
 
 
 def test_closing_closes_the_model() -> None:
-    """Ours: decorators stack."""
+    """Ours: decorated models can be nested."""
     model = Giving(ReplyEnded(text="x"))
     limited: ModelProvider = Limited(Limited(model, RateLimit(concurrency=1)), RateLimit(concurrency=1))
     asyncio.run(limited.close())

@@ -1,4 +1,4 @@
-"""Recording models: what is written, and that a script replays it."""
+"""Recording models: the file, and that a script replays it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_recorded_reply_is_replayed_as_it_came(tmp_path: Path) -> None:
-    """Ours: the file is a script, so that no other class is needed to replay it."""
+    """Ours: the file is a script, so replaying needs no other class."""
     path = tmp_path / "calls.jsonl"
     model = Giving(*WHOLE)
     assert deltas(Recorded(model, path)) == list(WHOLE)
@@ -60,7 +60,7 @@ def test_a_recorded_reply_is_replayed_as_it_came(tmp_path: Path) -> None:
 
 
 def test_a_request_is_digested_and_never_written(tmp_path: Path) -> None:
-    """Ours: prompts and settings hold secrets."""
+    """Ours: prompts and settings may contain secrets."""
     path = tmp_path / "calls.jsonl"
     asked = ModelRequest(
         messages=[UserMessage(content="my secret")],
@@ -74,7 +74,7 @@ def test_a_request_is_digested_and_never_written(tmp_path: Path) -> None:
 
 
 def test_a_replay_notices_that_the_prompt_has_changed(tmp_path: Path) -> None:
-    """Ours: a recording that no longer fits is an error, not a wrong answer."""
+    """Ours: an outdated recording is an error, not a wrong answer."""
     path = tmp_path / "calls.jsonl"
     deltas(Recorded(Giving(*WHOLE), path), request("one"))
     model = resolve_model(f"scripted:{path}")
@@ -83,7 +83,7 @@ def test_a_replay_notices_that_the_prompt_has_changed(tmp_path: Path) -> None:
 
 
 def test_ids_and_numbers_do_not_count_as_a_change(tmp_path: Path) -> None:
-    """Ours: another session asks the same."""
+    """Ours: another session makes the same requests with other ids."""
     path = tmp_path / "calls.jsonl"
     attachment = AttachmentPart(digest="d1", media_type="image/png", size=3)
     content = (TextPart(text="look"), attachment)
@@ -124,7 +124,7 @@ def test_failures_are_recorded_with_what_came_before_them(tmp_path: Path) -> Non
 
 
 def test_what_an_unknown_error_says_is_not_written(tmp_path: Path) -> None:
-    """Ours: only errors of ours are known to hold no key."""
+    """Ours: only our own errors are known to contain no key."""
     path = tmp_path / "calls.jsonl"
     with pytest.raises(RuntimeError):
         deltas(Recorded(Giving(RuntimeError("sk-123")), path))
@@ -132,7 +132,7 @@ def test_what_an_unknown_error_says_is_not_written(tmp_path: Path) -> None:
 
 
 def test_a_reply_without_an_end_is_recorded_as_broken_off(tmp_path: Path) -> None:
-    """Ours: the turn sees it so, too."""
+    """Ours: the turn sees the same failure."""
     path = tmp_path / "calls.jsonl"
     deltas(Recorded(Giving(TextArrived("Hel")), path))
     with pytest.raises(ModelError, match="broke off") as raised:
@@ -141,7 +141,7 @@ def test_a_reply_without_an_end_is_recorded_as_broken_off(tmp_path: Path) -> Non
 
 
 def test_a_cancelled_call_leaves_no_line_and_closes_the_stream(tmp_path: Path) -> None:
-    """Ours: it had no outcome."""
+    """Ours: a cancelled call has no outcome."""
     path, model = tmp_path / "calls.jsonl", Giving(*WHOLE)
 
     async def stop_early() -> None:
@@ -154,7 +154,7 @@ def test_a_cancelled_call_leaves_no_line_and_closes_the_stream(tmp_path: Path) -
 
 
 def test_a_line_that_was_not_finished_does_not_spoil_the_next(tmp_path: Path) -> None:
-    """Ours: a crash in the middle of a write costs one line."""
+    """Ours: a crash in the middle of a write loses one line."""
     path = tmp_path / "calls.jsonl"
     path.write_text('{"text": "torn')
     deltas(Recorded(Giving(*WHOLE), path))
@@ -171,21 +171,21 @@ def test_a_recording_that_cannot_be_written_fails_the_call(tmp_path: Path) -> No
 
 
 def test_text_that_is_no_unicode_fails_as_it_does_without_a_recording(tmp_path: Path) -> None:
-    """Ours: the attempt is worth repeating."""
+    """Ours: the attempt may be retried."""
     with pytest.raises(ModelError, match="not Unicode") as raised:
         deltas(Recorded(Giving(ReplyEnded(text="\ud800")), tmp_path / "calls.jsonl"))
     assert raised.value.retryable
 
 
 def test_chunks_that_are_not_the_text_are_left_out(tmp_path: Path) -> None:
-    """Ours: a provider may tidy up its text at the end; the recording stays readable."""
+    """Ours: a provider may change its text at the end; the recording stays readable."""
     path = tmp_path / "calls.jsonl"
     deltas(Recorded(Giving(TextArrived("a"), TextArrived("b"), ReplyEnded(text="a b")), path))
     assert ended(resolve_model(f"scripted:{path}")).text == "a b"
 
 
 def test_closing_closes_the_model_and_its_name_is_the_models(tmp_path: Path) -> None:
-    """Ours: decorators stack."""
+    """Ours: decorated models can be nested."""
     model = Giving(*WHOLE, model_id="giving:2")
     recorded = Recorded(Recorded(model, tmp_path / "a.jsonl"), tmp_path / "b.jsonl")
     asyncio.run(recorded.close())
@@ -226,7 +226,7 @@ def test_a_session_that_was_recorded_is_replayed_without_its_model(tmp_path: Pat
 
 
 def test_several_sessions_share_a_recording(tmp_path: Path) -> None:
-    """Ours: each has a first call; what was asked tells them apart."""
+    """Ours: each session has a first call; requests are distinguished by their content."""
     path = tmp_path / "calls.jsonl"
     rules = tmp_path / "rules.json"
     rules.write_text(json.dumps({"rules": [{"text": "You said {text}"}]}))
@@ -255,7 +255,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 def test_several_processes_record_into_one_file(tmp_path: Path) -> None:
-    """Ours: lines are whole, whichever process writes them."""
+    """Ours: every line is complete, whichever process writes it."""
     path = tmp_path / "calls.jsonl"
     writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(path), letter]) for letter in "ab"]
     assert [writer.wait(60) for writer in writers] == [0, 0]
@@ -264,7 +264,7 @@ def test_several_processes_record_into_one_file(tmp_path: Path) -> None:
 
 
 def test_recording_costs_little_for_each_chunk(tmp_path: Path) -> None:
-    """Ours: what comes is passed on; the file is written once, at the end."""
+    """Ours: chunks are passed on, and the file is written once at the end."""
     chunks = [TextArrived("x")] * 100
     model = Recorded(Giving(*chunks, ReplyEnded(text="x" * 100)), tmp_path / "calls.jsonl")
 

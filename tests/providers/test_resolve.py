@@ -43,7 +43,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key for everybody."""
+    """Set a key for every provider."""
     for vendor in VENDORS.values():
         for name in vendor.key_variables:
             monkeypatch.setenv(name, KEY)
@@ -56,7 +56,7 @@ def close(model: ModelProvider) -> None:
 @pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_name_that_a_session_records_leads_to_the_same_model(name: str) -> None:
-    """Ours: a session is carried on by another process, which has the name and nothing else."""
+    """Ours: another process resumes a session with nothing but the name."""
     model = resolve_model(name)
     again = resolve_model(model.model_id)
     assert model.model_id == again.model_id == name
@@ -93,7 +93,7 @@ def test_the_table_of_vendors_tells_where_their_models_are_asked(
     "vendor", [one for one in VENDORS.values() if one.needs_key], ids=lambda one: one.name
 )
 def test_a_model_without_its_key_says_which_variable_is_missing(vendor: object) -> None:
-    """Ours: what to set is in the hint."""
+    """Ours: the hint names the variable."""
     name = getattr(vendor, "name")  # noqa: B009
     with pytest.raises(ProviderUnconfigured) as raised:
         resolve_model(f"{name}:m")
@@ -102,7 +102,7 @@ def test_a_model_without_its_key_says_which_variable_is_missing(vendor: object) 
 
 @pytest.mark.parametrize("name", ["", "gpt", "mine:model", ":", "fallback:", "anthropic: "])
 def test_a_name_of_another_form_is_refused_with_the_form_expected(name: str) -> None:
-    """Ours: errors say what would have been right."""
+    """Ours: the error shows the right form."""
     with pytest.raises(
         (InvalidArgument, ProviderUnavailable), match=r"names no model.*(scripted:FILE|did you mean)"
     ):
@@ -122,7 +122,7 @@ def test_a_name_of_another_form_is_refused_with_the_form_expected(name: str) -> 
     ],
 )
 def test_a_name_that_is_almost_right_is_met_with_the_right_one(name: str, meant: str) -> None:
-    """Ours: a slip of the pen, or a model without its provider."""
+    """Ours: a typing mistake, or a model without its provider, gets a suggestion."""
     with pytest.raises((InvalidArgument, ProviderUnavailable)) as raised:
         resolve_model(name)
     assert f"did you mean {meant}" in (raised.value.hint or "")
@@ -130,7 +130,7 @@ def test_a_name_that_is_almost_right_is_met_with_the_right_one(name: str, meant:
 
 @pytest.mark.parametrize("name", ["openai-compatible:m", "openai-compatible:@http://localhost/v1"])
 def test_a_compatible_model_says_who_serves_it(name: str) -> None:
-    """Ours: there is no default for an unknown server."""
+    """Ours: an unknown server has no default."""
     with pytest.raises(InvalidArgument, match="MODEL@BASE_URL"):
         resolve_model(name)
 
@@ -145,7 +145,7 @@ def test_a_list_is_a_fallback_over_its_models() -> None:
 
 
 def test_a_session_is_carried_on_under_its_short_name_and_not_by_another_provider(tmp_path: Path) -> None:
-    """Seed: ProviderMismatch. Ours: it is the name before the colon that counts."""
+    """Seed: ProviderMismatch. Ours: the name before the colon is compared."""
 
     async def main() -> None:
         async with Runtime(tmp_path / "standfast.db") as runtime:
@@ -161,7 +161,7 @@ def test_a_session_is_carried_on_under_its_short_name_and_not_by_another_provide
 
 @pytest.mark.slow
 def test_a_providers_code_is_imported_when_it_is_named() -> None:
-    """Ours: an import of seconds is what users of others suffer from."""
+    """Ours: importing all providers would take seconds."""
     program = (
         "import sys, standfast; from standfast import Agent, Runtime, Recorded, Cached, Fallback, Limited;"
         "from standfast.providers.resolve import resolve_model; resolve_model('demo'); Agent(['a:b', 'c:d']);"

@@ -1,4 +1,4 @@
-"""The scripted model: which reply it gives, how it streams, and when it complains."""
+"""The scripted model: which reply it gives, how it streams, and when it raises."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def written(path: Path, content: object) -> Path:
 
 
 def test_the_number_of_the_call_picks_the_reply() -> None:
-    """Ours: one script serves many sessions and works after a restart, because it is stateless."""
+    """Ours: the model is stateless, so one script serves many sessions and works after a restart."""
     model = scripted("one", "two")
     assert [ended(model, request(number=n)).text for n in (2, 1, 2)] == ["two", "one", "two"]
 
@@ -109,7 +109,7 @@ def test_a_call_without_any_message_is_refused_in_words_as_well() -> None:
     ],
 )
 def test_the_last_message_is_shown_whatever_its_role(message: Message, shown: str) -> None:
-    """Ours: the message says what the model was asked, whatever that was."""
+    """Ours: the message shows what the model was asked."""
     with pytest.raises(UnexpectedModelCall) as raised:
         deltas(scripted(), request(message))
     assert shown in raised.value.message
@@ -127,7 +127,7 @@ def test_closing_with_replies_left_over_tells_how_many_and_which_is_the_first() 
 
 
 def test_closing_twice_complains_once() -> None:
-    """Ours: a caller that closes again in a finally block does not hide the first error."""
+    """Ours: closing again in a finally block must not hide the first error."""
     model = scripted("one")
     with pytest.raises(RepliesLeftOver):
         close(model)
@@ -135,7 +135,7 @@ def test_closing_twice_complains_once() -> None:
 
 
 def test_a_script_that_was_asked_to_its_end_closes_quietly() -> None:
-    """Ours: what came before the first call belongs to an earlier process and does not count."""
+    """Ours: replies before the first call belong to an earlier process."""
     model = scripted("one", "two")
     deltas(model, request(number=2))
     close(model)
@@ -149,13 +149,13 @@ def test_a_script_that_was_asked_to_its_end_closes_quietly() -> None:
     ],
 )
 def test_a_reply_without_text_is_shown_by_what_it_does(reply: dict[str, Any], shown: str) -> None:
-    """Ours: the message names the reply even if it says nothing."""
+    """Ours: the message identifies a reply without text."""
     with pytest.raises(RepliesLeftOver, match=shown):
         close(scripted(reply))
 
 
 def test_a_lenient_script_may_have_replies_left_over() -> None:
-    """Ours: demos do not end at a known place."""
+    """Ours: demos do not end at a known point."""
     close(scripted("one", strict=False))
 
 
@@ -170,7 +170,7 @@ def test_a_text_comes_as_one_chunk_and_the_whole_reply_at_the_end() -> None:
 
 @pytest.mark.parametrize("how", [{"chunks": ["ab", "cd", "e"]}, {"text": "abcde", "chunk_size": 2}])
 def test_chunks_are_given_or_cut(how: dict[str, Any]) -> None:
-    """Ours: both ways of writing a streamed reply."""
+    """Ours: a streamed reply can be written in two ways."""
     found = deltas(scripted(how))
     assert found[:-1] == [TextArrived("ab"), TextArrived("cd"), TextArrived("e")]
     assert isinstance(found[-1], ReplyEnded)
@@ -178,7 +178,7 @@ def test_chunks_are_given_or_cut(how: dict[str, Any]) -> None:
 
 
 def test_reasoning_comes_before_the_text() -> None:
-    """Ours: models think first."""
+    """Ours: models reason before they answer."""
     assert deltas(scripted({"reasoning": "hm", "text": "yes"}))[:2] == [
         ReasoningArrived("hm"),
         TextArrived("yes"),
@@ -186,7 +186,7 @@ def test_reasoning_comes_before_the_text() -> None:
 
 
 def test_tool_calls_carry_their_arguments_as_text_and_an_id() -> None:
-    """Ours: objects are encoded, strings passed on as they are, so that malformed JSON can be scripted."""
+    """Ours: objects are encoded, strings are passed on, so that malformed JSON can be scripted."""
     calls = [
         {"name": "order", "arguments": {"order_id": "A1"}},
         {"name": "order", "arguments": "{not json", "id": "mine"},
@@ -208,7 +208,7 @@ def test_usage_and_stop_reason_are_what_the_script_says_but_a_call_is_one_call()
 
 
 def test_a_failure_comes_after_as_many_chunks_as_it_says() -> None:
-    """Ours: a stream that breaks in the middle can be scripted."""
+    """Ours: a stream that fails in the middle can be scripted."""
     failure = {"code": "RATE_LIMITED", "message": "slow down", "retryable": True, "retry_after_ms": 5}
     model = scripted({"chunks": ["a", "b", "c"], "failure": {**failure, "after_chunks": 2}})
     seen: list[ModelDelta] = []
@@ -235,7 +235,7 @@ def test_delays_pass_before_the_first_chunk_and_between_chunks() -> None:
 
 
 def test_a_chunk_costs_less_than_a_microsecond() -> None:
-    """Ours: the stand-in must not be what a benchmark measures. The bound is loose for a busy machine."""
+    """Ours: the model must not dominate a benchmark; the bound is generous for a busy machine."""
     model = scripted({"text": "x" * 20_000, "chunk_size": 1})
 
     async def count() -> float:
@@ -261,14 +261,14 @@ def test_a_chunk_costs_less_than_a_microsecond() -> None:
 def test_a_request_that_is_not_what_the_script_expects_is_refused(
     expect: dict[str, Any], complaint: str
 ) -> None:
-    """Ours: a script can check what the model is asked."""
+    """Ours: a script can check the requests."""
     model = scripted({"text": "x", "expect": expect})
     with pytest.raises(UnexpectedModelCall, match=complaint):
         deltas(model, request("hello", tools=[ORDER]))
 
 
 def test_a_request_that_is_what_the_script_expects_is_answered() -> None:
-    """Ours: tools in any order."""
+    """Ours: tools may be in any order."""
     expect = {"last_contains": "ell", "instructions_contain": "kind", "tools": ["refund", "order"]}
     model = scripted({"text": "x", "expect": expect})
     assert ended(model, request("hello", tools=[ORDER, REFUND])).text == "x"
@@ -305,7 +305,7 @@ def test_a_reply_can_be_for_another_call_than_its_place_says() -> None:
 
 
 def test_a_reply_says_who_served_it_and_what_goes_back_to_the_provider() -> None:
-    """Ours: a replayed session has the evidence of the real one."""
+    """Ours: a replayed session has the metadata of the real one."""
     part = {"origin": "p https://p m", "text": "hm", "opaque": {"signature": "s"}}
     model = scripted(
         {"text": "x", "model": "m-2026", "response_id": "r1", "reasoning": "hm", "reasoning_parts": [part]}
@@ -327,7 +327,7 @@ def test_a_reply_says_who_served_it_and_what_goes_back_to_the_provider() -> None
     ],
 )
 def test_a_script_is_read_from_json_and_json_lines(tmp_path: Path, name: str, content: object) -> None:
-    """Ours: all forms of one script, strict unless they say otherwise."""
+    """Ours: each form gives the same script, strict by default."""
     path = written(tmp_path / name, content)
     model = resolve_model(f"scripted:{path}")
     assert model.model_id == f"scripted:{path}"
@@ -391,7 +391,7 @@ def ruled(tmp_path: Path, *rules: dict[str, Any], strict: bool = True) -> Script
 
 
 def test_the_first_rule_that_fits_answers_and_nothing_is_left_over(tmp_path: Path) -> None:
-    """Ours: rules are stateless; case does not matter, and all words of a list must be there."""
+    """Ours: rules are stateless; case is ignored, and all words of a list must occur."""
     both, one, default = (
         {"when": ["Refund", "a1"], "text": "both"},
         {"when": "refund", "text": "one"},
@@ -404,7 +404,7 @@ def test_the_first_rule_that_fits_answers_and_nothing_is_left_over(tmp_path: Pat
 
 
 def test_a_rule_about_a_tool_fits_its_result_alone(tmp_path: Path) -> None:
-    """Ours: words of the user do not make a rule fit a tool's result, or it would ask again for ever."""
+    """Ours: a user's words must not match a tool's result, or the model would call it for ever."""
     model = ruled(
         tmp_path,
         {"when": "first", "text": "asked"},
@@ -418,7 +418,7 @@ def test_a_rule_about_a_tool_fits_its_result_alone(tmp_path: Path) -> None:
 
 
 def test_what_is_put_into_a_text_is_not_looked_at_again(tmp_path: Path) -> None:
-    """Ours: a user who says {value} gets it back."""
+    """Ours: a user who writes {value} gets it back unchanged."""
     model = ruled(tmp_path, {"text": "{text} {value}."})
     assert ended(model, request("{value} {text}")).text == "{value} {text} ."
 
@@ -439,7 +439,7 @@ def test_a_rule_may_be_for_models_that_were_told_something(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("asked", [request("hello"), ModelRequest(messages=[])])
 def test_no_rule_that_fits_is_an_unexpected_call(tmp_path: Path, asked: ModelRequest) -> None:
-    """Ours: rules without a default complain as replies do."""
+    """Ours: rules without a default raise as replies do."""
     model = ruled(tmp_path, {"when": "refund", "text": "{text}"}, {"when_tool": "order", "text": "x"})
     with pytest.raises(UnexpectedModelCall, match="no rule of the script fits"):
         deltas(model, asked)
@@ -465,7 +465,7 @@ def test_the_demo_is_part_of_the_package_and_says_that_it_is_a_script(name: str)
 
 
 def test_the_demo_calls_the_tools_that_it_is_offered() -> None:
-    """Ours: `order` and `refund` with the arguments that these tools take."""
+    """Ours: `order` and `refund` are called with valid arguments."""
     model = resolve_model("demo")
     tools = [ORDER, REFUND]
     order = ended(model, request("show me order A1", tools=tools)).calls
@@ -480,7 +480,7 @@ def test_the_demo_calls_the_tools_that_it_is_offered() -> None:
 
 
 def test_a_provider_is_returned_as_it_is_and_anything_else_refused() -> None:
-    """Ours: `Agent(model=...)` takes both names and models."""
+    """Ours: `Agent(model=...)` accepts both names and models."""
     model = scripted()
     assert resolve_model(model) is model
     with pytest.raises(StandfastError, match="not int"):

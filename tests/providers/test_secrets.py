@@ -1,4 +1,4 @@
-"""Keys of every shape are planted, everything that can fail fails, and all that was written is searched.
+"""Keys of every form are planted, everything that can fail fails, and all that was written is searched.
 
 What is promised: a key that Standfast was given, by a parameter or by the environment, is in no exception,
 nor in what is chained to it, nor in the variables of its frames; and in no record, trace, log or `repr`. What
@@ -89,7 +89,7 @@ async def ask(model: ModelProvider) -> None:
 
 
 def all_about(error: BaseException | None) -> str:
-    """What an exception says, what it is chained to, and its traceback with the variables."""
+    """Return the text of an exception, its chain, and its traceback with the variables."""
     if error is None:
         return ""
     said = [str(error), repr(error), repr(vars(error)), *traceback.format_exception(error)]
@@ -102,7 +102,7 @@ def all_about(error: BaseException | None) -> str:
 
 
 def all_of(objects: list[object]) -> str:
-    """Objects as people print them."""
+    """Return objects as people print them."""
     said: list[str] = []
     for one in objects:
         said += [repr(one), str(one), f"{one}", f"{one!a}", pprint.pformat(one)]
@@ -125,7 +125,7 @@ class Traces:
 
 @planted
 def test_no_failure_of_a_provider_tells_the_key(planting: Planting, caplog: pytest.LogCaptureFixture) -> None:
-    """Seed: secrets never in an exception; the error says what the vendor said without the key."""
+    """Seed: secrets are never in an exception, which has the vendor's message without the key."""
     caplog.set_level(logging.DEBUG)
     betrayals = faults(planting)
 
@@ -153,7 +153,7 @@ def test_no_failure_of_a_provider_tells_the_key(planting: Planting, caplog: pyte
 def test_no_deadline_that_passes_tells_the_key(
     planting: Planting, fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Seed: a server that stalls."""
+    """Seed: a server may stall."""
     caplog.set_level(logging.DEBUG)
 
     async def play() -> None:
@@ -170,7 +170,7 @@ def test_no_deadline_that_passes_tells_the_key(
 
 @planted
 def test_a_call_that_is_cancelled_leaves_no_key_in_its_traceback(planting: Planting) -> None:
-    """Ours: here the frames of the HTTP library are in the traceback, and its variables are shown by some."""
+    """Ours: here the traceback has frames of the HTTP library, whose variables some tools show."""
 
     async def play() -> None:
         async with planting.server([served(Fault(stall_at=50))]) as server:
@@ -190,7 +190,7 @@ def test_a_call_that_is_cancelled_leaves_no_key_in_its_traceback(planting: Plant
 def test_nothing_that_a_turn_leaves_behind_has_the_key(
     planting: Planting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Seed: search everything that was written: store, recordings, caches, traces, events, logs."""
+    """Seed: store, recordings, caches, traces, events and logs are searched."""
     caplog.set_level(logging.DEBUG)
     told = f"no such key: {planting.key}"
     calls = {"tool_calls": [{"name": "order", "arguments": {"order_id": "A1"}}]}
@@ -245,7 +245,7 @@ def test_nothing_that_a_turn_leaves_behind_has_the_key(
 
 @planted
 def test_no_object_that_holds_a_key_shows_it(planting: Planting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seed: secrets never in a `repr`."""
+    """Seed: secrets are never in a `repr`."""
     url = "http://127.0.0.1:9"
     for name, value in planting.environment(url).items():
         monkeypatch.setenv(name, value)
@@ -296,7 +296,7 @@ def test_a_key_does_not_travel_with_copies(planting: Planting, take: Callable[[A
 def test_a_model_that_cannot_be_made_does_not_repeat_its_key(
     planting: Planting, make: Callable[[str], ModelProvider]
 ) -> None:
-    """Ours: keys get into the wrong variable, and into URLs."""
+    """Ours: keys end up in wrong variables, and in URLs."""
     with pytest.raises(StandfastError) as caught:
         make(planting.key)
     said = "".join(traceback.format_exception(caught.value))
@@ -320,7 +320,7 @@ def test_what_a_model_says_is_content_whatever_it_says(planting: Planting) -> No
 
 
 def test_headers_of_ones_own_are_sent_and_not_written_down(tmp_path: Path) -> None:
-    """Ours: gateways have keys of their own, in headers of their own."""
+    """Ours: gateways have their own keys in their own headers."""
     own = "a-header-of-my-own-0123456789"
     (planting, *_) = PLANTINGS
 
@@ -339,7 +339,7 @@ def test_headers_of_ones_own_are_sent_and_not_written_down(tmp_path: Path) -> No
 
 
 def test_a_header_that_cannot_be_sent_is_not_repeated() -> None:
-    """Ours: it may be a key that was read from a file with the end of its line."""
+    """Ours: the header may be a key that was read from a file with its line end."""
     own = "a-header-of-my-own-0123456789"
     (planting, *_) = PLANTINGS
 
@@ -356,7 +356,7 @@ def test_a_header_that_cannot_be_sent_is_not_repeated() -> None:
 
 
 def test_the_beginning_of_a_key_is_blotted_out_where_a_text_was_cut_off() -> None:
-    """Ours: excerpts end anywhere; a few characters, as vendors name a key, may stay."""
+    """Ours: excerpts may end anywhere; a few characters, as vendors show of a key, may stay."""
     secret = Secret("sk-proj-0123456789abcdef-0123456789")
 
     assert secret.scrub("bad: sk-proj-0123456789abcdef-01234 ...") == "bad: [key] ..."
@@ -369,7 +369,7 @@ def test_the_beginning_of_a_key_is_blotted_out_where_a_text_was_cut_off() -> Non
 
 @contextmanager
 def _serving(server: ModelServer) -> Iterator[ModelServer]:
-    """A server on a thread of its own, because commands have loops of their own."""
+    """Start a server on its own thread, because commands have their own loops."""
     begun, ended, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
 
     async def serve() -> None:
@@ -395,7 +395,7 @@ def _serving(server: ModelServer) -> Iterator[ModelServer]:
 def test_no_command_shows_the_key(
     planting: Planting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Seed: the command line, with and without `--json`, when it works and when it fails."""
+    """Seed: the command line is searched, with and without `--json`, on success and on failure."""
     from standfast.cli.main import main
 
     caplog.set_level(logging.DEBUG)

@@ -1,4 +1,4 @@
-"""Every vendor's folder is laid out alike, so that a contributor who knows one knows all."""
+"""Every vendor's folder has the same layout, so that a contributor who knows one knows all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLASS_NAMES = {
 
 
 def test_every_folder_but_the_shared_one_is_a_vendor() -> None:
-    """Ours: a new vendor is added here, and the tests below hold it to the layout."""
+    """Ours: a new vendor is added here, and the tests below check its layout."""
     assert sorted(FOLDERS) == sorted([*CLASS_NAMES, "http"])
     assert {name.replace("_", "-") for name in CLASS_NAMES} <= VENDORS.keys()
 

@@ -135,7 +135,7 @@ def make_agent(model: Any = None, name: str = "clerk") -> Agent[Any, str]:
 
 
 class ServerStage:
-    """A running server. Its methods may be called from any thread."""
+    """A running server, whose methods may be called from any thread."""
 
     def __init__(
         self, home: Path, *, limits: Limits = GENEROUS, agents: Iterable[Agent[Any, Any]] = (), **options: Any

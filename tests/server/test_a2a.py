@@ -40,7 +40,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerStage]:
 async def speaking(
     stage: ServerStage, *scopes: str, tenant: str = "", streaming: bool = True
 ) -> AsyncIterator[Client]:
-    """A client of the SDK, which has found the agent by its card."""
+    """Return a client of the SDK, which has found the agent by its card."""
     token = await asyncio.to_thread(stage.token, *scopes, tenant=tenant)
     async with httpx.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=30) as http:
         card = await A2ACardResolver(http, f"{stage.url}/a2a/clerk").get_agent_card()
@@ -125,7 +125,7 @@ def test_a_context_is_a_conversation_and_a_message_id_runs_once(stage: ServerSta
 def test_a_call_that_needs_approval_makes_the_task_ask(
     stage: ServerStage, answer: dict[str, Any], said: str
 ) -> None:
-    """Seed: `input-required` for approvals; the answer continues the same task."""
+    """Seed: an approval is `input-required`, and the answer continues the same task."""
 
     async def main() -> None:
         async with speaking(stage, "run", "read", "approve") as client:
@@ -162,7 +162,7 @@ def test_a_call_that_needs_approval_makes_the_task_ask(
 def test_a_question_of_a_tool_makes_the_task_ask(
     stage: ServerStage, said: str, answer: dict[str, Any], result: str
 ) -> None:
-    """Seed: `input-required`. Ours: the answer fits the question's schema, or the task still asks."""
+    """Seed: `input-required`. Ours: an answer that does not fit the schema leaves the task asking."""
 
     async def main() -> None:
         async with speaking(stage, "run", "read", "approve") as client:
@@ -190,7 +190,7 @@ def _approvals(stage: ServerStage) -> list[dict[str, Any]]:
 
 
 def test_only_the_scope_approve_decides(stage: ServerStage) -> None:
-    """Seed: scopes hold on every route."""
+    """Seed: scopes are checked on every route."""
 
     async def main() -> None:
         async with speaking(stage, "run", "read") as client:
@@ -202,7 +202,7 @@ def test_only_the_scope_approve_decides(stage: ServerStage) -> None:
 
 
 def test_a_task_is_cancelled_once(stage: ServerStage) -> None:
-    """Seed: cancel."""
+    """Seed: a task can be cancelled."""
 
     async def main() -> None:
         async with speaking(stage) as client:
@@ -221,7 +221,7 @@ def test_a_task_is_cancelled_once(stage: ServerStage) -> None:
 
 
 def test_a_client_that_lost_its_stream_subscribes_again(tmp_path: Path) -> None:
-    """Seed: resubscribe; the task does not need its client."""
+    """Seed: a client can resubscribe; the task does not depend on it."""
     from server_stage import ObedientModel, make_agent
 
     model = ObedientModel()
@@ -270,7 +270,7 @@ def test_another_tenant_has_contexts_of_its_own_and_sees_no_task(stage: ServerSt
 
 @pytest.mark.parametrize("published", [False, True])
 def test_the_card_is_public_only_if_the_operator_says_so(tmp_path: Path, published: bool) -> None:
-    """Seed: A2A's agent card is a public route if the operator turns it on; it tells nothing else."""
+    """Seed: the agent card is public only if the operator says so, and reveals nothing else."""
     with ServerStage(tmp_path, publish_agent_card=published) as stage:
         for path in ("/.well-known/agent-card.json", "/a2a/clerk/.well-known/agent-card.json"):
             answer = httpx.get(stage.url + path)

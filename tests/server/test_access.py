@@ -143,7 +143,7 @@ class Acme:
         }
 
     def send(self, operation: Operation, token: str | None, **changes: Any) -> httpx2.Response:
-        """Send a request that is good but for its *changes*; of a stream that never ends, read the head."""
+        """Send a valid request with *changes*; of a stream that never ends, read only the head."""
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         headers |= {"content-type": operation.media_type} if operation.media_type else {}
         asking = {"content": operation.body(), **changes, "headers": headers | changes.get("headers", {})}
@@ -163,7 +163,7 @@ def acme(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Acme]:
 
 
 def refused(answer: httpx2.Response, *statuses: int) -> None:
-    """Check that a refusal is a problem with one of the statuses, and says nothing that it should not."""
+    """Check that a refusal is a problem document with one of the statuses, and reveals nothing."""
     assert answer.status_code in statuses, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     problem = answer.json()
@@ -242,7 +242,7 @@ def test_a_browser_without_origin_is_refused(acme: Acme, operation: Operation, s
 
 @each
 def test_a_body_that_is_too_large_is_refused(acme: Acme, operation: Operation) -> None:
-    """Seed: every size has a cap, whether or not it is announced."""
+    """Seed: every size is limited, whether or not it is announced."""
     if operation.media_type is None:
         return
     large = b" " * ((1 << 20) + 1)

@@ -64,7 +64,7 @@ def test_a_turn_answers_with_its_result(client: httpx2.Client, session: str) -> 
 
 
 def test_a_blank_input_is_refused(client: httpx2.Client, session: str) -> None:
-    """Ours: a turn needs something to answer to."""
+    """Ours: a turn needs an input."""
     assert client.post(f"{session}/turns", json={"input": " "}).status_code == 400
 
 
@@ -144,7 +144,7 @@ def test_a_denied_call_tells_the_model_why(client: httpx2.Client, session: str) 
 def test_a_grant_approves_calls_in_the_name_of_the_credential_that_gave_it(
     client: httpx2.Client, session: str
 ) -> None:
-    """Ours: grants are given, listed and revoked over HTTP; the credential says by whom."""
+    """Ours: grants are managed over HTTP; the credential says by whom they were given."""
     session_id = session.rpartition("/")[2]
     body = {
         "capability": "refund",
@@ -168,7 +168,7 @@ def test_a_grant_approves_calls_in_the_name_of_the_credential_that_gave_it(
 
 
 def test_a_journal_is_read_and_a_turn_is_forked_in_its_middle(client: httpx2.Client, session: str) -> None:
-    """Ours: step through a turn's journal, edit an outcome and continue from it in a fork."""
+    """Ours: a turn's journal can be read, and a fork continues from an edited result."""
     turn = client.post(f"{session}/turns", json={"input": "hello"}).json()
     steps = client.get(f"{session}/turns/{turn['turn_id']}/journal").json()
     assert [one["input"]["type"] for one in steps] == ["turn_started", "model_replied"]
@@ -185,7 +185,7 @@ def test_a_journal_is_read_and_a_turn_is_forked_in_its_middle(client: httpx2.Cli
 def test_an_operator_sees_leases_queues_waits_and_sizes_and_can_prune(
     client: httpx2.Client, session: str
 ) -> None:
-    """Ours: operations data over HTTP, for the scope admin without a tenant."""
+    """Ours: operations data needs the scope admin without a tenant."""
     waiting = client.post(f"{session}/turns", json={"input": "refund"}).json()
     view = client.get("/v1/operations").json()
     assert waiting["turn_id"] in {one["turn_id"] for one in view["waiting"]}
@@ -509,7 +509,7 @@ def test_a_decision_is_in_the_audit_log(stage: ServerStage, client: httpx2.Clien
 
 
 def test_too_many_requests_without_a_credential_are_refused(tmp_path: Path) -> None:
-    """Bug: `failures_per_min` was counted and never applied. A valid token is not affected."""
+    """Bug: `failures_per_min` was counted but never applied; valid tokens are not affected."""
     with ServerStage(tmp_path, limits=Limits(failures_per_min=3)) as stage, stage.client("read") as client:
         statuses = [httpx2.get(f"{stage.url}/v1/agents").status_code for _ in range(5)]
         assert statuses == [401, 401, 401, 429, 429]
@@ -528,7 +528,7 @@ def test_a_quiet_stream_gets_heartbeats(
 def test_a_cursor_that_is_not_known_here_gets_a_gap_and_then_what_is_committed(
     client: httpx2.Client, session: str
 ) -> None:
-    """Seed: `Gap` is an event."""
+    """Seed: lost events are reported by a `Gap`."""
     assert client.post(f"{session}/turns", json={"input": "hello"}).is_success
     headers = {"last-event-id": "0.another-process.7"}
     with client.stream("GET", f"{session}/events", headers=headers) as stream:

@@ -52,7 +52,7 @@ def test_an_event_source_of_npm_continues_after_a_cut(stage: ServerStage, path: 
 
 @pytest.fixture
 def page(stage: ServerStage) -> Iterator[Page]:
-    """A page of the server in Chromium, which has signed in. The page's own policy forbids scripts."""
+    """Return a page of the server in Chromium, signed in; the page's policy forbids scripts."""
     code = stage.run(stage.app.state.tokens.make_code(scopes=("read", "run")))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(

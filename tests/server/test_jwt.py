@@ -91,6 +91,6 @@ def test_any_other_token_is_refused(auth: JwtAuth, changes: dict[str, Any]) -> N
 
 
 def test_a_token_without_a_signature_is_refused(auth: JwtAuth) -> None:
-    """Ours: `alg: none` is not an algorithm, and text that is no JWT is not an error."""
+    """Ours: `alg: none` is not accepted, and other text is refused without an error of ours."""
     assert authenticate(auth, jwt.encode({"sub": "x"}, None, algorithm="none")) is None  # type: ignore[arg-type]
     assert authenticate(auth, "not a token") is None

@@ -1,4 +1,4 @@
-"""How the server listens: TLS, and forwarding headers that are believed from the trusted proxy alone."""
+"""How the server listens: TLS, and forwarding headers that are accepted only from a trusted proxy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def make_certificate(home: Path) -> tuple[str, str]:
 
 
 def test_with_a_certificate_the_server_speaks_https_alone(tmp_path: Path) -> None:
-    """Seed: `--tls-cert` and `--tls-key`; the cookie of a browser is then for https only."""
+    """Seed: with `--tls-cert` and `--tls-key`, the browser's cookie is for https only."""
     certificate, key = make_certificate(tmp_path)
     listen = Listen(port=0, grace_s=1.0, tls_cert=certificate, tls_key=key)
     with ServerStage(tmp_path, listen=listen) as stage:
@@ -73,7 +73,7 @@ def test_with_a_certificate_the_server_speaks_https_alone(tmp_path: Path) -> Non
 def test_forwarding_headers_are_believed_from_the_trusted_proxy_alone(
     tmp_path: Path, proxy: str | None, believed: bool
 ) -> None:
-    """Seed: `--trusted-proxy CIDR`, whose forwarding headers alone are believed."""
+    """Seed: only `--trusted-proxy CIDR` may send forwarding headers."""
     forwarded = {"x-forwarded-for": "203.0.113.7", "x-forwarded-proto": "https"}
     with ServerStage(tmp_path, listen=Listen(port=0, grace_s=1.0, trusted_proxy=proxy)) as stage:
         assert httpx2.get(f"{stage.url}/v1/agents", headers=forwarded).status_code == 401
@@ -87,13 +87,13 @@ def test_forwarding_headers_are_believed_from_the_trusted_proxy_alone(
 
 
 def test_an_address_range_that_is_none_is_refused() -> None:
-    """Ours: a proxy that is misspelt must not leave forwarding headers unchecked."""
+    """Ours: a misspelt proxy must not leave forwarding headers unchecked."""
     with pytest.raises(InvalidArgument, match="not an address range"):
         Listen(trusted_proxy="everyone").check()
 
 
 def test_a_request_head_that_is_too_large_is_refused_however_it_comes(tmp_path: Path) -> None:
-    """Bug: a head of 100 KB that came in one piece, or while a response was written, was taken."""
+    """Bug: a head of 100 KB in one piece, or during a response, was accepted."""
     large = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\nx: " + b"a" * 100_000 + b"\r\n\r\n"
     with ServerStage(tmp_path) as stage:
         with socket.create_connection(("127.0.0.1", stage.port), 10) as one:

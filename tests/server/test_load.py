@@ -126,7 +126,7 @@ def test_misbehaving_clients_take_little_and_others_are_served(
 
 
 async def header_bomb(server: ServerProcess) -> None:
-    """Send a request head without an end; the server closes the connection."""
+    """Send a request head without an end; the server must close the connection."""
     reader, writer = await connect(server)
     writer.write(b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n")
     sent = 0
@@ -143,7 +143,7 @@ async def header_bomb(server: ServerProcess) -> None:
 
 
 async def body_bomb(server: ServerProcess, token: str) -> None:
-    """Send a body without an end; the server refuses it at its limit."""
+    """Send a body without an end; the server must refuse it at its limit."""
     reader, writer = await connect(server)
     writer.write(head("POST", "/v1/sessions", token, JSON, "transfer-encoding: chunked"))
     sent = 0

@@ -56,7 +56,7 @@ def _text(result: Any) -> str:
 
 @pytest.mark.parametrize("mode", REVISIONS)
 def test_a_client_runs_code_asks_agents_and_decides(stage: ServerStage, mode: str) -> None:
-    """Ours: the mounted server offers what `standfast mcp` does; a decision has the credential's name."""
+    """Ours: the mounted server offers the same as `standfast mcp`; a decision has the credential's name."""
 
     async def work(client: Client) -> None:
         ran = await client.call_tool("run_code", {"code": "1 + 1", "session": f"code-{mode}"})
@@ -73,7 +73,7 @@ def test_a_client_runs_code_asks_agents_and_decides(stage: ServerStage, mode: st
 
 
 def test_scopes_decide_what_a_client_may_do(stage: ServerStage) -> None:
-    """Ours: read lists and reads, run calls, approve decides."""
+    """Ours: `read` lists and reads, `run` calls, `approve` decides."""
 
     async def reads(client: Client) -> None:
         assert [one.name for one in (await client.list_tools()).tools] == ["list_sessions"]
@@ -123,7 +123,7 @@ def test_a_tenant_sees_and_names_only_its_own(stage: ServerStage, mode: str) -> 
 
 
 def test_a_session_of_the_protocol_belongs_to_its_credential(stage: ServerStage) -> None:
-    """Ours: the id of a session of 2025-11-25 grants nothing."""
+    """Ours: the id of a 2025-11-25 session grants no access."""
     about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}
     accept = {"Accept": "application/json, text/event-stream"}
@@ -142,7 +142,7 @@ def test_a_session_of_the_protocol_belongs_to_its_credential(stage: ServerStage)
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_nothing_is_served_without_a_credential(stage: ServerStage, method: str) -> None:
-    """Ours: the same checks as for every route."""
+    """Ours: the checks of all routes apply."""
     with httpx2.Client(base_url=stage.url) as http:
         assert http.request(method, "/mcp").status_code == 401
         wrong = {"Authorization": f"Bearer {stage.token()}", "Host": "evil.example"}

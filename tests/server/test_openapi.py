@@ -60,7 +60,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerStage]:
 
 
 def _with_tokens_alone() -> dict[str, Any]:
-    """The document without the cookie, which is not looked at in a request that has a token."""
+    """Return the document without the cookie, which is ignored in a request with a token."""
     document: dict[str, Any] = json.loads(json.dumps(DOCUMENT))
     for methods in document["paths"].values():
         for spec in methods.values():
@@ -113,7 +113,7 @@ def test_schemathesis_finds_no_violation(operation: tuple[str, str], stage: Serv
 
 
 def _is_lost_on_the_way(case: schemathesis.Case[Any]) -> bool:
-    """Return whether what makes a request wrong is not sent: an empty list or object in the query.
+    """Return whether the invalid part of a request is not sent: an empty list or object in the query.
 
     The header `Authorization` is always that of the test.
     """

@@ -16,14 +16,14 @@ def ask(stage: Workbench, session_id: str, cents: int = 500) -> str:
 
 
 def test_an_empty_inbox_says_what_will_appear(stage: Workbench, page: Page) -> None:
-    """Ours: an empty place says what would be here."""
+    """Ours: an empty inbox says what will appear in it."""
     page.goto(f"{stage.url}/approvals")
     expect(page.locator(".empty")).to_contain_text("No decision is due")
     expect(page).to_have_title("Approvals · Standfast")
 
 
 def test_a_request_appears_by_itself_and_the_title_counts_it(stage: Workbench, page: Page) -> None:
-    """Ours: the inbox is live, and the title of its page has the count."""
+    """Ours: the inbox is live, and the page title has the count."""
     page.goto(f"{stage.url}/approvals")
     one = ask(stage, "inbox-1", 1)
     expect(page.locator(f"#request-{one}")).to_contain_text("refund")
@@ -36,7 +36,7 @@ def test_a_request_appears_by_itself_and_the_title_counts_it(stage: Workbench, p
 
 
 def test_the_inbox_shows_a_request_that_was_just_made(stage: Workbench, page: Page) -> None:
-    """Bug: the page showed requests as of half a second ago, so keys pressed on it at once found none."""
+    """Bug: the page was half a second old, so keys pressed at once found no request."""
     for number in range(3):
         assert page.request.get(f"{stage.url}/approvals").ok
         one = ask(stage, f"just-made-{number}", 1)
@@ -45,7 +45,7 @@ def test_the_inbox_shows_a_request_that_was_just_made(stage: Workbench, page: Pa
 
 
 def test_the_title_counts_while_the_page_is_in_the_background(stage: Workbench, page: Page) -> None:
-    """Bug: htmx closes the streams of hidden pages, so the count stood still where only the title is seen."""
+    """Bug: htmx closes the streams of hidden pages, so the count in the title did not change."""
     page.goto(f"{stage.url}/approvals")
     expect(page).to_have_title("Approvals · Standfast")
     page.evaluate(
@@ -58,7 +58,7 @@ def test_the_title_counts_while_the_page_is_in_the_background(stage: Workbench, 
 
 
 def test_the_call_and_what_led_to_it_are_shown_exactly(stage: Workbench, page: Page) -> None:
-    """Ours: a person decides about the exact call, and can see the turn that asks."""
+    """Ours: a person decides about the exact call, and sees the turn that asks."""
     one = ask(stage, "inbox-2", 1999)
     page.goto(f"{stage.url}/approvals?q=inbox-2")
     request = page.locator(f"#request-{one}")
@@ -76,7 +76,7 @@ def test_the_call_and_what_led_to_it_are_shown_exactly(stage: Workbench, page: P
 
 
 def test_edited_arguments_show_a_diff_and_are_what_runs(stage: Workbench, page: Page) -> None:
-    """Ours: a person may change the arguments, sees the difference, and the tool runs with them."""
+    """Ours: a person may edit the arguments, sees the difference, and the tool runs with them."""
     one = ask(stage, "inbox-3", 1999)
     page.goto(f"{stage.url}/approvals/{one}")
     page.get_by_text("Edit the arguments").click()
@@ -93,9 +93,9 @@ def test_edited_arguments_show_a_diff_and_are_what_runs(stage: Workbench, page: 
 
 
 def test_edited_arguments_that_do_not_fit_are_refused(stage: Workbench, page: Page) -> None:
-    """Ours: the tool's contract holds for edited arguments, too; the request stays open.
+    """Ours: the tool's contract applies to edited arguments, and the request stays open.
 
-    Bug: the message was gone as soon as the diff of the arguments came.
+    Bug: the message disappeared as soon as the diff of the arguments arrived.
     """
     one = ask(stage, "inbox-4")
     page.goto(f"{stage.url}/approvals/{one}")
@@ -112,7 +112,7 @@ def test_edited_arguments_that_do_not_fit_are_refused(stage: Workbench, page: Pa
 def test_two_people_decide_one_request_and_one_of_them_wins(
     stage: Workbench, browser: Browser, page: Page
 ) -> None:
-    """Ours: a request is decided once; each person sees who decided."""
+    """Ours: a request is decided once, and each person sees who decided."""
     one = ask(stage, "inbox-5")
     with stage.person(browser, "read", "approve", name="Bob") as bob:
         bob.goto(f"{stage.url}/approvals/{one}")
@@ -141,7 +141,7 @@ def test_a_decision_of_another_person_shows_up_by_itself(
 
 
 def test_a_form_that_is_being_filled_in_survives_an_update(stage: Workbench, page: Page) -> None:
-    """Ours: an update of the list leaves what a person writes alone."""
+    """Ours: an update of the list keeps the text that a person is writing."""
     one = ask(stage, "inbox-7")
     page.goto(f"{stage.url}/approvals")
     request = page.locator(f"#request-{one}")

@@ -40,13 +40,13 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_call_is_placed_where_its_order_leaves_one_line(name: str) -> None:
-    """Ours: each call at the line that made it; never at a line that may be wrong."""
+    """Ours: each call is shown at the line that made it, never at one that may be wrong."""
     code, made, lines = CASES[name]
     assert find_lines(code, [MadeCall(one, "") for one in made.split()]) == lines
 
 
 def test_literal_arguments_tell_lines_apart() -> None:
-    """Ours: a call with other arguments than the line has is not from that line."""
+    """Ours: a call with other arguments than those on a line was not made by that line."""
     code = "if x:\n    f('A1')\nelse:\n    f('B2')"
     assert find_lines(code, [MadeCall("f", 'order_id="B2"')]) == [4]
     assert find_lines(code, [MadeCall("f", 'order_id="A…"')]) == [None]

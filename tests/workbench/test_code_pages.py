@@ -22,7 +22,7 @@ for i in range(30):
 
 
 def test_a_run_shows_its_calls_at_their_lines_and_its_variables(stage: Workbench, page: Page) -> None:
-    """Ours: the variables before and after a cell, also of a session without a model."""
+    """Ours: variables before and after a cell are shown, also without a model."""
     stage.run_code("plain-runs", "total = 1\nkept = 'same'")
     stage.run_code("plain-runs", "found = order('A1')\ntotal += found['cents']\ntotal")
     page.goto(f"{stage.url}/sessions/plain-runs")
@@ -41,7 +41,7 @@ def test_a_run_shows_its_calls_at_their_lines_and_its_variables(stage: Workbench
 
 
 def test_a_session_without_a_model_is_forked_after_any_run(stage: Workbench, page: Page) -> None:
-    """Ours: a fork has the variables that the session had after that run; a cancelled run is one, too."""
+    """Ours: a fork has the variables after that run, even if it was cancelled."""
     stage.run_code("trunk-run", "a = 1")
     stage.run_code("trunk-run", "a = 2\n1 / 0")
     assert stage.run_code("trunk-run", "a = 3\nrefund('A1', 5)").status == "waiting_for_approval"

@@ -196,7 +196,7 @@ def test_a_grant_approves_later_calls_until_it_is_revoked(stage: Workbench, page
 
 
 def test_operations_show_what_waits_and_what_no_process_runs(stage: Workbench, page: Page) -> None:
-    """Ours: counts of turns, triggers, stuck turns; an operator prunes."""
+    """Ours: an operator sees counts of turns, triggers and stuck turns, and can prune."""
     stage.say("asks", 'call refund {"order_id": "A1", "cents": 5}')
     stage.run(stage.runtime.add_trigger("nightly", "cron", "asks", schedule="0 3 * * *"))
     page.goto(f"{stage.url}/operations")

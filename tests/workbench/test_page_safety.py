@@ -1,4 +1,4 @@
-"""What pages must never do: run what a model, a tool, a file name or a person wrote; ask another server."""
+"""Safety of pages: they run no text of a model, a tool, a file name or a person, and ask no other server."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def _first_turn(stage: Workbench, session_id: str) -> str:
 
 
 def quiet(page: Page) -> Any:
-    """Return what a page has run that it must not; wait a moment for what comes late."""
+    """Return what a page has run although it must not, after a moment for late events."""
     page.wait_for_timeout(150)
     return page.evaluate("window.hits")
 
@@ -127,7 +127,7 @@ def test_no_text_of_others_runs(attacked: Workbench, watched: Page, address: str
 
 
 def test_there_are_sixty_payloads_and_the_page_has_all_of_them(attacked: Workbench, watched: Page) -> None:
-    """Ours: the test above looks at pages that do show the payloads."""
+    """Ours: the test above must look at pages that contain the payloads."""
     assert len(PAYLOADS) >= 60
     watched.goto(f"{attacked.url}/sessions/files")
     shown = watched.locator("#turns .files").first.evaluate(
@@ -138,7 +138,7 @@ def test_there_are_sixty_payloads_and_the_page_has_all_of_them(attacked: Workben
 
 
 def test_what_streams_is_text_as_well(attacked: Workbench, watched: Page) -> None:
-    """Ours: streamed pieces are swapped in by htmx, which must find no markup in them."""
+    """Ours: htmx inserts streamed pieces, which must contain no markup."""
     watched.goto(f"{attacked.url}/sessions/words")
     expect(watched.locator("html:not(.offline)")).to_have_count(1)
     for payload in PAYLOADS[::6]:
@@ -182,7 +182,7 @@ def test_scripts_are_small_and_the_policy_has_no_unsafe_word(stage: Workbench, p
 
 
 def test_another_site_can_open_a_page_but_change_nothing(stage: Workbench, page: Page) -> None:
-    """Ours: a shared link works; a request that changes something needs our header and our origin."""
+    """Ours: a shared link works; a change needs our header and our origin."""
     cookie = page.context.cookies()[0]
     headers = {"cookie": f"{cookie['name']}={cookie['value']}", "accept": "text/html"}
     opened = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
@@ -207,7 +207,7 @@ def test_without_a_credential_pages_say_how_to_sign_in(stage: Workbench, browser
 
 
 def test_signing_out_ends_the_credential(stage: Workbench, browser: Browser) -> None:
-    """Ours: after signing out, the cookie works no more."""
+    """Ours: after signing out, the cookie is invalid."""
     with stage.person(browser, name="Eve") as page:
         cookies = page.context.cookies()
         page.get_by_role("button", name="Sign out").click()

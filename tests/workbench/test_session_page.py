@@ -48,7 +48,7 @@ def test_a_reply_streams_into_the_page_and_becomes_a_turn(stage: Workbench, page
 def test_a_viewer_who_comes_later_sees_the_whole_reply_under_way(
     stage: Workbench, browser: Browser, page: Page
 ) -> None:
-    """Ours: a stream that begins late starts with everything that was streamed."""
+    """Ours: a late viewer first gets everything that was streamed."""
     stage.say("later", "say hello")
     page.goto(f"{stage.url}/sessions/later")
     send(page, "hold")
@@ -62,7 +62,7 @@ def test_a_viewer_who_comes_later_sees_the_whole_reply_under_way(
 
 
 def test_markdown_is_shown_as_elements_of_a_closed_list(stage: Workbench, page: Page) -> None:
-    """Ours: Markdown goes through a safe subset; HTML in it stays text."""
+    """Ours: only a safe subset of Markdown is rendered, and HTML stays text."""
     text = "say **bold**, `code`\n\n- one\n- two\n\n<b>raw</b> [link](https://example.org) [x](javascript:x)"
     stage.say("prose", text)
     page.goto(f"{stage.url}/sessions/prose")
@@ -90,7 +90,7 @@ def test_calls_show_arguments_results_and_failures(stage: Workbench, page: Page)
 
 
 def test_a_cell_shows_each_call_at_the_line_that_made_it(stage: Workbench, page: Page) -> None:
-    """Ours: code that stopped in its loop shows where, and what each call gave."""
+    """Ours: code that paused in a loop shows the line and the result of each call."""
     code = (
         'total = 0\nfor i in range(3):\n    total += order(str(i))["cents"]\n    refund(str(i), 100)\ntotal'
     )
@@ -119,7 +119,7 @@ def test_the_variables_of_code_are_shown(stage: Workbench, page: Page) -> None:
 
 
 def test_messages_are_injected_queued_and_withdrawn(stage: Workbench, page: Page) -> None:
-    """Ours: while a turn runs, the composer injects or queues; what is queued can be withdrawn."""
+    """Ours: while a turn runs, messages are injected or queued, and queued ones can be withdrawn."""
     stage.say("busy", "say hello")
     page.goto(f"{stage.url}/sessions/busy")
     send(page, "hold")
@@ -203,7 +203,7 @@ def test_a_failed_action_says_why_and_keeps_what_was_written(stage: Workbench, p
 
 
 def test_what_is_written_while_a_message_is_sent_stays(stage: Workbench, page: Page) -> None:
-    """Bug: the answer to a message emptied the field, also of the next message."""
+    """Bug: the response to a message also cleared the text of the next one."""
     stage.say("quick", "say hello")
     page.goto(f"{stage.url}/sessions/quick")
 

@@ -18,7 +18,7 @@ def names(page: Page) -> list[str]:
 
 
 def test_an_empty_list_says_how_sessions_come_to_be(page: Page) -> None:
-    """Ours: an empty place says what would be here and how it gets here."""
+    """Ours: an empty list says how sessions are created."""
     expect(page.locator(".empty")).to_contain_text("No sessions yet")
 
 
@@ -37,7 +37,7 @@ def test_a_session_appears_and_changes_its_state_without_a_reload(stage: Workben
 def test_filters_narrow_the_list_and_are_in_the_address(stage: Workbench, page: Page) -> None:
     """Ours: each view has a URL that can be shared; back and forward work.
 
-    Bug: a filter that was changed asked twice, and the back button had to be pressed twice.
+    Bug: changing a filter made two requests, and the back button had to be pressed twice.
     """
     stage.say("apple", "say one")
     stage.say("pear", 'call refund {"order_id": "A1", "cents": 5}')
@@ -99,7 +99,7 @@ def test_long_lists_come_in_pages(stage: Workbench, page: Page) -> None:
 
 
 def test_a_page_is_live_however_slowly_its_scripts_arrive(stage: Workbench, page: Page) -> None:
-    """Bug: htmx began before its extension for streams had arrived, and the page never changed."""
+    """Bug: htmx started before its extension for streams had loaded, and the page never changed."""
     requests = itertools.count()
 
     def delay(route: Route) -> None:

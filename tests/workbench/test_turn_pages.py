@@ -32,7 +32,7 @@ def test_the_waterfall_draws_the_spans_of_a_turn(stage: Workbench, page: Page) -
 
 
 def test_a_wait_is_hatched_and_a_takeover_marked(stage: Workbench, page: Page) -> None:
-    """Ours: time in which the turn only waited looks different from time in which it ran."""
+    """Ours: waiting looks different from running."""
     waits = stage.say("waited", 'call refund {"order_id": "A1", "cents": 5}').waits
     stage.run(stage.runtime.session_handle("waited").approve(waits[0].wait_id))
     open_turn(page, stage, "waited", "waterfall")
@@ -79,7 +79,7 @@ def test_a_fork_continues_with_another_reply_of_the_model(stage: Workbench, page
 
 
 def test_the_prompt_shows_what_the_model_received_and_what_has_changed(stage: Workbench, page: Page) -> None:
-    """Ours: by contributor, with a diff against the previous call and the part that the cache covers."""
+    """Ours: by contributor, with a diff to the previous call and the part that the cache covers."""
     stage.say("asked-of-model", "say hello")
     stage.say("asked-of-model", 'call order {"order_id": "A1"}')
     open_turn(page, stage, "asked-of-model", "prompt")
@@ -103,7 +103,7 @@ def test_the_prompt_shows_what_the_model_received_and_what_has_changed(stage: Wo
 
 
 def test_a_call_that_was_retried_tells_its_attempts(stage: Workbench, page: Page) -> None:
-    """Ours: tool calls with arguments, result, duration, retries and approval."""
+    """Ours: a call shows its arguments, result, duration, retries and approval."""
     stage.say("retried", 'call slow_once {"key": "retried"}')
     page.goto(f"{stage.url}/sessions/retried")
     call = page.locator("details.call").first
@@ -114,7 +114,7 @@ def test_a_call_that_was_retried_tells_its_attempts(stage: Workbench, page: Page
 
 
 def test_a_cell_shows_its_calls_and_its_variables_before_and_after(stage: Workbench, page: Page) -> None:
-    """Ours: code cells with variables before and after, and each call with arguments and result."""
+    """Ours: a cell shows its variables before and after, and each call with arguments and result."""
     stage.say("varied", "a = 1\nfound = order('A1')", agent="coder")
     stage.say("varied", "a = a + 1\nfound = order('B2')\nlast = order('C3')", agent="coder")
     page.goto(f"{stage.url}/sessions/varied")
@@ -152,7 +152,7 @@ def test_a_turn_that_waits_is_drawn_up_to_now(stage: Workbench, page: Page) -> N
 
 
 def test_subagents_and_crashes_are_in_the_waterfall(stage: Workbench, page: Page) -> None:
-    """Ours: crashes and takeovers marked, replayed effects ghosted, subagents inline."""
+    """Ours: crashes and takeovers are marked, replayed effects are pale, subagents are inline."""
     stage.say("manages", "say done", agent="manager")
     open_turn(page, stage, "manages", "waterfall")
     below = page.locator(".waterfall .what.d2").filter(has_text="clerk")

@@ -34,7 +34,7 @@ from standfast.workbench.words import ago, cost, duration, one_line, tokens
 
 
 def test_the_result_of_a_call_is_shown_with_the_call() -> None:
-    """Ours: a tool message is no item of its own; its call has the result."""
+    """Ours: a tool message is not shown separately; its call has the result."""
     call = ToolCall(call_id=1, name="order", arguments={"order_id": "A1"})
     said: list[tuple[str, Message]] = [
         ("t.0", UserMessage(content="look")),
@@ -51,7 +51,7 @@ def test_the_result_of_a_call_is_shown_with_the_call() -> None:
 
 
 def test_a_call_is_placed_at_the_only_line_that_calls_its_name() -> None:
-    """Ours: a call is placed only where there is no doubt; the others are listed below the code."""
+    """Ours: a call is placed only if its line is certain; others are listed below the code."""
     code = "a = order('A1')\nfor i in range(2):\n    refund(i)\nrefund(3)\nreorder()"
     made = [
         CallView(call_id=1, name="order", brief=""),
@@ -65,7 +65,7 @@ def test_a_call_is_placed_at_the_only_line_that_calls_its_name() -> None:
 
 
 def test_a_call_is_placed_at_the_line_that_the_engine_told() -> None:
-    """Ours: no structure is needed for it; a call of other code has no line; others are found as before."""
+    """Ours: the engine's line is used; a call of other code has no line; others are matched as before."""
     code = "if x:\n    f(x)\nelse:\n    f(y)\ng(1)"
     lines = {1: 4, 2: 2, 3: 0, 4: None}
     made = [CallView(call_id=one, name="f" if one < 4 else "g", brief="", line=lines[one]) for one in lines]
@@ -94,7 +94,7 @@ def test_lines_are_counted_as_they_are_shown() -> None:
 
 
 def test_each_cell_of_a_turn_has_its_own_calls_with_their_results() -> None:
-    """Ours: the journal has the results, the report what the tool told the model besides."""
+    """Ours: the journal has the results, the report has the tool's other texts."""
     cells = [ToolCall(call_id=one, name="run_code", arguments={"code": "f()"}) for one in (1, 3, 4)]
     reports = [
         {"index": 0, "calls": [{"call_id": 2, "name": "f", "line": 1, "texts": ["beside"]}]},
@@ -113,7 +113,7 @@ def test_each_cell_of_a_turn_has_its_own_calls_with_their_results() -> None:
 
 
 def test_a_live_turn_folds_its_events() -> None:
-    """Ours: streamed text alone changes no other part of the page; a new model call begins a new text."""
+    """Ours: streamed text changes no other part of the page; a new model call begins a new text."""
     live = LiveTurn()
     assert live.feed(TurnBegan(turn_id="t", session_id="s"))
     assert live.feed(ModelCallStarted(turn_id="t", number=1))
@@ -149,7 +149,7 @@ def head(session_id: str, leaf: str, forked_from: str | None = None) -> SessionH
 
 
 def test_branches_get_lanes_and_turns_off_every_path_are_marked() -> None:
-    """Ours: the own path has the first lane; what a rewind left is on no session's path."""
+    """Ours: the session's own path has the first lane; turns that a rewind left are on no path."""
     segments = {one.segment_id: one for one in (
         segment("a", None), segment("b", "a"), segment("c", "b"), segment("d", "b", "f"), segment("e", "a"),
     )}  # fmt: skip
@@ -172,7 +172,7 @@ def test_long_runs_of_turns_are_counted() -> None:
 
 
 def test_a_family_is_all_sessions_that_share_history() -> None:
-    """Ours: forks of forks belong to it, other sessions do not."""
+    """Ours: it includes forks of forks, but no other sessions."""
     heads = [head("a", "x"), head("b", "x", "a"), head("c", "x", "b"), head("z", "y")]
     assert {one.session_id for one in family_of("c", heads)} == {"a", "b", "c"}
 
@@ -187,14 +187,14 @@ def test_a_family_is_all_sessions_that_share_history() -> None:
     ],
 )
 def test_markdown_becomes_elements_of_a_closed_list(text: str, shown: str) -> None:
-    """Ours: HTML stays text, images become links, links lead to the web alone."""
+    """Ours: HTML stays text, images become links, links lead only to the web."""
     html = str(render_markdown(text))
     assert shown in html
     assert "<img" not in html
 
 
 def test_numbers_are_written_as_people_read_them() -> None:
-    """Ours: times, tokens and money in one form everywhere."""
+    """Ours: times, tokens and costs have one form everywhere."""
     assert [duration(ms) for ms in (0, 0.4, 340, 1200, 125_000, 7_200_000)] == [
         "0 ms", "<1 ms", "340 ms", "1.2 s", "2 min 5 s", "2 h",
     ]  # fmt: skip

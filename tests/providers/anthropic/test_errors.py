@@ -1,4 +1,4 @@
-"""What an answer with an error status says."""
+"""Answers with an error status."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from standfast.providers.anthropic.model import AnthropicDialect
 def test_a_kind_of_error_tells_whether_to_try_again(
     status: int, kind: str, message: str, code: str, retryable: bool | None
 ) -> None:
-    """Ours: which errors are worth another try is the vendor's to say."""
+    """Ours: the vendor decides which errors may be retried."""
     body = {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
     found = AnthropicDialect().read_error(status, json.dumps(body).encode())
     assert found == (f"{kind}: {message} (request req_1)", code, retryable, None)
@@ -72,7 +72,7 @@ def test_a_limit_of_spending_is_recognized_by_its_code() -> None:
     [(b"<html>Bad gateway</html>", "<html>Bad gateway</html>"), (b"", "status 502"), (b'{"error": 1}', "1")],
 )
 def test_an_answer_of_another_shape_is_reported_as_it_is(body: bytes, words: str) -> None:
-    """Ours: a proxy in between has its own words; the status tells whether to try again."""
+    """Ours: a proxy has its own format; the status then decides about a retry."""
     found = AnthropicDialect().read_error(502, body)
     assert words in found.message
     assert found.retryable is None

@@ -54,7 +54,7 @@ def played(play: Coroutine[Any, Any, None]) -> None:
 
 
 async def ended(model: AnthropicModel, **request: Any) -> ReplyEnded:
-    """The end of a reply to a short question."""
+    """Return the end of a reply to a short question."""
     last = None
     async for delta in model.stream(ModelRequest(messages=[UserMessage(content="Hm?")], **request)):
         last = delta
@@ -146,7 +146,7 @@ def test_an_image_is_sent_from_where_it_is_kept() -> None:
 
 @pytest.mark.parametrize("model", [OLDER, NEWER])
 def test_reasoning_is_streamed_and_goes_back_as_it_came(model: str) -> None:
-    """Ours: the server refuses thinking whose words do not fit its signature."""
+    """Ours: the server refuses thinking whose text does not match its signature."""
 
     async def main() -> None:
         async with AnthropicServer([asks("Oslo", reasoning="I must look."), "Dry."]) as server:
@@ -226,7 +226,7 @@ def test_a_turn_is_taken_up_again_by_another_runtime(tmp_path: Path) -> None:
 
 
 def test_a_turn_that_was_interrupted_asks_again(tmp_path: Path) -> None:
-    """Ours: what had come of the reply is gone with the process; the same is asked once more."""
+    """Ours: the partial reply is lost with the process, and the same request is sent again."""
 
     async def main() -> None:
         halted = ServedReply(text="Hello you", chunk_size=1, fault=Fault(stall_at=900))
@@ -246,7 +246,7 @@ def test_a_turn_that_was_interrupted_asks_again(tmp_path: Path) -> None:
 
 
 def test_a_reply_that_was_cut_off_in_a_call_does_not_run_it() -> None:
-    """Ours: arguments that are not whole are not JSON; a call without any that was cut off has none."""
+    """Ours: incomplete arguments are not JSON, and a call that was cut off before them has none."""
 
     async def main() -> None:
         call = {"name": "weather", "arguments": '{"city": "Os'}
@@ -258,7 +258,7 @@ def test_a_reply_that_was_cut_off_in_a_call_does_not_run_it() -> None:
 
 
 def test_a_refusal_is_an_answer_in_the_vendors_words() -> None:
-    """Ours: it is reported as a refusal, not as an error."""
+    """Ours: a refusal is an answer, not an error."""
 
     async def main() -> None:
         async with AnthropicServer([{"text": "I will not.", "stop_reason": "refusal"}]) as server:
@@ -280,7 +280,7 @@ def test_a_refusal_is_an_answer_in_the_vendors_words() -> None:
 def test_an_error_says_what_the_vendor_said_without_the_key(
     status: int, message: str, code: str, retryable: bool
 ) -> None:
-    """Ours: vendors repeat keys in their errors."""
+    """Ours: vendors repeat keys in their error messages."""
 
     async def main() -> None:
         fault = Fault(status=status, message=message, headers={"retry-after": "2"})
@@ -297,7 +297,7 @@ def test_an_error_says_what_the_vendor_said_without_the_key(
 
 @pytest.mark.parametrize("order", ["duplicate:0", "duplicate:2", "drop:2", "swap:2", "drop:8", "garbage:3"])
 def test_a_stream_out_of_order_is_worth_another_try(order: str) -> None:
-    """Ours: the reply fails, and nothing of it is used."""
+    """Ours: the reply fails, and none of it is used."""
 
     async def main() -> None:
         async with AnthropicServer([asks("Oslo", fault={"order": order})]) as server:
@@ -309,7 +309,7 @@ def test_a_stream_out_of_order_is_worth_another_try(order: str) -> None:
 
 
 def test_what_only_this_vendor_knows_is_sent_as_it_is() -> None:
-    """Ours: extra fields and headers, over those that we have."""
+    """Ours: extra fields and headers override ours."""
 
     async def main() -> None:
         extras = {"extra_body": {"service_tier": "auto"}, "extra_headers": {"anthropic-beta": "x-1"}}
@@ -323,7 +323,7 @@ def test_what_only_this_vendor_knows_is_sent_as_it_is() -> None:
 
 
 def test_a_turn_that_the_vendor_refuses_stops_with_its_words() -> None:
-    """Ours: a request that cannot work is not tried again."""
+    """Ours: a request that cannot succeed is not retried."""
 
     async def main() -> None:
         async with AnthropicServer(["never"]) as server:
@@ -336,7 +336,7 @@ def test_a_turn_that_the_vendor_refuses_stops_with_its_words() -> None:
 
 
 def test_the_key_and_the_server_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: the usual variables; a missing key is an error when the model is made."""
+    """Ours: the usual variables are read, and a missing key is an error when the model is made."""
     monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(ProviderUnconfigured, match="ANTHROPIC_API_KEY"):

@@ -1,4 +1,4 @@
-"""What is known of a model from its name."""
+"""What a model's name tells about it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_version_is_read_from_a_name(model: str, version: tuple[int, int] | No
 def test_models_take_what_their_generation_takes(
     model: str, adaptive: bool, native: bool, tokens: int
 ) -> None:
-    """Ours: the vendor refuses the form of thinking that a model does not know."""
+    """Ours: the vendor refuses a form of thinking that a model does not support."""
     assert thinks_adaptively(model) is adaptive
     assert takes_output_format(model) is native
     assert default_max_tokens(model) == tokens

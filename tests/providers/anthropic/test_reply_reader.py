@@ -1,4 +1,4 @@
-"""What is received: event sequences as the vendor writes them, and as it must not."""
+"""Reading replies: event sequences as the vendor sends them, and broken ones."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_several_calls_come_with_their_arguments_as_text() -> None:
 
 
 def test_thinking_is_kept_with_its_signature() -> None:
-    """Ours: what goes back is what came, and names where it came from."""
+    """Ours: thinking goes back unchanged, and names its origin."""
     events = [
         begin(),
         start(0, "thinking", thinking="", signature=""),
@@ -138,7 +138,7 @@ def test_thinking_that_was_cut_off_is_kept_and_not_sent_back() -> None:
 
 
 def test_usage_is_cumulative_and_caches_are_counted_apart() -> None:
-    """Ours: the last count is of the whole reply; it may repeat or leave out the input."""
+    """Ours: the last count covers the whole reply; it may repeat or omit the input."""
     opened = begin(cache_read_input_tokens=100, cache_creation_input_tokens=20)
     found = ended([opened, *SAID, ending("end_turn", 30, input_tokens=11, cache_read_input_tokens=None), END])
     assert found.usage == Usage(input=11, cache_read=100, cache_write=20, output=30, calls=1)
@@ -163,14 +163,14 @@ def test_reasons_to_stop_have_the_ports_words(reason: str, word: str) -> None:
 
 @pytest.mark.parametrize("pieces", [(), ('{"city": "Os',)])
 def test_a_call_that_was_cut_off_keeps_the_arguments_received(pieces: tuple[str, ...]) -> None:
-    """Ours: no half-received call runs; without any arguments it has none, not {}."""
+    """Ours: no partial call runs; without arguments it has none, not {}."""
     found = ended([begin(), *call(0), *call(1, *pieces), ending("max_tokens"), END])
     assert [given.arguments for given in found.calls] == ["{}", "".join(pieces)]
     assert found.stop_reason == "length"
 
 
 def test_a_refusal_calls_nothing_and_gives_the_vendors_words() -> None:
-    """Ours: a reply that was stopped by a classifier is not acted upon."""
+    """Ours: the calls of a reply that a classifier stopped are not made."""
     refused = ending("refusal")
     refused["delta"]["stop_details"] = {"type": "refusal", "category": None, "explanation": "Not this."}
     found = read([begin(), *call(0, "{}"), refused, END])
@@ -180,7 +180,7 @@ def test_a_refusal_calls_nothing_and_gives_the_vendors_words() -> None:
 
 
 def test_arguments_may_come_with_the_start() -> None:
-    """Ours: some servers of this format do not stream them."""
+    """Ours: some servers of this format do not stream arguments."""
     opened = start(0, "tool_use", id="toolu_1", name="weather", input={"city": "Oslo"})
     found = ended([begin(), opened, stop(0), ending("tool_use"), END])
     assert found.calls[0].arguments == '{"city":"Oslo"}'
@@ -217,14 +217,14 @@ def test_what_is_not_known_is_passed_over() -> None:
     ids=str,
 )
 def test_lost_and_repeated_events_are_worth_another_try(events: list[Event]) -> None:
-    """Ours: what would corrupt the reply fails it."""
+    """Ours: an event that would corrupt the reply fails it."""
     with pytest.raises(ModelError, match="makes no sense") as failed:
         read(events)
     assert failed.value.retryable
 
 
 def test_what_is_not_json_is_worth_another_try() -> None:
-    """Ours: half an event says nothing."""
+    """Ours: half an event cannot be used."""
     with pytest.raises(ModelError, match="not JSON") as failed:
         AnthropicReplyReader(PREPARED).feed(ServerEvent("message_start", b'{"type": "mess'))
     assert failed.value.retryable
@@ -246,7 +246,7 @@ def test_a_stop_that_is_repeated_does_no_harm() -> None:
     ],
 )
 def test_an_error_in_the_middle_of_a_stream_fails_the_reply(kind: str, retryable: bool, code: str) -> None:
-    """Ours: the vendor's own words, and its own judgement of another try."""
+    """Ours: the error has the vendor's message and its decision about a retry."""
     error = {"type": "error", "error": {"type": kind, "message": "Too much."}, "request_id": "req_1"}
     with pytest.raises(ModelError) as failed:
         read([begin(), *SAID, error])

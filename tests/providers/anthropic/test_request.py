@@ -1,4 +1,4 @@
-"""What is sent: the body of a request, as exact JSON."""
+"""The body of a request, as exact JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WEATHER = Capability(
 def body(
     *messages: Message, model: str = OLDER, media: dict[str, bytes] | None = None, **request: Any
 ) -> dict[str, Any]:
-    """The body for these messages; `settings` and all else of a request by name."""
+    """Return the body for these messages; `settings` and all other parts of a request by name."""
     settings = read_settings(request.pop("settings", {}))
     asked = PreparedRequest(
         model, ModelRequest(messages=list(messages), **request), settings, media or {}, ORIGIN
@@ -120,7 +120,7 @@ def test_all_results_of_a_reply_are_one_user_turn_and_come_first() -> None:
 
 
 def test_thinking_goes_back_before_what_followed_from_it() -> None:
-    """Ours: the vendor wants signed thinking back as it was, at the beginning of its turn."""
+    """Ours: the vendor requires signed thinking unchanged at the beginning of its turn."""
     thoughts = (
         Reasoning(origin=ORIGIN, text="Rain?", opaque={"type": "thinking", "signature": "c2ln"}),
         Reasoning(origin=ORIGIN, opaque={"type": "redacted_thinking", "data": "ZGF0YQ=="}),
@@ -150,7 +150,7 @@ def test_thinking_of_another_origin_or_without_a_signature_stays_here(thought: R
 
 
 def test_reasoning_is_a_budget_for_models_that_take_one() -> None:
-    """Ours: the budget is below max_tokens, and what thinking excludes is left out."""
+    """Ours: the budget is below max_tokens, and settings that thinking excludes are left out."""
     settings = {
         "reasoning": "medium",
         "temperature": 0.2,
@@ -177,13 +177,13 @@ def test_reasoning_is_an_effort_for_models_that_refuse_a_budget(asked: str | int
 
 
 def test_no_reasoning_is_said_only_to_models_that_reason_by_themselves() -> None:
-    """Ours: older models do not think unless they are asked to."""
+    """Ours: older models think only on request."""
     assert "thinking" not in body(said("Hm?"), settings={"reasoning": "none"})
     assert body(said("Hm?"), model=NEWER, settings={"reasoning": "none"})["thinking"] == {"type": "disabled"}
 
 
 def test_a_word_of_reasoning_gives_way_to_max_tokens_and_a_number_does_not() -> None:
-    """Ours: a budget that leaves no room for an answer is refused by the vendor."""
+    """Ours: the vendor refuses a budget that leaves no room for an answer."""
     found = body(said("Hm?"), settings={"reasoning": "high", "max_tokens": 4000})
     assert (found["thinking"]["budget_tokens"], found["max_tokens"]) == (2000, 4000)
     with pytest.raises(InvalidArgument, match="no room for an answer"):
@@ -193,7 +193,7 @@ def test_a_word_of_reasoning_gives_way_to_max_tokens_and_a_number_does_not() -> 
 
 
 def test_a_budget_is_not_asked_for_amid_calls_of_another_model() -> None:
-    """Ours: a turn that another model began has no thinking to go back; with a budget that is a 400."""
+    """Ours: a turn that another model began has no thinking to send back; with a budget that is a 400."""
     call = ToolCall(call_id=1, name="weather", arguments={})
     history = (said("Hm?"), called(call), ToolMessage(call_id=1, name="weather", value="dry"))
     settings = {"reasoning": "low", "tool_choice": "required"}
@@ -218,18 +218,18 @@ def test_a_budget_is_not_asked_for_amid_calls_of_another_model() -> None:
 def test_the_choice_of_a_tool_is_the_vendors_word_for_it(
     settings: dict[str, Any], choice: dict[str, Any] | None
 ) -> None:
-    """Ours: one word for all providers, translated."""
+    """Ours: the setting is the same for all providers, and is translated."""
     assert body(said("Hm?"), tools=(WEATHER,), settings=settings).get("tool_choice") == choice
 
 
 def test_a_choice_that_is_no_tool_is_refused() -> None:
-    """Ours: a typing mistake is an error before anything is sent."""
+    """Ours: a misspelt name is refused before anything is sent."""
     with pytest.raises(InvalidArgument, match="'wether' is not a tool"):
         body(said("Hm?"), tools=(WEATHER,), settings={"tool_choice": "wether"})
 
 
 def test_calls_of_the_past_are_declared_where_no_tools_are_offered() -> None:
-    """Ours: a summary of a conversation with calls is asked for without tools, and must not call any."""
+    """Ours: a conversation with calls may be summarized without tools, and must not call any."""
     call = ToolCall(call_id=1, name="weather", arguments={})
     found = body(said("Hm?"), called(call), ToolMessage(call_id=1, name="weather", value="dry"))
     assert found["tools"] == [{"name": "weather", "input_schema": {"type": "object"}, **CACHED}]
@@ -237,7 +237,7 @@ def test_calls_of_the_past_are_declared_where_no_tools_are_offered() -> None:
 
 
 def test_settings_have_the_vendors_names() -> None:
-    """Ours: one word for all providers, translated; a seed is nothing that this vendor has."""
+    """Ours: settings are the same for all providers, and are translated; this vendor has no seed."""
     settings = {
         "temperature": 0.5,
         "top_p": 0.9,
@@ -260,7 +260,7 @@ def test_settings_have_the_vendors_names() -> None:
 
 
 def test_the_headers_name_the_version_and_hold_no_key() -> None:
-    """Ours: the key is added by the layer that speaks HTTP."""
+    """Ours: the HTTP layer adds the key."""
     asked = PreparedRequest(OLDER, ModelRequest(messages=[said("Hm?")]), read_settings({}), {}, ORIGIN)
     call = AnthropicDialect().call(asked)
     assert call.path == "/v1/messages"
@@ -269,7 +269,7 @@ def test_the_headers_name_the_version_and_hold_no_key() -> None:
 
 
 def test_images_documents_and_text_files_are_blocks() -> None:
-    """Ours: the bytes are sent inline; whatever is text is a document of plain text."""
+    """Ours: bytes are sent inline; text is sent as a plain-text document."""
     media = {"a": b"\x89PNG", "b": b"%PDF", "c": "é".encode()}
     parts = (
         TextPart(text="Look:"),
@@ -302,14 +302,14 @@ def test_images_documents_and_text_files_are_blocks() -> None:
     ],
 )
 def test_an_attachment_that_cannot_be_sent_is_refused(media_type: str, data: bytes, words: str) -> None:
-    """Ours: the error says what the vendor does not take, before anything is sent."""
+    """Ours: the error names what the vendor does not accept, before anything is sent."""
     part = AttachmentPart(digest="a", media_type=media_type, size=1)
     with pytest.raises(InvalidArgument, match=words):
         body(UserMessage(content=(part,)), media={"a": data})
 
 
 def test_ids_of_other_providers_are_made_to_fit_and_told_apart() -> None:
-    """Ours: the vendor's ids have a charset and occur once; a call's number counts only within its turn."""
+    """Ours: ids have a limited character set and must be unique; call numbers repeat in each turn."""
     history: list[Message] = [said("Hm?")]
     for provider_id in ("fc:1/2", "fc:1/2", "", ""):
         call = ToolCall(call_id=1, name="weather", arguments={}, provider_id=provider_id)
@@ -321,7 +321,7 @@ def test_ids_of_other_providers_are_made_to_fit_and_told_apart() -> None:
 
 
 def test_arguments_that_were_no_json_go_back_as_text() -> None:
-    """Ours: the vendor takes an object only, and what was not one is never sent as {}."""
+    """Ours: the vendor accepts only objects; other arguments are never sent as {}."""
     call = ToolCall(call_id=1, name="weather", raw='{"city": "Os')
     result = ToolMessage(call_id=1, name="weather", error=ErrorObject(code="INVALID_ARGUMENT", message="no"))
     found = body(said("Hm?"), called(call), result, tools=(WEATHER,))
@@ -337,7 +337,7 @@ def test_what_the_model_is_shown_of_a_result_stands_for_it() -> None:
 
 
 def test_turns_alternate_and_begin_and_end_with_the_user() -> None:
-    """Ours: the vendor refuses any other order; an empty reply leaves no turn behind."""
+    """Ours: the vendor refuses any other order; an empty reply makes no turn."""
     found = body(AssistantMessage(text="Hello."), said("a"), AssistantMessage(), said("b"))
     assert [turn["role"] for turn in found["messages"]] == ["user", "assistant", "user"]
     assert found["messages"][2]["content"] == [text("a"), text("b", **CACHED)]
@@ -350,7 +350,7 @@ def test_turns_alternate_and_begin_and_end_with_the_user() -> None:
 
 
 def test_an_answer_of_a_type_is_asked_for_by_its_schema() -> None:
-    """Ours: the vendor's own JSON mode, which leaves the tools alone."""
+    """Ours: the vendor's JSON mode does not exclude tools."""
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
     found = body(said("Hm?"), output_schema=schema, model=NEWER, settings={"reasoning": "high"})
     assert found["output_config"] == {
@@ -376,7 +376,7 @@ def test_an_answer_of_a_type_is_asked_for_by_its_schema() -> None:
     ],
 )
 def test_a_schema_without_a_native_form_is_described_in_words(model: str, schema: dict[str, Any]) -> None:
-    """Ours: an older model has no JSON mode, and a map of any keys would be narrowed to an empty one."""
+    """Ours: older models have no JSON mode, and a map of any keys would become an empty object."""
     found = body(said("Hm?"), output_schema=schema, model=model, instructions="Be brief.")
     assert "output_config" not in found
     assert found["system"][0] == text("Be brief.")
@@ -384,7 +384,7 @@ def test_a_schema_without_a_native_form_is_described_in_words(model: str, schema
 
 
 def test_a_tool_that_takes_positions_has_an_empty_object_for_a_schema() -> None:
-    """Ours: the vendor takes schemas of objects only."""
+    """Ours: the vendor accepts only schemas of objects."""
     found = body(said("Hm?"), tools=(Capability(name="ring", description=""),), settings={"cache": False})
     assert found["tools"] == [{"name": "ring", "input_schema": {"type": "object", "properties": {}}}]
 

@@ -1,4 +1,4 @@
-"""The vendor's own SDK against our server, so that we know that the server is faithful.
+"""The vendor's SDK against our server, which shows that the server is faithful.
 
 The SDK sends a later version of the API than we do, and its key as a bearer token; the server takes both.
 """
@@ -76,7 +76,7 @@ EXPECTED = [
 
 
 def test_the_sdk_reads_a_whole_message() -> None:
-    """Ours: what is not streamed has the vendor's shape."""
+    """Ours: a response that is not streamed has the vendor's form."""
 
     async def main() -> None:
         usage = {"input": 5, "cache_read": 100, "cache_write": 20, "output": 9, "reasoning": 4}
@@ -92,7 +92,7 @@ def test_the_sdk_reads_a_whole_message() -> None:
 
 
 def test_the_sdk_adds_up_a_stream_to_the_same_message() -> None:
-    """Ours: the events of a stream are the vendor's, in its order."""
+    """Ours: a stream has the vendor's events in the vendor's order."""
 
     async def main() -> None:
         reply = {**CALLING, "chunk_size": 3}
@@ -111,7 +111,7 @@ def test_the_sdk_adds_up_a_stream_to_the_same_message() -> None:
 
 
 def test_the_sdk_sends_results_and_thinking_back() -> None:
-    """Ours: what the SDK makes of a reply is what the server takes."""
+    """Ours: the server accepts what the SDK makes of a reply."""
 
     async def main() -> None:
         async with AnthropicServer([CALLING, "Dry."]) as server, client_of(server) as client:
@@ -144,7 +144,7 @@ def test_the_sdk_sends_results_and_thinking_back() -> None:
     ],
 )
 def test_the_sdk_knows_our_errors(status: int, name: str, kind: str) -> None:
-    """Ours: an error has the vendor's shape."""
+    """Ours: an error has the vendor's form."""
 
     async def main() -> None:
         anthropic = pytest.importorskip("anthropic")
@@ -183,7 +183,7 @@ def test_the_sdk_is_refused_what_the_vendor_refuses(more: dict[str, Any], words:
 
 
 def test_what_we_send_fits_the_types_of_the_sdk() -> None:
-    """Ours: the SDK's own description of a request takes ours, block by block."""
+    """Ours: our request fits the SDK's types, block by block."""
     anthropic = pytest.importorskip("anthropic.types.message_create_params")
     pydantic = pytest.importorskip("pydantic")
     origin = f"anthropic https://api.anthropic.com {MODEL}"

@@ -18,7 +18,7 @@ THOUGHT = {"type": "thinking", "thinking": "Hm", "signature": signature_of("Hm")
 
 
 def problem(*messages: Any, headers: dict[str, str] | None = None, **more: Any) -> str | None:
-    """What the server has against a request of an older model."""
+    """Return the server's objection to a request of an older model."""
     body = {"model": "claude-sonnet-4-5", "max_tokens": 4096, "messages": list(messages) or [USER], **more}
     return AnthropicServer().checked(
         SeenRequest("POST", "/v1/messages", {**HEADERS, **(headers or {})}, body)
@@ -37,7 +37,7 @@ THINKING: dict[str, Any] = {"thinking": {"type": "enabled", "budget_tokens": 204
 
 
 def test_what_the_vendor_takes_is_taken() -> None:
-    """Ours: a strict server is of use only if it takes what is right."""
+    """Ours: a strict server must still accept valid requests."""
     assert (
         problem(USER, replied(THOUGHT, CALL), told(RESULT, {"type": "text", "text": "x"}), **THINKING) is None
     )
@@ -62,7 +62,7 @@ def test_what_the_vendor_takes_is_taken() -> None:
     ],
 )
 def test_a_conversation_that_the_vendor_refuses_is_refused(messages: list[Any], words: str) -> None:
-    """Ours: no test passes with a request that the real one would not take."""
+    """Ours: no test passes with a request that the real vendor would refuse."""
     assert words in (problem(*messages) or "")
 
 
@@ -93,10 +93,10 @@ def test_a_conversation_that_the_vendor_refuses_is_refused(messages: list[Any], 
     ],
 )
 def test_a_request_that_the_vendor_refuses_is_refused(more: dict[str, Any], words: str) -> None:
-    """Ours: no test passes with a request that the real one would not take."""
+    """Ours: no test passes with a request that the real vendor would refuse."""
     assert words in (problem(**more) or "")
 
 
 def test_without_a_key_there_is_no_answer() -> None:
-    """Ours: the vendor says 401."""
+    """Ours: the vendor answers 401."""
     assert AnthropicServer(["x"]).answer(SeenRequest("POST", "/v1/messages", {}, {})).status == 401

@@ -1,4 +1,4 @@
-"""Where faults are played: an agent with one tool that leaves a trace, a runtime whose time is the test's."""
+"""The stage for faults: an agent with one tool that leaves a trace, and a runtime on the test's clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PATIENCE_S = 120
 
 
 def play(scene: Awaitable[None]) -> None:
-    """Run a scene to its end; one that hangs fails."""
+    """Run a scene to its end; fail if it hangs."""
 
     async def bounded() -> None:
         async with asyncio.timeout(_PATIENCE_S):
@@ -67,7 +67,7 @@ async def hear(model: HttpModel, request: ModelRequest = ASKED) -> Heard:
 
 
 def essence(ended: ReplyEnded | None) -> tuple[Any, ...]:
-    """What matters of a reply: everything but its tokens, which a connection may have kept to itself."""
+    """Return a reply without its token counts, which a broken connection may lose."""
     assert ended is not None
     thoughts = tuple((one.text, repr(one.opaque)) for one in ended.reasoning)
     return ended.text, ended.calls, ended.stop_reason, thoughts, ended.response_id
@@ -77,7 +77,7 @@ def essence(ended: ReplyEnded | None) -> tuple[Any, ...]:
 
 
 class Desk:
-    """The tool with an effect, and everything that it did."""
+    """The tool with an effect, and a log of its calls."""
 
     def __init__(self) -> None:
         self.written: list[tuple[str, int]] = []
@@ -94,7 +94,7 @@ class Desk:
 
 
 class Stage:
-    """A runtime that does not really wait, and notes how long it would have."""
+    """A runtime that does not really wait, and records how long it would have."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.clock = FakeClock()
@@ -115,7 +115,7 @@ class Stage:
 
 @dataclass
 class Played:
-    """A turn that is over, and what could be seen of it."""
+    """An ended turn, and everything observable about it."""
 
     result: TurnResult[Any]
     desk: Desk
@@ -128,7 +128,7 @@ class Played:
         return self.result.status
 
     def said(self) -> list[str]:
-        """The texts of the model's replies, as they are kept."""
+        """Return the stored texts of the model's replies."""
         return [one.text for one in self.result.messages if isinstance(one, AssistantMessage)]
 
     def shown(self) -> str:
@@ -155,7 +155,7 @@ async def turn(
     deadlines: Deadlines | None = None,
     **limits: Any,
 ) -> Played:
-    """One turn of an agent over these replies."""
+    """Take one turn of an agent over these replies."""
     stage = Stage(path)
     async with (server or vendor.server)(replies) as serving, stage.runtime() as runtime:
         model = vendor.open(serving, deadlines)
@@ -173,7 +173,7 @@ def faulty(reply: Reply = REPLY, **fault: Any) -> ServedReply:
 
 
 def answering(vendor: Vendor, choose: Callable[[SeenRequest], Reply]) -> type[ModelServer]:
-    """The vendor's server, which says what *choose* tells it to, whatever its script has; faults stay."""
+    """Make the vendor's server answer as *choose* says, whatever its script; faults stay."""
 
     class Answering(vendor.server):  # type: ignore[misc, name-defined]
         def events(self, request: SeenRequest, reply: Reply) -> list[bytes]:
@@ -184,5 +184,5 @@ def answering(vendor: Vendor, choose: Callable[[SeenRequest], Reply]) -> type[Mo
 
 
 def by_results(request: SeenRequest) -> Reply:
-    """Asks for two lines until one is written."""
+    """Request two lines until one is written."""
     return Reply(text=DONE) if "is written" in repr(request.body) else REPLY

@@ -1,14 +1,14 @@
-"""The vendors that faults are tried on: what serves them, what asks them, and one reply that has everything.
+"""The vendors on which faults are tried: their server, their model, and one reply that has everything.
 
 Rules
 -----
 1. The reply has reasoning, text in pieces and two calls of a tool with an effect, their arguments in pieces
    where the vendor sends pieces.
-2. What a vendor's wire format cannot tell is written down here, beside the vendor: `slips` names, for each
-   disorder of events, what is known to get through. Everything else must not.
+2. Faults that a wire format cannot reveal are listed here: `slips` names, for each disorder of events, what
+   is known to get through. Everything else must not.
 
     text, thought   they have no numbers: a piece that is lost, repeated or swapped cannot be noticed
-    arguments       the same for pieces of arguments, where what comes of it happens to be JSON
+    arguments       the same for pieces of arguments, if the result happens to be JSON
     call missing    Gemini sends whole calls: one that is lost, or that comes after the finish reason
     call twice      a Gemini before 3 gives its calls no ids: a repeated one is as good as another
     refused later   what is signed goes back with its signature, and the vendor sees that it does not fit
@@ -107,7 +107,7 @@ class Vendor:
         return self.model(server.base_url, self.key, deadlines)
 
     def blocks(self, reply: Reply = REPLY, request: SeenRequest | None = None) -> list[bytes]:
-        """The reply as events, as the server would send them to the first request."""
+        """Return the reply as events, as the server would send them to the first request."""
         server = self.server([])
         asked = request or self._request()
         server.requests.append(asked)

@@ -33,7 +33,7 @@ def stopped(played: Played) -> Stopped:
 
 @cell("length-long")
 def test_a_length_that_is_too_long_costs_nothing_once_the_reply_is_whole(vendor: Vendor) -> None:
-    """Seed: a lying content length; the vendor's last word counts, not that of its proxy."""
+    """Seed: with a wrong content length, the vendor's last event decides, not the proxy's length."""
 
     async def scene() -> None:
         size = sum(map(len, vendor.blocks()))
@@ -50,7 +50,7 @@ def test_a_length_that_is_too_long_costs_nothing_once_the_reply_is_whole(vendor:
 
 @cell("length-short")
 def test_a_length_that_is_too_short_cuts_the_reply_off(vendor: Vendor) -> None:
-    """Seed: a lying content length; the bytes behind it answer no call, least of all the next one."""
+    """Seed: with a wrong content length, the remaining bytes answer no call, least of all the next one."""
 
     async def scene() -> None:
         blocks = vendor.blocks()
@@ -68,7 +68,7 @@ def test_a_length_that_is_too_short_cuts_the_reply_off(vendor: Vendor) -> None:
 def test_what_comes_behind_a_length_that_is_too_short_is_not_taken_for_the_next_answer(
     vendor: Vendor,
 ) -> None:
-    """Ours: on a connection that stays open the rest of a lying answer would be read as another one."""
+    """Ours: on a kept connection, the rest of such a response would be read as another one."""
 
     async def scene() -> None:
         body = b"".join(vendor.blocks())
@@ -95,7 +95,7 @@ def test_what_comes_behind_a_length_that_is_too_short_is_not_taken_for_the_next_
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @cell("redirect-host")
 def test_a_redirect_to_another_host_is_refused_and_no_key_goes_there(vendor: Vendor, status: int) -> None:
-    """Seed: a redirect to another host (refused, no key sent)."""
+    """Seed: a redirect to another host is refused, and no key is sent there."""
 
     async def scene() -> None:
         async with vendor.server([REPLY, DONE]) as other:
@@ -127,7 +127,7 @@ def test_a_redirect_to_the_same_host_is_refused_as_well(vendor: Vendor, location
 
 
 def everything_about(played: Played) -> str:
-    """Whatever a program could log of a turn."""
+    """Return everything that a program could log of a turn."""
     said = [repr(played.result), repr(played.events)]
     if isinstance(played.result.outcome, Stopped):
         said += traceback.format_exception(TurnStopped(played.result))
@@ -135,7 +135,7 @@ def everything_about(played: Played) -> str:
 
 
 def files_in(home: Path) -> Iterator[bytes]:
-    """The log before the database: what is being moved from one to the other is seen in one of them."""
+    """Return the files, the log before the database, so that a moved record is seen in one of them."""
     for path in sorted(home.iterdir(), reverse=True):
         with suppress(FileNotFoundError):
             yield path.read_bytes()
@@ -155,7 +155,7 @@ def check_that_no_key_is_left(vendor: Vendor, played: Played, home: Path) -> Non
 def test_an_error_says_what_the_vendor_said_without_the_key(
     vendor: Vendor, status: int, tmp_path: Path
 ) -> None:
-    """Seed: the error says what the vendor said without the key; nor does anything that is stored."""
+    """Seed: neither the vendor's error nor anything stored contains the key."""
     words = f"Do not use {vendor.key} (or ?key={quote(vendor.key, safe='')}) here."
 
     async def scene() -> None:
@@ -183,7 +183,7 @@ def test_an_error_says_what_the_vendor_said_without_the_key(
 def test_a_proxy_that_answers_in_html_is_distinguished_from_the_vendor(
     vendor: Vendor, status: int, kind: str, again: bool, tmp_path: Path
 ) -> None:
-    """Seed: HTML from a proxy; a temporary failure is retried, any other is reported at once."""
+    """Seed: an HTML page of a proxy is retried if the failure is temporary, else reported at once."""
     page = HTML.replace(b"nginx", f"nginx, {vendor.key}".encode())
 
     async def scene() -> None:

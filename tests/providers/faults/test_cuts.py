@@ -23,7 +23,7 @@ ENDINGS = ("fin", "rst", "proper")
 
 
 def whole_from(vendor: Vendor, blocks: list[bytes]) -> tuple[int, int]:
-    """After how many bytes the reply may be whole, and after how many it must be.
+    """Return after how many bytes the reply may be complete, and after how many it must be.
 
     Between them is the empty line behind the last event, of which a part, or nothing, may be enough.
     """
@@ -32,7 +32,7 @@ def whole_from(vendor: Vendor, blocks: list[bytes]) -> tuple[int, int]:
 
 
 def read(model: HttpModel, body: bytes, *, proper: bool) -> list[ModelDelta]:
-    """What the model makes of a body, without a connection."""
+    """Return what the model reads from a body, without a connection."""
     asked = PreparedRequest("m", ASKED, read_settings(dict(SETTINGS)), {}, "here")
     reader = model._dialect.reader(asked)
     parser = EventParser()
@@ -43,7 +43,7 @@ def read(model: HttpModel, body: bytes, *, proper: bool) -> list[ModelDelta]:
 @pytest.mark.slow
 @cell("cut-read")
 def test_a_call_is_read_whole_or_not_at_all(vendor: Vendor) -> None:
-    """Seed: streams cut at every byte; no half-received tool call runs."""
+    """Seed: streams are cut at every byte, and no partial tool call runs."""
     model = vendor.model("http://127.0.0.1:1", vendor.key, None)
     blocks = vendor.blocks()
     body, (earliest, _) = b"".join(blocks), whole_from(vendor, blocks)
@@ -69,7 +69,7 @@ def cut(body: bytes, end: int, ending: str) -> ServedReply:
 
 
 def all_cuts(blocks: list[bytes]) -> list[tuple[int, str]]:
-    """Every byte with one ending after the other; the edges of events with all of them."""
+    """Return every byte with one ending each, and the edges of events with all endings."""
     starts = [sum(map(len, blocks[:number])) for number in range(len(blocks) + 1)]
     edges = {start + by for start in starts for by in (-1, 0)}
     return [
@@ -85,7 +85,7 @@ def all_cuts(blocks: list[bytes]) -> list[tuple[int, str]]:
 def test_a_connection_that_is_cut_gives_a_whole_reply_or_a_failure_worth_another_try(
     vendor: Vendor, sampled: Callable[[int], slice]
 ) -> None:
-    """Seed: streams cut at every byte."""
+    """Seed: streams are cut at every byte."""
     blocks = lean(vendor.blocks(SMALL))
     body, (earliest, latest) = b"".join(blocks), whole_from(vendor, blocks)
     cuts = all_cuts(blocks)[sampled(7)]
@@ -112,7 +112,7 @@ def test_a_connection_that_is_cut_gives_a_whole_reply_or_a_failure_worth_another
 
 @cell("cut-turn")
 def test_a_turn_recovers_from_a_cut_and_takes_back_what_it_showed(vendor: Vendor) -> None:
-    """Seed: no half-received tool call runs; retracted text is retracted."""
+    """Seed: no partial tool call runs, and streamed text is retracted."""
 
     async def scene() -> None:
         enough, _ = whole_from(vendor, vendor.blocks())
@@ -134,7 +134,7 @@ def test_a_turn_recovers_from_a_cut_and_takes_back_what_it_showed(vendor: Vendor
 @pytest.mark.parametrize("arguments", ["", "{", '{"line": "the fir', '{"line": "all", "number": 1'])
 @cell("cut-length")
 def test_a_call_that_the_end_of_a_reply_cut_off_does_not_run(vendor: Vendor, arguments: str) -> None:
-    """Seed: no half-received tool call runs, where the vendor itself says that there was no room for it."""
+    """Seed: no partial tool call runs if the vendor reports that it ran out of room."""
     call = ScriptedCall(name="write", arguments=arguments)
 
     async def scene() -> None:
@@ -147,7 +147,7 @@ def test_a_call_that_the_end_of_a_reply_cut_off_does_not_run(vendor: Vendor, arg
 
 @cell("split")
 def test_a_stream_says_the_same_however_it_is_split(vendor: Vendor) -> None:
-    """Seed: split anywhere."""
+    """Seed: a stream may be split anywhere."""
     body = b"".join(lean(vendor.blocks(SMALL)))
 
     async def scene() -> None:

@@ -1,4 +1,4 @@
-"""Clients that leave in the middle of a stream: cancelled, or killed and succeeded by others."""
+"""Clients that leave in the middle of a stream: cancelled, or killed and replaced by others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ asyncio.run(main())
 
 
 class LedgerDesk(Desk):
-    """Notes what it does in a file, so that what another process did is known."""
+    """A desk that logs to a file, so that the calls of another process are known."""
 
     def __init__(self, ledger: Path) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def middle(vendor: Vendor) -> int:
 
 
 def stage_of(vendor: Vendor, where: str) -> list[Served]:
-    """Replies of which one stalls: the first with its calls, or the one after them."""
+    """Return replies one of which stalls: the first with its calls, or the one after them."""
     if where == "in the call":
         return [faulty(stall_at=middle(vendor)), REPLY, DONE]
     last = Reply(text=DONE, chunk_size=3)
@@ -75,7 +75,7 @@ def stage_of(vendor: Vendor, where: str) -> list[Served]:
 
 
 async def until_shown(events: AsyncIterator[Event], text: str) -> None:
-    """Look on until that much has been shown."""
+    """Watch until that much text has been shown."""
     shown = ""
     while shown != text:
         event = await anext(events)
@@ -84,7 +84,7 @@ async def until_shown(events: AsyncIterator[Event], text: str) -> None:
 
 @cell("cancel")
 def test_a_cancelled_turn_hangs_up_at_once_and_the_session_stays_usable(vendor: Vendor) -> None:
-    """Seed: cancellation in the middle of a stream."""
+    """Seed: a turn may be cancelled in the middle of a stream."""
 
     async def scene() -> None:
         stage = Stage()
@@ -114,7 +114,7 @@ def test_a_cancelled_turn_hangs_up_at_once_and_the_session_stays_usable(vendor: 
 async def left_by_the_dead(
     vendor: Vendor, server: Any, child: Callable[..., Any], home: Path, ledger: Path
 ) -> None:
-    """Have a process begin a turn, and kill it when the server has stalled."""
+    """Let a process begin a turn, and kill it when the server has stalled."""
     here = str(Path(__file__).parent)
     victim = child(VICTIM, here, vendor.name, server.base_url, home / "h.db", ledger)
     await server.stalled.wait()
@@ -123,7 +123,7 @@ async def left_by_the_dead(
 
 
 async def succeeded(model: HttpModel, home: Path, ledger: Path) -> list[str]:
-    """Go on with the turn of the dead in this process; the texts of its replies."""
+    """Resume the dead process's turn here, and return the texts of its replies."""
     agent = Agent(model, tools=[LedgerDesk(ledger).write], settings=dict(SETTINGS))
     async with Runtime(home / "h.db") as runtime:
         session = await runtime.session("s", agent=agent)
@@ -140,7 +140,7 @@ async def succeeded(model: HttpModel, home: Path, ledger: Path) -> list[str]:
 def test_a_turn_whose_process_was_killed_in_a_stream_is_finished_by_another(
     vendor: Vendor, where: str, child: Callable[..., Any], tmp_path: Path, ledger: Path
 ) -> None:
-    """Seed: a resumed turn; the model is asked again, and the tool runs once."""
+    """Seed: a resumed turn calls the model again, and the tool runs once."""
     halted = 0 if where == "in the call" else 1
 
     async def scene() -> None:

@@ -1,4 +1,4 @@
-"""The matrix is whole: every fault is tried on every vendor."""
+"""The matrix is complete: every fault is tried on every vendor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_fault_is_tried_on_every_vendor() -> None:
 
 
 def test_every_vendor_that_has_a_server_is_in_the_matrix() -> None:
-    """Ours: a vendor that is added later must be tried as well."""
+    """Ours: a vendor that is added later must be tested, too."""
     import standfast.testing.servers as servers
 
     folder = Path(str(servers.__file__)).parent
@@ -43,7 +43,7 @@ def test_every_vendor_that_has_a_server_is_in_the_matrix() -> None:
 
 
 def test_what_slips_through_is_written_down_and_only_where_the_format_cannot_tell() -> None:
-    """Ours: OpenAI numbers its events and repeats its items; nothing unreadable gets through anywhere."""
+    """Ours: OpenAI numbers its events and repeats its items; nothing unreadable gets through."""
     assert OPENAI.slips == {}
     for vendor in (CHAT, ANTHROPIC, GOOGLE):
         assert set(vendor.slips) == {"duplicate", "swap", "drop"}

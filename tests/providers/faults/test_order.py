@@ -19,7 +19,7 @@ KINDS = ("duplicate", "swap", "drop", "garbage")
 
 
 def slips_of(played: Played) -> set[str]:
-    """Return what is wrong with the outcome of a turn, in the words of the vendors' table."""
+    """Return what is wrong with the outcome of a turn, in the terms of the vendors' table."""
     reply = next(one for one in played.result.messages if isinstance(one, AssistantMessage))
     written = Counter(played.desk.written)
     found = {
@@ -34,7 +34,7 @@ def slips_of(played: Played) -> set[str]:
 
 
 def check_that_only_whole_calls_ran(played: Played) -> None:
-    """Every call of the reply was written once as it stands, or was told to be unreadable."""
+    """Check that every call was written once unchanged, or was reported as unreadable."""
     results = [one for one in played.result.messages if isinstance(one, ToolMessage)]
     told = [one.error.code for one in results if one.error is not None]
     assert set(told) <= {Code.INVALID_ARGUMENT}
@@ -44,7 +44,7 @@ def check_that_only_whole_calls_ran(played: Played) -> None:
 
 
 async def slips(vendor: Vendor, kind: str) -> set[str]:
-    """What gets through if each event in turn is disordered like that."""
+    """Return what gets through if each event in turn is disordered in this way."""
     count = len(vendor.blocks())
     found: set[str] = set()
     for at in range(count - 1 if kind == "swap" else count):
@@ -62,7 +62,7 @@ async def slips(vendor: Vendor, kind: str) -> set[str]:
 def test_disorder_ends_in_the_right_reply_or_a_failure_and_the_exceptions_are_known(
     vendor: Vendor, kind: str
 ) -> None:
-    """Seed: malformed, duplicated and out-of-order events; no half-received tool call runs."""
+    """Seed: events may be malformed, duplicated or out of order; no partial tool call runs."""
 
     async def scene() -> None:
         assert await slips(vendor, kind) == set(vendor.slips.get(kind, ()))
@@ -73,7 +73,7 @@ def test_disorder_ends_in_the_right_reply_or_a_failure_and_the_exceptions_are_kn
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_calls_without_ids_can_be_made_twice_and_nothing_worse(kind: str) -> None:
-    """Ours: models of Google's second generation say nothing that would tell a repetition from a wish."""
+    """Ours: models of Google's second generation cannot distinguish a repeated call from two calls."""
 
     async def scene() -> None:
         assert await slips(OLDER_GOOGLE, kind) == set(OLDER_GOOGLE.slips.get(kind, ()))

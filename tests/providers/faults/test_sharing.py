@@ -23,7 +23,7 @@ SESSIONS = 6
 
 
 def of_the_asker(request: SeenRequest) -> Reply:
-    """A reply with the name of who asks in every part: first a call, then the end."""
+    """Return a reply with the asker's name in every part: first a call, then the end."""
     body = repr(request.body)
     (name,) = set(re.findall(r"for (\w\d)\b", body))
     if "is written" in body:
@@ -42,7 +42,7 @@ async def one_session(runtime: Runtime, stage: Stage, model: HttpModel, name: st
 
 @cell("shared")
 def test_sessions_of_two_runtimes_share_a_provider_through_a_storm(vendor: Vendor) -> None:
-    """Ours: every second call fails in one way or another, and no session gets another session's reply."""
+    """Ours: every second call fails, and no session gets another session's reply."""
     faults = (
         faulty(cut_at=300),
         faulty(status=503, headers={"retry-after": "1"}),
@@ -75,7 +75,7 @@ def test_sessions_of_two_runtimes_share_a_provider_through_a_storm(vendor: Vendo
 
 @cell("shared-loops")
 def test_two_event_loops_share_a_provider(vendor: Vendor) -> None:
-    """Ours: connections belong to a loop; a loop that ends takes only its own with it."""
+    """Ours: connections belong to a loop, and end with it."""
 
     async def scene() -> None:
         middle = sum(map(len, vendor.blocks())) // 2

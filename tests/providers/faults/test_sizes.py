@@ -36,7 +36,7 @@ def small_pieces(text: str) -> list[str]:
 
 @pytest.fixture
 def _many_deltas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers that send arguments in a few large pieces send many small ones; Google sends them whole."""
+    """Make servers send arguments in many small pieces; Google sends them whole."""
     monkeypatch.setattr(openai_server, "cut_text", lambda text, size: small_pieces(text))
     monkeypatch.setattr(chat_server, "_pieces", small_pieces)
 
@@ -45,7 +45,7 @@ def _many_deltas(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_many_deltas")
 @cell("big-arguments")
 def test_a_megabyte_of_arguments_arrives_as_it_was_sent(vendor: Vendor) -> None:
-    """Seed: 1 MB of tool arguments."""
+    """Seed: tool arguments may have 1 MB."""
 
     async def scene() -> None:
         began = time.process_time()
@@ -61,7 +61,7 @@ def test_a_megabyte_of_arguments_arrives_as_it_was_sent(vendor: Vendor) -> None:
 @pytest.mark.usefixtures("_many_deltas")
 @cell("big-arguments-cut")
 def test_a_megabyte_of_arguments_that_is_cut_off_does_not_run(vendor: Vendor) -> None:
-    """Seed: no half-received tool call runs, however much of it came."""
+    """Seed: no partial tool call runs, however much of it arrived."""
 
     async def scene() -> None:
         size = sum(map(len, vendor.blocks(LARGE)))
@@ -81,7 +81,7 @@ def resident_bytes() -> int:
 @pytest.mark.slow
 @cell("many-chunks")
 def test_a_reply_of_a_hundred_thousand_chunks_is_read_in_bounded_memory(vendor: Vendor) -> None:
-    """Seed: a reply of 100,000 chunks. Nothing piles up but the text itself."""
+    """Seed: a reply of 100,000 chunks needs no memory beyond its text."""
 
     text = "0123456789" * (CHUNKS // 10)
 

@@ -1,4 +1,4 @@
-"""Servers that fall silent."""
+"""Servers that stop sending."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOON, LATE = 0.1, 60.0
 
 
 def stalled(vendor: Vendor, where: str) -> tuple[ServedReply, Deadlines, str]:
-    """A reply that stalls there, the deadline that ends it, and what is said then."""
+    """Return a reply that stalls there, the deadline that ends it, and the error."""
     size = sum(map(len, vendor.blocks()))
     first = Deadlines(first_byte_s=SOON, between_chunks_s=LATE)
     between = Deadlines(first_byte_s=LATE, between_chunks_s=SOON)
@@ -37,7 +37,7 @@ def stalled(vendor: Vendor, where: str) -> tuple[ServedReply, Deadlines, str]:
 )
 @cell("stall")
 def test_a_deadline_ends_a_stall_with_an_error_worth_another_try(vendor: Vendor, where: str) -> None:
-    """Seed: stalls; deadlines for first byte, between chunks and the whole."""
+    """Seed: there are deadlines for the first byte, between chunks and for the whole."""
     reply, deadlines, words = stalled(vendor, where)
 
     async def scene() -> None:
@@ -54,7 +54,7 @@ def test_a_deadline_ends_a_stall_with_an_error_worth_another_try(vendor: Vendor,
 
 
 def impatient(vendor: Vendor, server: ModelServer) -> HttpModel:
-    """A model that waits for a count after the last word for the shortest of whiles."""
+    """Return a model that hardly waits for a token count after the last event."""
     model = vendor.open(server)
     if isinstance(model, OpenAICompatibleModel):
         model.usage_within_s = SOON
@@ -63,7 +63,7 @@ def impatient(vendor: Vendor, server: ModelServer) -> HttpModel:
 
 @cell("stall-after-end")
 def test_a_stall_after_the_last_word_costs_nothing_of_the_reply(vendor: Vendor) -> None:
-    """Ours: the vendor's own last word ends a reply; what should follow it, even a count, is not needed."""
+    """Ours: the vendor's last event ends a reply; even a token count after it is not needed."""
     blocks = vendor.blocks()
     told = sum(map(len, blocks[: len(blocks) - vendor.last + 1]))
 
@@ -83,7 +83,7 @@ def test_a_stall_after_the_last_word_costs_nothing_of_the_reply(vendor: Vendor) 
 
 @cell("stall-turn")
 def test_a_turn_recovers_from_a_stall(vendor: Vendor) -> None:
-    """Seed: stalls; retracted text is retracted, no half-received tool call runs."""
+    """Seed: after a stall, streamed text is retracted and no partial tool call runs."""
 
     async def scene() -> None:
         reply, _, _ = stalled(vendor, "in the middle")

@@ -28,7 +28,7 @@ def refusal(status: int, **headers: str) -> ServedReply:
 
 
 def waits_of(vendor: Vendor) -> dict[str, ServedReply]:
-    """Refusals that ask for seven seconds, in every form that the vendor knows."""
+    """Return refusals that ask for seven seconds, in every form that the vendor knows."""
     found = {
         "seconds": refusal(429, retry_after=str(WAIT_S)),
         "fraction": refusal(503, retry_after=f"{WAIT_S - 1}.5"),
@@ -56,7 +56,7 @@ def stopped(played: Played) -> Stopped:
 @pytest.mark.parametrize("status", STATUSES)
 @cell("storm")
 def test_a_turn_gets_through_refusals_that_pass(vendor: Vendor, status: int) -> None:
-    """Seed: 429 and 500 storms; a growing wait between attempts, every failure told with its words."""
+    """Seed: 429 and 500 responses are retried with growing delays, and each failure is reported."""
 
     async def scene() -> None:
         played = await turn(vendor, [refusal(status), refusal(status), REPLY, refusal(status), DONE])
@@ -75,7 +75,7 @@ def test_a_turn_gets_through_refusals_that_pass(vendor: Vendor, status: int) -> 
 
 @cell("storm-waits")
 def test_what_the_vendor_asks_to_wait_is_waited(vendor: Vendor) -> None:
-    """Seed: retries honour Retry-After, in whichever form it comes."""
+    """Seed: retries honour Retry-After, in whatever form it comes."""
 
     async def scene() -> None:
         for form, reply in waits_of(vendor).items():
@@ -97,7 +97,7 @@ def test_who_says_in_its_body_how_long_to_wait_is_known() -> None:
 @pytest.mark.parametrize("status", STATUSES)
 @cell("storm-for-ever")
 def test_endless_refusals_stop_the_turn_after_the_allowed_attempts(vendor: Vendor, status: int) -> None:
-    """Seed: retries stay in budget; the turn says what the vendor said last."""
+    """Seed: the number of retries is limited; the turn reports the vendor's last message."""
 
     async def scene() -> None:
         for attempts in (1, 3):
@@ -116,7 +116,7 @@ def test_endless_refusals_stop_the_turn_after_the_allowed_attempts(vendor: Vendo
 
 @cell("storm-budget")
 def test_a_wait_that_there_is_no_time_for_ends_the_turn_at_once(vendor: Vendor) -> None:
-    """Seed: retries stay in budget; a wait is never shortened to fit in."""
+    """Seed: retries stay in the budget; a wait is never shortened to fit it."""
 
     async def scene() -> None:
         long = await turn(vendor, [refusal(429, retry_after="3600"), REPLY])
@@ -136,7 +136,7 @@ def test_a_wait_that_there_is_no_time_for_ends_the_turn_at_once(vendor: Vendor) 
 
 @cell("storm-mixed")
 def test_whatever_fails_counts_as_an_attempt(vendor: Vendor) -> None:
-    """Seed: storms and cuts share one budget; a retry in the stream does not begin anew."""
+    """Seed: refusals and broken streams share one budget of attempts."""
 
     async def scene() -> None:
         middle = sum(map(len, vendor.blocks())) // 2
@@ -154,7 +154,7 @@ def test_whatever_fails_counts_as_an_attempt(vendor: Vendor) -> None:
 
 @cell("error-event")
 def test_an_error_in_the_stream_is_reported_and_what_came_before_is_retracted(vendor: Vendor) -> None:
-    """Seed: an error event inside the stream; the vendor's words, without the key."""
+    """Seed: an error event in the stream has the vendor's message, without the key."""
     words = f"We are overloaded, {vendor.key}."
 
     async def scene() -> None:

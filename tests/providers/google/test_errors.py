@@ -1,4 +1,4 @@
-"""What Gemini's refusals mean: worth another attempt or not, and when."""
+"""Gemini's refusals: whether to retry, and when."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_a_limit_of_the_minute_says_when_to_come_back(listed: bool) -> None:
 
 @pytest.mark.parametrize("delay", ["20.5s", "20.500000001s"])
 def test_a_delay_may_have_fractions(delay: str) -> None:
-    """Ours: as Google writes durations."""
+    """Ours: Google writes durations with fractions."""
     told = said(429, "Slow down.", "RESOURCE_EXHAUSTED", {**WAIT, "retryDelay": delay})
     assert told.retry_after_ms == 20_500
 
 
 def test_a_delay_may_be_in_the_words_only() -> None:
-    """Bug: some answers have no details."""
+    """Bug: some responses have no details."""
     assert said(429, "Please retry in 2.25s.", "RESOURCE_EXHAUSTED").retry_after_ms == 2_250
 
 
@@ -55,14 +55,14 @@ def test_a_delay_may_be_in_the_words_only() -> None:
 def test_a_quota_that_is_spent_is_not_worth_another_attempt(
     message: str, details: tuple[dict[str, Any], ...]
 ) -> None:
-    """Ours: although Google names a delay for it."""
+    """Ours: such a quota is not retried, although Google names a delay."""
     assert said(429, message, "RESOURCE_EXHAUSTED", *details) == ErrorReport(
         message, Code.RATE_LIMITED, False
     )
 
 
 def test_too_long_a_prompt_is_an_overflow() -> None:
-    """Ours: the session can be made shorter; the same call again cannot help."""
+    """Ours: the session can be compacted; repeating the same call cannot help."""
     words = "The input token count (1054016) exceeds the maximum number of tokens allowed (1048576)."
     assert said(400, words, "INVALID_ARGUMENT") == ErrorReport(words, TurnCode.CONTEXT_OVERFLOW, False)
 
@@ -82,7 +82,7 @@ def test_too_long_a_prompt_is_an_overflow() -> None:
     ],
 )
 def test_a_status_tells_whether_to_try_again(code: int, status: str, retryable: bool | None) -> None:
-    """Ours: bad keys and bad requests stay bad; None leaves it to the number."""
+    """Ours: bad keys and bad requests are not retried; None leaves the decision to the status."""
     told = said(code, "Words.", status)
     assert (told.message, told.code, told.retryable) == ("Words.", TurnCode.PROVIDER_ERROR, retryable)
 
@@ -99,5 +99,5 @@ def test_a_status_tells_whether_to_try_again(code: int, status: str, retryable: 
     ],
 )
 def test_an_answer_of_a_proxy_is_reported_as_it_is(body: bytes, message: str) -> None:
-    """Ours: a proxy that speaks no Gemini is not a crash."""
+    """Ours: a response in another format must not raise."""
     assert GoogleDialect().read_error(502, body) == ErrorReport(message)

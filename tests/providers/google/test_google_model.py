@@ -52,7 +52,7 @@ def calls(*made: tuple[str, dict[str, Any]], **more: Any) -> Reply:
 def served(
     *replies: Served, model: str = NEWER, play: Callable[[GoogleServer, GoogleModel], Awaitable[None]]
 ) -> GoogleServer:
-    """Let a model and its server play; the server tells afterwards what it saw."""
+    """Run a model with its server; the server reports afterwards what it received."""
 
     async def main() -> GoogleServer:
         async with GoogleServer(replies) as server:
@@ -67,7 +67,7 @@ def served(
 
 
 def read(*replies: Served, model: str = NEWER, **request: Any) -> tuple[list[ModelDelta], GoogleServer]:
-    """Everything that one question is answered with."""
+    """Return everything that answers one question."""
     deltas: list[ModelDelta] = []
 
     async def play(server: GoogleServer, google: GoogleModel) -> None:
@@ -100,7 +100,7 @@ def test_a_reply_streams_and_ends_with_its_evidence() -> None:
 
 @pytest.mark.parametrize("model", [NEWER, OLDER])
 def test_an_agent_calls_tools_in_parallel_and_answers(model: str) -> None:
-    """Ours: the ten-line agent; the server refuses results that are out of place and signatures that are."""
+    """Ours: the server refuses misplaced results and signatures."""
 
     async def play(server: GoogleServer, google: GoogleModel) -> None:
         result = await Agent(google, tools=[order]).run("Orders 1, 2 and 3?")
@@ -114,7 +114,7 @@ def test_an_agent_calls_tools_in_parallel_and_answers(model: str) -> None:
 
 
 def test_thoughts_are_shown_and_signatures_sent_back_over_several_steps() -> None:
-    """Ours: every reply of the turn goes back as it came, which the server checks part by part."""
+    """Ours: every reply of the turn goes back unchanged, which the server checks part by part."""
 
     async def play(server: GoogleServer, google: GoogleModel) -> None:
         agent = Agent(google, tools=[order], settings={"reasoning": "low"})
@@ -140,7 +140,7 @@ def test_thoughts_are_shown_and_signatures_sent_back_over_several_steps() -> Non
 
 
 def test_thoughts_arrive_as_reasoning() -> None:
-    """Ours: asked for by a setting, streamed apart from the text."""
+    """Ours: thoughts are requested by a setting, and streamed apart from the text."""
     deltas, _ = read(Reply(text="4", reasoning="2 and 2"), settings={"reasoning": "high"})
     thought = [delta.text for delta in deltas if isinstance(delta, ReasoningArrived)]
     assert "".join(thought) == "2 and 2"
@@ -169,7 +169,7 @@ def test_signatures_of_one_model_are_not_sent_to_another() -> None:
 
 @pytest.mark.parametrize(("model", "tools"), [(NEWER, [order]), (OLDER, [order]), (OLDER, [])])
 def test_an_answer_has_the_type_that_was_asked_for(model: str, tools: list[Any]) -> None:
-    """Ours: the vendor's own JSON mode, and words where it cannot be had with tools."""
+    """Ours: the vendor's JSON mode is used, and a description where it excludes tools."""
 
     async def play(server: GoogleServer, google: GoogleModel) -> None:
         result = await Agent(google, tools=tools, output_type=Late).run("Which one?")
@@ -198,7 +198,7 @@ def test_an_image_and_a_file_reach_the_model() -> None:
 
 
 def test_a_turn_that_waited_is_resumed_by_another_process_with_its_signatures(tmp_path: Path) -> None:
-    """Ours: what the model signed survives on disk, and the server takes it."""
+    """Ours: signatures survive on disk, and the server accepts them."""
 
     async def play(server: GoogleServer, google: GoogleModel) -> None:
         async with Runtime(tmp_path / "standfast.db") as runtime:
@@ -233,7 +233,7 @@ def test_a_cancelled_turn_hangs_up_in_the_middle_of_the_stream() -> None:
 
 
 def test_a_reply_ends_although_the_connection_stays_open() -> None:
-    """Ours: the finish reason ends it, whatever the server does then."""
+    """Ours: the finish reason ends a reply, whatever the server does afterwards."""
     end_of_stream = 10**6
     deltas, server = read(ServedReply(text="Hello.", fault=Fault(stall_at=end_of_stream)))
     assert isinstance(deltas[-1], ReplyEnded)
@@ -248,7 +248,7 @@ def test_a_stream_without_a_finish_reason_has_failed() -> None:
 
 
 def test_a_malformed_call_never_runs() -> None:
-    """Ours: Gemini says so itself."""
+    """Ours: Gemini reports a malformed call itself."""
     bad = Reply(tool_calls=(ScriptedCall(name="order", arguments='{"order_id": '),))
     with pytest.raises(ModelError, match="MALFORMED_FUNCTION_CALL") as caught:
         read(bad)
@@ -264,7 +264,7 @@ def test_a_malformed_call_never_runs() -> None:
     ],
 )
 def test_a_reply_says_why_it_stopped(reply: Reply, stop_reason: str, text: str) -> None:
-    """Ours: the words of the port, and text in any case."""
+    """Ours: stop reasons are the port's, and there is always a text."""
     deltas, _ = read(reply)
     end = deltas[-1]
     assert isinstance(end, ReplyEnded)
@@ -273,7 +273,7 @@ def test_a_reply_says_why_it_stopped(reply: Reply, stop_reason: str, text: str) 
 
 
 def test_a_limit_is_reported_with_its_delay_and_without_the_key() -> None:
-    """Ours: Google's own words, when to come back, and no secret."""
+    """Ours: the error has Google's message and delay, but no secret."""
     wait = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "37s"}
     said = {"code": 429, "message": f"Too fast, {KEY}.", "status": "RESOURCE_EXHAUSTED", "details": [wait]}
     body = json.dumps([{"error": said}]).encode()
@@ -286,7 +286,7 @@ def test_a_limit_is_reported_with_its_delay_and_without_the_key() -> None:
 
 
 def test_too_long_a_prompt_is_an_overflow() -> None:
-    """Ours: so that the session can be made shorter."""
+    """Ours: the session can then be compacted."""
     words = "The input token count (1054016) exceeds the maximum number of tokens allowed (1048576)."
     with pytest.raises(ModelError) as caught:
         read(ServedReply(fault=Fault(status=400, message=words)))
@@ -294,7 +294,7 @@ def test_too_long_a_prompt_is_an_overflow() -> None:
 
 
 def test_the_key_and_the_address_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: the usual variables; without a key the model is not made, and says which one it wants."""
+    """Ours: the usual variables are read; without a key the error names the variable."""
     for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GEMINI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ProviderUnconfigured, match="GEMINI_API_KEY"):

@@ -1,4 +1,4 @@
-"""Google's own SDK talks to our server, so that we know that the server speaks as Gemini does."""
+"""Google's SDK against our server, which shows that the server speaks as Gemini does."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_sdk_reads_a_stream() -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_the_sdk_calls_functions_and_sends_everything_back_as_it_came(streamed: bool) -> None:
-    """Ours: thoughts, signatures, ids and results pass our checks, part by part."""
+    """Ours: thoughts, signatures, ids and results pass the server's checks, part by part."""
 
     async def say(client: AsyncClient, server: GoogleServer) -> None:
         from google.genai import types
@@ -124,7 +124,7 @@ def test_the_sdk_calls_functions_and_sends_everything_back_as_it_came(streamed: 
 
 
 async def _parts(client: AsyncClient, asked: Any, config: Any, *, streamed: bool) -> list[Any]:
-    """All parts of a reply but the empty one at its end."""
+    """Return all parts of a reply except the empty one at its end."""
     if not streamed:
         chunks = [await client.models.generate_content(model=MODEL, contents=asked, config=config)]
     else:
@@ -136,7 +136,7 @@ async def _parts(client: AsyncClient, asked: Any, config: Any, *, streamed: bool
 
 
 def test_the_sdk_asks_for_json_and_sends_media() -> None:
-    """Ours: what the SDK writes for a schema and an image is what our server takes."""
+    """Ours: our server accepts the SDK's form of a schema and an image."""
 
     async def say(client: AsyncClient, server: GoogleServer) -> None:
         from google.genai import types
@@ -155,7 +155,7 @@ def test_the_sdk_asks_for_json_and_sends_media() -> None:
 
 
 def test_the_sdk_reads_a_blocked_prompt() -> None:
-    """Ours: no candidates, and the reason in the feedback."""
+    """Ours: there are no candidates, and the feedback has the reason."""
 
     async def say(client: AsyncClient, server: GoogleServer) -> None:
         answer = await client.models.generate_content(model=MODEL, contents="Hi.")
@@ -185,7 +185,7 @@ def test_the_sdk_reads_an_error(status: int, name: str) -> None:
 
 
 def test_the_sdk_is_refused_what_gemini_refuses() -> None:
-    """Ours: a call without its result."""
+    """Ours: a call without its result is refused."""
 
     async def say(client: AsyncClient, server: GoogleServer) -> None:
         from google.genai import errors, types

@@ -1,4 +1,4 @@
-"""The test server refuses what Gemini refuses, so that no test passes with what Gemini would not take."""
+"""The test server refuses what Gemini refuses, so that no test passes with an invalid request."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def contents(*given: dict[str, Any], **more: Any) -> dict[str, Any]:
     ],
 )
 def test_what_gemini_takes_is_taken(body: dict[str, Any]) -> None:
-    """Ours: in either spelling of the fields."""
+    """Ours: both spellings of the fields are accepted."""
     assert refused(body) is None
 
 
@@ -112,13 +112,13 @@ def test_what_gemini_takes_is_taken(body: dict[str, Any]) -> None:
     ],
 )
 def test_what_gemini_refuses_is_refused(body: Any, problem: str) -> None:
-    """Ours: each rule that a request of ours could break."""
+    """Ours: the table has each rule that our requests could break."""
     with pytest.raises(AssertionError, match=problem):
         raise AssertionError(refused(body))
 
 
 def test_models_differ_in_what_they_refuse() -> None:
-    """Ours: a newer one wants its signatures back, a Pro model cannot be kept from thinking."""
+    """Ours: a newer model requires its signatures, and a Pro model always thinks."""
     newer = {"model": "gemini-3-flash-preview"}
     skipped = {**CALL, "thoughtSignature": "skip_thought_signature_validator"}
     assert "missing a thought_signature" in str(refused(contents(HI, CALLED, ANSWERED), **newer))

@@ -1,4 +1,4 @@
-"""Gemini's stream of chunks: what becomes of text, thoughts, calls, ends and failures."""
+"""Gemini's stream of chunks: text, thoughts, calls, ends and failures."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def call(name: str, args: dict[str, Any] | None = None, **more: Any) -> dict[str
 
 
 def test_text_comes_piece_by_piece_and_whole_at_the_end() -> None:
-    """Ours: what was streamed is what the reply says."""
+    """Ours: the reply has the text that was streamed."""
     deltas = read(chunk(text("Hel")), chunk(text("lo")), chunk(text("."), finish="STOP"))
     assert deltas[:3] == [TextArrived("Hel"), TextArrived("lo"), TextArrived(".")]
     assert deltas[3] == ReplyEnded(text="Hello.", model="gemini-3-flash", usage=Usage(calls=1))
 
 
 def test_the_end_tells_who_served_it_and_what_it_took() -> None:
-    """Ours: five buckets, of which input holds no cached token and output holds the thoughts."""
+    """Ours: of five buckets, input excludes cached tokens and output includes thoughts."""
     counted = {
         "promptTokenCount": 100,
         "cachedContentTokenCount": 60,
@@ -95,14 +95,14 @@ def test_usage_of_an_earlier_chunk_counts_if_the_last_has_none() -> None:
 
 
 def test_what_follows_the_end_is_passed_over() -> None:
-    """Ours: exactly one end, even if a chunk with tokens or a duplicate follows."""
+    """Ours: a reply ends once, even if a token count or a duplicate follows."""
     last = chunk(text("a"), finish="STOP")
     deltas = read(last, last, {"usageMetadata": {"promptTokenCount": 1}})
     assert [type(delta) for delta in deltas] == [TextArrived, ReplyEnded]
 
 
 def test_calls_come_whole_in_one_chunk_or_in_several() -> None:
-    """Ours: several calls in one reply, with the arguments as the text that came."""
+    """Ours: a reply may have several calls, whose arguments keep their text."""
     end = ended(
         chunk(call("order", {"id": 12}, id="fc-1"), call("order", {"id": 13}, id="fc-2")),
         chunk(call("refund", {"why": "läuft"}, id="fc-3"), finish="STOP"),
@@ -116,7 +116,7 @@ def test_calls_come_whole_in_one_chunk_or_in_several() -> None:
 
 
 def test_a_call_without_id_and_arguments_gets_an_id_from_its_place_and_no_arguments() -> None:
-    """Ours: the id is the same if the reply is read again, and no other reply of the session has it."""
+    """Ours: the id is the same if the reply is read again, and unique in the session."""
     parts = chunk(call("now"), call("now", None), finish="STOP")
     assert ended(parts).calls == ended(parts).calls
     assert [(made.provider_id, made.arguments) for made in ended(parts).calls] == [
@@ -126,13 +126,13 @@ def test_a_call_without_id_and_arguments_gets_an_id_from_its_place_and_no_argume
 
 
 def test_arguments_keep_every_digit() -> None:
-    """Ours: a number is not read and written again on its way."""
+    """Ours: numbers are not parsed and written again."""
     raw = b'{"candidates":[{"content":{"parts":[{"functionCall":{"name":"f","args":{"n":1.10,"m":1e400}}}]},'
     assert ended(raw + b'"finishReason":"STOP"}]}').calls[0].arguments == '{"n":1.10,"m":1e400}'
 
 
 def test_thoughts_stream_as_reasoning() -> None:
-    """Ours: thoughts are no part of the text."""
+    """Ours: thoughts are not part of the text."""
     deltas = read(
         chunk(text("Let me", thought=True)),
         chunk(text(" see.", thought=True)),
@@ -164,7 +164,7 @@ def test_a_signature_is_kept_with_the_part_that_it_came_with() -> None:
 
 
 def test_a_signed_thought_and_a_part_that_is_only_a_signature_are_kept_as_well() -> None:
-    """Ours: Gemini signs the first part of a reply or the last, whatever that is."""
+    """Ours: Gemini signs the first or the last part of a reply, whatever that is."""
     end = ended(
         chunk(text("Hm", thought=True), text("m.", thought=True, thoughtSignature="dA==")),
         chunk(text("Yes")),
@@ -179,7 +179,7 @@ def test_a_signed_thought_and_a_part_that_is_only_a_signature_are_kept_as_well()
 
 
 def test_a_call_in_pieces_is_not_taken_for_a_whole_one() -> None:
-    """Ours: only an endpoint that is configured so does this, and a retry would not help."""
+    """Ours: only a special endpoint sends calls in pieces, and a retry would not help."""
     piece = {"functionCall": {"name": "order", "partialArgs": [], "willContinue": True}}
     with pytest.raises(ModelError, match="in pieces") as caught:
         read(chunk(piece))
@@ -191,7 +191,7 @@ def test_a_call_in_pieces_is_not_taken_for_a_whole_one() -> None:
     [("STOP", "end"), ("MAX_TOKENS", "length"), ("SAFETY", "content_filter"), ("LANGUAGE", "LANGUAGE")],
 )
 def test_a_finish_reason_becomes_the_ports_word(reason: str, stop_reason: str) -> None:
-    """Ours: the words of the port, and Google's own where the port has none."""
+    """Ours: the port's stop reasons are used, and Google's where the port has none."""
     assert ended(chunk(text("So"), finish=reason)).stop_reason == stop_reason
 
 
@@ -216,7 +216,7 @@ def test_calls_of_a_blocked_reply_are_not_made() -> None:
 
 
 def test_a_blocked_prompt_is_a_refusal_in_words() -> None:
-    """Ours: the vendor's words are the text."""
+    """Ours: the text is the vendor's message."""
     deltas = read({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "modelVersion": "g"})
     assert deltas[0] == TextArrived("The prompt was blocked: PROHIBITED_CONTENT.")
     end = deltas[1]
@@ -226,7 +226,7 @@ def test_a_blocked_prompt_is_a_refusal_in_words() -> None:
 
 @pytest.mark.parametrize("reason", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
 def test_a_malformed_call_is_worth_another_attempt(reason: str) -> None:
-    """Ours: nothing of such a reply is used."""
+    """Ours: none of such a reply is used."""
     with pytest.raises(ModelError, match=reason) as caught:
         read(chunk(text("Let me")), chunk(finish=reason))
     assert caught.value.retryable
@@ -260,14 +260,14 @@ def test_an_error_in_the_stream_is_a_failure_of_the_call(error: Any, retryable: 
     ],
 )
 def test_a_stream_that_makes_no_sense_is_worth_another_attempt(broken: bytes) -> None:
-    """Ours: garbage, a call without a name, and two calls of one id never run."""
+    """Ours: with garbage, a call without a name or a duplicate id, no call runs."""
     with pytest.raises(ModelError, match="makes no sense") as caught:
         read(broken)
     assert caught.value.retryable
 
 
 def test_what_is_not_known_and_not_needed_is_passed_over() -> None:
-    """Ours: other candidates, other kinds of parts, other fields, nulls, and the end mark of some proxies."""
+    """Ours: unknown candidates, parts and fields, nulls, and the end mark of some proxies are ignored."""
     strange = {"executableCode": {"code": "1"}, "thoughtSignature": "cw=="}
     other = {"candidates": [{"index": 1, "content": {"parts": [text("no")]}}]}
     nulls = {"candidates": None, "promptFeedback": None, "usageMetadata": None, "error": None}

@@ -1,4 +1,4 @@
-"""What Gemini is sent: exact bodies, and every setting."""
+"""The requests to Gemini: exact bodies, and every setting."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_calls_that_another_vendor_gave_one_id_are_both_sent() -> None:
 
 
 def test_what_is_shown_of_a_result_is_what_is_sent() -> None:
-    """Ours: `shown` replaces the result, or the error."""
+    """Ours: `shown` replaces the result or the error."""
     failed = ErrorObject(code="TOOL_ERROR", message="no")
     sent = contents(
         HELLO,
@@ -180,7 +180,7 @@ def test_what_is_shown_of_a_result_is_what_is_sent() -> None:
 
 
 def test_arguments_that_were_no_object_are_shown_as_text() -> None:
-    """Ours: a call that could not be read is in the history, and Gemini takes only objects."""
+    """Ours: an unreadable call is in the history, and Gemini accepts only objects."""
     sent = contents(HELLO, asking(ToolCall(call_id=1, name="a", raw='{"x": ')))
     assert sent[1]["parts"][0]["functionCall"]["args"] == {"unreadable_arguments": '{"x": '}
 
@@ -216,7 +216,7 @@ def test_signatures_go_back_in_the_parts_they_came_with() -> None:
 
 
 def test_signatures_do_not_go_elsewhere() -> None:
-    """Ours: another model or endpoint is sent the words and the calls, and no more."""
+    """Ours: another model or endpoint gets only the text and the calls."""
     plain = [{"text": "I look."}, call_part("a", 1), call_part("b", 2)]
     other = "google https://example.test gemini-2.5-pro"
     assert contents(HELLO, signed_reply(), origin=other)[1]["parts"] == plain
@@ -236,7 +236,7 @@ def test_changed_words_go_without_signatures_and_the_calls_keep_theirs() -> None
 
 
 def test_media_go_inline_and_texts_as_text() -> None:
-    """Ours: images, PDF, audio and video as base64, whatever is text in words."""
+    """Ours: images, PDF, audio and video are sent as base64, text as text."""
     parts = (
         TextPart(text="Look:"),
         TextPart(text=""),
@@ -272,13 +272,13 @@ def test_an_attachment_that_cannot_be_sent_is_refused(
 
 
 def test_nothing_to_say_is_refused() -> None:
-    """Ours: Gemini takes no request without contents."""
+    """Ours: Gemini accepts no request without contents."""
     with pytest.raises(InvalidArgument, match="every message is empty"):
         called(UserMessage(content=""))
 
 
 def test_every_setting_has_its_place() -> None:
-    """Ours: the settings of any model, in Gemini's words."""
+    """Ours: the settings of the port are translated to Gemini's."""
     assert config(temperature=0.0, top_p=0.9, top_k=5, max_tokens=100, stop=["END"], seed=4) == {
         "temperature": 0.0,
         "topP": 0.9,
@@ -304,7 +304,7 @@ def test_every_setting_has_its_place() -> None:
     ],
 )
 def test_reasoning_is_a_level_or_a_budget(model: str, reasoning: Any, sent: dict[str, Any]) -> None:
-    """Ours: never both, which Gemini refuses; Pro models cannot be kept from thinking."""
+    """Ours: never both, which Gemini refuses; Pro models always think."""
     assert config(model, reasoning=reasoning) == {"thinkingConfig": sent}
 
 
@@ -318,13 +318,13 @@ def test_reasoning_is_a_level_or_a_budget(model: str, reasoning: Any, sent: dict
     ],
 )
 def test_a_tool_choice_is_a_mode(choice: str, sent: dict[str, Any]) -> None:
-    """Ours: the words of any model, in Gemini's."""
+    """Ours: the port's choices are translated to Gemini's."""
     body = called(tools=(ORDER,), settings={"tool_choice": choice}).body
     assert body["toolConfig"] == {"functionCallingConfig": sent}
 
 
 def test_a_choice_of_no_tool_is_refused() -> None:
-    """Ours: a typing mistake is an error here."""
+    """Ours: a misspelt tool name is refused before anything is sent."""
     with pytest.raises(InvalidArgument, match="'oder' is not a tool"):
         called(tools=(ORDER,), settings={"tool_choice": "oder"})
 
@@ -333,7 +333,7 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 
 
 def test_an_output_schema_is_sent_as_such() -> None:
-    """Ours: the vendor's own JSON-schema mode."""
+    """Ours: the vendor's JSON-schema mode is used."""
     bound = {"responseMimeType": "application/json", "responseJsonSchema": SCHEMA}
     assert called(output_schema=SCHEMA).body["generationConfig"] == bound
     both = called(output_schema=SCHEMA, tools=(ORDER,), model="gemini-3-flash-preview").body
@@ -341,7 +341,7 @@ def test_an_output_schema_is_sent_as_such() -> None:
 
 
 def test_an_older_model_with_tools_gets_the_schema_in_words() -> None:
-    """Bug: before the third generation, functions and a JSON answer do not go together."""
+    """Bug: before the third generation, functions exclude a JSON answer."""
     body = called(output_schema=SCHEMA, tools=(ORDER,), instructions="Be kind.").body
     assert "generationConfig" not in body
     told = body["systemInstruction"]["parts"][0]["text"]
@@ -350,7 +350,7 @@ def test_an_older_model_with_tools_gets_the_schema_in_words() -> None:
 
 
 def test_a_schema_is_changed_only_where_gemini_would_not_take_it() -> None:
-    """Ours: what it means stays the same, and a property may be called like a keyword."""
+    """Ours: the meaning is preserved, and a property may have the name of a keyword."""
     given = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
@@ -383,7 +383,7 @@ def test_a_schema_is_changed_only_where_gemini_would_not_take_it() -> None:
 
 
 def test_a_tool_that_takes_no_object_is_offered_without_parameters() -> None:
-    """Ours: a function of Gemini has an object of parameters."""
+    """Ours: a Gemini function has an object of parameters."""
     body = called(tools=(Capability(name="now", description=""),)).body
     assert body["tools"] == [
         {"functionDeclarations": [{"name": "now", "parametersJsonSchema": {"type": "object"}}]}
@@ -391,7 +391,7 @@ def test_a_tool_that_takes_no_object_is_offered_without_parameters() -> None:
 
 
 def test_a_models_name_cannot_leave_its_place_in_the_path() -> None:
-    """Ours: a name is quoted; a tuned model names its collection itself."""
+    """Ours: a name is quoted in the URL; a tuned model names its collection."""
     assert called(model="tunedModels/mine-1").path.startswith("/v1beta/tunedModels/mine-1:stream")
     assert called(model="a?b#c").path.startswith("/v1beta/models/a%3Fb%23c:stream")
 

@@ -1,4 +1,4 @@
-"""A dialect and a server as plain as can be, to test what all vendors share."""
+"""A minimal dialect and server, to test what all vendors share."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def heard(model: HttpModel, request: ModelRequest = ASKED) -> list[ModelDe
 
 
 async def text_of(model: HttpModel, request: ModelRequest = ASKED) -> str:
-    """The text of a reply, which its deltas add up to."""
+    """Return the text of a reply, which its deltas must add up to."""
     *pieces, ended = await heard(model, request)
     assert isinstance(ended, ReplyEnded)
     assert ended.text == "".join(piece.text for piece in pieces)
@@ -101,7 +101,7 @@ async def failure_of(model: HttpModel, request: ModelRequest = ASKED) -> ModelEr
 
 
 def everything_about(error: BaseException) -> str:
-    """Whatever is said by it, and by what it is chained to."""
+    """Return everything that an exception and its chain say."""
     said = [repr(error), str(error), repr(vars(error))]
     for other in (error.__cause__, error.__context__):
         if other is not None:
@@ -111,6 +111,6 @@ def everything_about(error: BaseException) -> str:
 
 
 def variables_of(error: BaseException) -> str:
-    """What a debugger shows of it: the variables of the frames that are ours."""
+    """Return the variables of our frames, as a debugger shows them."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return "\n".join(repr(frame.f_locals) for frame in frames if "/standfast/" in frame.f_code.co_filename)

@@ -82,7 +82,7 @@ def test_what_would_change_its_meaning_has_no_native_form(schema: dict[str, Any]
 
 
 def test_a_schema_that_was_given_is_left_as_it_is() -> None:
-    """Ours: a request is sent more than once."""
+    """Ours: a schema is sent more than once, so it must not be changed."""
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
     assert anthropic_schema(schema) == anthropic_schema(schema)
     assert schema["required"] == ["n"]

@@ -27,7 +27,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 @pytest.mark.parametrize("name", ["connect_s", "first_byte_s", "between_chunks_s", "total_s"])
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
 def test_a_deadline_is_more_than_nothing(name: str, value: float) -> None:
-    """Ours: checked where it is given."""
+    """Ours: the value is checked when it is given."""
     with pytest.raises(InvalidArgument, match=name):
         Deadlines(**{name: value})
 
@@ -63,7 +63,7 @@ def test_a_server_that_takes_the_request_and_says_nothing_is_given_up() -> None:
 
 
 def test_headers_without_a_body_are_no_first_byte() -> None:
-    """Ours: many servers send their headers at once and think afterwards."""
+    """Ours: many servers send their headers at once, and compute afterwards."""
 
     async def test() -> None:
         async with PlainServer([ServedReply(text="late", fault=Fault(stall_at=0))]) as server:
@@ -107,7 +107,7 @@ def test_a_reply_that_never_ends_is_given_up() -> None:
 
 
 class FakeTime(asyncio.SelectorEventLoop):
-    """A loop that jumps to its next timer instead of waiting for it."""
+    """An event loop that jumps to its next timer instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ def now() -> float:
 
 
 def test_each_wait_has_its_own_time() -> None:
-    """Seed: keep-alives; a timer that is set once is looked at again."""
+    """Seed: keep-alives extend a deadline; a timer that is set once is checked again."""
 
     async def test() -> None:
         watch = WaitTimer(1000)
@@ -148,7 +148,7 @@ def test_each_wait_has_its_own_time() -> None:
 
 
 def test_a_consumer_may_take_longer_than_any_chunk() -> None:
-    """Ours: a deadline is the server's, not the reader's; tools and hooks run between two chunks."""
+    """Ours: deadlines apply to the server, not to the reader; tools and hooks run between chunks."""
 
     async def test() -> None:
         watch = WaitTimer(1000)
@@ -165,7 +165,7 @@ def test_a_consumer_may_take_longer_than_any_chunk() -> None:
 
 
 def test_several_waits_can_share_their_time() -> None:
-    """Ours: the first byte of a body is as late as its headers were."""
+    """Ours: waiting for headers and for the first byte of the body share one deadline."""
 
     async def test() -> None:
         watch = WaitTimer(1000)
@@ -254,7 +254,7 @@ def test_a_task_that_was_interrupted_by_a_deadline_is_not_cancelled_afterwards()
 
 
 def test_a_timeout_around_a_call_is_the_callers_own() -> None:
-    """Ours: a caller's shorter timeout is a `TimeoutError`, not a failure of the model."""
+    """Ours: a caller's shorter timeout raises `TimeoutError`, not a failure of the model."""
 
     async def test() -> None:
         async with PlainServer([ServedReply(text="late", fault=Fault(stall_at=0))]) as server:

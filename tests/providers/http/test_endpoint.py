@@ -1,4 +1,4 @@
-"""Keys are used and never shown."""
+"""Keys are used but never shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from standfast.providers.http.event_stream import StreamClient
 
 
 def test_nothing_that_holds_a_key_shows_it() -> None:
-    """Seed: secrets never in a `repr`."""
+    """Seed: secrets are never in a `repr`."""
     secret = Secret(KEY)
     address = Endpoint("http://localhost", secret, lambda key: {"authorization": key})
 
@@ -30,7 +30,7 @@ def test_a_secret_can_be_neither_pickled_nor_copied(take: object) -> None:
 
 
 def test_a_key_is_blotted_out_in_every_form_it_takes() -> None:
-    """Seed: the error says what the vendor said, without the key."""
+    """Seed: the error has the vendor's message without the key."""
     secret = Secret("sk/live+abc=def&ghi")
     said = "sk/live+abc=def&ghi and sk%2Flive%2Babc%3Ddef%26ghi"
 
@@ -38,12 +38,12 @@ def test_a_key_is_blotted_out_in_every_form_it_takes() -> None:
 
 
 def test_a_word_that_a_local_server_wants_for_a_key_is_not_blotted_out() -> None:
-    """Ours: `ollama` as a key must not make a riddle of every message that has the word."""
+    """Ours: with `ollama` as a key, messages that contain the word must stay readable."""
     assert Secret("ollama").scrub("no such model; run ollama pull") == "no such model; run ollama pull"
 
 
 def test_a_key_from_a_file_may_end_with_a_line_end() -> None:
-    """Ours: it often does, and would not be a header then."""
+    """Ours: a line end would not be valid in a header."""
     assert Secret(f" {KEY}\n").reveal() == KEY
 
 
@@ -51,7 +51,7 @@ def test_a_key_from_a_file_may_end_with_a_line_end() -> None:
     "key", ["two words", "line\nend-of-it", "schlüssel-aus-umlauten", "nul\x00in-the-key"]
 )
 def test_a_key_that_no_header_can_hold_is_refused_and_not_repeated(key: str) -> None:
-    """Ours: the HTTP library would say which header is illegal, and print it."""
+    """Ours: the HTTP library would print the illegal header."""
     with pytest.raises(ProviderUnconfigured) as caught:
         Secret(key)
 
@@ -59,7 +59,7 @@ def test_a_key_that_no_header_can_hold_is_refused_and_not_repeated(key: str) -> 
 
 
 def test_no_key_is_false_and_scrubs_nothing() -> None:
-    """Ours: local servers have none."""
+    """Ours: local servers need no key."""
     assert not Secret(None)
     assert not Secret("")
     assert Secret(None).scrub("anything") == "anything"

@@ -92,7 +92,7 @@ def test_closing_the_iterator_in_the_middle_closes_the_connection_at_once() -> N
 
 
 def test_a_connection_whose_reply_was_heard_to_its_end_is_used_again() -> None:
-    """Ours: a handshake costs more than all the rest of a short call."""
+    """Ours: a handshake costs more than the rest of a short call."""
 
     async def test() -> None:
         async with PlainServer(["one", "two", "three"]) as server:
@@ -109,7 +109,7 @@ def test_a_connection_whose_reply_was_heard_to_its_end_is_used_again() -> None:
 
 
 def test_a_server_that_does_not_end_its_body_after_the_last_event_is_not_waited_for() -> None:
-    """Ours: the vendor's last word ends a reply, not the end of its body."""
+    """Ours: the vendor's last event ends a reply, not the end of the body."""
 
     async def test() -> None:
         async with PlainServer([ServedReply(text="hi", fault=Fault(stall_at=len(SAID))), "two"]) as server:
@@ -171,7 +171,7 @@ def test_a_consumer_that_does_not_read_holds_the_server_back() -> None:
 
 
 def test_a_redirect_to_another_host_is_refused_and_no_key_is_sent_there() -> None:
-    """Seed: a redirect to another host, refused, no key sent."""
+    """Seed: a redirect to another host is refused, and no key is sent there."""
 
     async def test() -> None:
         async with PlainServer(["stolen"]) as other:
@@ -221,7 +221,7 @@ def test_a_base_url_that_is_none_or_holds_a_secret_is_refused(url: str) -> None:
 def test_the_request_says_who_asks_and_carries_no_cookies_or_passwords(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Ours: nothing from a .netrc, nothing kept from call to call."""
+    """Ours: nothing is read from a .netrc or kept between calls."""
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login user password secret\n")
     monkeypatch.setenv("NETRC", str(netrc))
@@ -245,7 +245,7 @@ def test_the_request_says_who_asks_and_carries_no_cookies_or_passwords(
 
 
 def test_without_a_key_none_is_sent() -> None:
-    """Ours: local servers have none."""
+    """Ours: local servers need no key."""
 
     async def test() -> None:
         async with PlainServer(["hi"]) as server:
@@ -256,7 +256,7 @@ def test_without_a_key_none_is_sent() -> None:
 
 
 def test_proxies_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: as users expect of every program behind a proxy."""
+    """Ours: users behind a proxy expect it of every program."""
 
     async def test() -> None:
         async with PlainServer(["through"]) as proxy:
@@ -278,7 +278,7 @@ def test_proxies_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     ("encoding", "encode"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("identity", bytes)]
 )
 def test_an_encoded_reply_is_decoded(encoding: str, encode: Callable[[bytes], bytes]) -> None:
-    """Ours: gateways compress what they pass on."""
+    """Ours: gateways compress responses."""
 
     async def test() -> None:
         reply = raw(encode(SAID), headers={"content-encoding": encoding}, split=3)
@@ -302,7 +302,7 @@ def test_a_reply_that_is_encoded_wrongly_is_a_failure() -> None:
 
 @pytest.mark.parametrize("kind", ["text/event-stream; charset=utf-8", "Text/Event-Stream"])
 def test_a_content_type_may_have_parameters_and_capitals(kind: str) -> None:
-    """Ours: vendors write it in different ways."""
+    """Ours: vendors write the content type in different ways."""
 
     async def test() -> None:
         async with PlainServer([raw(SAID, headers={"content-type": kind})]) as server:
@@ -312,7 +312,7 @@ def test_a_content_type_may_have_parameters_and_capitals(kind: str) -> None:
 
 
 def test_a_page_where_a_stream_belongs_is_refused() -> None:
-    """Seed: a proxy that answers HTML with 200."""
+    """Seed: a proxy may answer 200 with HTML."""
 
     async def test() -> None:
         page = raw(b"<html>Please log in</html>", headers={"content-type": "text/html"})
@@ -326,7 +326,7 @@ def test_a_page_where_a_stream_belongs_is_refused() -> None:
 
 @pytest.mark.parametrize("length", [0, 5, 30, 10_000])
 def test_a_lying_content_length_is_a_failure_worth_another_attempt(length: int) -> None:
-    """Seed: a lying content length."""
+    """Seed: a wrong content length is a retryable failure."""
 
     async def test() -> None:
         lie = ServedReply(text="hi there", fault=Fault(content_length=length))
@@ -342,7 +342,7 @@ def test_a_lying_content_length_is_a_failure_worth_another_attempt(length: int) 
 
 
 def test_what_follows_a_body_that_ended_too_early_answers_no_other_call() -> None:
-    """Ours: a connection is used again, and what a liar still sends over it must not be heard by others."""
+    """Ours: on a reused connection, the rest of such a response must not answer another call."""
     lengths = [25, len(SAID), len(SAID)]
 
     talks: list[asyncio.Task[object] | None] = []
@@ -374,7 +374,7 @@ def test_what_follows_a_body_that_ended_too_early_answers_no_other_call() -> Non
 
 
 def test_a_path_that_cannot_be_asked_for_is_refused() -> None:
-    """Ours: a name of a model may have any characters."""
+    """Ours: a model's name may contain any characters."""
 
     async def test() -> None:
         wire = StreamClient(Endpoint("http://localhost", Secret(KEY), PlainDialect().authorize))
@@ -401,7 +401,7 @@ def test_a_stream_cut_at_any_byte_fails_or_is_whole() -> None:
 
 
 def test_a_reset_is_a_failure_worth_another_attempt() -> None:
-    """Seed: a connection that is reset."""
+    """Seed: a connection may be reset."""
 
     async def test() -> None:
         async with PlainServer([ServedReply(text="hi", fault=Fault(cut_at=15, reset=True))]) as server:
@@ -413,7 +413,7 @@ def test_a_reset_is_a_failure_worth_another_attempt() -> None:
 
 
 def test_a_refused_connection_is_a_retryable_failure() -> None:
-    """Ours: a local server that is not up yet."""
+    """Ours: a local server may not be running yet."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -424,7 +424,7 @@ def test_a_refused_connection_is_a_retryable_failure() -> None:
 
 
 def test_a_stream_that_ends_early_asks_for_the_wait_it_named() -> None:
-    """Seed: `retry`."""
+    """Seed: the SSE field `retry` sets the delay."""
 
     async def test() -> None:
         async with PlainServer([raw(b"retry: 1500\n\n" + SAID[:21])]) as server:
@@ -436,7 +436,7 @@ def test_a_stream_that_ends_early_asks_for_the_wait_it_named() -> None:
 
 
 def test_an_error_is_read_no_further_than_its_cap() -> None:
-    """Ours: bounded error bodies."""
+    """Ours: error bodies are read up to a limit."""
 
     async def test() -> None:
         async with PlainServer([raw(b"x" * 10_000_000, status=500, split=50_000)]) as server:
@@ -456,7 +456,7 @@ def test_an_error_is_read_no_further_than_its_cap() -> None:
 
 
 def test_an_error_whose_body_stalls_is_reported_with_the_part_received() -> None:
-    """Ours: a 429 matters more than the rest of its words."""
+    """Ours: a 429 must be reported even without the rest of its text."""
 
     async def test() -> None:
         slow = ServedReply(text="", fault=Fault(status=429, message="slow down", stall_at=5))
@@ -471,7 +471,7 @@ def test_an_error_whose_body_stalls_is_reported_with_the_part_received() -> None
 
 
 def test_a_reply_that_is_too_large_is_refused() -> None:
-    """Ours: every size has a cap; what counts is what it unpacks to."""
+    """Ours: the decompressed size of a reply is limited."""
 
     async def test() -> None:
         bomb = raw(gzip.compress(b": \n" * 5_000_000), headers={"content-encoding": "gzip"})
@@ -495,7 +495,7 @@ def _explain(status: int, headers: object, body: bytes) -> ModelError:
 
 @contextmanager
 def served_elsewhere(replies: list[str]) -> Iterator[PlainServer]:
-    """A server in a thread and a loop of its own, which outlives the loops of its clients."""
+    """Start a server on its own thread and loop, which outlives the loops of its clients."""
     ready, over = threading.Event(), threading.Event()
     servers: list[PlainServer] = []
 
@@ -516,7 +516,7 @@ def served_elsewhere(replies: list[str]) -> Iterator[PlainServer]:
 
 
 def test_a_model_serves_several_event_loops_one_after_the_other() -> None:
-    """Ours: `run_sync` makes a loop each time; whatever is left open would be reported as a leak."""
+    """Ours: `run_sync` makes a new loop each time, and nothing may be left open."""
     with served_elsewhere(["one", "two", "three"]) as server:
         model = plain_model(server.base_url)
         assert [asyncio.run(text_of(model)) for _ in range(3)] == ["one", "two", "three"]
@@ -527,7 +527,7 @@ def test_a_model_serves_several_event_loops_one_after_the_other() -> None:
 
 
 def test_what_models_that_were_dropped_had_open_is_closed_when_another_is_used() -> None:
-    """Ours: a server that makes a model for each request does not run out of sockets."""
+    """Ours: a server that makes a model per request must not run out of sockets."""
 
     async def test() -> None:
         async with PlainServer(["hi"] * 5) as server:
@@ -541,7 +541,7 @@ def test_what_models_that_were_dropped_had_open_is_closed_when_another_is_used()
 
 
 def test_a_model_serves_several_event_loops_at_once() -> None:
-    """Ours: one agent, several threads."""
+    """Ours: one agent may be used from several threads."""
     with served_elsewhere(["same"] * 8) as server:
         model = plain_model(server.base_url)
         said: list[str] = []
@@ -556,7 +556,7 @@ def test_a_model_serves_several_event_loops_at_once() -> None:
 
 
 def test_a_model_that_was_closed_can_be_asked_again() -> None:
-    """Ours: closing lets connections go, no more."""
+    """Ours: closing only closes the connections."""
 
     async def test() -> None:
         async with PlainServer(["one", "two"]) as server:
@@ -572,7 +572,7 @@ def test_a_model_that_was_closed_can_be_asked_again() -> None:
 
 
 def test_calls_at_the_same_time_do_not_wait_for_each_other() -> None:
-    """Ours: how many may run at once is decided elsewhere, not by a pool of connections."""
+    """Ours: concurrency is limited by rate limits, not by the connection pool."""
 
     async def test() -> None:
         stalled = ServedReply(text="never", fault=Fault(stall_at=0))

@@ -1,4 +1,4 @@
-"""What answers that are no streams of events are turned into."""
+"""Responses that are not event streams."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Complaining(PlainDialect):
     ],
 )
 def test_a_server_says_in_several_ways_how_long_to_wait(headers: dict[str, str], wait_ms: int | None) -> None:
-    """Seed: Retry-After is honoured."""
+    """Seed: Retry-After is honoured in each of its forms."""
     assert retry_after_ms(headers) == wait_ms
 
 
 def test_a_date_without_the_servers_own_clock_is_compared_with_ours() -> None:
-    """Seed: Retry-After as an HTTP date."""
+    """Seed: Retry-After may be an HTTP date."""
     soon = datetime.now(UTC) + timedelta(seconds=100)
 
     assert 95_000 < (retry_after_ms({"retry-after": format_datetime(soon, usegmt=True)}) or 0) <= 101_000
@@ -57,18 +57,18 @@ def test_a_date_without_the_servers_own_clock_is_compared_with_ours() -> None:
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
 def test_what_may_pass_is_worth_another_attempt(status: int) -> None:
-    """Seed: which errors are worth a retry."""
+    """Seed: temporary errors are retried."""
     assert response_error(PlainDialect(), status, {}, b'{"error": "busy"}').retryable
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
 def test_what_stays_wrong_is_not(status: int) -> None:
-    """Seed: which errors are worth a retry."""
+    """Seed: permanent errors are not retried."""
     assert not response_error(PlainDialect(), status, {}, b'{"error": "no"}').retryable
 
 
 def test_the_vendors_word_on_retries_wins_over_the_status() -> None:
-    """Ours: a quota that is used up is a 429 as well."""
+    """Ours: a quota that is used up is also a 429."""
     spent = Complaining(ErrorReport("quota exceeded", retryable=False, retry_after_ms=7))
     error = response_error(spent, 429, {"retry-after": "3", "x-should-retry": "true"}, b"")
 
@@ -79,7 +79,7 @@ def test_the_vendors_word_on_retries_wins_over_the_status() -> None:
 
 
 def test_the_error_says_what_the_vendor_said() -> None:
-    """Seed: the error says what the vendor said."""
+    """Seed: the error has the vendor's message."""
     error = response_error(PlainDialect(), 429, {}, b'{"error": "slow down"}')
 
     assert error.message == "plain: slow down (HTTP 429)"
@@ -87,7 +87,7 @@ def test_the_error_says_what_the_vendor_said() -> None:
 
 
 def test_the_vendors_code_is_kept() -> None:
-    """Seed: a window that overflows has a code of its own, so that compaction can help."""
+    """Seed: a context overflow has its own code, so that compaction can help."""
     complaint = ErrorReport("too long", code=TurnCode.CONTEXT_OVERFLOW)
 
     assert response_error(Complaining(complaint), 400, {}, b"").code == "CONTEXT_OVERFLOW"
@@ -95,7 +95,7 @@ def test_the_vendors_code_is_kept() -> None:
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_refused_key_is_reported_with_where_it_comes_from(status: int) -> None:
-    """Ours: an error that says what to do about it."""
+    """Ours: the error says what to do."""
     error = response_error(PlainDialect(), status, {}, b'{"error": "bad key"}', key_hint="set PLAIN_API_KEY")
 
     assert error.hint == "set PLAIN_API_KEY"
@@ -123,13 +123,13 @@ def test_an_empty_complaint_is_the_status_in_words(status: int, said: str) -> No
 
 
 def test_what_is_quoted_is_bounded() -> None:
-    """Ours: every size has a cap."""
+    """Ours: the length of a quotation is limited."""
     assert len(excerpt(b"x" * 100_000)) == 201
     assert len(response_error(Complaining(ErrorReport("x" * 100_000)), 500, {}, b"").message) < 2_100
 
 
 def test_a_success_that_is_no_stream_says_what_it_is() -> None:
-    """Seed: a proxy that answers HTML with 200."""
+    """Seed: a proxy may answer 200 with HTML."""
     error = response_error(PlainDialect(), 200, {"content-type": "text/html"}, b"<html>Log in</html>")
 
     assert "sent text/html where a stream of events belongs: '<html>Log in</html>'" in error.message
@@ -137,7 +137,7 @@ def test_a_success_that_is_no_stream_says_what_it_is() -> None:
 
 
 def test_an_error_inside_a_success_is_recognized() -> None:
-    """Ours: some gateways answer 200 and say in JSON that they are busy."""
+    """Ours: some gateways answer 200 with a JSON error."""
     busy = Complaining(ErrorReport("busy", retryable=True))
     error = response_error(busy, 200, {"content-type": "application/json"}, b'{"error": "busy"}')
 

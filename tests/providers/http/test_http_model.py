@@ -81,7 +81,7 @@ def test_a_stream_without_the_vendors_last_word_has_failed() -> None:
 
 
 def test_an_event_that_makes_no_sense_is_a_failure_worth_another_attempt() -> None:
-    """Seed: malformed events."""
+    """Seed: events may be malformed."""
 
     async def test() -> None:
         async with PlainServer([ServedReply(chunks=("a", "b"), fault=Fault(order="garbage:1"))]) as server:
@@ -93,7 +93,7 @@ def test_an_event_that_makes_no_sense_is_a_failure_worth_another_attempt() -> No
 
 
 def test_what_only_one_vendor_knows_is_sent_as_it_is() -> None:
-    """Seed: `extra_body` and `extra_headers`."""
+    """Seed: `extra_body` and `extra_headers` are sent unchanged."""
 
     async def test() -> None:
         settings = {"extra_body": {"stream": True, "mood": "good"}, "extra_headers": {"x-team": "blue"}}
@@ -108,7 +108,7 @@ def test_what_only_one_vendor_knows_is_sent_as_it_is() -> None:
 
 
 def test_what_is_added_to_a_body_takes_nothing_away_from_it() -> None:
-    """Bug: a setting for `generationConfig` threw out what we had put there."""
+    """Bug: a setting for `generationConfig` replaced our values."""
     body = {"model": "m", "config": {"temperature": 1, "stop": ["a"]}, "tools": [{"name": "ours"}]}
     extra = {"config": {"seed": 7, "stop": ["b"]}, "tools": [{"type": "search"}], "model": "n"}
     assert merge_json(body, extra) == {
@@ -120,7 +120,7 @@ def test_what_is_added_to_a_body_takes_nothing_away_from_it() -> None:
 
 
 def test_a_setting_that_does_not_exist_is_refused_before_anything_is_sent() -> None:
-    """Ours: a typing error must not be ignored."""
+    """Ours: a misspelt setting must not be ignored."""
 
     async def test() -> None:
         async with PlainServer(["hi"]) as server:
@@ -134,7 +134,7 @@ def test_a_setting_that_does_not_exist_is_refused_before_anything_is_sent() -> N
 
 
 def test_every_attachment_is_read_once() -> None:
-    """Seed: images and files; media is stored once, by content."""
+    """Seed: media is stored once, by content."""
     asked: list[str] = []
 
     async def read(digest: str) -> bytes | None:
@@ -161,7 +161,7 @@ def test_every_attachment_is_read_once() -> None:
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_an_attachment_that_is_not_there_is_an_error_that_names_it(stored: bool) -> None:
-    """Ours: a request without its picture is another request."""
+    """Ours: a request must not be sent without its attachment."""
 
     async def read(digest: str) -> bytes | None:
         return None
@@ -179,7 +179,7 @@ def test_a_model_has_a_name() -> None:
 
 
 def test_the_name_of_a_model_can_say_where_it_is_served() -> None:
-    """Seed: `openai-compatible:MODEL@BASE_URL`."""
+    """Seed: `openai-compatible:MODEL@BASE_URL` names the server."""
     model = HttpModel(
         PlainDialect(),
         "m",
@@ -208,7 +208,7 @@ def test_the_name_of_a_model_can_say_where_it_is_served() -> None:
     ],
 )
 def test_a_key_that_the_vendor_repeats_is_not_passed_on(fault: Fault) -> None:
-    """Seed: the error says what the vendor said without the key."""
+    """Seed: the error has the vendor's message without the key."""
 
     async def test() -> None:
         async with PlainServer([ServedReply(text="hello", fault=fault)]) as server:
@@ -231,7 +231,7 @@ def test_a_key_that_the_vendor_repeats_is_not_passed_on(fault: Fault) -> None:
     ],
 )
 def test_no_failure_logs_the_key_or_leads_to_it(fault: Fault, caplog: pytest.LogCaptureFixture) -> None:
-    """Seed: secrets never in an exception; what holds the request is neither chained nor in a variable."""
+    """Seed: secrets are never in an exception, its chain, or a variable of its frames."""
     caplog.set_level(logging.DEBUG)
 
     async def test() -> None:
@@ -245,7 +245,7 @@ def test_no_failure_logs_the_key_or_leads_to_it(fault: Fault, caplog: pytest.Log
 
 
 def test_a_request_that_cannot_be_sent_is_reported_without_the_key() -> None:
-    """Ours: the HTTP library prints the headers that it does not like."""
+    """Ours: the HTTP library prints headers that it refuses."""
     settings = {"extra_headers": {"x-note": f"two\nlines {KEY}"}}
 
     async def test() -> None:
@@ -272,7 +272,7 @@ def test_a_refused_key_says_where_it_comes_from() -> None:
 
 
 def test_a_long_reply_of_small_chunks_arrives_whole() -> None:
-    """Seed: replies of very many chunks."""
+    """Seed: replies may have very many chunks."""
 
     async def test() -> None:
         async with PlainServer([ServedReply(chunks=("x",) * 3_000)]) as server:

@@ -1,4 +1,4 @@
-"""The test server itself: it does what its script says."""
+"""The test server does what its script says."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def faulty(**fault: Any) -> ServedReply:
 
 @pytest.mark.parametrize("reply", ["ab", {"text": "ab"}, Reply(text="ab"), ServedReply(text="ab")])
 def test_a_script_may_be_written_in_several_ways(reply: Served) -> None:
-    """Ours: as the scripted model's."""
+    """Ours: the forms are those of the scripted model."""
     assert asyncio.run(request_body(reply)) == b'data: {"text":"ab"}\n\n' + END
 
 
 def test_who_asks_for_no_stream_gets_the_whole() -> None:
-    """Ours: the vendors' own libraries do."""
+    """Ours: the vendors' libraries also make calls without streaming."""
     assert asyncio.run(request_body("ab", stream=False)) == b'{"text":"ab","done":true}'
 
 
@@ -61,17 +61,17 @@ def test_who_asks_for_no_stream_gets_the_whole() -> None:
     ],
 )
 def test_events_come_out_of_order_when_told_to(order: str, blocks: list[bytes]) -> None:
-    """Seed: malformed, duplicated and out-of-order events."""
+    """Seed: events may be malformed, duplicated or out of order."""
     assert asyncio.run(request_body(faulty(order=order))) == b"".join(blocks)
 
 
 def test_a_body_can_be_sent_a_few_bytes_at_a_time() -> None:
-    """Seed: split anywhere."""
+    """Seed: a stream may be split anywhere."""
     assert asyncio.run(request_body(faulty(split=3))) == STREAM
 
 
 def test_an_error_has_the_vendors_form() -> None:
-    """Seed: faults included."""
+    """Seed: the test server answers errors as the vendor does, including scripted faults."""
 
     async def test() -> None:
         async with PlainServer([faulty(status=503, message="busy", headers={"retry-after": "1"})]) as server:
@@ -83,7 +83,7 @@ def test_an_error_has_the_vendors_form() -> None:
 
 
 def test_a_request_too_many_is_reported() -> None:
-    """Ours: a retry that the test did not plan must not hang or pass."""
+    """Ours: an unplanned retry must neither hang nor pass."""
 
     async def test() -> None:
         async with PlainServer(["one"]) as server:
@@ -96,7 +96,7 @@ def test_a_request_too_many_is_reported() -> None:
 
 
 def test_a_request_that_the_vendor_would_refuse_is_refused() -> None:
-    """Ours: no test passes with a request that the real vendor would not take."""
+    """Ours: no test passes with a request that the real vendor would refuse."""
 
     class Strict(PlainServer):
         def checked(self, request: SeenRequest) -> str | None:
@@ -126,7 +126,7 @@ def test_what_goes_wrong_in_the_server_itself_fails_the_test() -> None:
 
 
 def test_a_reply_that_a_server_cannot_give_is_refused() -> None:
-    """Ours: a failure of the script would be passed over in silence."""
+    """Ours: a failure in the script would otherwise be ignored."""
     with pytest.raises(InvalidArgument, match="use a fault"):
         PlainServer([Reply(failure=ScriptedFailure())])
     with pytest.raises(InvalidArgument, match="not been started"):
@@ -134,7 +134,7 @@ def test_a_reply_that_a_server_cannot_give_is_refused() -> None:
 
 
 def test_a_request_is_kept_as_it_came() -> None:
-    """Ours: tests look at what was sent."""
+    """Ours: tests inspect the requests that were sent."""
 
     async def test() -> None:
         async with PlainServer(["one"]) as server, httpx2.AsyncClient() as client:

@@ -46,7 +46,7 @@ def parsed(*pieces: bytes) -> list[ServerEvent]:
 
 
 def by_the_rules(stream: bytes) -> list[ServerEvent]:
-    """The format's description, followed to the letter and line by line."""
+    """Parse by the format's description, line by line."""
     *lines, rest = re.split(b"\r\n|\n|\r", stream.removeprefix(BOM))
     found, name, data = [], b"", b""
     for line in [*lines, *([] if rest else [b""])]:
@@ -65,7 +65,7 @@ def by_the_rules(stream: bytes) -> list[ServerEvent]:
 
 @given(STREAMS, st.lists(st.integers(0, 200), max_size=12))
 def test_however_a_stream_is_cut_its_events_are_those_of_the_rules(stream: bytes, cuts: list[int]) -> None:
-    """Seed: events split anywhere; the network cuts where it likes."""
+    """Seed: events may be split anywhere, because the network splits arbitrarily."""
     ends = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
     pieces = [stream[start:end] for start, end in itertools.pairwise(ends)]
 
@@ -74,7 +74,7 @@ def test_however_a_stream_is_cut_its_events_are_those_of_the_rules(stream: bytes
 
 @given(STREAMS)
 def test_a_stream_that_comes_byte_by_byte_has_the_same_events(stream: bytes) -> None:
-    """Ours: one byte at a time is the worst way to be cut."""
+    """Ours: single bytes are the worst case."""
     assert parsed(*(stream[at : at + 1] for at in range(len(stream)))) == by_the_rules(stream)
 
 
@@ -110,7 +110,7 @@ def test_the_rules_of_the_format(stream: bytes, events: list[tuple[str, bytes]])
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
 def test_events_that_come_one_a_chunk_are_named_each_for_itself(line_end: bytes) -> None:
-    """Ours: the short way through the parser must not give an event the name of the one before."""
+    """Ours: the fast path of the parser must not reuse the name of the previous event."""
     chunks = [
         b"data: 1",
         b"data: 2",
@@ -125,12 +125,12 @@ def test_events_that_come_one_a_chunk_are_named_each_for_itself(line_end: bytes)
 
 
 def test_a_lone_cr_inside_a_chunk_with_crlf_ends_a_line_as_well() -> None:
-    """Ours: the short way for CRLF must not pass it on inside the data."""
+    """Ours: the fast path for CRLF must not keep a lone CR in the data."""
     assert parsed(b"data: 1\r\n\r\n", b"data: 2\rdata: 3\r\n\r\n") == [("", b"1"), ("", b"2\n3")]
 
 
 def test_an_event_is_given_with_its_last_byte_and_not_later() -> None:
-    """Ours: an event that waits for the next one would always be one chunk late."""
+    """Ours: events must not be delayed until the next chunk."""
     parser = EventParser()
 
     assert parser.feed(b"data: a\r\n\r") == [("", b"a")]
@@ -145,7 +145,7 @@ def test_a_last_event_whose_empty_line_is_missing_counts_if_its_lines_are_whole(
 
 
 def test_the_wait_that_a_server_asks_for_is_kept() -> None:
-    """Seed: `retry`."""
+    """Seed: the SSE field `retry` is kept."""
     parser = EventParser()
     parser.feed(b"retry: 1500\n\nretry: soon\n\nretry: 99999999999999\n\n")
 
@@ -153,7 +153,7 @@ def test_the_wait_that_a_server_asks_for_is_kept() -> None:
 
 
 def test_an_event_that_is_too_large_is_refused_whole_or_in_pieces() -> None:
-    """Ours: every size has a cap."""
+    """Ours: the size of an event is limited."""
     for pieces in (
         [b"data: 0123456789\n\n"],
         [b"data: 01234", b"56789"],
@@ -167,7 +167,7 @@ def test_an_event_that_is_too_large_is_refused_whole_or_in_pieces() -> None:
 
 
 def test_a_large_event_in_tiny_pieces_costs_its_size_once() -> None:
-    """Ours: a megabyte of tool arguments; joining at every piece would copy gigabytes."""
+    """Ours: joining a megabyte of arguments at every piece would copy gigabytes."""
     said = b"x" * 200_000
     parser = EventParser()
     parser.feed(b"data: ")

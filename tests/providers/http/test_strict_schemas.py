@@ -1,4 +1,4 @@
-"""Which schemas OpenAI holds a model to."""
+"""Schemas that OpenAI enforces strictly."""
 
 from __future__ import annotations
 
@@ -61,5 +61,5 @@ def test_a_closed_schema_of_known_words_is_strict(schema: dict[str, Any]) -> Non
     ],
 )
 def test_a_schema_that_goes_further_is_advice_only(schema: dict[str, Any]) -> None:
-    """Ours: the API refuses to be strict about these; sent as advice they still help."""
+    """Ours: the API refuses to enforce these strictly; as advice they still help."""
     assert not fits_strict(schema)

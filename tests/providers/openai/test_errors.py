@@ -1,4 +1,4 @@
-"""What is made of what OpenAI says when it fails."""
+"""Errors of OpenAI."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def failed(kind: str, **fields: Any) -> ModelError:
 
 
 def test_an_overflow_of_the_context_window_is_known_as_one() -> None:
-    """Seed: a context overflow is an outcome of its own, whatever way the vendor says it."""
+    """Seed: a context overflow is a separate outcome, however the vendor reports it."""
     overflow = ErrorReport(OVERFLOW, TurnCode.CONTEXT_OVERFLOW, False)
     assert refused(400, message=OVERFLOW, code="context_length_exceeded") == overflow
     assert refused(400, message=OVERFLOW) == overflow
@@ -46,7 +46,7 @@ def test_an_overflow_of_the_context_window_is_known_as_one() -> None:
 
 
 def test_an_exhausted_quota_is_no_rate_limit() -> None:
-    """Ours: both are a 429, but only one of them passes."""
+    """Ours: both are a 429, but only a rate limit is temporary."""
     spent = refused(429, message="You exceeded your current quota.", type="insufficient_quota", code="x")
     assert (spent.retryable, spent.code) == (False, TurnCode.PROVIDER_ERROR)
 
@@ -56,7 +56,7 @@ def test_an_exhausted_quota_is_no_rate_limit() -> None:
     [("6.57s", 6_570), ("120ms", 120), ("1m12.5s", 72_500), ("2m", 120_000), ("a bit", None)],
 )
 def test_a_rate_limit_says_how_long_to_wait(asked: str, wait_ms: int | None) -> None:
-    """Ours: inside a stream there is no Retry-After, only a sentence."""
+    """Ours: inside a stream the delay is only in the text of the message."""
     message = SLOWER.format(asked)
     assert refused(429, message=message, type="tokens", code="rate_limit_exceeded") == ErrorReport(
         message, Code.RATE_LIMITED, True, wait_ms
@@ -64,13 +64,13 @@ def test_a_rate_limit_says_how_long_to_wait(asked: str, wait_ms: int | None) -> 
 
 
 def test_a_request_that_is_larger_than_the_rate_is_not_tried_again() -> None:
-    """Ours: no wait makes it fit."""
+    """Ours: no wait makes the request fit."""
     complaint = refused(429, message=TOO_LARGE, type="tokens", code="rate_limit_exceeded")
     assert (complaint.retryable, complaint.retry_after_ms) == (False, None)
 
 
 def test_the_status_tells_where_the_code_does_not() -> None:
-    """Ours: the layer below knows what a status means."""
+    """Ours: the layer below interprets the status."""
     assert refused(400, message="Bad.", type="invalid_request_error") == ErrorReport("Bad.")
     assert refused(401, message="Incorrect key.", code="invalid_api_key").retryable is False
     assert refused(503, message="Overloaded.", code="server_is_overloaded").retryable is True
@@ -88,7 +88,7 @@ def test_the_status_tells_where_the_code_does_not() -> None:
     ],
 )
 def test_whatever_a_gateway_says_is_passed_on(body: bytes, said: str) -> None:
-    """Ours: proxies have shapes of their own; the layer below has words where they have none."""
+    """Ours: proxies have their own formats; the layer below has a default message."""
     assert OpenAIDialect().read_error(502, body) == ErrorReport(said)
 
 
@@ -111,7 +111,7 @@ def test_an_error_event_is_read_flat_and_nested(nested: bool) -> None:
     ],
 )
 def test_a_failed_response_may_be_tried_again_if_the_vendor_is_to_blame(said: Any, retryable: bool) -> None:
-    """Ours: a prompt that was refused is refused again."""
+    """Ours: a refused prompt would be refused again."""
     error = failed("response.failed", response={"id": "r", "status": "failed", "error": said})
     assert error.retryable is retryable
     words = "the response failed, and nothing says why" if said is None else said["message"]

@@ -37,7 +37,7 @@ def pay(cents: int) -> str:
 
 
 def kinds(body: Any) -> list[str]:
-    """What the items of a request are: a role, or a type."""
+    """Return the role or the type of each item of a request."""
     return [item.get("role") or item["type"] for item in body["input"]]
 
 
@@ -124,7 +124,7 @@ def called(call_id: str, city: str) -> dict[str, str]:
 
 
 def test_a_structured_answer_is_asked_for_in_the_vendors_own_way() -> None:
-    """Ours: the native JSON Schema mode; a list, which it does not have, in words."""
+    """Ours: the native JSON Schema mode is used; a list, which it lacks, is described in the prompt."""
 
     async def main() -> None:
         async with OpenAIServer(['{"a": 1}', "[1, 2]"]) as server:
@@ -213,7 +213,7 @@ def test_a_turn_resumes_in_another_runtime_with_its_reasoning(tmp_path: Path) ->
 
 
 async def seen(event: object, turn: Turn[str], server: OpenAIServer) -> bool:
-    """Whether the event is about text; the turn is cancelled at the first piece of it."""
+    """Return whether the event is about text; the turn is cancelled at the first piece of it."""
     if isinstance(event, TextStreamed):
         await server.stalled.wait()
         assert not server.hung_up.is_set()
@@ -241,7 +241,7 @@ def test_a_turn_cancelled_in_the_middle_of_a_stream_closes_the_connection() -> N
 
 
 def test_a_refusal_and_a_cut_off_reply_say_so() -> None:
-    """Ours: stop reasons in the port's words."""
+    """Ours: stop reasons are the port's."""
     half = {"name": "weather", "arguments": '{"ci'}
     replies: list[dict[str, Any]] = [
         {"text": "I cannot.", "stop_reason": "refusal"},
@@ -263,7 +263,7 @@ def test_a_refusal_and_a_cut_off_reply_say_so() -> None:
 
 
 def test_what_the_vendor_refuses_is_reported_in_its_words_without_the_key() -> None:
-    """Ours: the status, the code and the vendor's sentence decide what happens next."""
+    """Ours: the status, the code and the vendor's message decide what happens next."""
 
     async def main() -> None:
         faults = [
@@ -290,7 +290,7 @@ def test_what_the_vendor_refuses_is_reported_in_its_words_without_the_key() -> N
 
 @pytest.mark.parametrize("order", ["duplicate", "swap", "drop", "garbage"])
 def test_no_disorder_of_events_changes_a_reply(order: str) -> None:
-    """Seed: a reply is what the vendor wrote, or the attempt has failed."""
+    """Seed: a reply is what the vendor sent, or the attempt fails."""
     reply = {"reasoning": "Hm.", "text": "abc", "chunk_size": 1}
     calls = [{"name": "weather", "arguments": {"city": "Bern"}, "id": "call_a"}]
 
@@ -318,7 +318,7 @@ def test_no_disorder_of_events_changes_a_reply(order: str) -> None:
 
 
 def test_a_request_that_the_server_does_not_take_is_refused_by_it() -> None:
-    """Ours: the server is as strict as the vendor, so that these tests mean something."""
+    """Ours: the server is as strict as the vendor, so that these tests prove something."""
     bodies: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
         (lambda body: body.pop("model"), "'model'"),
         (lambda body: body.update(seed=1), "Unknown parameter: 'seed'"),
@@ -341,7 +341,7 @@ def test_a_request_that_the_server_does_not_take_is_refused_by_it() -> None:
 
 
 def test_the_key_and_the_address_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: the usual variables; what is passed comes first, and what is missing is named."""
+    """Ours: arguments take precedence over the usual variables, and a missing key is named."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     with pytest.raises(ProviderUnconfigured, match="OPENAI_API_KEY"):
@@ -356,7 +356,7 @@ def test_the_key_and_the_address_come_from_the_environment(monkeypatch: pytest.M
 
 
 def test_a_setting_that_does_not_exist_stops_the_turn_before_anything_is_sent() -> None:
-    """Ours: the user reads what is wrong, and the vendor nothing."""
+    """Ours: the user gets the error, and nothing is sent."""
 
     async def main() -> None:
         async with OpenAIServer() as server:

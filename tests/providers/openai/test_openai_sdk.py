@@ -1,4 +1,4 @@
-"""OpenAI's own SDK against our server: it finds there what it finds at the vendor's."""
+"""OpenAI's SDK against our server, which must behave as the vendor does."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def with_sdk(replies: list[Any], use: Callable[[Any, OpenAIServer], Awaitable[No
 
 
 def check(response: Any) -> None:
-    """What the full reply looks like to the SDK, whichever way it came."""
+    """Check the full reply as the SDK sees it, streamed or not."""
     thought, message, call = response.output
     assert (thought.type, thought.summary[0].text) == ("reasoning", "Hm.")
     assert thought.encrypted_content
@@ -57,7 +57,7 @@ def check(response: Any) -> None:
 
 
 def test_the_sdk_reads_a_whole_response() -> None:
-    """Ours: the server is faithful where no stream is asked for."""
+    """Ours: the server is faithful without streaming."""
 
     async def use(client: Any, server: OpenAIServer) -> None:
         check(await client.responses.create(model="gpt-5.2", input="hi", tools=[TOOL], include=SEAL))
@@ -66,7 +66,7 @@ def test_the_sdk_reads_a_whole_response() -> None:
 
 
 def test_the_sdk_reads_a_stream_and_finds_the_same_response() -> None:
-    """Ours: every event is one that the SDK knows, and they add up."""
+    """Ours: the SDK knows every event, and they add up to the response."""
 
     async def use(client: Any, server: OpenAIServer) -> None:
         kinds: list[str] = []
@@ -85,7 +85,7 @@ def test_the_sdk_reads_a_stream_and_finds_the_same_response() -> None:
 
 
 def test_the_sdk_sends_items_back_that_the_server_takes() -> None:
-    """Ours: what the vendor's own client makes of a reply passes our checks, results included."""
+    """Ours: what the SDK makes of a reply passes our checks, including results."""
 
     async def use(client: Any, server: OpenAIServer) -> None:
         said: Any = {"role": "user", "content": "hi"}

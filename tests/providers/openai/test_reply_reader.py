@@ -1,4 +1,4 @@
-"""What is made of a stream of events, whole and broken."""
+"""Reading a stream of events, complete and broken."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def broken(*events: Event | list[Event]) -> str:
 
 
 def same_or_refused(events: list[Event], whole: ReplyEnded) -> bool:
-    """Whether the stream gives what the reply is, or fails in a way that may be retried."""
+    """Return whether the stream gives the same reply or fails in a retryable way."""
     try:
         found = read(events)
     except ModelError as error:
@@ -166,7 +166,7 @@ def test_text_arrives_piece_by_piece_and_ends_with_the_whole_reply() -> None:
 
 
 def test_events_without_a_name_are_known_by_their_type() -> None:
-    """Ours: some servers leave the name out; the data says the same."""
+    """Ours: some servers omit the name, and the data has the same type."""
     events = (created(), message(0, "Hello"), completed())
     assert read(*events, named=False) == read(*events)
     assert OpenAIReplyReader(prepared("", "")).feed(ServerEvent("", b"[DONE]")) == ()
@@ -191,14 +191,14 @@ def test_calls_are_given_whole_and_in_order() -> None:
 
 
 def test_interleaved_items_are_put_together_by_their_index() -> None:
-    """Ours: nothing says that one call ends before the next one begins."""
+    """Ours: the calls of a reply may be interleaved."""
     first, second = call(0, "c1", "{", '"a":1}'), call(1, "c2", "{", '"b":2}')
     both = [event for pair in zip(first, second, strict=True) for event in pair]
     assert [each.arguments for each in ended(both, completed()).calls] == ['{"a":1}', '{"b":2}']
 
 
 def test_reasoning_is_shown_and_kept_with_the_outline_of_the_reply() -> None:
-    """Ours: what goes back is the vendor's own item, in its place among the others."""
+    """Ours: the vendor's own item goes back, in its place among the others."""
     found = read(
         thought(0, "First.", "Then."), message(1, "Hm"), thought(2, secret="BBB"), call(3, "c1"), completed()
     )
@@ -216,13 +216,13 @@ def test_reasoning_is_shown_and_kept_with_the_outline_of_the_reply() -> None:
 
 
 def test_reasoning_that_cannot_go_back_is_kept_as_words() -> None:
-    """Ours: nothing is stored at the vendor's, so an item without its content means nothing there."""
+    """Ours: the vendor stores nothing, so an item without its content is useless there."""
     (kept,) = ended(thought(0, "Hm.", secret=None), message(1, "x"), completed()).reasoning
     assert (kept.text, kept.opaque) == ("Hm.", None)
 
 
 def test_open_reasoning_is_shown_and_goes_back() -> None:
-    """Ours: models that show what they think send it as text, and want it back like that."""
+    """Ours: models with open reasoning send it as text, and require it back in that form."""
     item = {"summary": [], "content": [{"type": "reasoning_text", "text": "I think."}]}
     found = read(
         added(0, "reasoning"),
@@ -238,7 +238,7 @@ def test_open_reasoning_is_shown_and_goes_back() -> None:
 
 
 def test_two_messages_are_set_apart_and_keep_their_phases() -> None:
-    """Ours: a comment and an answer are two texts, not one word run into the other."""
+    """Ours: a comment and an answer are two separate texts."""
     found = read(
         message(0, "Let me see.", phase="commentary"), message(1, "4", "2", phase="final_answer"), completed()
     )
@@ -252,7 +252,7 @@ def test_two_messages_are_set_apart_and_keep_their_phases() -> None:
 
 
 def test_a_refusal_is_text_that_stops_for_refusal() -> None:
-    """Ours: the vendor's words are shown, and are not taken for an answer."""
+    """Ours: the vendor's message is shown, and is not taken for an answer."""
     refusal = {"type": "refusal", "refusal": "I cannot."}
     found = read(
         added(0, "message"),
@@ -272,7 +272,7 @@ def test_a_refusal_is_text_that_stops_for_refusal() -> None:
     [("max_output_tokens", "length"), ("content_filter", "content_filter"), ("odd", "odd")],
 )
 def test_a_reply_that_was_cut_off_says_why(reason: str, stop: str) -> None:
-    """Ours: the port's words where there are some, the vendor's where not."""
+    """Ours: the port's stop reasons are used, and the vendor's where the port has none."""
     reply = ended(added(0, "message"), text_delta(0, "Hal"), incomplete(reason))
     assert (reply.text, reply.stop_reason) == ("Hal", stop)
 
@@ -282,7 +282,7 @@ def test_a_reply_that_was_cut_off_says_why(reason: str, stop: str) -> None:
 def test_a_call_that_was_cut_off_is_given_as_far_as_it_came(
     status: str | None, pieces: tuple[str, ...]
 ) -> None:
-    """Ours: half of the arguments are not JSON, and none are not an empty object."""
+    """Ours: partial arguments are not JSON, and missing ones are not an empty object."""
     events = call(0, "c1", *pieces, status=status or "")
     reply = ended(events if status else events[:-2], incomplete("max_output_tokens"))
     assert reply.calls == (RequestedCall(name="weather", arguments="".join(pieces), provider_id="c1"),)
@@ -290,7 +290,7 @@ def test_a_call_that_was_cut_off_is_given_as_far_as_it_came(
 
 
 def test_a_call_that_was_cut_off_is_never_mended() -> None:
-    """Ours: what was not streamed is not taken from an item that says itself that it is not complete."""
+    """Ours: an incomplete item does not supply what was not streamed."""
     item = {"call_id": "c1", "name": "weather", "arguments": "{}", "status": "incomplete"}
     begun = added(0, "function_call", call_id="c1", name="weather", arguments="")
     reply = ended(begun, done(0, "function_call", **item), incomplete("max_output_tokens"))
@@ -298,7 +298,7 @@ def test_a_call_that_was_cut_off_is_never_mended() -> None:
 
 
 def test_what_the_end_repeats_must_be_what_was_streamed() -> None:
-    """Ours: a stream that lost or changed something is not believed."""
+    """Ours: a stream that lost or changed something fails."""
     item = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"a":1}'}
     events = call(0, "c1", '{"a":1}')
     assert ended(events, completed({"type": "reasoning"}, item)).calls[0].arguments == '{"a":1}'
@@ -309,7 +309,7 @@ def test_what_the_end_repeats_must_be_what_was_streamed() -> None:
 
 
 def test_the_rest_of_a_message_is_taken_from_its_end() -> None:
-    """Ours: what is done is whole, whether or not it was streamed."""
+    """Ours: a completed item is used, whether or not it was streamed."""
     found = read(added(0, "message"), text_delta(0, "Hel"), done(0, "message", **words("Hello")), completed())
     assert found[:2] == [TextArrived("Hel"), TextArrived("lo")]
     assert isinstance(found[-1], ReplyEnded)
@@ -339,13 +339,13 @@ def test_a_call_is_what_it_began_as() -> None:
 
 
 def test_a_complete_response_has_no_unfinished_items() -> None:
-    """Seed: no half-received call ever runs."""
+    """Seed: no partial call runs."""
     assert "before all" in broken(call(0, "c1", "{}")[:-1], completed())
     assert "is not" in broken(call(0, "c1", "{}", status="in_progress"), completed())
 
 
 def test_every_duplicate_or_swap_of_numbered_events_is_harmless_or_refused() -> None:
-    """Ours: numbered events come in turn; whatever is read gives the same reply or none."""
+    """Ours: numbered events are read in order, so a disorder gives the same reply or none."""
     events = numbered(
         [created(), *thought(0, "Hm."), *message(1, "a", "b", "c"), *call(2, "c1", "{", "}"), completed()]
     )
@@ -388,7 +388,7 @@ def test_what_is_not_known_and_not_needed_is_passed_over() -> None:
 )
 @pytest.mark.parametrize("name", ["response.output_text.delta", "response.completed", ""])
 def test_an_event_that_cannot_be_read_is_an_error_that_may_be_retried(name: str, data: bytes) -> None:
-    """Ours: garbage is not guessed at."""
+    """Ours: an unreadable event is not guessed at."""
     reader = OpenAIReplyReader(prepared("m", ORIGIN))
     if not name and data.startswith(b'{"'):
         assert reader.feed(ServerEvent(name, data)) == ()

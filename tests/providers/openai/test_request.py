@@ -1,4 +1,4 @@
-"""What is sent to the Responses API, as the JSON that goes over the wire."""
+"""The requests to the Responses API, as JSON."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_plain_question_is_a_small_body_and_nothing_of_it_is_stored() -> None:
 
 
 def test_a_body_holds_instructions_tools_format_reasoning_sampling_and_the_key_of_the_cache() -> None:
-    """Ours: everything that a request and its settings can ask for, in the vendor's words."""
+    """Ours: every setting of a request is translated to the vendor's names."""
     sent = body(
         user("hi"),
         model="gpt-5.2",
@@ -142,7 +142,7 @@ def test_calls_and_their_results_follow_the_words_of_a_reply() -> None:
 
 
 def test_a_result_is_shown_as_it_is_to_be_shown() -> None:
-    """Ours: `shown` is what the model reads; a string is not quoted."""
+    """Ours: `shown` replaces the result; a string is not quoted."""
     calls = tuple(ToolCall(call_id=n, name="f", arguments={}, provider_id=f"c{n}") for n in (1, 2))
     sent = items(
         AssistantMessage(tool_calls=calls),
@@ -154,7 +154,7 @@ def test_a_result_is_shown_as_it_is_to_be_shown() -> None:
 
 @pytest.mark.parametrize("given", ["", "toolu_01", "x" * 90], ids=["none", "foreign", "long"])
 def test_every_call_of_a_conversation_has_an_id_of_its_own_that_fits(given: str) -> None:
-    """Ours: histories come from other vendors and from code, whose ids are missing, reused or too long."""
+    """Ours: the ids of other vendors' histories may be missing, reused or too long."""
     call = ToolCall(call_id=1, name="f", arguments={}, provider_id=given)
     turn = (
         AssistantMessage(tool_calls=(call,)),
@@ -226,7 +226,7 @@ def thoughtful(text: str = "I look.", ids: tuple[str, ...] = ("c1", "c2"), origi
 
 
 def test_reasoning_goes_back_in_its_place() -> None:
-    """Ours: the vendor wants the items of a reply in the order in which it sent them."""
+    """Ours: the vendor requires the items of a reply in their original order."""
     assert thoughtful() == ["rs_1", ("I look.", "commentary"), "rs_2", "c1", "c2"]
     kept = Reasoning(origin=ORIGIN, opaque=OUTLINE)
     sent = items(AssistantMessage(text="I look.", reasoning=(kept,)))
@@ -239,13 +239,13 @@ def test_reasoning_of_another_origin_stays_here() -> None:
 
 
 def test_reasoning_that_leads_nowhere_is_left_out() -> None:
-    """Ours: the API refuses reasoning without the item that it led to, and plugins drop calls and words."""
+    """Ours: the API refuses reasoning without the item that follows it, and plugins may drop that."""
     assert thoughtful(text="", ids=("c2",)) == ["c2"]
     assert thoughtful(ids=("c1",)) == ["rs_1", ("I look.", "commentary"), "rs_2", "c1"]
 
 
 def test_changed_words_and_unknown_calls_are_sent_as_they_are_now() -> None:
-    """Ours: an outline never brings back what a plugin took out."""
+    """Ours: an outline never restores what a plugin removed."""
     assert thoughtful(text="[gone]", ids=("c1", "c2", "c9")) == [
         "rs_1",
         ("[gone]", "commentary"),
@@ -257,7 +257,7 @@ def test_changed_words_and_unknown_calls_are_sent_as_they_are_now() -> None:
 
 
 def test_several_messages_of_one_reply_are_separated_again() -> None:
-    """Ours: a comment and an answer have phases, which the vendor wants back."""
+    """Ours: a comment and an answer have phases, which the vendor requires back."""
     outline = [
         {"type": "message", "chars": 3, "phase": "commentary"},
         {"type": "other"},
@@ -289,7 +289,7 @@ def test_what_another_version_has_kept_is_not_trusted() -> None:
     ],
 )
 def test_encrypted_reasoning_is_asked_of_models_that_reason(model: str, asks: bool) -> None:
-    """Bug: "Encrypted content is not supported with this model" is what the others answer."""
+    """Bug: other models answer "Encrypted content is not supported with this model"."""
     assert ("include" in body(user(), model=model)) is asks
 
 
@@ -297,12 +297,12 @@ def test_encrypted_reasoning_is_asked_of_models_that_reason(model: str, asks: bo
     ("wanted", "effort"), [("minimal", "minimal"), (1, "low"), (10_000, "medium"), (50_000, "high")]
 )
 def test_effort_is_asked_for_in_words_or_tokens(wanted: str | int, effort: str) -> None:
-    """Ours: one setting for all vendors; OpenAI takes words only."""
+    """Ours: one setting for all vendors; OpenAI accepts only words."""
     assert body(user(), settings={"reasoning": wanted})["reasoning"]["effort"] == effort
 
 
 def test_no_reasoning_is_asked_for_without_a_summary_of_it() -> None:
-    """Ours: there is nothing to keep of what is not thought."""
+    """Ours: without reasoning there is no summary."""
     sent = body(user(), model="gpt-5.2", settings={"reasoning": "none"})
     assert sent["reasoning"] == {"effort": "none"}
     assert "include" not in sent
@@ -344,7 +344,7 @@ def test_an_answer_that_is_no_object_is_asked_for_in_words() -> None:
 
 
 def test_a_schema_that_refers_to_itself_is_sent_as_an_object() -> None:
-    """Ours: a recursive type starts with a reference, where the API wants an object."""
+    """Ours: a recursive type starts with a reference, where the API requires an object."""
     node = {
         "type": "object",
         "properties": {"next": {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}]}},
@@ -375,7 +375,7 @@ UNION: dict[str, Any] = {
 
 
 def test_a_union_of_models_is_asked_for_in_words() -> None:
-    """Ours: the API refuses a root that is `anyOf`, so a union is described, and checked on arrival."""
+    """Ours: the API refuses `anyOf` at the root, so a union is described, and checked on arrival."""
     sent = body(user(), output_schema=UNION)
     assert "text" not in sent
     assert '"title":"Verdict"' in sent["instructions"]
@@ -383,7 +383,7 @@ def test_a_union_of_models_is_asked_for_in_words() -> None:
 
 
 def test_a_list_of_a_union_within_an_object_is_the_format() -> None:
-    """Ours: below the root, `anyOf` is part of what the API takes."""
+    """Ours: below the root, the API accepts `anyOf`."""
     closed = [{**one, "additionalProperties": False} for one in UNION["anyOf"]]
     schema = {
         "type": "object",

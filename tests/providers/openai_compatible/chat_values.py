@@ -27,7 +27,7 @@ def asked(
     media: dict[str, bytes] | None = None,
     **more: Any,
 ) -> PreparedRequest:
-    """A request to the model `m`."""
+    """Return a request to the model `m`."""
     return PreparedRequest(
         model="m",
         request=ModelRequest(messages=list(messages), **more),
@@ -38,7 +38,7 @@ def asked(
 
 
 def body(*messages: Message, base_url: str = LOCAL, **more: Any) -> dict[str, Any]:
-    """The body that is sent there, as it is after JSON."""
+    """Return the body that is sent, as JSON."""
     made = request_body(asked(*messages, **more), host_of(base_url))
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(made))
     return found
@@ -52,19 +52,19 @@ DONE = event(b"[DONE]")
 
 
 def chunk(finish: str | None = None, *, usage: Any = None, **delta: Any) -> ServerEvent:
-    """A chunk with one choice."""
+    """Return a chunk with one choice."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     return event({"id": "chatcmpl-1", "model": "served", "choices": [choice], "usage": usage})
 
 
 def usage_chunk(prompt: int = 10, completion: int = 5, **more: Any) -> ServerEvent:
-    """The count of tokens behind the last word."""
+    """Return the chunk with the token count after the last text."""
     usage = {"prompt_tokens": prompt, "completion_tokens": completion, **more}
     return event({"id": "chatcmpl-1", "model": "served", "choices": [], "usage": usage})
 
 
 def call_chunk(index: int | None = 0, id: str | None = None, **function: Any) -> ServerEvent:
-    """A piece of a tool call."""
+    """Return a piece of a tool call."""
     piece: dict[str, Any] = {"function": function}
     piece |= {} if index is None else {"index": index}
     piece |= {} if id is None else {"id": id, "type": "function"}
@@ -72,7 +72,7 @@ def call_chunk(index: int | None = 0, id: str | None = None, **function: Any) ->
 
 
 def read(*events: ServerEvent, **more: Any) -> tuple[list[ModelDelta], ReplyEnded]:
-    """What a reader makes of the events: the deltas, and the reply at their end."""
+    """Return the deltas of the events, and the reply at their end."""
     reader = OpenAICompatibleReplyReader(asked(**more))
     deltas = [delta for each in events for delta in reader.feed(each) if not isinstance(delta, ReplyFinished)]
     last = deltas.pop()

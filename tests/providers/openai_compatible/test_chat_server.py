@@ -1,4 +1,4 @@
-"""The vendor's own SDK against our server, so that we know that it is faithful."""
+"""The vendor's SDK against our server, which shows that the server is faithful."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_sdk_reads_a_whole_answer() -> None:
 
 
 def test_the_sdk_puts_a_stream_together() -> None:
-    """Ours: its helper knows how pieces of text and of several calls add up."""
+    """Ours: the SDK's helper joins pieces of text and of several calls."""
 
     async def scene(server: ChatServer, client: AsyncOpenAI) -> None:
         async with client.chat.completions.stream(
@@ -90,7 +90,7 @@ def test_the_sdk_puts_a_stream_together() -> None:
 
 
 def test_a_count_is_streamed_only_if_it_was_asked_for() -> None:
-    """Ours: as OpenAI does."""
+    """Ours: OpenAI sends the token count only on request."""
 
     async def scene(server: ChatServer, client: AsyncOpenAI) -> None:
         stream = await client.chat.completions.create(model="m", messages=HI, stream=True)
@@ -125,7 +125,7 @@ def test_errors_are_those_that_the_sdk_knows() -> None:
 
 
 def test_a_conversation_with_tools_continues() -> None:
-    """Ours: what the SDK got can be sent back."""
+    """Ours: what the SDK received can be sent back."""
 
     async def scene(server: ChatServer, client: AsyncOpenAI) -> None:
         first = await client.chat.completions.create(model="m", messages=HI, tools=[TOOL])
@@ -170,7 +170,7 @@ CALLED: Any = {
     ],
 )
 def test_what_openai_refuses_is_refused(options: Any, words: str) -> None:
-    """Ours: no test passes with a request that the real vendor would not take."""
+    """Ours: no test passes with a request that the real vendor would refuse."""
     import openai
 
     async def scene(server: ChatServer, client: AsyncOpenAI) -> None:

@@ -64,7 +64,7 @@ def add(a: int, b: int) -> int:
 
 
 def test_the_ten_line_agent() -> None:
-    """Ours: text in, text out, with the key in its header and nowhere else."""
+    """Ours: the key is in its header and nowhere else."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         result = await Agent(model, instructions="Be brief.").run("hi")
@@ -83,7 +83,7 @@ def test_the_ten_line_agent() -> None:
 
 
 def test_a_local_server_is_asked_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: a key of another host stays at home."""
+    """Ours: a key for another host is not sent."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.delenv("OPENAI_COMPATIBLE_API_KEY", raising=False)
 
@@ -99,7 +99,7 @@ def test_a_local_server_is_asked_without_a_key(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_tools_are_called_and_told_of() -> None:
-    """Ours: several calls in one reply, each answered under its id."""
+    """Ours: a reply may have several calls, each answered under its id."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         result = await Agent(model, tools=[add]).run("sum up")
@@ -114,7 +114,7 @@ def test_tools_are_called_and_told_of() -> None:
 
 
 def test_structured_output() -> None:
-    """Ours: the schema goes to the server, the value to the caller."""
+    """Ours: the server gets the schema, the caller gets the value."""
 
     @dataclass
     class Point:
@@ -143,7 +143,7 @@ def test_images_and_files_reach_the_server() -> None:
 
 
 def test_reasoning_comes_back_to_its_origin_only() -> None:
-    """Ours: what was thought before a call goes back with it, and never to another model."""
+    """Ours: reasoning before a call goes back with it, and never to another model."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         result = await Agent(model, tools=[add]).run("sum")
@@ -159,7 +159,7 @@ def test_reasoning_comes_back_to_its_origin_only() -> None:
 
 
 def test_reasoning_is_streamed_before_the_text() -> None:
-    """Ours: reasoning arrives as such."""
+    """Ours: reasoning is reported as such."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         deltas = await deltas_of(model)
@@ -171,7 +171,7 @@ def test_reasoning_is_streamed_before_the_text() -> None:
 
 
 def test_usage_stop_reasons_and_refusals() -> None:
-    """Ours: five buckets, and the port's own words."""
+    """Ours: usage has five buckets, and stop reasons are the port's."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         reply = await reply_of(model)
@@ -217,7 +217,7 @@ def test_leaving_a_reply_in_its_middle_closes_the_connection() -> None:
 
 
 def test_a_turn_is_taken_up_again_by_another_runtime(tmp_path: Path) -> None:
-    """Ours: what the model said is not asked for twice, and its call keeps its id."""
+    """Ours: the model is not called again, and its call keeps its id."""
 
     @tool(approval="manual")
     def pay(cents: int) -> str:
@@ -248,7 +248,7 @@ def test_a_turn_is_taken_up_again_by_another_runtime(tmp_path: Path) -> None:
 
 
 def raw(*chunks: Any, done: bool = False, **fault: Any) -> ServedReply:
-    """A stream with exactly these chunks."""
+    """Return a stream with exactly these chunks."""
     blocks = [b"data: " + msgspec.json.encode(chunk) + b"\n\n" for chunk in chunks]
     body = b": keep-alive\n\n".join(blocks) + (b"data: [DONE]\n\n" if done else b"")
     return ServedReply(text="", fault=Fault(body=body, **fault))
@@ -259,7 +259,7 @@ def said(text: str, finish: str | None = None) -> dict[str, Any]:
 
 
 def test_a_stream_may_end_after_the_finish_reason() -> None:
-    """Ours: neither a count nor `[DONE]` is needed; the reply was whole."""
+    """Ours: after the finish reason, neither a token count nor `[DONE]` is needed."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         deltas = await deltas_of(model)
@@ -271,7 +271,7 @@ def test_a_stream_may_end_after_the_finish_reason() -> None:
 
 
 def test_a_connection_that_breaks_after_the_finish_reason_costs_only_the_count() -> None:
-    """Ours: nothing of the reply was lost."""
+    """Ours: the reply is already complete."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         assert (await reply_of(model)).text == "hello"
@@ -280,7 +280,7 @@ def test_a_connection_that_breaks_after_the_finish_reason_costs_only_the_count()
 
 
 def test_a_connection_that_stays_silent_after_the_finish_reason_does_not_hold_the_reply() -> None:
-    """Ours: the count is waited for, but not for long."""
+    """Ours: the token count is awaited only briefly."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         model.usage_within_s = 0.02
@@ -291,7 +291,7 @@ def test_a_connection_that_stays_silent_after_the_finish_reason_does_not_hold_th
 
 
 def test_a_stream_that_ends_before_the_finish_reason_is_no_reply() -> None:
-    """Ours: no half-received reply is used, `[DONE]` or not."""
+    """Ours: no partial reply is used, with or without `[DONE]`."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         for _ in range(2):
@@ -303,7 +303,7 @@ def test_a_stream_that_ends_before_the_finish_reason_is_no_reply() -> None:
 
 
 def test_words_behind_the_finish_reason_are_no_reply() -> None:
-    """Ours: events that were mixed up, over the wire."""
+    """Ours: events in the wrong order fail the reply."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         with pytest.raises(ModelError, match="after its finish_reason"):
@@ -316,7 +316,7 @@ def test_words_behind_the_finish_reason_are_no_reply() -> None:
     ("order", "made"), [("drop:1", 0), ("swap:1", 0), ("garbage:1", 0), ("duplicate:1", 1)]
 )
 def test_a_call_whose_start_is_lost_or_late_is_no_reply(order: str, made: int) -> None:
-    """Bug: the failure came behind the finish reason and was taken for a broken connection."""
+    """Bug: the failure came after the finish reason and was taken for a broken connection."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         if made:
@@ -331,7 +331,7 @@ def test_a_call_whose_start_is_lost_or_late_is_no_reply(order: str, made: int) -
 
 
 def test_an_error_in_the_stream_ends_the_turn_with_the_servers_words() -> None:
-    """Ours: the words, and not the key that the server repeats in them."""
+    """Ours: the error has the server's message without the key that it repeats."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         with pytest.raises(TurnStopped) as caught:
@@ -343,7 +343,7 @@ def test_an_error_in_the_stream_ends_the_turn_with_the_servers_words() -> None:
 
 
 def test_refusals_say_what_the_server_said() -> None:
-    """Ours: status, code and words of an error answer."""
+    """Ours: an error has the status, the code and the message."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         expected: list[tuple[str, bool, int | None]] = [
@@ -369,7 +369,7 @@ def test_refusals_say_what_the_server_said() -> None:
 
 
 def test_extras_reach_the_server_as_they_are() -> None:
-    """Ours: what only one server knows."""
+    """Ours: settings that only one server knows are sent unchanged."""
 
     async def scene(server: ChatServer, model: OpenAICompatibleModel) -> None:
         settings = {"extra_body": {"min_p": 0.1}, "extra_headers": {"x-title": "t"}}

@@ -1,4 +1,4 @@
-"""What servers say when they refuse."""
+"""Refusals of servers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def complained(status: int, body: Any) -> tuple[str, str, bool | None]:
     ],
 )
 def test_the_words_are_found_in_any_shape(body: Any, words: str) -> None:
-    """Ours: the error says what the vendor said."""
+    """Ours: the error has the vendor's message."""
     assert complained(400, body)[0] == words
 
 
@@ -54,7 +54,7 @@ def test_the_words_are_found_in_any_shape(body: Any, words: str) -> None:
     ],
 )
 def test_an_overflow_is_reported_as_one(status: int, message: str, code: str | None) -> None:
-    """Ours: each server has words of its own for it."""
+    """Ours: each server words it differently."""
     assert complained(status, {"error": {"message": message, "code": code}})[1:] == (
         TurnCode.CONTEXT_OVERFLOW,
         False,
@@ -77,5 +77,5 @@ def test_an_overflow_is_reported_as_one(status: int, message: str, code: str | N
     ],
 )
 def test_whether_another_try_makes_sense(status: int, error: Any, code: str, retryable: bool | None) -> None:
-    """Ours: the vendor's word before the status's."""
+    """Ours: the vendor's own statement takes precedence over the status."""
     assert complained(status, {"error": error})[1:] == (code, retryable)

@@ -1,4 +1,4 @@
-"""Names of models, and whose key is sent where."""
+"""Names of models, and which key is sent where."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KEYS = {
     ],
 )
 def test_a_name_is_split_at_the_last_at_before_a_url(name: str, model: str, base_url: str) -> None:
-    """Ours: models are called after paths, tags and versions."""
+    """Ours: names of models contain paths, tags and versions."""
     assert split_name(name) == (model, base_url)
 
 
@@ -58,7 +58,7 @@ def test_a_name_is_split_at_the_last_at_before_a_url(name: str, model: str, base
     ],
 )
 def test_a_name_that_says_too_little_is_refused(name: str) -> None:
-    """Ours: an error that says what the form is, and repeats no password."""
+    """Ours: the error shows the right form, and repeats no password."""
     with pytest.raises(InvalidArgument) as caught:
         split_name(name)
     assert "pass@" not in str(caught.value)
@@ -87,7 +87,7 @@ def test_a_key_goes_to_its_own_host_only(base_url: str, key: str | None) -> None
 
 
 def test_a_key_that_is_passed_comes_first_and_the_one_for_any_host_last() -> None:
-    """Ours: the order in which keys are looked for."""
+    """Ours: keys are looked up in this order."""
     any_host = {"OPENAI_COMPATIBLE_API_KEY": "key-any"}
     assert key_for("https://api.groq.com/openai/v1", "mine", KEYS | any_host) == "mine"
     assert key_for("https://api.groq.com/openai/v1", None, KEYS | any_host) == "key-groq"
@@ -102,13 +102,13 @@ def test_a_known_host_without_a_key_names_the_variable() -> None:
 
 
 def test_a_known_host_is_not_asked_in_the_clear() -> None:
-    """Ours: a slip of the pen must not send a key over the net for all to read."""
+    """Ours: a typing mistake must not send a key unencrypted."""
     with pytest.raises(InvalidArgument, match="https"):
         key_for("http://api.openai.com/v1", "sk-secret", {})
 
 
 def test_the_model_id_holds_the_url_and_no_key() -> None:
-    """Ours: sessions record `openai-compatible:MODEL@BASE_URL`, or the name of a provider of its own."""
+    """Ours: sessions record `openai-compatible:MODEL@BASE_URL`, or the name of a known provider."""
     model = OpenAICompatibleModel("qwen3:8b", "http://localhost:11434/v1/", api_key="sk-very-secret-1")
     assert model.model_id == "openai-compatible:qwen3:8b@http://localhost:11434/v1"
     assert "sk-very-secret-1" not in repr(model) + repr(vars(model))

@@ -19,12 +19,12 @@ CALLS = chunk("tool_calls")
 
 
 def calls_of(*events: ServerEvent) -> list[tuple[str, str, str]]:
-    """The calls of a reply that these events are followed by its end."""
+    """Return the calls of a reply with these events and its end."""
     return [(one.name, one.arguments, one.provider_id) for one in read(*events, CALLS, DONE)[1].calls]
 
 
 def refused(*events: ServerEvent) -> ModelError:
-    """The failure that the events end with."""
+    """Return the failure that the events end with."""
     with pytest.raises(ModelError) as caught:
         read(*events)
     return caught.value
@@ -34,7 +34,7 @@ def refused(*events: ServerEvent) -> ModelError:
 
 
 def test_text_arrives_piece_by_piece() -> None:
-    """Ours: the plain case, as OpenAI sends it."""
+    """Ours: OpenAI sends the text in this form."""
     deltas, reply = read(
         chunk(role="assistant", content=""),
         chunk(content="Hel"),
@@ -69,20 +69,20 @@ def test_text_arrives_piece_by_piece() -> None:
     ],
 )
 def test_a_reply_ends_however_its_count_comes(ends: list[ServerEvent]) -> None:
-    """Ours: usage on the last chunk, behind it, in every chunk, or never."""
+    """Ours: the usage may be on the last chunk, after it, in every chunk, or missing."""
     _, reply = read(chunk(content="x"), *ends)
     assert (reply.text, reply.stop_reason, reply.usage.calls) == ("x", "end", 1)
 
 
 def test_the_last_count_counts_if_there_is_one_in_every_chunk() -> None:
-    """Ours: some servers count on."""
+    """Ours: some servers send a running count."""
     used = [{"prompt_tokens": 7, "completion_tokens": n} for n in (1, 2)]
     _, reply = read(chunk(content="a", usage=used[0]), chunk("stop", content="b", usage=used[1]))
     assert reply.usage == Usage(input=7, output=2, calls=1)
 
 
 def test_a_finished_reply_can_be_had_without_waiting() -> None:
-    """Ours: `[DONE]` may be missing; the end of the stream ends the reply then."""
+    """Ours: without `[DONE]`, the end of the stream ends the reply."""
     reader = OpenAICompatibleReplyReader(asked())
     reader.feed(chunk(content="x"))
     (finished,) = reader.feed(STOP)
@@ -95,7 +95,7 @@ def test_a_finished_reply_can_be_had_without_waiting() -> None:
 
 
 def test_done_without_a_finish_reason_is_no_end() -> None:
-    """Ours: servers that fail say [DONE], too; nothing half-received is used."""
+    """Ours: failing servers also send [DONE]; no partial reply is used."""
     assert refused(chunk(content="x"), DONE).retryable
     assert refused(call_chunk(id="a", name="f", arguments="{}"), DONE).retryable
 
@@ -104,7 +104,7 @@ def test_done_without_a_finish_reason_is_no_end() -> None:
     "late", [chunk(content="more"), call_chunk(name="f"), chunk(function_call={"name": "f"})]
 )
 def test_words_behind_the_end_are_a_failure(late: ServerEvent) -> None:
-    """Ours: events were mixed up; waiting no longer does not make the reply whole either."""
+    """Ours: events in the wrong order fail the reply."""
     reader = OpenAICompatibleReplyReader(asked())
     (finished,) = reader.feed(STOP)
     with pytest.raises(ModelError):
@@ -119,12 +119,12 @@ def test_words_behind_the_end_are_a_failure(late: ServerEvent) -> None:
     "data", [b"{", b"[]", b'{"choices": 5}', b"\xff", b'{"choices":[{"delta":{"content":7}}]}']
 )
 def test_an_event_that_makes_no_sense_is_a_failure(data: bytes) -> None:
-    """Ours: malformed events."""
+    """Ours: a malformed event fails the reply."""
     assert refused(chunk(content="x"), event(data)).retryable
 
 
 def test_fields_without_use_are_passed_over() -> None:
-    """Ours: other fields, other choices, keep-alives with nothing in them."""
+    """Ours: unknown fields, other choices and empty keep-alives are ignored."""
     other = event({"choices": [{"index": 1, "delta": {"content": "other"}, "finish_reason": "stop"}]})
     odd = event({"choices": [], "prompt_filter_results": [1], "object": "", "timings": {"a": 1}})
     deltas, reply = read(event(b""), odd, other, chunk(content="x"), STOP, DONE)
@@ -144,13 +144,13 @@ def test_fields_without_use_are_passed_over() -> None:
     ],
 )
 def test_why_it_stopped_is_said_in_the_ports_words(said: str, reason: str) -> None:
-    """Ours: stop reasons."""
+    """Ours: stop reasons are translated to the port's."""
     assert read(chunk(content="x"), chunk(said), DONE)[1].stop_reason == reason
 
 
 @pytest.mark.parametrize("said", ["error", "abort", "insufficient_system_resource"])
 def test_a_reply_that_was_given_up_is_a_failure(said: str) -> None:
-    """Ours: OpenRouter, vLLM and DeepSeek end a reply that they failed with a reason of its own."""
+    """Ours: OpenRouter, vLLM and DeepSeek end a failed reply with a special finish reason."""
     assert refused(chunk(content="x"), chunk(said)).retryable
 
 
@@ -162,14 +162,14 @@ def test_a_stop_sequence_is_named_where_the_server_names_it() -> None:
 
 
 def test_a_refusal_is_text_and_a_reason() -> None:
-    """Ours: the vendor's words as text."""
+    """Ours: the vendor's message is the text."""
     deltas, reply = read(chunk(refusal="I can"), chunk(refusal="not."), STOP, DONE)
     assert deltas == [TextArrived("I can"), TextArrived("not.")]
     assert (reply.text, reply.stop_reason) == ("I cannot.", "refusal")
 
 
 def test_content_may_be_a_list_of_parts() -> None:
-    """Ours: Mistral sends thoughts and text so."""
+    """Ours: Mistral sends thoughts and text in this form."""
     parts: list[Any] = [
         {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
         {"type": "text", "text": "so"},
@@ -186,7 +186,7 @@ def test_content_may_be_a_list_of_parts() -> None:
 
 
 def test_a_call_arrives_in_pieces() -> None:
-    """Ours: as OpenAI sends it, two of them one after the other."""
+    """Ours: OpenAI sends calls in this form, one after the other."""
     found = calls_of(
         call_chunk(0, "call_a", name="look", arguments=""),
         call_chunk(0, arguments='{"at"'),
@@ -198,7 +198,7 @@ def test_a_call_arrives_in_pieces() -> None:
 
 
 def test_pieces_of_two_calls_may_be_interleaved() -> None:
-    """Ours: the index tells whose they are."""
+    """Ours: the index identifies the call."""
     found = calls_of(
         call_chunk(0, "a", name="f", arguments='{"x":'),
         call_chunk(1, "b", name="g", arguments='{"y":'),
@@ -221,7 +221,7 @@ def test_whole_calls_at_once_without_an_index_of_their_own(index: int | None) ->
 
 @pytest.mark.parametrize("index", [None, 0])
 def test_calls_without_ids_get_some(index: int | None) -> None:
-    """Ours: ids are made of the call's number in the session, so that no two replies share one."""
+    """Ours: ids contain the call's number in the session, so that they are unique."""
     events = [
         call_chunk(index, name="f", arguments='{"x":1}'),
         call_chunk(index, name="f", arguments='{"x":1}'),
@@ -232,13 +232,13 @@ def test_calls_without_ids_get_some(index: int | None) -> None:
 
 
 def test_an_id_that_comes_twice_is_used_once() -> None:
-    """Ours: results are matched to calls by it."""
+    """Ours: results are matched to calls by id."""
     events = [call_chunk(0, "x", name="f", arguments="{}"), call_chunk(1, "x", name="g", arguments="{}")]
     assert [one[2] for one in calls_of(*events)] == ["x", "call_1_2"]
 
 
 def test_id_and_name_may_be_repeated_in_every_piece() -> None:
-    """Ours: some servers do."""
+    """Ours: some servers repeat them."""
     pieces = ['{"x"', ":", "{}", "}"]
     assert calls_of(*(call_chunk(0, "a", name="f", arguments=p) for p in pieces)) == [("f", '{"x":{}}', "a")]
     assert calls_of(*(call_chunk(None, "a", name="f", arguments=p) for p in pieces)) == [
@@ -250,13 +250,13 @@ def test_id_and_name_may_be_repeated_in_every_piece() -> None:
 
 
 def test_pieces_without_index_and_name_belong_to_the_last_call() -> None:
-    """Ours: there is no other call that they could belong to."""
+    """Ours: they can only belong to the last call."""
     found = calls_of(call_chunk(None, "a", name="f", arguments='{"x"'), call_chunk(None, arguments=":1}"))
     assert found == [("f", '{"x":1}', "a")]
 
 
 def test_arguments_may_be_null_empty_or_an_object() -> None:
-    """Ours: a call without arguments has `{}`; an object is written down."""
+    """Ours: a call without arguments has `{}`, and an object is encoded."""
     assert calls_of(call_chunk(id="a", name="f", arguments=None)) == [("f", "{}", "a")]
     assert calls_of(call_chunk(id="a", name="f", arguments="")) == [("f", "{}", "a")]
     assert calls_of(call_chunk(id="a", name="f")) == [("f", "{}", "a")]
@@ -264,7 +264,7 @@ def test_arguments_may_be_null_empty_or_an_object() -> None:
 
 
 def test_a_function_call_of_the_older_kind_is_a_call() -> None:
-    """Ours: `function_call` and its finish reason."""
+    """Ours: some servers send `function_call` and its finish reason."""
     events = [
         chunk(function_call={"name": "f", "arguments": '{"x"'}),
         chunk(function_call={"arguments": ":1}"}),
@@ -275,13 +275,13 @@ def test_a_function_call_of_the_older_kind_is_a_call() -> None:
 
 
 def test_stop_with_calls_means_the_calls() -> None:
-    """Ours: several servers say `stop` whatever it was."""
+    """Ours: several servers always send `stop`."""
     assert read(call_chunk(id="a", name="f", arguments="{}"), STOP, DONE)[1].stop_reason == "tool_calls"
 
 
 @pytest.mark.parametrize("cut", ["", '{"x": "half'])
 def test_a_call_that_was_cut_off_has_what_there_is(cut: str) -> None:
-    """Ours: no half-received call runs; what is there is not JSON, and never `{}`."""
+    """Ours: no partial call runs; its arguments are not JSON, and never `{}`."""
     whole = call_chunk(0, "a", name="f", arguments="")
     _, reply = read(whole, call_chunk(1, "b", name="g", arguments=cut), chunk("length"), DONE)
     assert [one.arguments for one in reply.calls] == ["{}", cut]
@@ -289,7 +289,7 @@ def test_a_call_that_was_cut_off_has_what_there_is(cut: str) -> None:
 
 
 def test_a_call_that_was_cut_off_before_its_name_is_none() -> None:
-    """Ours: there is nothing to say about it."""
+    """Ours: without a name there is nothing to report."""
     assert read(chunk(content="x"), call_chunk(0, "a"), chunk("length"), DONE)[1].calls == ()
 
 
@@ -322,7 +322,7 @@ def test_pieces_that_fit_no_call_are_a_failure(events: list[ServerEvent]) -> Non
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_reasoning_is_streamed_and_kept(field: str) -> None:
-    """Ours: DeepSeek and vLLM say `reasoning_content`, OpenRouter, Groq and Ollama `reasoning`."""
+    """Ours: DeepSeek and vLLM name the field `reasoning_content`, OpenRouter, Groq and Ollama `reasoning`."""
     deltas, reply = read(
         chunk(**{field: "h"}), chunk(**{field: "m", "content": None}), chunk(content="so"), STOP, DONE
     )
@@ -331,20 +331,20 @@ def test_reasoning_is_streamed_and_kept(field: str) -> None:
 
 
 def test_reasoning_in_two_fields_is_said_once() -> None:
-    """Ours: vLLM sends both for a while."""
+    """Ours: vLLM sends both fields for now."""
     deltas, reply = read(chunk(reasoning="hm", reasoning_content="hm"), STOP, DONE)
     assert deltas == [ReasoningArrived("hm")]
     assert reply.reasoning[0].text == "hm"
 
 
 def test_reasoning_that_is_there_and_empty_is_kept() -> None:
-    """Ours: DeepSeek wants the field back with every call, even if nothing was thought."""
+    """Ours: DeepSeek requires the field back with every call, even if it is empty."""
     _, reply = read(chunk(reasoning_content=""), call_chunk(id="a", name="f"), CALLS, DONE)
     assert reply.reasoning == (Reasoning(origin=ORIGIN, opaque={"field": "reasoning_content"}),)
 
 
 def test_details_are_put_together_and_kept_whole() -> None:
-    """Ours: OpenRouter streams them in pieces, and wants them back as one."""
+    """Ours: OpenRouter streams details in pieces, and requires them back as one."""
     kind = {"type": "reasoning.text", "format": "f1", "index": 0}
     deltas, reply = read(
         chunk(reasoning="h", reasoning_details=[{**kind, "text": "h"}]),
@@ -368,7 +368,7 @@ def test_details_are_put_together_and_kept_whole() -> None:
 
 
 def test_words_that_are_only_in_the_details_are_shown() -> None:
-    """Ours: a summary is all that some models give."""
+    """Ours: some models send only a summary."""
     detail = {"type": "reasoning.summary", "summary": "in short", "index": 0}
     assert read(chunk(reasoning_details=[detail]), STOP, DONE)[0] == [ReasoningArrived("in short")]
 
@@ -409,12 +409,12 @@ def test_words_that_are_only_in_the_details_are_shown() -> None:
     ],
 )
 def test_tokens_are_counted_in_five_buckets(counted: dict[str, Any], usage: Usage) -> None:
-    """Ours: input without what was cached; reasoning is a part of output, however the server counts it."""
+    """Ours: input excludes cached tokens, and reasoning is part of the output, however a server counts."""
     assert read(STOP, event({"choices": [], "usage": counted}), DONE)[1].usage == usage
 
 
 def test_groq_counts_in_a_place_of_its_own() -> None:
-    """Ours: `x_groq.usage`."""
+    """Ours: Groq sends `x_groq.usage`."""
     last = event(
         {"choices": [{"delta": {}, "finish_reason": "stop"}], "x_groq": {"usage": {"prompt_tokens": 3}}}
     )
@@ -442,19 +442,19 @@ def test_groq_counts_in_a_place_of_its_own() -> None:
     ],
 )
 def test_an_error_inside_the_stream_is_a_failure(value: Any, words: str, retryable: bool) -> None:
-    """Ours: OpenRouter, vLLM and others fail in the middle of a stream."""
+    """Ours: OpenRouter, vLLM and others may fail in the middle of a stream."""
     error = refused(chunk(content="x"), event(value))
     assert words in str(error)
     assert error.retryable is retryable
 
 
 def test_an_event_that_is_called_error_is_one() -> None:
-    """Ours: some servers name it, and what is in it may be no JSON."""
+    """Ours: some servers name the event `error`, and its data may not be JSON."""
     assert "boom" in str(refused(event({"message": "boom"}, "error")))
     assert "boom" in str(refused(event(b"boom", "error")))
 
 
 def test_an_overflow_inside_the_stream_is_reported_as_one() -> None:
-    """Ours: compaction can help then."""
+    """Ours: compaction can then help."""
     error = refused(event({"error": {"message": "maximum context length is 8192 tokens", "code": 400}}))
     assert (error.code, error.retryable) == (TurnCode.CONTEXT_OVERFLOW, False)

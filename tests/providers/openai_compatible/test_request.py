@@ -41,7 +41,7 @@ def called(*calls: ToolCall, text: str = "", reasoning: tuple[Reasoning, ...] = 
 
 
 def test_the_smallest_request() -> None:
-    """Ours: what was not asked for is not sent."""
+    """Ours: unset settings are not sent."""
     assert body(HI) == {
         "model": "m",
         "stream": True,
@@ -51,7 +51,7 @@ def test_the_smallest_request() -> None:
 
 
 def test_a_whole_conversation_with_tools() -> None:
-    """Ours: the golden body of a turn in its middle."""
+    """Ours: a golden body of a turn in progress."""
     made = body(
         HI,
         called(
@@ -106,7 +106,7 @@ def test_a_whole_conversation_with_tools() -> None:
 
 
 def test_settings_are_sent_under_the_names_that_most_know() -> None:
-    """Ours: one body for all servers without settings of their own."""
+    """Ours: servers without special settings get the same body."""
     made = body(
         HI,
         tools=(LOOK,),
@@ -139,7 +139,7 @@ def test_settings_are_sent_under_the_names_that_most_know() -> None:
 
 
 def test_openai_itself_wants_other_names_and_gets_a_cache_key() -> None:
-    """Ours: what the host is known for."""
+    """Ours: the settings depend on the host."""
     made = body(HI, base_url=OPENAI, settings={"max_tokens": 9}, session_id="s1")
     assert made["max_completion_tokens"] == 9
     assert "max_tokens" not in made
@@ -150,7 +150,7 @@ def test_openai_itself_wants_other_names_and_gets_a_cache_key() -> None:
 
 
 def test_mistral_refuses_what_it_does_not_know() -> None:
-    """Ours: Mistral answers 422 to `stream_options`, and has another name for the seed."""
+    """Ours: Mistral answers 422 to `stream_options`, and names the seed differently."""
     made = body(HI, base_url=MISTRAL, settings={"seed": 3})
     assert "stream_options" not in made
     assert made["random_seed"] == 3
@@ -168,13 +168,13 @@ def test_mistral_refuses_what_it_does_not_know() -> None:
     ],
 )
 def test_how_much_to_think(wanted: Any, base_url: str, sent: dict[str, Any]) -> None:
-    """Ours: a number of tokens is a word where there is only a word."""
+    """Ours: a number of tokens is translated to a word where only words are accepted."""
     made = body(HI, base_url=base_url, settings={"reasoning": wanted})
     assert {name: made.get(name) for name in sent} == sent
 
 
 def test_a_tool_can_be_chosen_by_name() -> None:
-    """Ours: `tool_choice` names a tool that there is."""
+    """Ours: `tool_choice` must name an existing tool."""
     made = body(HI, tools=(LOOK,), settings={"tool_choice": "look"})
     assert made["tool_choice"] == {"type": "function", "function": {"name": "look"}}
     with pytest.raises(InvalidArgument, match="'leap'"):
@@ -184,7 +184,7 @@ def test_a_tool_can_be_chosen_by_name() -> None:
 
 
 def test_parameters_are_those_of_an_object() -> None:
-    """Ours: a capability for code may take positions only; Chat Completions knows objects."""
+    """Ours: a capability for code may have only positions; Chat Completions requires objects."""
     made = body(HI, tools=(Capability(name="go", description=""),))
     assert made["tools"] == [
         {"type": "function", "function": {"name": "go", "parameters": {"type": "object", "properties": {}}}}
@@ -195,7 +195,7 @@ def test_parameters_are_those_of_an_object() -> None:
 
 
 def test_a_schema_is_the_response_format() -> None:
-    """Ours: the vendor's own way to hold a model to a schema; strict where it can be."""
+    """Ours: the vendor's way to enforce a schema; strict where possible."""
     made = body(HI, output_schema=ANSWER)
     assert made["response_format"] == {
         "type": "json_schema",
@@ -215,7 +215,7 @@ def test_a_schema_is_the_response_format() -> None:
 def test_a_schema_that_cannot_be_given_is_described_in_words(
     schema: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    """Ours: most servers reject a root that is not an object, and a schema stops tool calls."""
+    """Ours: most servers reject a root that is not an object, and a schema prevents tool calls."""
     made = body(HI, output_schema=schema, instructions="Count.", **options)
     assert "response_format" not in made
     system = made["messages"][0]["content"]
@@ -229,7 +229,7 @@ def test_hosts_that_take_a_schema_beside_tools_get_it() -> None:
 
 
 def test_a_host_without_schemas_is_asked_for_json() -> None:
-    """Ours: DeepSeek has `json_object` only, and wants to read the word."""
+    """Ours: DeepSeek has only `json_object`, and requires the word JSON in the prompt."""
     made = body(HI, base_url=DEEPSEEK, output_schema=ANSWER)
     assert made["response_format"] == {"type": "json_object"}
     assert "JSON" in made["messages"][0]["content"]
@@ -239,7 +239,7 @@ def test_a_host_without_schemas_is_asked_for_json() -> None:
 
 
 def test_an_image_goes_as_a_data_url() -> None:
-    """Ours: images."""
+    """Ours: Chat Completions accepts images as data URLs."""
     content = body(attached("image/png"), media={"d1": b"\x89PN"})["messages"][0]["content"]
     assert content == [
         {"type": "text", "text": "see"},
@@ -251,7 +251,7 @@ def test_an_image_goes_as_a_data_url() -> None:
 
 
 def test_a_document_goes_as_a_file() -> None:
-    """Ours: files."""
+    """Ours: Chat Completions accepts documents as files."""
     content = body(attached("application/pdf", "a.pdf"), media={"d1": b"%PD"})["messages"][0]["content"]
     assert content[1] == {
         "type": "file",
@@ -263,27 +263,27 @@ def test_a_document_goes_as_a_file() -> None:
     ("kind", "format_"), [("audio/wav", "wav"), ("audio/x-wav", "wav"), ("audio/mpeg", "mp3")]
 )
 def test_audio_goes_as_audio(kind: str, format_: str) -> None:
-    """Ours: WAV and MP3."""
+    """Ours: WAV and MP3 have their own kind of part."""
     content = body(attached(kind), media={"d1": b"abc"})["messages"][0]["content"]
     assert content[1] == {"type": "input_audio", "input_audio": {"data": "YWJj", "format": format_}}
 
 
 @pytest.mark.parametrize("kind", ["text/plain; charset=utf-8", "application/json", "image/svg+xml"])
 def test_text_goes_as_text_and_makes_no_list(kind: str) -> None:
-    """Ours: many servers know only strings."""
+    """Ours: many servers accept only strings."""
     content = body(attached(kind, "n.txt"), media={"d1": "grün".encode()})["messages"][0]["content"]
     assert content == "see\nFile n.txt:\ngrün"
 
 
 @pytest.mark.parametrize("kind", ["video/mp4", "audio/ogg", "application/zip", "application/octet-stream"])
 def test_what_there_is_no_part_for_is_refused_by_name(kind: str) -> None:
-    """Ours: an error that says what and why, before anything is sent."""
+    """Ours: the error names the attachment and the reason, before anything is sent."""
     with pytest.raises(InvalidArgument, match=f"{kind}.*clip"):
         body(attached(kind, "clip"), media={"d1": b"abc"})
 
 
 def test_an_input_is_described_and_empty_text_left_out() -> None:
-    """Ours: an `InputPart` that arrives is a short text; empty blocks are never sent."""
+    """Ours: an `InputPart` is sent as a short text; empty blocks are never sent."""
     parts = (TextPart(text=""), InputPart(name="rows", digest="d", media_type="application/json", size=9))
     made = body(UserMessage(content=parts), UserMessage(content=""), AssistantMessage())
     assert made["messages"] == [{"role": "user", "content": "[input rows: application/json, 9 bytes]"}]
@@ -293,7 +293,7 @@ def test_an_input_is_described_and_empty_text_left_out() -> None:
 
 
 def test_a_reply_that_only_calls_has_no_content() -> None:
-    """Ours: null, as OpenAI sends it."""
+    """Ours: the content is null, as in OpenAI's own messages."""
     made = body(
         HI,
         called(ToolCall(call_id=1, name="look", arguments={})),
@@ -304,7 +304,7 @@ def test_a_reply_that_only_calls_has_no_content() -> None:
 
 
 def test_what_is_shown_of_a_result_goes_before_the_result() -> None:
-    """Ours: `shown` is what the model reads."""
+    """Ours: the model reads `shown` instead of the result."""
     result = ToolMessage(call_id=1, name="look", value="long", shown="short")
     assert (
         body(called(ToolCall(call_id=1, name="look", arguments={})), result)["messages"][1]["content"]
@@ -313,7 +313,7 @@ def test_what_is_shown_of_a_result_goes_before_the_result() -> None:
 
 
 def test_made_up_ids_stay_with_their_calls_and_are_never_used_twice() -> None:
-    """Ours: calls count within their turn, so two turns both have a first call."""
+    """Ours: calls are numbered per turn, so two turns both have a first call."""
     one = called(ToolCall(call_id=1, name="look", arguments={}))
     made = body(
         *(one, ToolMessage(call_id=1, name="look", value="a")),
@@ -325,7 +325,7 @@ def test_made_up_ids_stay_with_their_calls_and_are_never_used_twice() -> None:
 
 
 def test_mistral_gets_ids_of_nine_letters() -> None:
-    """Ours: Mistral refuses any other id, such as one that another vendor gave."""
+    """Ours: Mistral refuses any other id, such as one of another vendor."""
     made = body(
         called(
             ToolCall(call_id=1, name="look", arguments={}, provider_id="toolu_01ABCDEF"),
@@ -343,7 +343,7 @@ def test_mistral_gets_ids_of_nine_letters() -> None:
 
 
 def test_arguments_that_were_no_object_are_put_into_one() -> None:
-    """Ours: servers parse the arguments of the history for their templates and fail on anything else."""
+    """Ours: servers parse the arguments in the history for their templates, and fail on other values."""
     made = body(
         called(ToolCall(call_id=1, name="look", raw='{"at": "s')),
         ToolMessage(call_id=1, name="look", value=1),
@@ -355,7 +355,7 @@ def test_arguments_that_were_no_object_are_put_into_one() -> None:
 
 
 def test_a_result_without_its_call_is_described_in_words() -> None:
-    """Ours: compaction may leave one; servers refuse a `tool` message that answers nothing."""
+    """Ours: compaction may leave such a result, and servers refuse a `tool` message without a call."""
     made = body(HI, ToolMessage(call_id=4, name="look", value="blue"))
     assert made["messages"][1] == {"role": "user", "content": "[result of look]\nblue"}
 
@@ -373,20 +373,20 @@ RESULT = ToolMessage(call_id=1, name="look", value="a")
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_reasoning_goes_back_in_the_field_that_it_came_in(field: str) -> None:
-    """Ours: DeepSeek refuses a tool call without what was thought before it."""
+    """Ours: DeepSeek refuses a tool call without the reasoning before it."""
     made = body(called(CALL, reasoning=thought(field)), RESULT)
     assert made["messages"][0][field] == "hm"
 
 
 def test_reasoning_is_sent_to_its_origin_and_with_calls_only() -> None:
-    """Ours: it is sent to no other model; and where nothing was called, DeepSeek's older models refuse it."""
+    """Ours: no other model gets it; without calls, DeepSeek's older models refuse it."""
     other = body(called(CALL, reasoning=thought("reasoning_content", origin="openai https://x y")), RESULT)
     assert "hm" not in str(other)
     assert "hm" not in str(body(AssistantMessage(text="so", reasoning=thought("reasoning_content")), HI))
 
 
 def test_if_one_reply_carries_reasoning_content_all_with_calls_do() -> None:
-    """Ours: DeepSeek refuses a conversation in which it is missing, even if nothing was thought."""
+    """Ours: DeepSeek refuses a conversation in which the field is missing, even if it is empty."""
     made = body(called(CALL, reasoning=thought("reasoning_content")), RESULT, called(CALL), RESULT)[
         "messages"
     ]
@@ -394,7 +394,7 @@ def test_if_one_reply_carries_reasoning_content_all_with_calls_do() -> None:
 
 
 def test_details_go_back_whole_with_every_reply() -> None:
-    """Ours: OpenRouter keeps signatures and encrypted thoughts in them."""
+    """Ours: OpenRouter keeps signatures and encrypted reasoning in them."""
     details = [{"type": "reasoning.encrypted", "data": "xyz", "index": 0}]
     kept = (Reasoning(origin=ORIGIN, text="hm", opaque={"reasoning_details": details}),)
     made = body(AssistantMessage(text="so", reasoning=kept), HI)["messages"][0]
@@ -402,7 +402,7 @@ def test_details_go_back_whole_with_every_reply() -> None:
 
 
 def test_thinking_parts_go_back_into_the_content() -> None:
-    """Ours: Mistral has what was thought in a list with the text."""
+    """Ours: Mistral sends reasoning in a list with the text."""
     made = body(called(CALL, text="so", reasoning=thought("thinking")), RESULT)["messages"][0]
     assert made["content"] == [
         {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},

@@ -17,7 +17,7 @@ _JSON = {"content-type": "application/json"}
 
 
 def faults(planting: Planting) -> dict[str, Fault]:
-    """What goes wrong, by what it is called."""
+    """Return the faults by name."""
     return {
         **dict(_refusals(planting.key)),
         **dict(_other_answers(planting.key)),
@@ -27,7 +27,7 @@ def faults(planting: Planting) -> dict[str, Fault]:
 
 
 def is_sent_in_headers(fault: Fault, key: str) -> bool:
-    """Whether the server writes the key into its headers, which `httpcore2` logs at DEBUG."""
+    """Return whether the server sends the key in its headers, which `httpcore2` logs at DEBUG."""
     return bool(found_in(f"{fault.headers} {fault.redirect}", key))
 
 

@@ -1,4 +1,4 @@
-"""Keys of every provider's shape, who takes them, and a search for them in whatever was written.
+"""Keys of every provider's form, their models, and a search for them in everything that was written.
 
 Rule: a key is searched for in every form that it could take on its way: as it is, escaped for URLs, JSON,
 HTML and Python, in base64, in hexadecimal digits, in any case, and cut off after its first 20 characters.
@@ -49,7 +49,7 @@ class Planting:
         return kind(self.model, api_key=self.key, base_url=base_url, deadlines=deadlines)
 
     def named(self, base_url: str) -> str:
-        """The model's name, for who has the key in the environment."""
+        """Return the model's name, for users who have the key in the environment."""
         return f"{self.provider}:{self.model}" + ("" if self.url_variable else f"@{base_url}")
 
     def environment(self, base_url: str) -> dict[str, str]:
@@ -57,7 +57,7 @@ class Planting:
         return {**found, self.url_variable: base_url} if self.url_variable else found
 
     def error_event(self, message: str) -> bytes:
-        """An error in the middle of a stream, as the vendor writes it."""
+        """Return an error in the middle of a stream, in the vendor's format."""
         error = {"message": message, "type": "server_error", "code": "server_error"}
         event: dict[str, Any]
         match self.provider:
@@ -105,7 +105,7 @@ PLANTINGS = [
 
 
 def forms_of(key: str) -> dict[str, str]:
-    """What the key could look like, by what it is called, in lower case."""
+    """Return the possible forms of the key, by name, in lower case."""
     plain = {
         "plain": key,
         "cut off": key[:20],
@@ -123,7 +123,7 @@ def forms_of(key: str) -> dict[str, str]:
 
 
 def found_in(written: str | bytes, key: str) -> list[str]:
-    """In which forms the key is in what was written."""
+    """Return the forms in which the key occurs in what was written."""
     text = written.decode("latin-1") if isinstance(written, bytes) else written
     text = text.lower()
     return [name for name, form in forms_of(key).items() if form in text]

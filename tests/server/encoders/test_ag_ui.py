@@ -83,7 +83,7 @@ def test_an_approval_is_an_interrupt_that_a_later_run_answers(stage: ServerStage
 
 @pytest.mark.slow
 def test_a_question_of_a_tool_is_an_interrupt_with_the_schema_of_its_answer(stage: ServerStage) -> None:
-    """Ours: a page makes a form of the schema; an answer that does not fit decides nothing."""
+    """Ours: a page makes a form of the schema; an invalid answer decides nothing."""
     wrong = {"answer": {"status": "resolved", "payload": {"city": "O"}}}
     right = {"answer": {"status": "resolved", "payload": {"city": "Oslo"}}}
     (asked,) = run(stage, "ask", {"say": "where"})["runs"]

@@ -151,7 +151,7 @@ def test_a_background_response_is_read_by_its_id_and_cancelled(
 
 
 def test_errors_have_the_shape_of_openai(stage: ServerStage, client: openai.OpenAI) -> None:
-    """Seed: errors are in OpenAI's shape, and what the server does not apply is refused."""
+    """Seed: errors are in OpenAI's format, and unsupported settings are refused."""
     with pytest.raises(openai.NotFoundError) as unknown:
         client.responses.create(model="stranger", input="hi")
     assert (unknown.value.code, unknown.value.type) == ("NOT_CONFIGURED", "invalid_request_error")
@@ -214,7 +214,7 @@ def response_tools(*names: str) -> list[Any]:
 def test_a_completion_calls_the_clients_functions_and_its_outputs_continue_the_turn(
     stage: ServerStage, client: openai.OpenAI
 ) -> None:
-    """Seed: OpenAI's protocols. A call of a client's function parks the turn until its output comes."""
+    """Seed: a call of a client's function parks the turn until its output arrives."""
     tools = chat_tools("weather", "get-time")
     waiting = ask(client, "call weather get_time", tools=tools, tool_choice="required")
     assert waiting.choices[0].finish_reason == "tool_calls"
@@ -245,7 +245,7 @@ def test_a_streamed_completion_has_the_calls_of_functions(client: openai.OpenAI)
 def test_a_response_calls_the_clients_functions_and_its_outputs_continue_the_turn(
     client: openai.OpenAI,
 ) -> None:
-    """Seed: Responses with functions, streamed and by the id of the response before."""
+    """Seed: Responses with functions, streamed and by the id of the previous response."""
     tools = response_tools("weather")
     with client.responses.stream(model="clerk", input="call weather", tools=tools) as events:
         kinds = [event.type for event in events]

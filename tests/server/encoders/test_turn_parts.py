@@ -1,4 +1,4 @@
-"""A turn as parts: what is taken back, and what a reader who comes late gets."""
+"""A turn as parts: retracted text, and the parts that a late reader gets."""
 
 from __future__ import annotations
 
