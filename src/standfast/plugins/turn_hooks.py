@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
@@ -42,7 +41,6 @@ from standfast.plugins import contexts, protocol
 from standfast.plugins.answers import read_switch
 from standfast.plugins.directives import Composed, compose, compose_call
 from standfast.plugins.plugin_states import STAGE, CallStage
-from standfast.plugins.prompt_records import NamedLayers
 from standfast.plugins.running import Current, described
 from standfast.plugins.runtime_services import Cost, RuntimeServices
 from standfast.plugins.session import answers_for_model
@@ -60,50 +58,55 @@ MakeRequest = Callable[[str, list[Message]], ModelRequest]
 """Makes the request of a model call from a prompt and the messages, a list that it may keep."""
 
 
-@dataclasses.dataclass(slots=True, kw_only=True)
 class TurnContext:
-    """Everything that one turn runs with."""
+    """Everything that one turn runs with.
 
-    services: RuntimeServices
-    session: SessionContext
-    """The session's plugins, tools and prompt."""
-    head: SessionHead
-    """The session's head when the turn began."""
-    machine: TurnMachine
-    history: list[Message]
-    model: ModelProvider
-    plugin_model: ModelProvider
-    """The model for requests of plugins, tools and code."""
-    dispatcher: Dispatcher
-    show: Callable[[Event], None]
-    create_session: Callable[[SessionRequest, str], Awaitable[None]]
-    """Creates a session that a plugin requests, under a key that a second attempt would choose again."""
-    occur: Occur
-    shows_attachments: bool = True
-    """Whether results in `history` may have attachments."""
-    output: protocol.OutputContract | None = None
-    deps: Any = None
-    session_id: str = dataclasses.field(init=False)
-    turn_id: str = dataclasses.field(init=False)
-    settings: dict[str, Any] = dataclasses.field(init=False)
-    preamble: protocol.TurnDriverPreamble = dataclasses.field(init=False)
-    """The preamble of the turn's beginning; the catalog may have changed since."""
-    layers: NamedLayers = dataclasses.field(init=False)
-    """The layers of the prompt at the turn's beginning, without the turn's own."""
-    render: Callable[[Sequence[PromptContribution]], str] = dataclasses.field(init=False)
-    """Renders the prompt with the contributions of plugins."""
-    instructions: str = dataclasses.field(init=False)
-    executor: protocol.CellExecutor | None = dataclasses.field(init=False)
-    projector: protocol.AssistantProseProjectorPlugin | None = dataclasses.field(init=False)
-    account: ModelAccount = dataclasses.field(init=False)
-    hooks: TurnHooks = dataclasses.field(init=False)
-    recorded: tuple[tuple[Capability, ...], dict[str, Any], str] = dataclasses.field(
-        init=False, default=((), {}, "")
-    )
-    """The tools and settings of the last model call, and the digest of their `PromptRecord`."""
+    *history* is what the model sees; with *shows_attachments*, results in it may have attachments.
+    *plugin_model* is for requests of plugins, tools and code. *create_session* creates a session that a
+    plugin requests, under a key that a second attempt would choose again.
+    """
 
-    def __post_init__(self) -> None:
-        session = self.session
+    __slots__ = (
+        "account", "create_session", "deps", "dispatcher", "executor", "head", "history", "hooks",
+        "instructions", "layers", "machine", "model", "occur", "output", "plugin_model", "preamble",
+        "projector", "recorded", "render", "services", "session", "session_id", "settings", "show",
+        "shows_attachments", "turn_id",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        services: RuntimeServices,
+        session: SessionContext,
+        head: SessionHead,
+        machine: TurnMachine,
+        history: list[Message],
+        model: ModelProvider,
+        plugin_model: ModelProvider,
+        dispatcher: Dispatcher,
+        show: Callable[[Event], None],
+        create_session: Callable[[SessionRequest, str], Awaitable[None]],
+        occur: Occur,
+        shows_attachments: bool = True,
+        output: protocol.OutputContract | None = None,
+        deps: Any = None,
+    ) -> None:
+        self.services = services
+        self.session = session
+        self.head = head
+        self.machine = machine
+        self.history = history
+        self.model = model
+        self.plugin_model = plugin_model
+        self.dispatcher = dispatcher
+        self.show = show
+        self.create_session = create_session
+        self.occur = occur
+        self.shows_attachments = shows_attachments
+        self.output = output
+        self.deps = deps
+        self.recorded: tuple[tuple[Capability, ...], dict[str, Any], str] = ((), {}, "")
+        """The tools and settings of the last model call, and the digest of their `PromptRecord`."""
         self.session_id = session.plugins.session_id
         self.turn_id = self.machine.turn_id
         self.settings = {**session.policy.settings, **self.machine.settings}

@@ -16,29 +16,31 @@ Rules
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from standfast.model.canonical import Json
 from standfast.model.capability import ToolAvailability, ToolState
 from standfast.model.events import Event
-from standfast.model.host_requests import (
-    AppendSessionNodesRequest,
-    AppendSessionNodesResult,
-    AssembledTurn,
-    DirectCompletion,
-    DirectRequest,
-    SessionCreateRequest,
-    SessionHandle,
-    SessionSnapshot,
-    TurnInput,
-)
 from standfast.model.limits import Usage
 from standfast.model.message import InjectedTurnInput, UserMessage
-from standfast.model.monitor import MonitorSnapshot, MonitorSpec, MonitorUpdateBatch
-from standfast.model.task import TaskRecord, TaskSpec, TaskState
 from standfast.ports.model_provider import ModelRequest, ReplyEnded
+
+if TYPE_CHECKING:
+    from standfast.model.host_requests import (
+        AppendSessionNodesRequest,
+        AppendSessionNodesResult,
+        AssembledTurn,
+        DirectCompletion,
+        DirectRequest,
+        SessionCreateRequest,
+        SessionHandle,
+        SessionSnapshot,
+        TurnInput,
+    )
+    from standfast.model.monitor import MonitorSnapshot, MonitorSpec, MonitorUpdateBatch
+    from standfast.model.task import TaskRecord, TaskSpec, TaskState
 
 SessionTask = Callable[[], Awaitable[Json]]
 """The work of a task. It is cancelled like any coroutine; it returns the task's result."""

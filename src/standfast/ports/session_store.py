@@ -30,7 +30,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal, NotRequired, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, Literal, NotRequired, Protocol, TypedDict, Unpack
 
 import msgspec
 
@@ -322,14 +322,16 @@ class StoreSurvey(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None
 
 
-class Description(TypedDict):
-    """The agent that works on a session. Without `metadata` or `code`, or with None, those stay."""
+if TYPE_CHECKING:
 
-    agent: str
-    model: str
-    host: dict[str, Json]
-    metadata: NotRequired[dict[str, Json] | None]
-    code: NotRequired[CodeSettings | None]
+    class Description(TypedDict):
+        """The agent that works on a session. Without `metadata` or `code`, or with None, those stay."""
+
+        agent: str
+        model: str
+        host: dict[str, Json]
+        metadata: NotRequired[dict[str, Json] | None]
+        code: NotRequired[CodeSettings | None]
 
 
 class NewSession(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from standfast.errors import InvalidArgument
 from standfast.model.limits import UsageLimits
@@ -14,34 +14,34 @@ from standfast.runtime.result import FinishedTurn
 from standfast.tools.decorator import AnyTool
 
 if TYPE_CHECKING:
+    from typing import Generic, TypedDict, Unpack
+
     from typing_extensions import TypeForm
 
     from standfast.runtime.agent_session import Prompt
     from standfast.runtime.turn import Turn
 
+    class _Options(TypedDict, Generic[Deps], total=False):
+        """The settings that every kind of agent takes."""
 
-class _Options(TypedDict, Generic[Deps], total=False):
-    """The settings that every kind of agent takes."""
+        name: str
+        instructions: str | Instructions[Deps]
+        tools: Iterable[AnyTool[Deps]]
+        plugins: Iterable[object]
+        system: PromptLayer | Sequence[PromptContribution | str] | None
+        limits: UsageLimits | None
+        protocol: str | object
+        settings: dict[str, Any] | None
+        queue: str
+        max_concurrent: int | None
+        prompts: Mapping[str, str] | None
 
-    name: str
-    instructions: str | Instructions[Deps]
-    tools: Iterable[AnyTool[Deps]]
-    plugins: Iterable[object]
-    system: PromptLayer | Sequence[PromptContribution | str] | None
-    limits: UsageLimits | None
-    protocol: str | object
-    settings: dict[str, Any] | None
-    queue: str
-    max_concurrent: int | None
-    prompts: Mapping[str, str] | None
+    class _RunOptions(TypedDict, Generic[Deps], total=False):
+        """The settings of one run: values that code can read by name, the deps, and the limits."""
 
-
-class _RunOptions(TypedDict, Generic[Deps], total=False):
-    """The settings of one run: values that code can read by name, the deps, and the limits."""
-
-    inputs: Mapping[str, Any] | None
-    deps: Deps | None
-    limits: UsageLimits | None
+        inputs: Mapping[str, Any] | None
+        deps: Deps | None
+        limits: UsageLimits | None
 
 
 class Agent(AgentDefinition[Deps, Output]):

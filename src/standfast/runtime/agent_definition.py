@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from standfast.errors import InvalidArgument, InvalidSessionId
 from standfast.model.limits import UsageLimits
 from standfast.model.prompt import PromptContribution, PromptLayer
 from standfast.model.session import SessionId, SessionPolicy
-from standfast.plugins.discovery import resolve_plugin
 from standfast.plugins.plugin import PluginFactory, as_factory
 from standfast.plugins.session_context import as_layer
 from standfast.ports.model_provider import ModelProvider
 from standfast.protocols.standard.plugin import StandardProtocol
 from standfast.runtime.dependencies import DepsFactory, checked_factory, needs_deps
-from standfast.runtime.output_type import OutputType
-from standfast.runtime.prompt_templates import prompt_templates
 from standfast.tools.context import RunContext
 from standfast.tools.decorator import AnyTool, as_registered
 from standfast.tools.registry import ToolRegistry
 from standfast.tools.tool_table import ToolSource
+
+if TYPE_CHECKING:
+    from standfast.runtime.output_type import OutputType
+    from standfast.runtime.prompt_templates import PromptTemplate
 
 Deps = TypeVar("Deps")
 Output = TypeVar("Output")
@@ -54,7 +55,7 @@ class AgentDefinition(Generic[Deps, Output]):
         self.protocol = _checked_protocol(protocol)
         if isinstance(plugins, str) or not isinstance(plugins, Iterable):
             raise InvalidArgument("plugins= takes a list of plugins", hint="plugins=[Plan()]")
-        self.plugins = [resolve_plugin(one) for one in plugins]
+        self.plugins = [_resolved_plugin(one) for one in plugins]
         self.system = as_layer(system)
         self.model = _checked_model(model)
         self.name = _checked_name(name, "an agent")
@@ -78,10 +79,10 @@ class AgentDefinition(Generic[Deps, Output]):
         self.deps_type = deps_type
         self.deps: DepsFactory[Any] | None = checked_factory(deps)
         self.needs_deps = needs_deps(deps_type)
-        self.output_type: OutputType | None = None if output_type is str else OutputType(output_type)
+        self.output_type = None if output_type is str else _checked_output_type(output_type)
         self.limits = checked_limits(limits) or UsageLimits()
         self.settings = dict(settings or {})
-        self.prompts = prompt_templates(prompts)
+        self.prompts = {} if prompts is None else _checked_prompts(prompts)
         self.opened_models: dict[str, ModelProvider] = {}
         """The agent's own model, once it was run without a runtime; it stays open."""
 
@@ -135,6 +136,24 @@ def _checked_protocol(protocol: object) -> PluginFactory:
             f"there is no protocol {protocol!r}", hint='use protocol="standard", protocol="code", or a plugin'
         )
     return as_factory(protocol)
+
+
+def _resolved_plugin(plugin: object) -> PluginFactory:
+    from standfast.plugins.discovery import resolve_plugin  # only agents with plugins need it
+
+    return resolve_plugin(plugin)
+
+
+def _checked_output_type(type_: Any) -> OutputType:
+    from standfast.runtime.output_type import OutputType  # most agents answer with text
+
+    return OutputType(type_)
+
+
+def _checked_prompts(prompts: Mapping[str, str]) -> dict[str, PromptTemplate]:
+    from standfast.runtime.prompt_templates import prompt_templates  # only MCP clients use them
+
+    return prompt_templates(prompts)
 
 
 def _checked_model(model: object) -> Any:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from standfast.durable.grants import give_grant, list_grants, revoke_grant
 from standfast.durable.journal import LeaseKeeper, owner_is_dead
 from standfast.errors import (
     InvalidArgument,
@@ -24,19 +22,14 @@ from standfast.errors import (
 )
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json, to_json
-from standfast.model.events import Event
-from standfast.model.grant import Grant
-from standfast.model.journal import JournalEdit
 from standfast.model.outcome import Completed, Failed
 from standfast.model.plugin_options import PluginOptions
 from standfast.model.prompt import PromptContribution, PromptLayer
 from standfast.model.session import SessionHead, SessionId
-from standfast.model.trigger import Schedule, Trigger
 from standfast.plugins.running import DEFAULT_TIMEOUT_S
 from standfast.plugins.runtime_services import RuntimeServices, RuntimeSettings, runtime_not_open
 from standfast.plugins.session_context import as_layer
 from standfast.ports.clock import Clock, SystemClock
-from standfast.ports.host import RuntimeSessionHost
 from standfast.ports.model_provider import ModelProvider
 from standfast.ports.session_store import DayUsage, Pruned, PruneRequest, SessionStore, TurnCounts
 from standfast.ports.trace import PhaseProbe, TraceSink
@@ -45,23 +38,26 @@ from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.agent_session import Session, decide_call
 from standfast.runtime.dependencies import DepsFactory, checked_factory
 from standfast.runtime.host.background import BackgroundServices
-from standfast.runtime.host.runtime_host import RuntimeHost
 from standfast.runtime.host.service import session_views
 from standfast.runtime.host.tasks import Tasks
-from standfast.runtime.operations import OperationsView, view_operations
-from standfast.runtime.sessions.approvals import approving, get_approval, list_approvals
 from standfast.runtime.sessions.directory import SessionDirectory, agents_by_name
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.sessions.recovery import RecoveryLoop
 from standfast.runtime.sessions.turn_slots import TurnSlots
-from standfast.runtime.triggers import put_trigger, verify_webhook, webhook_occurrence
 from standfast.runtime.turn import Turn
 from standfast.runtime.turns.turn_runner import TurnRunner
 from standfast.sandbox.engine_kinds import KINDS, CodeEngines
 
 if TYPE_CHECKING:
+    from standfast.model.events import Event
+    from standfast.model.grant import Grant
+    from standfast.model.journal import JournalEdit
+    from standfast.model.trigger import Schedule, Trigger
+    from standfast.plugins.contexts import SessionHosts
+    from standfast.ports.host import RuntimeSessionHost
     from standfast.providers.rate_limit import RateLimit
     from standfast.runtime.monitors.monitors import Monitors
+    from standfast.runtime.operations import OperationsView
 
 Deps = TypeVar("Deps")
 Output = TypeVar("Output")
@@ -180,7 +176,7 @@ class Runtime:
         keep_journals: float = 7 * 86_400.0,
         _sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.epoch = secrets.token_hex(6)
+        self.epoch = os.urandom(6).hex()
         self._poll_s = 1.0
         self.slots = TurnSlots()
         """How many turns run here that no caller started; to be replaced before the runtime opens."""
@@ -241,7 +237,13 @@ class Runtime:
         )
         directory.poll_s = self._poll_s
         background = directory.background = BackgroundServices(directory, takes_over=self._keeper)
-        directory.hosts_of = lambda session_id: session_views(RuntimeHost(directory, background, session_id))
+
+        def hosts_of(session_id: str) -> SessionHosts:
+            from standfast.runtime.host.runtime_host import RuntimeHost  # few sessions have plugins that ask
+
+            return session_views(RuntimeHost(directory, background, session_id))
+
+        directory.hosts_of = hosts_of
         self._directory, self._background = directory, background
         self._recovery = RecoveryLoop(directory, background.recover)
         await self._recovery.check_clock()
@@ -440,6 +442,8 @@ class Runtime:
 
     async def operations(self) -> OperationsView:
         """Return leases, workers, queues, waits, stuck turns, triggers and the size of the store."""
+        from standfast.runtime.operations import view_operations  # only operators need it
+
         return await view_operations(self.store, self.now_ms(), self._open.services.leases.now_ms())
 
     async def cancel(self, turn_id: str) -> bool:
@@ -451,6 +455,8 @@ class Runtime:
 
     async def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
         """Return the approval requests, oldest first; with *pending*, those that can still be decided."""
+        from standfast.runtime.sessions.approvals import list_approvals
+
         return await list_approvals(self.store, self.now_ms(), session=session, pending=pending)
 
     async def approve(
@@ -462,6 +468,8 @@ class Runtime:
         decided_by: str | None = None,
     ) -> Approval:
         """Approve a call, once, in the name of *decided_by*. Its turn is resumed where its agent is known."""
+        from standfast.runtime.sessions.approvals import approving
+
         return await self._decide(approval_id, approving(None, arguments, reason, decided_by))
 
     async def deny(
@@ -472,6 +480,8 @@ class Runtime:
         return await self._decide(approval_id, decision)
 
     async def _decide(self, approval_id: str, decision: Decision) -> Approval:
+        from standfast.runtime.sessions.approvals import get_approval
+
         directory = self._open
         asked = await get_approval(directory.store, directory.now_ms(), approval_id)
         try:
@@ -481,6 +491,8 @@ class Runtime:
 
     async def grants(self, *, session: str | None = None, in_force: bool = False) -> list[Grant]:
         """Return the grants, oldest first: those that cover a session, and those in force now, if asked."""
+        from standfast.durable.grants import list_grants
+
         found, now = await list_grants(self.store), self.now_ms()
         if session is not None:
             head = await self.session_handle(session).head()
@@ -505,10 +517,13 @@ class Runtime:
         calls for which *rule* is true: an expression over `args`, `kwargs` and `session_id`. Calls that wait
         already stay with the person who was asked.
         """
+        from standfast.durable.grants import give_grant
+        from standfast.model.grant import Grant
+
         if session is not None:
             tenant = (await self.session_handle(session).head()).tenant
         made = Grant(
-            grant_id=f"grt_{secrets.token_hex(10)}",
+            grant_id=f"grt_{os.urandom(10).hex()}",
             capability=capability,
             given_by=given_by,
             given_at=self.now_ms(),
@@ -523,6 +538,8 @@ class Runtime:
 
     async def revoke_grant(self, grant_id: str, *, revoked_by: str | None = None) -> Grant:
         """End a grant now, in every process. Calls that it has approved are not stopped."""
+        from standfast.durable.grants import revoke_grant
+
         return await revoke_grant(self.store, grant_id, revoked_by, self.now_ms())
 
     async def complete(self, token: str, value: Json = None) -> None:
@@ -553,6 +570,9 @@ class Runtime:
         *prompt* is the turn's input, with `{payload}` replaced by the occurrence's payload as JSON. With a
         *schedule*, or a cron expression, the source occurs by itself; an unchanged one keeps its next time.
         """
+        from standfast.model.trigger import Schedule, Trigger
+        from standfast.runtime.triggers import put_trigger
+
         timed = Schedule(cron=schedule) if isinstance(schedule, str) else schedule
         wanted = Trigger(
             name=name, source=source, session_id=session_id, prompt=prompt, schedule=timed, enabled=enabled
@@ -577,6 +597,8 @@ class Runtime:
         self, source: str, body: bytes, signature: str, secret: str | bytes, *, key: str | None = None
     ) -> int:
         """Report a webhook; `SignatureRefused` if its HMAC-SHA256 is wrong. *key* is the body by default."""
+        from standfast.runtime.triggers import verify_webhook, webhook_occurrence
+
         verify_webhook(source, body, signature, secret)
         return await self._open.announce(webhook_occurrence(source, body, key, self.now_ms()))
 
@@ -587,6 +609,8 @@ class Runtime:
 
         Their calls raise `SessionNotFound`, and `ServiceUnavailable` for what the session lacks.
         """
+        from standfast.runtime.host.runtime_host import RuntimeHost
+
         return RuntimeHost(self._open, self._open_background, SessionId(session_id), sees_all=True)
 
     def watch(self, watcher: Callable[[str, Event], None]) -> Callable[[], None]:

@@ -13,9 +13,7 @@ from standfast.graph.history import messages_of, nodes_of
 from standfast.model import session
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json, digest_bytes, encode_sorted, to_json
-from standfast.model.code import Variable
 from standfast.model.frame import FrameSwitch
-from standfast.model.journal import JournalEdit, JournalStep
 from standfast.model.limits import UsageEntry, UsageLimits
 from standfast.model.message import (
     AttachmentPart,
@@ -31,7 +29,6 @@ from standfast.plugins.session_context import Overlay, as_layer
 from standfast.ports.session_store import Blob, BlobPart, QueuedInput, SessionStore
 from standfast.runtime.agent_definition import checked_limits
 from standfast.runtime.result import AwaitedResult
-from standfast.runtime.sessions import approvals
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.sessions.live_session import LiveSession
 from standfast.runtime.sessions.observation import (
@@ -42,9 +39,6 @@ from standfast.runtime.sessions.observation import (
     blocked_in,
     current_turn,
 )
-from standfast.runtime.sessions.session_plugins import SessionPlugins, SessionTools, append_nodes
-from standfast.runtime.sessions.time_travel import find_journal, journal_steps
-from standfast.runtime.sessions.variables import cell_variables_view, stored_variables_view
 from standfast.runtime.turn import Turn, TurnRequest, new_turn_id
 from standfast.tools.registered_tool import ARGS, from_native, is_positional
 from standfast.tools.tool_table import ToolProvider
@@ -53,9 +47,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from standfast.model.call_history import CallHistory
-    from standfast.model.code import CellVariables
+    from standfast.model.code import CellVariables, Variable
+    from standfast.model.journal import JournalEdit, JournalStep
     from standfast.model.prompt_record import ModelPrompt
     from standfast.model.trace_record import TraceRecord
+    from standfast.ports.session_store import JournaledTurn
+    from standfast.runtime.sessions.approvals import Arguments
+    from standfast.runtime.sessions.session_plugins import SessionPlugins, SessionTools
 
 
 MAX_ATTACHMENT_BYTES: Final = 64 << 20
@@ -296,11 +294,15 @@ class Session(Generic[Output, Deps]):
     @property
     def plugins(self) -> SessionPlugins:
         """The session's plugins: what they bring, their actions, the settings that they watch over."""
+        from standfast.runtime.sessions.session_plugins import SessionPlugins
+
         return SessionPlugins(self._live, self._directory.require_open(), self._directory.background.spawn)
 
     @property
     def tools(self) -> SessionTools:
         """The session's tools: the catalog, their availability, sources that come and go."""
+        from standfast.runtime.sessions.session_plugins import SessionTools
+
         return SessionTools(self._live, self._directory.require_open())
 
     async def set_context_overlay(
@@ -327,8 +329,10 @@ class Session(Generic[Output, Deps]):
     # Approvals
 
     async def approvals(self, *, pending: bool = False) -> list[Approval]:
+        from standfast.runtime.sessions.approvals import list_approvals
+
         now = self._directory.now_ms()
-        return await approvals.list_approvals(self._store, now, session=self.session_id, pending=pending)
+        return await list_approvals(self._store, now, session=self.session_id, pending=pending)
 
     async def approve(
         self,
@@ -343,7 +347,9 @@ class Session(Generic[Output, Deps]):
         *decided_by* names the person who decided; it is stored with the approval. If the turn cannot run
         here, nothing is decided: `WrongAgent` or `DepsMissing`. `Runtime.approve` only decides.
         """
-        return await self._decide(approval_id, approvals.approving(None, arguments, reason, decided_by))
+        from standfast.runtime.sessions.approvals import approving
+
+        return await self._decide(approval_id, approving(None, arguments, reason, decided_by))
 
     async def deny(
         self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
@@ -354,7 +360,9 @@ class Session(Generic[Output, Deps]):
 
     async def _decide(self, approval_id: str, decision: Decision) -> AwaitedResult[Output]:
         """Decide, and continue the turn until it has taken in the decision: it may run already."""
-        asked = await approvals.get_approval(self._store, self._directory.now_ms(), approval_id)
+        from standfast.runtime.sessions.approvals import get_approval
+
+        asked = await get_approval(self._store, self._directory.now_ms(), approval_id)
         if asked.session_id != self.session_id:
             raise ApprovalNotFound(approval_id)
         record = await self._store.turn(asked.run_id)
@@ -451,6 +459,8 @@ class Session(Generic[Output, Deps]):
 
         If the session's protocol fails to take them in, that is raised, and the nodes stay.
         """
+        from standfast.runtime.sessions.session_plugins import append_nodes
+
         return await append_nodes(self._live, self._directory.require_open(), payloads, requires)
 
     async def open_frame(
@@ -481,7 +491,9 @@ class Session(Generic[Output, Deps]):
 
         `JournalNotKept` if the turn has ended and its journal is not kept (`Runtime(keep_journals=...)`).
         """
-        return journal_steps(await find_journal(self._store, self.session_id, turn_id))
+        from standfast.runtime.sessions.time_travel import journal_steps  # only readers of journals need it
+
+        return journal_steps(await self._journal(turn_id))
 
     async def prompts(self, turn_id: str) -> list[ModelPrompt]:
         """Return exactly what the model received in each call of a turn, with who said which part of it.
@@ -490,20 +502,27 @@ class Session(Generic[Output, Deps]):
         """
         from standfast.runtime.sessions.prompts import model_prompts  # only readers of prompts need it
 
-        turn = await find_journal(self._store, self.session_id, turn_id)
+        turn = await self._journal(turn_id)
         return await model_prompts(self._store, await self.head(), turn)
 
     async def call_history(self, turn_id: str) -> dict[int, CallHistory]:
         """Return the calls of a turn by id, with every attempt, wait and result; `JournalNotKept`."""
         from standfast.runtime.sessions.call_history import call_histories  # only readers of calls need it
 
-        return call_histories(await find_journal(self._store, self.session_id, turn_id))
+        return call_histories(await self._journal(turn_id))
+
+    async def _journal(self, turn_id: str) -> JournaledTurn:
+        from standfast.runtime.sessions.time_travel import find_journal
+
+        return await find_journal(self._store, self.session_id, turn_id)
 
     async def cell_variables(self, turn_id: str, call_id: int) -> CellVariables:
         """Return the variables before and after the cell *call_id* of a turn, also of a run without a model.
 
         `JournalNotKept` for a cell of an agent.
         """
+        from standfast.runtime.sessions.variables import cell_variables_view  # only readers of code need it
+
         return await cell_variables_view(self._directory.services, self.session_id, turn_id, call_id)
 
     async def variables(self) -> tuple[Variable, ...]:
@@ -511,6 +530,8 @@ class Session(Generic[Output, Deps]):
 
         They are described in the sandbox, by the session's engine. A session without code has none.
         """
+        from standfast.runtime.sessions.variables import stored_variables_view
+
         return await stored_variables_view(self._directory.services, await self.head())
 
     async def spans(self, turn_id: str, *, contents: bool = False) -> list[TraceRecord]:
@@ -551,8 +572,9 @@ class Session(Generic[Output, Deps]):
 
 async def decide_call(directory: SessionDirectory, approval: Approval, decision: Decision) -> Approval:
     """Decide a request, once. The caller has its turn resumed."""
+    from standfast.runtime.sessions.approvals import checked_arguments, decide  # few agents ask people
 
-    async def edited(approval: Approval, decision: Decision) -> approvals.Arguments:
+    async def edited(approval: Approval, decision: Decision) -> Arguments:
         """Split a person's arguments by position and by name."""
         given = decision.kwargs or {}
         live = await directory.put_to_work(approval.session_id)
@@ -565,6 +587,6 @@ async def decide_call(directory: SessionDirectory, approval: Approval, decision:
         tool = context.called_tool(approval.capability)
         args = from_native(tool.capability, given) if is_positional(tool.capability) else []
         arguments = (args, {} if is_positional(tool.capability) else given)
-        return await approvals.checked_arguments(tool, approval, arguments, live.prepared.dispatcher, threads)
+        return await checked_arguments(tool, approval, arguments, live.prepared.dispatcher, threads)
 
-    return await approvals.decide(directory.store, directory.now_ms(), approval, decision, edited)
+    return await decide(directory.store, directory.now_ms(), approval, decision, edited)

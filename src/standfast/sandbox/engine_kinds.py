@@ -15,7 +15,6 @@ Rules
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -111,6 +110,8 @@ def open_quickjs(settings: EngineSettings) -> CodeEngine:
 
 def _require(package: str, what: str, *modules: str) -> None:
     """Raise `CodeExecutionUnavailable` if *modules*, which *package* brings along, are missing."""
+    import importlib.util
+
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise CodeExecutionUnavailable(

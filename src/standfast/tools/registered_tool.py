@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
 import msgspec
 
@@ -140,9 +140,11 @@ class Signature(msgspec.Struct, frozen=True):
             raise InvalidArgument(f"{self.name}() returned something else than declared: {error}") from None
 
 
-class _Options(TypedDict, total=False):
-    on_interrupted: OnInterrupted
-    on_timeout: OnTimeout
+if TYPE_CHECKING:
+
+    class _Options(TypedDict, total=False):
+        on_interrupted: OnInterrupted
+        on_timeout: OnTimeout
 
 
 class RegisteredTool(msgspec.Struct, frozen=True):

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from standfast.errors import StandfastError, ValueTooLarge
 from standfast.model.canonical import check_bounds
-from standfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder
 
 if TYPE_CHECKING:
     from standfast.tools.registered_tool import Admitted
+    from standfast.tools.secret_finder import SecretFinder
 
 log: Final = logging.getLogger("standfast.tools")
 
@@ -140,4 +140,6 @@ def _bounded(text: str, most: int) -> str:
 
 @cache
 def _finder() -> SecretFinder:
+    from standfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder  # most calls raise nothing
+
     return SecretFinder(DEFAULT_PATTERNS, (), "[redacted]")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
@@ -42,7 +42,7 @@ def request_approval(
     """
     now, (args, named) = turn.services.clock.now_ms(), given
     approval = Approval(
-        approval_id=f"apr_{secrets.token_hex(10)}",
+        approval_id=f"apr_{os.urandom(10).hex()}",
         state=ApprovalState.PENDING,
         session_id=turn.session_id,
         capability=tool.name,

@@ -49,7 +49,6 @@ from standfast.model.limits import CapabilityLimits
 from standfast.model.message import AssistantMessage, ToolCall
 from standfast.model.outcome import Approved, Denied, Ended, Expired, Wait
 from standfast.protocols.standard.approvals import ask_question, grant_for, request_approval, settle_wait
-from standfast.protocols.standard.cells import HostedCells, TurnCells
 from standfast.tools.context import (
     AskPerson,
     CompleteAfter,
@@ -82,6 +81,7 @@ from standfast.tools.settlement import (
 
 if TYPE_CHECKING:
     from standfast.plugins.turn_hooks import TurnContext, TurnHooks
+    from standfast.protocols.standard.cells import HostedCells
     from standfast.protocols.standard.model_call import ModelCall
 
 T = TypeVar("T")
@@ -109,7 +109,11 @@ class StandardHost:
         self._hooks = hooks = turn.hooks
         self.changed_states, self.take_blobs, self.kept = hooks.changed_states, hooks.take_blobs, hooks.kept
         self._model_call = model_call
-        self._cells = cells or (None if turn.executor is None else TurnCells(turn))
+        if cells is None and turn.executor is not None:
+            from standfast.protocols.standard.cells import TurnCells  # only agents that act in code need it
+
+            cells = TurnCells(turn)
+        self._cells = cells
         self._running: RunningCalls | None = None
         self._judging: set[asyncio.Task[None]] = set()
         self._unresolved: dict[str, StandfastError] = {}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -21,28 +21,28 @@ import msgspec
 from standfast import errors
 from standfast.model.canonical import Json, digest_bytes, to_json
 from standfast.model.capability import SessionToolAccess
-from standfast.model.directive import SessionRequest
-from standfast.model.events import Event
-from standfast.model.journal import JournalEdit
 from standfast.model.message import UserMessage
 from standfast.model.plugin_options import PluginOptions
 from standfast.model.session import SessionCharter, SessionHead, SessionId
-from standfast.model.task import TaskRecord, TaskSpec
-from standfast.model.trigger import Occurrence
 from standfast.plugins.contexts import NoHosts, SessionHosts
 from standfast.plugins.runtime_services import RuntimeServices, runtime_not_open
-from standfast.ports.host import SessionTask
 from standfast.ports.session_store import Blob, QueuedInput, SessionStore
 from standfast.runtime.agent_definition import AgentDefinition, declared_agents
 from standfast.runtime.dependencies import fits, inherited_factory
 from standfast.runtime.sessions import materialize
 from standfast.runtime.sessions.live_session import LiveSession, RunsTurns
 from standfast.runtime.sessions.relay import EventRelay
-from standfast.runtime.sessions.session_plugins import as_options
-from standfast.runtime.sessions.time_travel import fork_in_turn
 from standfast.runtime.sessions.turn_slots import TurnSlots
 from standfast.runtime.triggers import deliver, listeners, occurrence
 from standfast.runtime.turn import LiveFeed, is_turn_id, new_input_id
+
+if TYPE_CHECKING:
+    from standfast.model.directive import SessionRequest
+    from standfast.model.events import Event
+    from standfast.model.journal import JournalEdit
+    from standfast.model.task import TaskRecord, TaskSpec
+    from standfast.model.trigger import Occurrence
+    from standfast.ports.host import SessionTask
 
 MAX_METADATA_BYTES: Final = 16 * 1024
 
@@ -192,6 +192,8 @@ class SessionDirectory:
         live.deps = deps if deps is not None else live.deps
         live.queue.retry_now()
         if options is not None:
+            from standfast.runtime.sessions.session_plugins import as_options
+
             given = as_options(options)
             check_options(prepared, given)
             authority = msgspec.structs.replace(live.setup.authority, plugin_options=given)
@@ -228,6 +230,8 @@ class SessionDirectory:
             charter = None if head is None else materialize.charter_of_fork(head.charter)
             made = await self.store.fork(session_id, SessionId(new_id), at, self.now_ms(), charter=charter)
         else:
+            from standfast.runtime.sessions.time_travel import fork_in_turn
+
             made = await fork_in_turn(self.store, session_id, new_id, at or "", number, edit, self.now_ms())
             self.changed.set()
         live = self.live(new_id)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -94,6 +93,8 @@ class RecoveryLoop:
             return await self._claim_offers()
         left = await self._directory.store.unfinished(self._directory.now_ms(), lease_now_ms=leases.now_ms())
         if slots.is_limited:  # only sessions below others can start
+            import random  # slow to import, and few runtimes limit their turns
+
             left = random.sample(left, min(len(left), _MAX_LOOKED_AT))
         found = [await self._take_up(record) for record in left if record.agent != SANDBOX_AGENT]
         return [turn for turn in found if turn is not None]

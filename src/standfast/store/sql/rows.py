@@ -17,7 +17,7 @@ Rules
 from __future__ import annotations
 
 import hashlib
-from typing import Final, TypeVar, Unpack
+from typing import TYPE_CHECKING, Final, TypeVar, Unpack
 
 import msgspec
 
@@ -36,9 +36,12 @@ from standfast.model.session import (
     TurnState,
     TurnSummary,
 )
-from standfast.ports.session_store import Blob, Description, JournaledTurn, JournalEntry
+from standfast.ports.session_store import Blob, JournaledTurn, JournalEntry
 from standfast.store import packing, rules
 from standfast.store.sql.connection import Connection, Row
+
+if TYPE_CHECKING:
+    from standfast.ports.session_store import Description
 
 T = TypeVar("T")
 
