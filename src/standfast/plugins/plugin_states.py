@@ -202,6 +202,11 @@ def snapshot_of(plugin: StatefulPlugin) -> tuple[PluginSnapshotEntry, list[Blob]
 class PluginStates:
     """The states of a session's plugins."""
 
+    __slots__ = (
+        "_absent", "_away", "_fingerprint", "_fingerprinted", "_noted", "_places", "_report", "_timeout_s",
+        "_written", "plugins", "step", "unwritten",
+    )  # fmt: skip
+
     def __init__(
         self,
         plugins: Sequence[StatefulPlugin],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -31,12 +31,14 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 
+_NO_HOOKS: Final[dict[str, list[RegisteredHook]]] = {name: [] for name in HOOKS}
+"""The hooks of every session whose plugins have none."""
+
+
 class Contributions(msgspec.Struct):
     """All contributions of a session's plugins."""
 
-    hooks: dict[str, list[RegisteredHook]] = msgspec.field(
-        default_factory=lambda: {name: [] for name in HOOKS}
-    )
+    hooks: dict[str, list[RegisteredHook]] = msgspec.field(default_factory=lambda: _NO_HOOKS)
     slots: dict[str, PluginOwned[Any]] = msgspec.field(default_factory=dict)
     tools: dict[str, list[RegisteredTool]] = msgspec.field(default_factory=dict)
     providers: list[tuple[str, ToolProvider]] = msgspec.field(default_factory=list)
@@ -72,6 +74,8 @@ class Contributions(msgspec.Struct):
             _check_signature(plugin_id, kind, function)
             with contextlib.suppress(AttributeError):
                 raw.__standfast_fits__ = name
+        if self.hooks is _NO_HOOKS:
+            self.hooks = {name: [] for name in HOOKS}
         self.hooks[name].append(self.hook_of(plugin_id, name, function, priority))
 
     def fill_slot(self, plugin_id: str, slot: str, value: Any) -> None:

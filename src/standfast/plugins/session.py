@@ -124,6 +124,12 @@ class SessionBuild(msgspec.Struct, frozen=True, kw_only=True):
 class PluginSession(PluginStates):
     """Built by a `PluginHost`; used on the loop of the runtime."""
 
+    __slots__ = (
+        "_hooks", "assistant_prose_projector", "authority", "code_executor", "contributions", "extensions",
+        "given_tools", "host", "hosts", "protocol_driver", "protocol_session", "runner", "session_id",
+        "stages", "subagent_context", "tool_access", "tool_catalog_overlay", "tool_registry", "triggers",
+    )  # fmt: skip
+
     def __init__(
         self,
         host: PluginHost,

@@ -277,7 +277,7 @@ class LiveSession:
         self._last_seq = last_seq
         self._deps: tuple[str, Any] | None = None
         self._turns: dict[str, Turn[Any]] | None = None
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: tuple[asyncio.Task[Any], ...] = ()
 
     @property
     def lock(self) -> asyncio.Lock:
@@ -352,18 +352,21 @@ class LiveSession:
         """Run a turn, or resume one that has no request, in a task that closing the runtime ends."""
         runner, task = self._directory.runner_of(self), asyncio.current_task()
         assert task is not None
-        self._running.add(task)
+        self._running += (task,)
         try:
             return await (runner.resume(turn) if turn.request is None else runner.run(turn))
         finally:
-            self._running.discard(task)
+            self._is_over(task)
+
+    def _is_over(self, task: asyncio.Task[Any]) -> None:
+        self._running = tuple(one for one in self._running if one is not task)
 
     def turn_over(self, turn_id: str, summary: TurnSummary, *, follows: bool) -> None:
         """Clean up after a turn that has ended or waits. *follows*: it has queued turns of its own."""
         if isinstance(summary.outcome, Waiting):
             task = asyncio.get_running_loop().create_task(self._look_again(turn_id), context=detached())
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._running += (task,)
+            task.add_done_callback(self._is_over)
         else:
             if not follows:
                 self._deps = None
@@ -498,6 +501,7 @@ class LiveSession:
     def forget(self) -> None:
         """Drop what can be read again."""
         self.frame.drop()
+        self.stood = None
         if self.driver is None:  # the states of a running turn's plugins are not all written
             self._context = None
         if self._queue is not None and self._queue.idle:
