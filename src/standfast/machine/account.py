@@ -25,7 +25,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -155,7 +155,7 @@ def _spent(problem: str) -> ErrorObject:
 # Warnings
 
 
-class TurnSpending(NamedTuple):
+class TurnSpending(msgspec.Struct, frozen=True, gc=False):
     """What a turn has used so far."""
 
     iterations: int = 0
@@ -185,7 +185,7 @@ class BudgetWatch:
         return f"{fullest} used ({fullest.percent} %). {_ADVICE[fullest.level]}"
 
 
-class _Share(NamedTuple):
+class _Share(msgspec.Struct, frozen=True, gc=False):
     """How much of one limit is used."""
 
     unit: str

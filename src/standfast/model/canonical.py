@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
-import json
 import operator
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -231,7 +230,6 @@ _MUCH_BYTES: Final = 1 << 18
 _LONG_CHARS: Final = 1 << 14
 _measure: Final = msgspec.msgpack.Encoder().encode
 _decoder: Final = msgspec.json.Decoder()
-_strict = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 def to_json(value: object, max_bytes: int = MAX_VALUE_BYTES) -> tuple[Json, int]:
@@ -317,6 +315,8 @@ def _encode_text(text: str) -> bytes:
     """Encode a text; to escape every character, `json` takes a third of the time of `msgspec`."""
     sample = text[:_SMALL_CHARS]
     if 4 * sum(map(sample.count, '"\\\n')) > len(sample):
+        import json.encoder  # slow to import, and few texts are long
+
         return json.encoder.encode_basestring(text).encode()
     return msgspec.json.encode(text)
 
@@ -359,12 +359,18 @@ def _copy(value: Any) -> Any:
             if isinstance(key, str):
                 name = key
             elif key is None or isinstance(key, (bool, int, float)):
-                name = _strict.encode(key)
+                name = _encode_key(key)
             else:
                 raise TypeError(f"an object with a {type(key).__name__} as a key")
             fields[name] = _copy(item)
         return fields
     raise TypeError(f"a value of type {type(value).__name__}")
+
+
+def _encode_key(key: bool | int | float | None) -> str:
+    import json  # slow to import, and most keys are texts
+
+    return json.dumps(key, allow_nan=False)
 
 
 @contextlib.contextmanager

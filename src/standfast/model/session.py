@@ -25,13 +25,13 @@ from standfast.model.outcome import Outcome, Stopped, Wait
 from standfast.model.plugin_options import PluginOptions
 
 SESSION_ID_PATTERN: Final = "^[a-zA-Z0-9_-]{1,64}$"
-_OWNED: Final = re.compile(r"_([a-z0-9]{1,20})_.+", re.ASCII | re.DOTALL)
+_OWNED: Final = r"(?s)_([a-z0-9]{1,20})_.+"
 """Matches the id of a tenant's session."""
 _session_id = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
-_readable = re.compile(r"[a-zA-Z0-9_]+", re.ASCII)
+_READABLE: Final = r"[a-zA-Z0-9_]+"
 _DIGEST_CHARS: Final = 32
 # The form that `session_id_from` creates. A text of this form is digested too, or it could be another's id.
-_derived = re.compile(rf"[a-zA-Z0-9_-]+-[0-9a-f]{{{_DIGEST_CHARS}}}", re.ASCII)
+_DERIVED: Final = rf"[a-zA-Z0-9_-]+-[0-9a-f]{{{_DIGEST_CHARS}}}"
 
 
 class SessionId(str):
@@ -63,10 +63,10 @@ def session_id_from(text: str) -> SessionId:
     """
     if not isinstance(text, str):
         raise InvalidArgument(f"a session id is made from text, not from {type(text).__name__}")
-    if _session_id.fullmatch(text) is not None and _derived.fullmatch(text) is None:
+    if _session_id.fullmatch(text) is not None and re.fullmatch(_DERIVED, text) is None:
         return SessionId(text)
     digest = digest_bytes(text.encode("utf-8", "surrogatepass"))[:_DIGEST_CHARS]
-    readable = "-".join(_readable.findall(text))[: 63 - _DIGEST_CHARS].strip("-")
+    readable = "-".join(re.findall(_READABLE, text))[: 63 - _DIGEST_CHARS].strip("-")
     return SessionId(f"{readable or 'id'}-{digest}")
 
 
@@ -186,7 +186,7 @@ class SessionHead(HoldsSessionIds, frozen=True, kw_only=True):
     @property
     def tenant(self) -> str:
         """The tenant that owns the session, by the prefix of its id or by its metadata; "" if none does."""
-        found = _OWNED.fullmatch(self.session_id)
+        found = re.fullmatch(_OWNED, self.session_id)
         named = self.metadata.get("tenant", "") if found is None else found[1]
         return named if isinstance(named, str) else ""
 

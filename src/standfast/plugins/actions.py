@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Final, Literal, TypeVar, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_type_hints, overload
 
 import msgspec
 
 from standfast.errors import InvalidArgument, InvalidPlugin, MissingSession, PluginFailed, UnexpectedSession
 from standfast.model.canonical import Json
-from standfast.ports.host import PluginActionHost
 from standfast.tools.no_host import NO_HOST
+
+if TYPE_CHECKING:
+    from standfast.ports.host import PluginActionHost
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -6,7 +6,7 @@ Rule: a context is read only; a hook acts by what it returns, and by the service
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
@@ -18,10 +18,12 @@ from standfast.model.limits import Usage
 from standfast.model.message import Message, UserMessage
 from standfast.model.outcome import Ended
 from standfast.model.session import SessionPolicy
-from standfast.ports import host as ports
 from standfast.ports.model_provider import ReplyEnded
 from standfast.tools.context import AsksModel, Attachments
 from standfast.tools.no_host import NO_HOST
+
+if TYPE_CHECKING:
+    from standfast.ports import host as ports
 
 StreamKind = Literal["text", "reasoning"]
 

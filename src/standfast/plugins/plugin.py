@@ -35,12 +35,12 @@ from standfast.plugins.contexts import PluginExtensions, Shelf, SubagentContext
 from standfast.plugins.hook import mark_of
 from standfast.plugins.plugin_states import STAGE, StatefulPlugin
 from standfast.plugins.snapshot import SnapshotReader, SnapshotWriter
-from standfast.ports.host import PluginActionHost
 from standfast.tools.decorator import Tool, ToolMethod
 from standfast.tools.no_host import NO_HOST
 
 if TYPE_CHECKING:
     from standfast.plugins.registrar import PluginRegistrar
+    from standfast.ports.host import PluginActionHost
 
 P = TypeVar("P", bound="Plugin")
 

@@ -14,7 +14,6 @@ from standfast.plugins.actions import ActionMark, RegisteredAction, make_action
 from standfast.plugins.answers import read_triggers
 from standfast.plugins.contexts import TriggerEvent, TriggerEventCatalog
 from standfast.plugins.directives import PluginOwned
-from standfast.plugins.executor_defaults import ExecutesCode, completed, lacking_member
 from standfast.plugins.hook import HOOKS, LIFECYCLE, HookKind, require_kind
 from standfast.plugins.running import AT_HOME, BuildStep, HookRunner, PluginPlace, RegisteredHook
 from standfast.tools.decorator import as_registered
@@ -22,6 +21,7 @@ from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.tool_table import ToolProvider
 
 if TYPE_CHECKING:
+    from standfast.plugins.executor_defaults import ExecutesCode
     from standfast.plugins.protocol import (
         AssistantProseProjectorPlugin,
         ProtocolDriverPlugin,
@@ -226,6 +226,8 @@ class ProtocolContributions(_Namespace):
 
     def code_executor(self, plugin: ExecutesCode) -> None:
         """Fill the slot with an object that has `execute_code`; `executor_defaults` has the rest."""
+        from standfast.plugins.executor_defaults import completed, lacking_member  # few plugins run code
+
         self._check("code_executor", plugin, "execute_code")
         _require_async(self._plugin_id, "execute_code", plugin.execute_code)
         if lacking := lacking_member(plugin):

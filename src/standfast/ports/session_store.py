@@ -52,7 +52,9 @@ from standfast.model.session import (
     TurnSummary,
 )
 from standfast.model.task import TaskRecord
-from standfast.model.trigger import Occurrence, Trigger
+
+if TYPE_CHECKING:
+    from standfast.model.trigger import Occurrence, Trigger
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):

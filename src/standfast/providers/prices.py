@@ -17,7 +17,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from decimal import ROUND_CEILING, Decimal
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -151,7 +151,7 @@ class Prices:
         return None if pricer(Usage(input=1, output=1)) is None else pricer
 
 
-class _Name(NamedTuple):
+class _Name(msgspec.Struct, frozen=True, gc=False):
     """A name of a model. `url` is the server's, if that is part of the name."""
 
     provider: str

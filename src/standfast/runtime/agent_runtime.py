@@ -38,7 +38,6 @@ from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.agent_session import Session, decide_call
 from standfast.runtime.dependencies import DepsFactory, checked_factory
 from standfast.runtime.host.background import BackgroundServices
-from standfast.runtime.host.service import session_views
 from standfast.runtime.host.tasks import Tasks
 from standfast.runtime.sessions.directory import SessionDirectory, agents_by_name
 from standfast.runtime.sessions.live_session import LiveSession
@@ -239,7 +238,8 @@ class Runtime:
         background = directory.background = BackgroundServices(directory, takes_over=self._keeper)
 
         def hosts_of(session_id: str) -> SessionHosts:
-            from standfast.runtime.host.runtime_host import RuntimeHost  # few sessions have plugins that ask
+            from standfast.runtime.host.runtime_host import RuntimeHost
+            from standfast.runtime.host.service import session_views
 
             return session_views(RuntimeHost(directory, background, session_id))
 

@@ -19,7 +19,6 @@ import contextlib
 import math
 import os
 import queue
-import secrets
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
@@ -505,7 +504,7 @@ class CodeRuns:
             if paused is not None:
                 first = decode_input(paused.input)
                 assert isinstance(first, TurnStarted)
-                again = msgspec.structs.replace(first, turn_id=f"t_{secrets.token_hex(10)}")
+                again = msgspec.structs.replace(first, turn_id=f"t_{os.urandom(10).hex()}")
                 await self._begin(session, again, RunControl(), paused=paused)
         return target
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import secrets
+import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -232,7 +232,7 @@ class SandboxServices:
         self.config = config
         self.clock = config.clock
         self.settings = RuntimeSettings(
-            secrets.token_hex(4),
+            os.urandom(4).hex(),
             approval_ttl_ms=config.approval_ttl_ms,
             keep_journals_ms=config.keep_journals_ms,
         )

@@ -11,10 +11,7 @@ Rules
 from __future__ import annotations
 
 import os
-import secrets
-import shlex
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlsplit
@@ -139,10 +136,10 @@ class DataDir:
 
     def _make_key(self, made: bytes | None = None) -> bytes:
         """Write the whole key under another name, then link it: two processes agree on the first."""
-        draft = self.directory / f".{self.key_file.name}.{os.getpid()}.{secrets.token_hex(4)}"
+        draft = self.directory / f".{self.key_file.name}.{os.getpid()}.{os.urandom(4).hex()}"
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
-            file.write(made or secrets.token_bytes(32))
+            file.write(made or os.urandom(32))
             file.flush()
             os.fsync(file.fileno())
         try:
@@ -192,21 +189,22 @@ def default_data_dir() -> Path:
     """Return `STANDFAST_HOME`, else `.standfast` in the user's home directory."""
     if given := os.environ.get(HOME_VARIABLE):
         return Path(given)
-    _refuse_former_name(Path.home(), HOME, FORMER_HOME, "standfast migrate")
+    _refuse_former_name(Path.home(), HOME, FORMER_HOME)
     return Path.home() / HOME
 
 
 def database_in(directory: Path) -> Path:
     """Return the path of the database in a data directory."""
-    _refuse_former_name(
-        directory, DATABASE, FORMER_DATABASE, shlex.join(("standfast", "migrate", str(directory)))
-    )
+    _refuse_former_name(directory, DATABASE, FORMER_DATABASE, str(directory))
     return directory / DATABASE
 
 
-def _refuse_former_name(parent: Path, name: str, former: str, command: str) -> None:
+def _refuse_former_name(parent: Path, name: str, former: str, *migrated: str) -> None:
     """Raise `NotConfigured` if *parent* holds data under a former name, rather than start with no data."""
     if (parent / former).exists() and not (parent / name).exists():
+        import shlex
+
+        command = shlex.join(("standfast", "migrate", *migrated))
         raise NotConfigured(f"{parent / former} has the name of an earlier release", hint=f"run: {command}")
 
 
@@ -246,6 +244,8 @@ def _key_in_postgres(url: str) -> bytes:
 
 
 def _require_psycopg() -> None:
+    from importlib.util import find_spec
+
     if find_spec("psycopg") is None or find_spec("psycopg_pool") is None:
         raise NotConfigured("a store in PostgreSQL needs psycopg", hint="pip install 'standfast[postgres]'")
 

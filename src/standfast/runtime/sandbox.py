@@ -7,7 +7,6 @@ async with Sandbox(tools=[order, refund], data_dir="data") as box:
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
@@ -458,7 +457,7 @@ def _open_store(data_dir: str | os.PathLike[str] | None) -> tuple[SessionStore, 
         from standfast.store.memory_sessions import MemorySessionStore
 
         given = os.environ.get(KEY_VARIABLE)
-        key = key_from_text(given) if given else secrets.token_bytes(32)
+        key = key_from_text(given) if given else os.urandom(32)
         return MemorySessionStore(owner_is_dead=owner_is_dead), key
     home = DataDir(data_dir)
     store = open_sql_store(home.database, owner_is_dead)
@@ -468,4 +467,4 @@ def _open_store(data_dir: str | os.PathLike[str] | None) -> tuple[SessionStore, 
         if getattr(store.database, "writable", True) or home.key_file.exists():
             store.database.close()
             raise
-        return store, secrets.token_bytes(32)  # nothing was ever signed here, and nothing can be
+        return store, os.urandom(32)  # nothing was ever signed here, and nothing can be

@@ -164,9 +164,9 @@ async def fire_due(store: SessionStore, known: list[Trigger], now_ms: int) -> li
     return woken
 
 
-async def reschedule(store: SessionStore, now_ms: int) -> None:
+async def reschedule(store: SessionStore, known: list[Trigger], now_ms: int) -> None:
     """Bring timers forward whose next time is too late because the clock was set back; none comes twice."""
-    for trigger in await store.triggers():
+    for trigger in known:
         if not trigger.enabled or trigger.schedule is None or trigger.next_at is None:
             continue
         with contextlib.suppress(CallerError):  # its time zone is unknown here

@@ -16,7 +16,6 @@ Not here: pydantic models. They check and describe themselves, custom validators
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
 import math
 import re
@@ -111,7 +110,7 @@ class _Translation:
     def _class(self, type_: Any) -> Any:
         if not isinstance(type_, type) or get_origin(type_) is not None:
             return type_
-        if dataclasses.is_dataclass(type_):
+        if hasattr(type_, "__dataclass_fields__"):
             _refuse_pydantic_checks(type_)
         elif hasattr(type_, "__pydantic_validator__"):  # a model checks and describes itself
             return type_
@@ -138,7 +137,7 @@ class _Translation:
 def _fields_of(cls: type) -> dict[str, Any] | None:
     """Return the annotations of a class whose fields msgspec reads; None for any other type."""
     has_fields = (
-        dataclasses.is_dataclass(cls)
+        hasattr(cls, "__dataclass_fields__")
         or issubclass(cls, msgspec.Struct)
         or typing.is_typeddict(cls)
         or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
@@ -176,10 +175,12 @@ def _shadow_of(cls: type, fields: dict[str, Any]) -> Any:
         return made
     if issubclass(cls, msgspec.Struct):
         return _shadow_struct(cls, fields, namespace)
-    if dataclasses.is_dataclass(cls):
+    if hasattr(cls, "__dataclass_fields__"):
+        import dataclasses
+
         members = [
             (one.name, fields[one.name], _default(one.default, one.default_factory, dataclasses.MISSING))
-            for one in dataclasses.fields(cls)
+            for one in dataclasses.fields(cls)  # type: ignore[arg-type]
             if one.init
         ]
         return msgspec.defstruct(
@@ -225,6 +226,8 @@ def _default(default: Any, factory: Any, missing: Any, name: str | None = None) 
 
 def _refuse_pydantic_checks(cls: Any) -> None:
     """Raise `InvalidArgument` if a dataclass relies on pydantic: values of dataclasses never reach it."""
+    import dataclasses  # slow to import, and few tools use one
+
     decorators = getattr(cls, "__pydantic_decorators__", None)
     runs_code = any(getattr(decorators, name, None) for name in _PYDANTIC_CHECKS)
     if runs_code or any(_is_field_info(one.default) for one in dataclasses.fields(cls)):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import enum
 import inspect
 import typing
@@ -239,9 +238,11 @@ def _looks_up_by_itself(kind: Any) -> bool:
     return kind._missing_.__func__ is not Enum._missing_.__func__  # type: ignore[attr-defined]
 
 
-def encode_output(value: object) -> object:
+def encode_output(value: Any) -> object:
     """Turn dataclasses, structs, models, enums and dates into JSON data; what is not JSON stays as it is."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+        import dataclasses  # slow to import, and few tools use one
+
         # msgspec leaves out fields that only the class has a value for: those with init=False and a default.
         value = dataclasses.asdict(value)
     return msgspec.to_builtins(value, builtin_types=_NOT_CONVERTED, str_keys=True, enc_hook=_encode_custom)

@@ -39,9 +39,9 @@ _HEAD_CHARS: Final = 2_000
 _MAX_FRAMES: Final = 64
 _TITLE: Final = "Traceback (most recent call last):"
 _KEPT: Final = "__standfast_traceback__"
-_TYPE: Final = re.compile(r"([A-Za-z_][\w.]*)(?::|\Z)")
+_TYPE: Final = r"([A-Za-z_][\w.]*)(?::|\Z)"
 _OWN_MODULES: Final = __name__.rpartition(".")[0] + "."
-_FRAME: Final = re.compile(r'\s+File "[^"\n]*", line \d+, in \S+\Z')
+_FRAME: Final = r'\s+File "[^"\n]*", line \d+, in \S+\Z'
 
 
 def log_raised(call: Admitted, error: BaseException) -> str:
@@ -89,14 +89,14 @@ def with_traceback(error: BaseException, text: str | None) -> BaseException:
 
 def frames_of(text: str) -> str:
     """Return the code locations of a traceback, without the exceptions' messages."""
-    return "\n".join(line for line in text.splitlines() if _FRAME.match(line))
+    return "\n".join(line for line in text.splitlines() if re.match(_FRAME, line))
 
 
 def exception_type_of(text: str) -> str:
     """The class of the exception that a traceback is of."""
     lines = text.splitlines()
-    last = max((number for number, line in enumerate(lines) if _FRAME.match(line)), default=-1)
-    named = (_TYPE.match(line) for line in lines[last + 1 :])
+    last = max((number for number, line in enumerate(lines) if re.match(_FRAME, line)), default=-1)
+    named = (re.match(_TYPE, line) for line in lines[last + 1 :])
     return next((found[1] for found in named if found is not None), "")
 
 

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, assert_never
 import msgspec
 
 from standfast.durable.effects import EffectWaits
-from standfast.durable.grants import list_grants
 from standfast.errors import Code, ErrorObject
 from standfast.machine.commands import RunTool
 from standfast.model.approval import Approval, ApprovalState, bind_approval
 from standfast.model.canonical import Json, to_json
 from standfast.model.capability import SettledCall
-from standfast.model.grant import Grant
 from standfast.model.outcome import Approved, Completed, Denied, Elapsed, Expired, Failed, Wait, WaitOutcome
 from standfast.tools import settlement
 from standfast.tools.context import AskPerson
 from standfast.tools.registered_tool import Admitted, RegisteredTool, check_schema
 
 if TYPE_CHECKING:
+    from standfast.model.grant import Grant
     from standfast.plugins.turn_hooks import TurnContext
 
 
@@ -77,6 +76,8 @@ def request_approval(
 
 async def grant_for(turn: TurnContext, call: Admitted) -> Grant | None:
     """Return the oldest grant in force that approves *call*; None if a person has to."""
+    from standfast.durable.grants import list_grants  # few calls ask a person
+
     now, services = turn.services.clock.now_ms(), turn.services
     for grant in await list_grants(services.store):
         if not grant.is_in_force(now) or not grant.covers(turn.head, call.tool.name):

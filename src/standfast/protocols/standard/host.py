@@ -44,7 +44,6 @@ from standfast.model.canonical import Json, check_bounds, digest_bytes, is_light
 from standfast.model.capability import CallStatus, SettledCall, SideEffect, ToolCallContext
 from standfast.model.events import ToolReported
 from standfast.model.frame import FrameSwitch
-from standfast.model.grant import Grant
 from standfast.model.limits import CapabilityLimits
 from standfast.model.message import AssistantMessage, ToolCall
 from standfast.model.outcome import Approved, Denied, Ended, Expired, Wait
@@ -80,6 +79,7 @@ from standfast.tools.settlement import (
 )
 
 if TYPE_CHECKING:
+    from standfast.model.grant import Grant
     from standfast.plugins.turn_hooks import TurnContext, TurnHooks
     from standfast.protocols.standard.cells import HostedCells
     from standfast.protocols.standard.model_call import ModelCall

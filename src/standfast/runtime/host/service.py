@@ -216,7 +216,9 @@ def _require_role(name: str) -> None:
         raise ServiceUnavailable(SERVICES[name], f"a hook of kind {kind} may not ask for it")
 
 
-_ROLES: Final[dict[str, type]] = get_type_hints(SessionHosts)
+@cache
+def _roles() -> dict[str, type]:
+    return get_type_hints(SessionHosts, localns={"ports": ports})
 
 
 class _SessionViews:
@@ -226,9 +228,9 @@ class _SessionViews:
         self._host = host
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _ROLES:
+        if (role := _roles().get(name)) is None:
             raise AttributeError(name)
-        made = plugin_view(self._host) if name == "session" else view(self._host, _ROLES[name])
+        made = plugin_view(self._host) if name == "session" else view(self._host, role)
         setattr(self, name, made)
         return made
 

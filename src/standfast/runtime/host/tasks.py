@@ -30,7 +30,6 @@ from standfast.model.events import TaskChanged
 from standfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
 from standfast.plugins.running import described
 from standfast.plugins.runtime_services import RuntimeServices
-from standfast.ports.host import SessionTask, TaskCancel
 from standfast.runtime.host import task_changes as changes
 from standfast.runtime.host.async_handles import AsyncHandles
 from standfast.runtime.host.closing import TurnWaits, close_tree
@@ -38,6 +37,7 @@ from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.turn import detached
 
 if TYPE_CHECKING:
+    from standfast.ports.host import SessionTask, TaskCancel
     from standfast.runtime.monitors.monitors import Monitors
 
 GRACE_S: Final = 1.0

@@ -33,7 +33,6 @@ from standfast.runtime.sessions import materialize
 from standfast.runtime.sessions.live_session import LiveSession, RunsTurns
 from standfast.runtime.sessions.relay import EventRelay
 from standfast.runtime.sessions.turn_slots import TurnSlots
-from standfast.runtime.triggers import deliver, listeners, occurrence
 from standfast.runtime.turn import LiveFeed, is_turn_id, new_input_id
 
 if TYPE_CHECKING:
@@ -312,10 +311,14 @@ class SessionDirectory:
 
     async def occur(self, source: str, key: str, payload: Json) -> int:
         """Deliver an occurrence at a source to its triggers; return how many turns it becomes."""
+        from standfast.runtime.triggers import occurrence
+
         return await self.announce(occurrence(source, key, payload, self.now_ms()))
 
     async def announce(self, occurred: Occurrence) -> int:
         """Deliver an occurrence to its triggers, and start the turns that can start here."""
+        from standfast.runtime.triggers import deliver, listeners
+
         triggers = await listeners(self.store, occurred.source)
         for trigger in triggers:
             live = await self.put_to_work(trigger.session_id)

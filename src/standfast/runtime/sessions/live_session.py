@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -35,7 +35,7 @@ _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 
 
-class _Refusal(NamedTuple):
+class _Refusal(msgspec.Struct, frozen=True, gc=False):
     """Why a turn could not run, and when to retry it."""
 
     problem: str

@@ -18,7 +18,6 @@ from standfast.errors import StandfastError, StoreError
 from standfast.model.session import SANDBOX_AGENT, TurnRecord
 from standfast.ports.session_store import CLOCK_TOLERANCE_MS, WORK
 from standfast.runtime.sessions.directory import SessionDirectory
-from standfast.runtime.triggers import fire_due, reschedule
 from standfast.runtime.turn import Turn
 
 _OFFER_MS: Final = 1_000
@@ -128,7 +127,10 @@ class RecoveryLoop:
         with contextlib.suppress(StoreError):  # it may be for reading only
             seen = await services.store.see_clock(boot_id(), offset_ms)
             services.leases.offset_ms = seen.lease_offset_ms
-            await reschedule(services.store, services.clock.now_ms())
+            if triggers := await services.store.triggers():
+                from standfast.runtime.triggers import reschedule  # few stores have triggers
+
+                await reschedule(services.store, triggers, services.clock.now_ms())
             self._clock_offset_ms = offset_ms
 
     async def _start_queued(self) -> None:
@@ -137,6 +139,8 @@ class RecoveryLoop:
             return
         store = self._directory.store
         if triggers := await store.triggers():
+            from standfast.runtime.triggers import fire_due
+
             await fire_due(store, triggers, self._directory.now_ms())
         slots = self._directory.slots
         if slots.is_closed or slots.is_limited:

@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -50,7 +50,7 @@ class Batch(HoldsSessionIds, frozen=True):
     events: list[Event]
 
 
-class Source(NamedTuple):
+class Source(msgspec.Struct, frozen=True):
     """A feed and the process whose numbers it has."""
 
     epoch: str

@@ -14,7 +14,6 @@ from standfast.model.session import SessionHead
 from standfast.ports.session_store import JournalEntry, SessionStore
 
 _EMPTY: Final = plugin_state.SessionState()
-_decode_tools: Final = msgspec.json.Decoder(ToolState).decode
 
 
 async def read_state(store: SessionStore, head: SessionHead) -> plugin_state.SessionState:
@@ -55,7 +54,7 @@ def journaled_states(head: SessionHead, journal: Sequence[JournalEntry]) -> Jour
             continue
         try:
             if entry.key == "tools":
-                found.tools = _decode_tools(entry.body)
+                found.tools = msgspec.json.decode(entry.body, type=ToolState)
             elif entry.key == "execution":
                 found.execution = plugin_state.decode_entry(entry.body)
             else:
