@@ -89,7 +89,7 @@ class StopReason(enum.StrEnum):
     INTERRUPTED = "interrupted"
 
 
-class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished", omit_defaults=True):
+class Finished(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="finished", omit_defaults=True):
     """The model gave its answer; `value` is that answer converted to `output_type`."""
 
     text: str

@@ -197,7 +197,7 @@ class TurnState(enum.StrEnum):
     ENDED = "ended"
 
 
-class TurnSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TurnSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The summary of a turn that waits or has ended; its messages are in the graph.
 
     `engine` names the engine and the build that suspended code of the turn: no other can resume it.
@@ -209,7 +209,7 @@ class TurnSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     engine: str = ""
 
 
-class TurnRecord(HoldsSessionIds, frozen=True, kw_only=True):
+class TurnRecord(HoldsSessionIds, frozen=True, kw_only=True, gc=False):
     """The stored record of a turn. It has a `summary` if it waits or has ended."""
 
     turn_id: str

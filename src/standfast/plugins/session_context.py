@@ -16,7 +16,6 @@ Rules
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -103,13 +102,13 @@ class SessionContext:
         self.tool_registry = plugins.tool_registry
         self.options = ProtocolRuntimeContext(getattr(plugins.protocol_session, "turn_options_version", 1))
         self._layers = tuple(layers)
-        self._catalogs: OrderedDict[CatalogKey, CatalogArtifact] = OrderedDict()
+        self._catalogs: dict[CatalogKey, CatalogArtifact] = {}
         self._latest: tuple[tuple[object, ...], CatalogArtifact] | None = None
         """The catalog that was last asked for, with all that its key is made of."""
         self._words: tuple[SessionPolicy | None, Overlay, tuple[PromptContribution, ...]]
         self._words = (None, NO_OVERLAY, ())
         self._named: tuple[SessionPolicy | None, Overlay, NamedLayers] = (None, NO_OVERLAY, ())
-        self._prompts: OrderedDict[tuple[PromptContribution, ...], str] = OrderedDict()
+        self._prompts: dict[tuple[PromptContribution, ...], str] = {}
         contributions = plugins.contributions
         self._executor = plugins.code_executor
         self.executor_id = contributions.owner_of("code_executor")
@@ -217,7 +216,7 @@ class SessionContext:
             found = self._shared() or self._build()
             self._catalogs[self.catalog_key()] = found
             while len(self._catalogs) > MAX_CATALOGS:
-                self._catalogs.popitem(last=False)
+                del self._catalogs[next(iter(self._catalogs))]
         self._latest = (at, found)
         return found
 
@@ -302,7 +301,7 @@ class SessionContext:
             if found is None:
                 found = self._prompts[contributions] = rendered(contributions)
                 while len(self._prompts) > MAX_PROMPTS:
-                    self._prompts.popitem(last=False)
+                    del self._prompts[next(iter(self._prompts))]
             return found
 
         return render

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -30,15 +29,14 @@ _MAX_JOURNALS: Final = 1_000
 """How many journals of ended turns are kept."""
 
 
-@dataclass(slots=True)
-class OpenTurn:
+class OpenTurn(msgspec.Struct):
     """A turn that has not ended, with its journal."""
 
     record: TurnRecord
     input: bytes
     lease: Lease | None
-    journal: list[JournalEntry] = field(default_factory=list)
-    keys: set[tuple[str, str]] | None = field(default_factory=set)
+    journal: list[JournalEntry] = []
+    keys: set[tuple[str, str]] | None = msgspec.field(default_factory=set)
     waits: tuple[Wait, ...] = ()
     approvals: tuple[str, ...] = ()
     blobs: tuple[str, ...] = ()
@@ -73,8 +71,7 @@ class OpenTurn:
             self.completions = (self.completions or {}) | outcomes
 
 
-@dataclass(slots=True)
-class SessionRow:
+class SessionRow(msgspec.Struct, gc=False):
     """A session, what waits for it, and what it appended.
 
     `input_ids` are those of all inputs that it ever had. Sessions that may share segments, a session and its
@@ -82,11 +79,11 @@ class SessionRow:
     """
 
     head: SessionHead
-    turns: list[str] = field(default_factory=list)
+    turns: list[str] = []
     open: OpenTurn | None = None
     inputs: dict[str, QueuedInput] | None = None
     input_ids: list[str] | None = None
-    segments: list[str] = field(default_factory=list)
+    segments: list[str] = []
     states: list[int] | None = None
     family: set[str] | None = None
 
