@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 from standfast.ports.session_store import SessionStore, Work
 
 
@@ -21,5 +19,7 @@ async def offer(
         head = await store.head(session_id)
         if head is not None and head.agent in agents:
             found.append(Work(session_id=session_id, turn_id=None))
+    import random  # slow to import, and only workers are offered work
+
     random.shuffle(found)  # or sessions that cannot run would keep others from being offered
     return found[:limit]

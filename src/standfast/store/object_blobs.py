@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -66,7 +65,7 @@ class ObjectBlobs:
         """Upload *blob* into *folder*; return the blob that names the object in place of the bytes."""
         chunks = range(0, len(blob.data), CHUNK_BYTES)
         digests = b"".join(_digest(blob.data[at : at + CHUNK_BYTES]) for at in chunks)
-        made = f"{time.time_ns() // 1_000_000:x}.{secrets.token_hex(4)}"
+        made = f"{time.time_ns() // 1_000_000:x}.{os.urandom(4).hex()}"
         name = f"{folder}/{blob.digest}.{made}.{len(blob.data)}.{_digest(digests).hex()}"
         self._call(lambda obstore: obstore.put(self._store, name, blob.data + digests, use_multipart=False))
         return Blob(digest=blob.digest, data=name.encode(), apart=True)

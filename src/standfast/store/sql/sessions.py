@@ -16,7 +16,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
@@ -30,7 +30,7 @@ from standfast.model.session import SessionHead, TurnRecord, TurnSummary
 from standfast.ports import session_store as port
 from standfast.store import rules
 from standfast.store.object_blobs import ObjectBlobs, refuse_apart
-from standfast.store.sql import history, prune, records, rows, waits
+from standfast.store.sql import history, records, rows, waits
 from standfast.store.sql import inputs as queue
 from standfast.store.sql import survey as operations
 from standfast.store.sql import turns as lifecycle
@@ -211,7 +211,7 @@ class SqlSessionStore:
 
     async def _own_folder(self) -> str:
         if self._folder is None:
-            otherwise = secrets.token_hex(8)
+            otherwise = os.urandom(8).hex()
             self._folder = await self._write(lambda db: records.own_folder(db, otherwise))
         return self._folder
 
@@ -260,6 +260,8 @@ class SqlSessionStore:
         return await self._write(lambda db: rows.open_session(db, head), Scope(name), brief_of=name)
 
     async def delete_session(self, session_id: str) -> bool:
+        from standfast.store.sql import prune  # few processes delete
+
         return await self._write(lambda db: prune.delete_session(db, session_id, self._owner_is_dead))
 
     async def put_snapshot(self, snapshot_id: str, session_id: str, data: bytes, now_ms: int) -> None:

@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -475,6 +474,8 @@ def _state_of(db: SqliteConnection, path: Path) -> _State:
 
 def page_damaged(path: Path, page: int | None) -> RecordCorrupt:
     """Name the page that does not match its checksum; None: it is in the write-ahead log."""
+    import shlex
+
     where = "a page in its write-ahead log" if page is None else f"page {page}"
     error = damaged(f"{path} is damaged: {where} does not match its checksum")
     error.hint = (

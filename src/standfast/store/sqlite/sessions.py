@@ -10,7 +10,6 @@ import msgspec
 from standfast.ports import session_store as port
 from standfast.store import local_work
 from standfast.store.object_blobs import ObjectBlobs
-from standfast.store.sql import prune
 from standfast.store.sql.sessions import SqlSessionStore
 from standfast.store.sqlite.database import MAX_READERS, Database
 from standfast.store.sqlite.sandbox_migration import COMPONENTS
@@ -43,6 +42,8 @@ class SqliteSessionStore(SqlSessionStore):
         """Do nothing: no other process listens."""
 
     async def prune(self, request: port.PruneRequest) -> port.Pruned:
+        from standfast.store.sql import prune  # few processes prune
+
         before = self.database.bytes_on_disk()
         pruned, objects = await self._write(lambda db: prune.prune(db, request))
         await self._sweep_objects(objects)
