@@ -466,6 +466,8 @@ def test_blobs_are_named_by_their_digest() -> None:
     """Ours: any 64 hexadecimal digits in a text count as the name of a blob."""
     digest = b"0123456789abcdef" * 4
     assert rules.blob_digests(b'{"a":"' + digest + b'"} ' + digest[:-1]) == [digest]
+    assert rules.blob_digests(digest.upper() + b"g" + digest[1:] + b"0") == [digest[1:] + b"0"]
+    assert rules.blob_digests(digest + digest[::-1] + digest[:-1]) == [digest, digest[::-1]]
 
 
 @pytest.mark.parametrize("state", list(TaskState))

@@ -65,8 +65,6 @@ _LEAST_BYTES: Final = 128
 _MEMORY_LEVEL: Final = 5
 _DIGEST_BYTES: Final = 64
 _MAX_DIGESTS: Final = 255
-_HEX: Final = bytes(48 if chr(byte) in "0123456789abcdef" else 32 for byte in range(256))
-"""Turns every byte that may be part of a digest into a zero, because a search for zeros is fast."""
 
 _journals = msgspec.msgpack.Decoder(tuple[bytes, tuple[JournalEntry, ...]])
 _encode = msgspec.msgpack.Encoder().encode
@@ -76,12 +74,10 @@ def pack_nodes(nodes: bytes) -> bytes:
     """Return the JSON of a segment's *nodes* as it is stored."""
     if len(nodes) < _LEAST_BYTES:
         return nodes
-    digests: tuple[bytes, ...] = ()
-    if b"0" * _DIGEST_BYTES in nodes.translate(_HEX):
-        digests = tuple(dict.fromkeys(blob_digests(nodes)))
-        if len(digests) > _MAX_DIGESTS:
-            return nodes
-    named = b"".join(b'"%b"' % digest for digest in digests)
+    digests = dict.fromkeys(blob_digests(nodes))  # in their order, each once
+    if len(digests) > _MAX_DIGESTS:
+        return nodes
+    named = b"".join([b'"%b"' % digest for digest in digests])
     bits = _window_bits(len(_WORDS) + len(named) + len(nodes))
     packer = _packer(bits, _WORDS + named) if named else _word_packer(bits).copy()
     return b"%b%c%b%b%b" % (_PACKED, len(digests), named, packer.compress(nodes), packer.flush())

@@ -58,6 +58,8 @@ PRAGMA foreign_keys = ON;
 PRAGMA journal_size_limit = 16777216;
 """
 
+_STATEMENTS: Final = 256
+"""How many executions ago a statement was last used when apsw forgets how it was prepared."""
 
 _TAKEN: Final = (apsw.SQLITE_CONSTRAINT_UNIQUE, apsw.SQLITE_CONSTRAINT_PRIMARYKEY)
 
@@ -310,8 +312,8 @@ def open_checked(path: str, flags: int | None = None) -> SqliteConnection:
     """Open *path*, a file name or a URI, through the checksum VFS."""
     _load()
     if flags is None:
-        return SqliteConnection(path, vfs=_CHECKSUM_VFS)
-    return SqliteConnection(path, flags=flags, vfs=_CHECKSUM_VFS)
+        return SqliteConnection(path, vfs=_CHECKSUM_VFS, statementcachesize=_STATEMENTS)
+    return SqliteConnection(path, flags=flags, vfs=_CHECKSUM_VFS, statementcachesize=_STATEMENTS)
 
 
 def open_unwritten(path: Path, *, immutable: bool) -> SqliteConnection:
