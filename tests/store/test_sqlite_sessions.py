@@ -16,13 +16,22 @@ from typing import Any
 
 import apsw
 import interpreters
+import msgspec
 import pytest
 
-from standfast.errors import LeaseLost, RecordCorrupt, SchemaTooNew, SessionNotFound, StoreUnavailable
+from standfast.errors import (
+    LeaseLost,
+    RecordCorrupt,
+    SchemaTooNew,
+    SessionBusy,
+    SessionNotFound,
+    StoreUnavailable,
+)
 from standfast.model.outcome import Completed
 from standfast.model.session import Entry, SessionHead
 from standfast.model.task import TaskState
-from standfast.ports.session_store import Begun, PruneRequest, Repeated, Save
+from standfast.ports.session_store import Begun, JournalEntry, PruneRequest, Repeated, Save, TurnCommit
+from standfast.store.sql.rows import JOURNAL
 from standfast.store.sqlite.connection import SqliteConnection, open_checked
 from standfast.store.sqlite.sandbox_migration import COMPONENTS
 from standfast.store.sqlite.schema import migrate_all
@@ -368,6 +377,68 @@ def test_closing_finishes_what_is_queued(path: Path) -> None:
         await closing
         assert isinstance(await begun, Begun)
         assert not any(it.name == "standfast-writer" and it.is_alive() for it in _threads_of(store))
+
+    asyncio.run(scenario())
+
+
+def _commit_and_keep(*entries: JournalEntry) -> TurnCommit:
+    return msgspec.structs.replace(a_commit(), journal=entries)
+
+
+def test_the_journal_of_a_turn_that_ran_here_is_not_read_again(store: SqliteSessionStore) -> None:
+    """Ours: with forty entries, reading and checking them took longer than the rest of the commit."""
+    read: list[str] = []
+
+    async def scenario() -> None:
+        lease = (await begin(store)).lease
+        await store.save(lease, a_save("t1", an_entry("model.1"), a_state_entry("code", b"1")))
+        await store.save(lease, a_save("t1", an_entry("tool.1"), a_state_entry("code", b"2")))
+        store.database._group.connection.set_exec_trace(lambda cursor, sql, values: read.append(sql) is None)
+        await store.commit(lease, _commit_and_keep(an_entry("model.2")))
+        found = await store.turn_journal("t1")
+        assert found is not None
+        assert found.journal == (
+            an_entry("model.1"), an_entry("tool.1"), a_state_entry("code", b"2"), an_entry("model.2"),
+        )  # fmt: skip
+
+    asyncio.run(scenario())
+    assert len(read) > 5
+    assert not [sql for sql in read if sql == JOURNAL]
+
+
+def test_a_journal_that_is_not_known_here_is_read(path: Path, store: SqliteSessionStore) -> None:
+    """Ours: another store of this process wrote to it, or a caller did not wait for its save."""
+
+    async def scenario() -> None:
+        other = reopened(path)
+        lease = (await begin(store)).lease
+        await store.save(lease, a_save("t1", an_entry("a")))
+        await other.save(lease, a_save("t1", an_entry("b")))
+        with store.database._group.writing:
+            given_up = asyncio.ensure_future(store.save(lease, a_save("t1", an_entry("c"))))
+            await asyncio.sleep(0)
+            given_up.cancel()
+            await asyncio.sleep(0)
+        await store.commit(lease, _commit_and_keep(an_entry("d")))
+        found = await store.turn_journal("t1")
+        assert found is not None
+        assert [entry.key for entry in found.journal] == ["a", "b", "c", "d"]
+        await other.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_that_does_not_begin_is_not_counted_as_running(store: SqliteSessionStore) -> None:
+    """Ours: others would wait for the end of the round for it, for good."""
+
+    async def scenario() -> None:
+        await begin(store)
+        running = dict(store._running)
+        with pytest.raises(SessionNotFound):
+            await store.begin(new_turn("t2", "s9"), claimant())
+        with pytest.raises(SessionBusy):
+            await store.begin(new_turn("t2"), claimant("w2"))
+        assert store._running == running
 
     asyncio.run(scenario())
 

@@ -38,8 +38,6 @@ from standfast.store.sql import turns as lifecycle
 from standfast.store.sql.connection import Cursor, Row
 from standfast.store.sql.rows import StoredSession, StoredTurn
 
-_MAX_KEPT_BYTES: Final = 1 << 20
-
 _NOT_INJECTED, _ALONE = 1, 2
 
 # session, its digest, input, its digest
@@ -56,9 +54,9 @@ class NotKnown(Exception):
 
 
 class KnownTurn:
-    """The unfinished turn of a session, as its row is. `saved` is its journal, if all of it is known."""
+    """The unfinished turn of a session, as its row is. `saved` is its journal."""
 
-    __slots__ = ("digest", "journaled", "last_entry", "next_segment", "saved", "saved_bytes", "turn")
+    __slots__ = ("digest", "journaled", "last_entry", "next_segment", "saved", "turn")
 
     def __init__(
         self, turn: StoredTurn, digest: bytes, last_entry: int, next_segment: int, *, journaled: bool
@@ -68,20 +66,15 @@ class KnownTurn:
         self.last_entry = last_entry
         self.next_segment = next_segment
         self.journaled = journaled
-        self.saved: dict[tuple[str, str], port.JournalEntry] | None = None if journaled else {}
-        self.saved_bytes = 0
+        self.saved = lifecycle.SavedEntries()
+        if journaled:
+            self.saved.entries = None
 
     def add(self, entries: tuple[port.JournalEntry, ...]) -> None:
         """Note that *entries* were saved."""
         self.last_entry += len(entries)
         self.journaled = self.journaled or bool(entries)
-        self.saved_bytes += sum(len(entry.body) for entry in entries)
-        if self.saved_bytes > _MAX_KEPT_BYTES:
-            self.saved = None
-        if self.saved is not None:
-            for entry in entries:
-                self.saved.pop((entry.key, entry.kind), None)  # a later state comes last
-                self.saved[entry.key, entry.kind] = entry
+        self.saved.add(entries)
 
 
 class KnownSession:
@@ -240,7 +233,7 @@ class GuardedSave:
         entries = self._save.entries if made is None else (*self._save.entries, made)
         if not entries or turn.last_entry % ENTRIES_PER_WRITE + len(entries) >= ENTRIES_PER_WRITE:
             return None
-        _, turn_id, name, kind, digest, _ = db.statements[0][1]
+        _, turn_id, name, kind, digest = db.statements[0][1][:5]
         self._first = turn_id, name, kind  # type: ignore[assignment]
         self._sent.add(digest)  # type: ignore[arg-type]
         injected = 0 if self._save.make_checkpoint is None else _NOT_INJECTED
@@ -355,7 +348,7 @@ def _leased(row: Row, lease: port.Lease) -> KnownSession | None:
     if held.injected or held.waits:
         return None
     digest = rows.turn_digest(held.turn)
-    turn = KnownTurn(held.turn, digest, held.last_entry, held.next_segment, journaled=held.journaled)
+    turn = KnownTurn(held.turn, digest, held.last_entry, held.next_segment, journaled=held.journaled > 0)
     return KnownSession(held.session, turn)
 
 
@@ -370,7 +363,7 @@ def _is_held(known: KnownSession, lease: port.Lease, turn_id: str) -> bool:
 
 
 def _held(known: KnownSession, turn: KnownTurn) -> lifecycle.Held:
-    saved = None if turn.saved is None else tuple(turn.saved.values())
+    saved = turn.saved.entries
     return lifecycle.Held(
         session=known.session,
         turn=turn.turn,
@@ -379,7 +372,7 @@ def _held(known: KnownSession, turn: KnownTurn) -> lifecycle.Held:
         journaled=turn.journaled,
         waits=False,
         last_entry=turn.last_entry,
-        saved=saved,
+        saved=None if saved is None else tuple(saved.values()),
     )
 
 

@@ -69,7 +69,7 @@ class GuardedWriter:
     def saved_bytes(self, session_id: str) -> int:
         """Return the size of the journal that the session's running turn has saved, as far as it is known."""
         known = self._known.get(session_id)
-        return 0 if known is None or known.turn is None else known.turn.saved_bytes
+        return 0 if known is None or known.turn is None else known.turn.saved.size
 
     # For a thread that waits
 

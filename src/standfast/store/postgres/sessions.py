@@ -97,7 +97,7 @@ class PostgresSessionStore(SqlSessionStore):
             brief_of=turn.session_id,
         )
         if isinstance(begun, port.Begun):
-            self._running.add(turn.session_id)
+            self._running[turn.session_id] = lifecycle.SavedEntries()
         return begun
 
     async def save(self, lease: port.Lease, save: port.Save) -> port.Saved:
@@ -118,7 +118,7 @@ class PostgresSessionStore(SqlSessionStore):
         brief = len(entries) + journal_bytes <= BRIEF_BYTES  # a journal that is kept is compressed
         done = await self._write_guarded(commit.turn_id, write, write.run, brief=brief)
         if isinstance(done, SessionHead):
-            self._running.discard(lease.session_id)
+            self._running.pop(lease.session_id, None)
         return done
 
     async def _write_guarded(

@@ -26,7 +26,9 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+
+import msgspec
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,7 +38,7 @@ T = TypeVar("T")
 _MAX_GROUP: Final = 512
 
 
-class Scope(NamedTuple):
+class Scope(msgspec.Struct, frozen=True):
     """What is known of a write before it runs: the only session that it locks, and what it reads first.
 
     `guarded` is the same write for a database that need not read first (`postgres.guarded`).

@@ -51,7 +51,7 @@ BRIEF_BYTES: Final = 64 << 10
 
 
 def is_brief(save: port.Save) -> bool:
-    return not save.blobs and sum(len(entry.body) for entry in save.entries) < BRIEF_BYTES
+    return not save.blobs and sum([len(entry.body) for entry in save.entries]) < BRIEF_BYTES
 
 
 class SqlDatabase(Protocol):
@@ -116,8 +116,8 @@ class SqlSessionStore:
         self._threads = DaemonThreads("standfast-reader", at_most=readers)
         self._objects = blobs
         self._folder: str | None = None
-        self._running: set[str] = set()
-        """The sessions whose turns were begun here and have not ended or parked."""
+        self._running: dict[str, lifecycle.SavedEntries] = {}
+        """The sessions whose turns begin or run here, with what those have saved."""
         self._wrote = ""
         """The session that has written alone in this round of the loop."""
 
@@ -137,9 +137,10 @@ class SqlSessionStore:
 
     def _haste(self, loop: asyncio.AbstractEventLoop, session_id: str) -> Haste:
         """Return "alone" if no other turn runs, or has written in this round of *loop*; else "brief"."""
-        if len(self._running) > (session_id in self._running) or self._wrote not in ("", session_id):
+        turn = self._running.get(session_id)
+        if len(self._running) > (turn is not None) or self._wrote not in ("", session_id):
             return "brief"
-        if not self._wrote and session_id:
+        if (turn is None or not turn.entries) and not self._wrote and session_id:  # others may begin in it
             self._wrote = session_id
             loop.call_soon(self._end_round)
         return "alone"
@@ -288,18 +289,27 @@ class SqlSessionStore:
         job: Callable[[Connection], port.Begun | port.Repeated] = lambda db: lifecycle.begin(  # noqa: E731
             db, turn, claimant, self._owner_is_dead
         )
-        begun = await self._write(
-            job,
-            Scope(turn.session_id, lifecycle.begin_reads(turn)),
-            brief_of=None if turn.blobs else turn.session_id,
-        )
-        if isinstance(begun, port.Begun):
-            self._running.add(turn.session_id)
-        return begun
+        session_id = turn.session_id
+        mine = lifecycle.SavedEntries()
+        self._running.setdefault(session_id, mine)
+        begun: port.Begun | port.Repeated | None = None
+        try:
+            begun = await self._write(
+                job,
+                Scope(session_id, lifecycle.begin_reads(turn)),
+                brief_of=None if turn.blobs else session_id,
+            )
+            return begun
+        finally:
+            if isinstance(begun, port.Begun):
+                self._running[session_id] = mine
+            elif self._running.get(session_id) is mine:
+                del self._running[session_id]
 
     async def renew(self, leases: tuple[port.Lease, ...], now_ms: int, lease_ms: int) -> port.Renewed:
         if not lease_ms:
-            self._running.difference_update(lease.session_id for lease in leases)
+            for lease in leases:
+                self._running.pop(lease.session_id, None)
         return await self._write(lambda db: lifecycle.renew(db, leases, now_ms, lease_ms))
 
     async def take_over(self, turn_id: str, claimant: port.Claimant) -> port.Takeover:
@@ -307,36 +317,47 @@ class SqlSessionStore:
             db, turn_id, claimant, self._owner_is_dead
         )
         taken = await self._write(job, brief_of="")
-        self._running.add(taken.lease.session_id)
+        self._running[taken.lease.session_id] = lifecycle.SavedEntries(taken.journal)
         return taken
 
     async def save(self, lease: port.Lease, save: port.Save) -> port.Saved:
         if save.blobs:
             save = _replace(save, blobs=await self._placed(save.blobs))
-        scope = Scope(lease.session_id, lifecycle.save_reads(save.turn_id))
-        brief_of = lease.session_id if is_brief(save) else None
-        return await self._write(lambda db: lifecycle.save(db, lease, save), scope, brief_of=brief_of)
+        session_id = lease.session_id
+        scope = Scope(session_id, ((lifecycle.TO_SAVE, (save.turn_id,)),))
+        brief_of = session_id if is_brief(save) else None
+        known = self._running.get(session_id)
+        try:
+            saved = await self._write(lambda db: lifecycle.save(db, lease, save), scope, brief_of=brief_of)
+        except BaseException:  # a caller that stops waiting does not learn what became of it
+            if known is not None:
+                known.entries = None
+            raise
+        if known is not None:
+            known.add(save.entries if saved.checkpoint is None else (*save.entries, saved.checkpoint))
+        return saved
 
     async def park(self, lease: port.Lease, save: port.Save, summary: TurnSummary) -> None:
         if save.blobs:
             save = _replace(save, blobs=await self._placed(save.blobs))
-        scope = Scope(lease.session_id, lifecycle.save_reads(save.turn_id))
+        scope = Scope(lease.session_id, ((lifecycle.TO_SAVE, (save.turn_id,)),))
         brief_of = lease.session_id if is_brief(save) else None
         await self._write(lambda db: lifecycle.park(db, lease, save, summary), scope, brief_of=brief_of)
-        self._running.discard(lease.session_id)
+        self._running.pop(lease.session_id, None)
 
     async def commit(self, lease: port.Lease, commit: port.TurnCommit) -> SessionHead | port.CommitRefused:
         if commit.blobs:
             commit = _replace(commit, blobs=await self._placed(commit.blobs))
         entries = rows.encode(commit.entries)
-        alone = all(item.session_id == lease.session_id for item in commit.enqueue)
+        alone = not commit.enqueue or all(item.session_id == lease.session_id for item in commit.enqueue)
+        saved = self._running.get(lease.session_id)
         done = await self._write(
-            lambda db: lifecycle.commit(db, lease, commit, entries),
+            lambda db: lifecycle.commit(db, lease, commit, entries, saved),
             Scope(lease.session_id, lifecycle.commit_reads(commit.turn_id)) if alone else None,
             brief_of=None if commit.blobs or len(entries) > BRIEF_BYTES else lease.session_id,
         )
         if isinstance(done, SessionHead):
-            self._running.discard(lease.session_id)
+            self._running.pop(lease.session_id, None)
         return done
 
     async def see_clock(self, boot: str, offset_ms: int) -> port.SeenClock:

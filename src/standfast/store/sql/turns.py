@@ -13,6 +13,7 @@ at all is `LeaseLost`, and nothing is written.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -26,6 +27,8 @@ from standfast.store.sql.connection import Connection, Row
 from standfast.store.sql.rows import StoredSession, StoredTurn
 
 _replace = msgspec.structs.replace
+
+_MAX_KEPT_BYTES: Final = 1 << 20
 
 _BEGIN: Final = """
 SELECT key, id, family, leaf_key, fence, owner, until_ms, digest, head,
@@ -49,9 +52,9 @@ SELECT s.key, s.id, s.family, s.leaf_key, s.fence, s.owner, s.until_ms, s.digest
     EXISTS (SELECT 1 FROM inputs WHERE session = s.key AND kind = 'inject')
 """
 _OF_TURN: Final = "FROM turns t JOIN sessions s ON s.key = t.session WHERE t.turn_id = ?"
-_TO_SAVE: Final = f"{_HELD}, {rows.LAST_ENTRY} {_OF_TURN}"
+TO_SAVE: Final = f"{_HELD}, {rows.LAST_ENTRY} {_OF_TURN}"
 _TO_COMMIT: Final = f"""{_HELD}, {rows.NEXT_SEGMENT},
-    EXISTS (SELECT 1 FROM journal WHERE turn_id = t.turn_id),
+    (SELECT count(*) FROM journal WHERE turn_id = t.turn_id),
     EXISTS (SELECT 1 FROM waits WHERE turn_id = t.turn_id)
         OR EXISTS (SELECT 1 FROM approvals WHERE run_id = t.turn_id AND state = 'pending'),
     {rows.LAST_ENTRY}
@@ -81,17 +84,46 @@ class SavePlace(msgspec.Struct, frozen=True):
     injected: bool
 
 
+class SavedEntries:
+    """The journal of a turn that runs here; None if it is large, or if not all of it is known."""
+
+    __slots__ = ("entries", "size")
+
+    def __init__(self, entries: Iterable[port.JournalEntry] = ()) -> None:
+        self.entries: dict[tuple[str, str], port.JournalEntry] | None = {}
+        self.size = 0
+        self.add(entries)
+
+    def add(self, entries: Iterable[port.JournalEntry]) -> None:
+        """Note that *entries* were saved."""
+        for entry in entries:
+            self.size += len(entry.body)
+            if self.entries is not None:
+                if entry.kind == "state":
+                    self.entries.pop((entry.key, entry.kind), None)  # a later state comes last
+                self.entries[entry.key, entry.kind] = entry
+        if self.size > _MAX_KEPT_BYTES:
+            self.entries = None
+
+    def known(self, rows: int) -> tuple[port.JournalEntry, ...] | None:
+        """Return the journal, if it is as long as the *rows* that are stored."""
+        if self.entries is None or len(self.entries) != rows:
+            return None
+        return tuple(self.entries.values())
+
+
 class Held(msgspec.Struct, frozen=True):
     """A running turn whose lease was checked, and what there is beside it.
 
-    `next_segment` is the key of the next segment. `saved` is the journal, if it is known.
+    `next_segment` is the key of the next segment. `journaled` counts the rows of the journal; `saved` is the
+    journal, if it is known.
     """
 
     session: StoredSession
     turn: StoredTurn
     injected: bool
     next_segment: int
-    journaled: bool
+    journaled: int
     waits: bool
     last_entry: int
     saved: tuple[port.JournalEntry, ...] | None = None
@@ -108,10 +140,6 @@ def begin_reads(new: port.NewTurn) -> Reads:
     if new.consumes is not None:
         reads += ((inputs.INPUT, (new.consumes,)),)
     return reads
-
-
-def save_reads(turn_id: str) -> Reads:
-    return ((_TO_SAVE, (turn_id,)),)
 
 
 def commit_reads(turn_id: str) -> Reads:
@@ -174,11 +202,11 @@ def take_over(db: Connection, turn_id: str, claimant: port.Claimant, is_dead: ru
 
 
 def save(db: Connection, lease: port.Lease, save: port.Save) -> port.Saved:
-    return save_at(db, _place(_leased_row(db, lease, save.turn_id, _TO_SAVE)), save)
+    return save_at(db, _place(_leased_row(db, lease, save.turn_id, TO_SAVE)), save)
 
 
 def park(db: Connection, lease: port.Lease, save: port.Save, summary: TurnSummary) -> None:
-    row = _leased_row(db, lease, save.turn_id, _TO_SAVE)
+    row = _leased_row(db, lease, save.turn_id, TO_SAVE)
     save_at(db, _place(row), save)
     waits.stand(db, save.turn_id, summary.outcome)
     session, turn = _decoded(row)
@@ -187,10 +215,14 @@ def park(db: Connection, lease: port.Lease, save: port.Save, summary: TurnSummar
 
 
 def commit(
-    db: Connection, lease: port.Lease, commit: port.TurnCommit, entries: bytes
+    db: Connection,
+    lease: port.Lease,
+    commit: port.TurnCommit,
+    entries: bytes,
+    saved: SavedEntries | None = None,
 ) -> SessionHead | port.CommitRefused:
-    """End a turn. *entries* are the commit's, encoded."""
-    held = held_of(_leased_row(db, lease, commit.turn_id, _TO_COMMIT))
+    """End a turn. *entries* are the commit's, encoded; *saved* is the journal as far as it is known."""
+    held = held_of(_leased_row(db, lease, commit.turn_id, _TO_COMMIT), saved)
     cancelled = held.turn.record.cancel_requested
     if (refused := rules.refuse_commit(commit, cancelled, held.injected)) is not None:
         return refused
@@ -317,7 +349,7 @@ def _matches(session: StoredSession, lease: port.Lease) -> bool:
 
 
 def is_leased(row: Row | None, lease: port.Lease) -> bool:
-    """Return whether a row that `save_reads` or `commit_reads` found is of a turn that runs under *lease*.
+    """Return whether a row that `TO_SAVE` or `commit_reads` found is of a turn that runs under *lease*.
 
     The digests of the session and the turn are checked, so that they can be decoded without.
     """
@@ -328,10 +360,11 @@ def is_leased(row: Row | None, lease: port.Lease) -> bool:
     return (row[4], row[5], row[11]) == (lease.fence, lease.owner, TurnState.RUNNING)
 
 
-def held_of(row: Row) -> Held:
+def held_of(row: Row, saved: SavedEntries | None = None) -> Held:
     """Return the turn and its session of a row that `commit_reads` found and `is_leased` checked."""
     session, turn = _decoded(row)
-    return Held(session, turn, bool(row[22]), row[23], bool(row[24]), bool(row[25]), row[26])
+    journal = None if saved is None else saved.known(row[24])
+    return Held(session, turn, bool(row[22]), row[23], row[24], bool(row[25]), row[26], journal)
 
 
 def _decoded(row: Row) -> tuple[StoredSession, StoredTurn]:
@@ -339,7 +372,7 @@ def _decoded(row: Row) -> tuple[StoredSession, StoredTurn]:
 
 
 def _place(row: Row) -> SavePlace:
-    """Return the place for a save in a row that `save_reads` found."""
+    """Return the place for a save in a row that `TO_SAVE` found."""
     return SavePlace(row[0], row[23], bool(row[14]), bool(row[22]))
 
 

@@ -133,7 +133,9 @@ class Database:
         """Run *job* in a transaction, whether or not the caller keeps waiting; return once it is on disk."""
         import asyncio  # blocking callers do not pay for it
 
-        group = self._require_writable()
+        group = self._group
+        if group is None or self._closed or os.getpid() != self._pid:
+            group = self._require_writable()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = asyncio.Future(loop=loop)
         queued = Job(job, future)
