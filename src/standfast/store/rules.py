@@ -279,8 +279,9 @@ def refuse_commit(commit: port.TurnCommit, cancelled: bool, injected: bool) -> p
     return port.CommitRefused(reason="injected") if injected else None
 
 
-def already_journaled(turn_id: str, key: str) -> errors.StaleState:
-    return errors.StaleState(f"the journal of turn {turn_id} has {key!r} already")
+def already_journaled(turn_id: str, *keys: str) -> errors.StaleState:
+    """Return the error for entries of which the journal has one or more."""
+    return errors.StaleState(f"the journal of turn {turn_id} has {' or '.join(map(repr, keys))} already")
 
 
 # Inputs and blobs

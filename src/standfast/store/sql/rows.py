@@ -90,8 +90,9 @@ _ACTIVE: Final = (
 )
 _OPEN: Final = "sessions.id = ? AND turns.state <> 'ended'"
 _ADD_ENTRY: Final = "INSERT INTO journal (seq, turn_id, name, kind, digest, body) VALUES (?, ?, ?, ?, ?, ?)"
-_ADD_ENTRIES: Final = tuple(_ADD_ENTRY + ", (?, ?, ?, ?, ?, ?)" * more for more in range(4))
-"""The statements that add one, two, three and four entries: most saves are one of them."""
+_ADD_ENTRIES: Final = {6 * rows: _ADD_ENTRY + ", (?, ?, ?, ?, ?, ?)" * (rows - 1) for rows in range(1, 5)}
+"""The statements that add up to four entries, by the number of their values. Few saves have more."""
+_MOST_VALUES: Final = max(_ADD_ENTRIES)
 _REPLACE_ENTRY: Final = (
     f"{_ADD_ENTRY} ON CONFLICT (turn_id, name, kind) "
     "DO UPDATE SET seq = excluded.seq, digest = excluded.digest, body = excluded.body "
@@ -655,18 +656,16 @@ def append_journal(
     db: Connection, turn_id: str, entries: tuple[JournalEntry, ...], blobs: tuple[Blob, ...], last: int
 ) -> None:
     """Add entries after *last*, and the names of *blobs*, which then stay as long as the journal does."""
-    added: list[Row] = []
+    added: list[str | int | bytes] = []
     for seq, entry in enumerate(entries, last + 1):
         row = _entry_row(seq, turn_id, entry.key, entry.kind, entry.body)
         if entry.kind == "state":
             db.execute(_REPLACE_ENTRY, row)
         else:
-            added.append(row)
-    for at in range(0, len(added), len(_ADD_ENTRIES)):
-        some = added[at : at + len(_ADD_ENTRIES)]
-        names = ", ".join([row[2] for row in some])
-        values = [value for row in some for value in row]
-        db.insert_new(_ADD_ENTRIES[len(some) - 1], values, rules.already_journaled, turn_id, names)
+            added += row
+    for at in range(0, len(added), _MOST_VALUES):
+        values = added[at : at + _MOST_VALUES]
+        db.insert_new(_ADD_ENTRIES[len(values)], values, rules.already_journaled, turn_id, *values[2::6])
     for seq, blob in enumerate(blobs, last + len(entries) + 1):
         row = _entry_row(seq, turn_id, blob.digest, _BLOB, blob.digest.encode())
         db.execute(f"{_ADD_ENTRY} ON CONFLICT DO NOTHING", row)
