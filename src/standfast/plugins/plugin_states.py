@@ -1,4 +1,4 @@
-"""The states of a session's plugins and of its code: taken, compared with what is stored, and restored.
+"""The states of a session's plugins, tools and code: taken, compared with those stored, read and restored.
 
 Theory of operation
 -------------------
@@ -28,19 +28,23 @@ from typing import Final, Protocol
 
 import msgspec
 
-from standfast.errors import PluginStateLost
+from standfast.errors import PluginStateLost, RecordCorrupt
 from standfast.model.canonical import to_json
+from standfast.model.capability import ToolState
 from standfast.model.plugin_state import (
     PluginSessionSnapshot,
     PluginSnapshotEntry,
     PluginSnapshotMeta,
     SessionState,
+    decode_entry,
+    decode_state,
     encode_state,
 )
+from standfast.model.session import SessionHead
 from standfast.plugins.protocol import KeepsVariables
 from standfast.plugins.running import BuildStep, NoAnswer, PluginPlace, at_once, described, within
 from standfast.plugins.snapshot import NO_ARTIFACTS, SnapshotReader, SnapshotWriter
-from standfast.ports.session_store import Blob, StateRecord
+from standfast.ports.session_store import Blob, JournalEntry, SessionStore, StateRecord
 
 _MAX_STATE_BYTES: Final = 16 << 20
 """The largest state of a plugin, not counting its blobs."""
@@ -441,6 +445,73 @@ class PluginStates:
             if entry is not None:
                 taken = TakenState(memory.order, plugin.version, plugin.revision, entry, ())
                 self._written[plugin.id] = taken
+
+
+# Reading what was stored with a session, or journaled by its open turn.
+
+_EMPTY: Final = SessionState()
+
+
+async def read_state(store: SessionStore, head: SessionHead) -> SessionState:
+    """Return the state that *head* names."""
+    found = await read_named_state(store, head.session_id, head.state)
+    if found is None:
+        raise RecordCorrupt(f"state {head.state} of session {head.session_id} (it is gone)")
+    return found
+
+
+async def read_named_state(store: SessionStore, session_id: str, name: str | None) -> SessionState | None:
+    """Return the state *name* of a session, an empty one without a name; None if it was pruned."""
+    if name is None:
+        return _EMPTY
+    body = await store.state(name)
+    if body is None:
+        return None
+    try:
+        return decode_state(body)
+    except msgspec.DecodeError as error:
+        raise RecordCorrupt(f"state {name} of session {session_id} ({error})") from None
+
+
+class JournaledStates(msgspec.Struct):
+    """What plugins and tools were in the middle of a turn."""
+
+    plugins: dict[str, PluginSnapshotEntry] = msgspec.field(default_factory=dict)
+    tools: ToolState | None = None
+    execution: PluginSnapshotEntry | None = None
+
+
+def journaled_states(head: SessionHead, journal: Sequence[JournalEntry]) -> JournaledStates:
+    found = JournaledStates()
+    for entry in journal:
+        if entry.kind != "state":
+            continue
+        try:
+            if entry.key == "tools":
+                found.tools = msgspec.json.decode(entry.body, type=ToolState)
+            elif entry.key == "execution":
+                found.execution = decode_entry(entry.body)
+            else:
+                found.plugins[entry.key.removeprefix("plugin.")] = decode_entry(entry.body)
+        except msgspec.DecodeError as error:
+            raise RecordCorrupt(f"{entry.key} of a turn of session {head.session_id} ({error})") from None
+    return found
+
+
+async def fetch_blobs(
+    store: SessionStore, entries: Sequence[PluginSnapshotEntry], *, only: str | None = None
+) -> dict[str, bytes]:
+    """Read the blobs of plugin states, by digest."""
+    fetched: dict[str, bytes] = {}
+    for entry in entries:
+        for name, digest in entry.artifacts.items():
+            if only is not None and name != only:
+                continue
+            data = await store.blob(digest)
+            if data is None:
+                raise RecordCorrupt(f"{name} of plugin {entry.meta.plugin_id} (blob {digest} is gone)")
+            fetched[digest] = data
+    return fetched
 
 
 # The variables of a session's code. They are not part of the plugin's state: a change of variables changes

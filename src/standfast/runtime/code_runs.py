@@ -51,7 +51,7 @@ from standfast.model.limits import SessionLimits
 from standfast.model.outcome import Stopped, Waiting
 from standfast.model.run import Metrics, RunRequest, RunResult, RunStatus, status_of_code
 from standfast.model.session import SANDBOX_AGENT, CodeSettings, SessionHead, SessionId, TurnRecord, TurnState
-from standfast.plugins.plugin_states import read_execution
+from standfast.plugins.plugin_states import journaled_states, read_execution
 from standfast.ports.code_engine import SLEEP
 from standfast.ports.session_store import Begun, NewTurn, QueuedInput, Save, SessionStore, Takeover
 from standfast.runtime.code_sessions import (
@@ -69,7 +69,6 @@ from standfast.runtime.sessions.approvals import (
     get_approval,
     list_approvals,
 )
-from standfast.runtime.sessions.stored_states import journaled_states
 from standfast.sandbox.run_errors import cancelled_error, too_slow, under_way_error
 from standfast.sandbox.snapshots import PausedTurn
 from standfast.tools.settlement import request_digest, settle_failure

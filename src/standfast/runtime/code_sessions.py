@@ -34,13 +34,19 @@ from standfast.model.session import (
     SessionMeta,
     TurnState,
 )
-from standfast.plugins.plugin_states import ExecutionMemory, read_execution, state_record
+from standfast.plugins.plugin_states import (
+    ExecutionMemory,
+    fetch_blobs,
+    journaled_states,
+    read_execution,
+    read_state,
+    state_record,
+)
 from standfast.ports.session_store import JournalEntry, SessionStore
 from standfast.protocols.code.memory import read_memory
 from standfast.runtime.code_executor import SandboxExecutor
 from standfast.runtime.code_turns import CodeTurn, SandboxServices
 from standfast.runtime.sessions.approvals import list_approvals
-from standfast.runtime.sessions.stored_states import fetch_blobs, journaled_states, read_state
 from standfast.sandbox.engine_kinds import find_kind
 from standfast.sandbox.snapshots import (
     PausedTurn,

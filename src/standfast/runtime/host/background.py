@@ -135,10 +135,15 @@ class BackgroundServices:
         )
         self.watched = self.tasks.handles.watched
         self.session_moved = self.tasks.handles.look
-        self.session_opened = self.monitors.session_opened
         self.spawn = self.tasks.spawn
         self._directory = directory
         self._looked_s: float | None = None
+
+    async def session_opened(self, session_id: str) -> None:
+        """Start the session's monitors that are armed for its start, if it has any."""
+        tasks = await self._directory.store.tasks(session_id=session_id)
+        if any(task.kind is TaskKind.MONITOR for task in tasks):
+            await self.monitors.session_opened(session_id)
 
     async def recover(self, *, now: bool = False) -> None:
         """Recover the tasks and monitors of dead processes, and check handles, at most every `_LOOK_S`."""

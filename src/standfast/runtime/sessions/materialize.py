@@ -18,7 +18,7 @@ from standfast.model import plugin_state
 from standfast.model.limits import AGENT_TIMEOUT_MS
 from standfast.model.session import SessionCharter, SessionHead, SessionPolicy, same_provider
 from standfast.plugins.contexts import SessionConfigChanged, SessionHosts, SessionRestored, SubagentContext
-from standfast.plugins.plugin_states import STATE
+from standfast.plugins.plugin_states import STATE, fetch_blobs, journaled_states, read_state
 from standfast.plugins.protocol import ProtocolSessionContext, ProtocolSessionMaterialization
 from standfast.plugins.running import HookRunner, NoAnswer
 from standfast.plugins.runtime_services import RuntimeServices
@@ -28,11 +28,6 @@ from standfast.ports.clock import Clock
 from standfast.ports.model_provider import ModelProvider
 from standfast.ports.session_store import JournalEntry, SessionStore
 from standfast.runtime.agent_definition import AgentDefinition
-from standfast.runtime.sessions.stored_states import (
-    fetch_blobs,
-    journaled_states,
-    read_state,
-)
 from standfast.tools.dispatch import Dispatcher
 from standfast.tools.loop_threads import at_home, homed
 from standfast.tools.registry import NO_CATALOG_OVERLAY, ToolCatalogContribution
