@@ -82,7 +82,7 @@ class BlockingSandbox(SandboxFacade):
     def execute(self, request: RunRequest) -> RunResult:
         """Run, or check, what a `RunRequest` asks for."""
         if not self._interruptible:
-            return self._runs.run(request)
+            return (self._opened or self._runs).run(request)
         return self._interruptibly(lambda control: self._runs.run(request, control))
 
     def cancel(self, session: str) -> bool:

@@ -397,7 +397,8 @@ class SandboxCell:
 
     def _end(self, end: CellEnd) -> None:
         self._run = None
-        self._forget_deadline()
+        if self._deadline is not None:
+            self._deadline.cancel()
         if self._forced:
             end = msgspec.structs.replace(end, result=None, error=self._stopped, hard=True, state=None)
         elif end.error is not None and end.error.code == Code.EXTERNAL_CALLS_EXCEEDED:

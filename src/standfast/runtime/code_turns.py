@@ -122,9 +122,9 @@ class _NoPlugins:
     complete = None
     tool_host = NO_HOST
 
-    def __init__(self, memory: ExecutionMemory, executor: SandboxExecutor, store: SessionStore) -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, BlockingLoop)
+    def __init__(
+        self, loop: BlockingLoop, memory: ExecutionMemory, executor: SandboxExecutor, store: SessionStore
+    ) -> None:
         self.spares = loop.spares
         self.read_blob = store.blob
         self._memory = memory
@@ -181,17 +181,22 @@ class _NoPlugins:
         return Kept(state_record(SessionState(execution=entry)), () if changed is None else changed[1])
 
 
-class _TraceObserver:
-    """The `TurnObserver` of a code turn: it feeds the turn's spans if the sandbox keeps a trace."""
+class _NoObserver:
+    """The `TurnObserver` of a turn that nothing observes."""
 
-    def __init__(self, spans: TurnSpans | None) -> None:
-        self._spans = spans
-
-    def fed(self, given: Input, following: Sequence[Command]) -> None:
-        if self._spans is not None:
-            self._spans.fed(given, following)
+    def fed(self, given: Input, following: Sequence[Command]) -> None: ...
 
     def running(self, command: RunTool) -> None: ...
+
+
+class _TraceObserver(_NoObserver):
+    """Feeds the spans of a turn if the sandbox keeps a trace."""
+
+    def __init__(self, spans: TurnSpans) -> None:
+        self.fed = spans.fed  # type: ignore[method-assign]
+
+
+_UNOBSERVED: Final = _NoObserver()
 
 
 class RunLeases(LeaseKeeper):
@@ -327,6 +332,8 @@ class CodeTurn:
             assert started is not None
             machine = TurnMachine()
             self.first = machine.feed(started)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, BlockingLoop)
         context: Any = _CodeTurnContext(
             services=services,
             session=services,
@@ -334,7 +341,7 @@ class CodeTurn:
             machine=machine,
             dispatcher=services.dispatcher,
             executor=executor,
-            hooks=_NoPlugins(memory, executor, services.store),
+            hooks=_NoPlugins(loop, memory, executor, services.store),
             session_id=begun.head.session_id,
             turn_id=machine.turn_id,
         )
@@ -346,14 +353,14 @@ class CodeTurn:
             machine,
             begun.lease,
             StandardHost(context, cells=executor),
-            _TraceObserver(self._spans),
+            _UNOBSERVED if self._spans is None else _TraceObserver(self._spans),
             services,
             replayed=replayed,
         )
         self.journal = self.driver.journal
         self.turn_id = machine.turn_id
         self._executor = executor
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         assert machine.code is not None
         executor.begin(context, machine.code)
 

@@ -10,8 +10,8 @@ Rules
 1. Methods of `WorkerSlots` may block. The threads that drive runs call them.
 2. Lending takes no lock, because a run lends at every call that it makes: the table of lenders is changed by
    single operations, and a thread that waits says so (`_waiting`) before it checks the table a last time.
-3. One thread at a time uses a `WorkerSlot`, but any thread may call `kill`, which only kills the processes. A
-   killed slot takes no further worker: `put` raises `CellStopped`.
+3. One thread at a time uses the slot of a cell, but any thread may call `kill`, which only kills the
+   processes. A killed cell takes no further worker: `put_worker` raises `CellStopped`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from standfast.ports.cell_stepper import CellStopped, StepperHost
@@ -152,29 +152,41 @@ class WorkerSlots(Generic[W]):
             worker.close()
 
 
-class WorkerSlot(Generic[W]):
-    """A cell's slot. `worker` is the one in it; `taken` is whether the cell has a slot."""
+class SlotStepper(Generic[W]):
+    """The slot of a cell and the worker in it: what steppers of engines with workers share."""
 
-    _killed = False
+    replayed = False
+    wall_grace_s = 0.0
+    instructions: int | None = None
     worker: W | None = None
-    taken = False
+    _has_slot = _killed = False
 
-    def __init__(self, slots: WorkerSlots[W], key: str) -> None:
+    def __init__(self, host: StepperHost, slots: WorkerSlots[W]) -> None:
+        self._host = host
+        self._limits = host.request.limits
         self._slots = slots
-        self._key = key
         self._killing = threading.Lock()
         self._others: set[Killable] = set()
 
-    def take(self) -> W | None:
+    def prepare(self) -> None:
+        self.take_worker()
+
+    def raises_at_call(self, answer: CallAnswer) -> bool:
+        return False
+
+    def is_in_worker(self) -> bool:
+        return True
+
+    def take_worker(self) -> W | None:
         """Wait for a slot unless the cell has one; return the worker in it."""
-        if not self.taken:
-            worker = self._slots.take(self._key)
-            self.taken = True
+        if not self._has_slot:
+            worker = self._slots.take(self._host.request.key)
+            self._has_slot = True
             with self._killing:
                 self.worker = worker
         return self.worker
 
-    def put(self, worker: W) -> W:
+    def put_worker(self, worker: W) -> W:
         """Make *worker* the one in the slot, and return it."""
         with self._killing:
             self.worker = worker
@@ -182,22 +194,29 @@ class WorkerSlot(Generic[W]):
                 raise CellStopped
         return worker
 
+    def drop_worker(self) -> None:
+        """End the worker and keep the slot."""
+        with self._killing:
+            worker, self.worker = self.worker, None
+        if worker is not None:
+            self._slots.drop(worker)
+
     @contextlib.contextmanager
     def beside(self, process: Killable) -> Iterator[None]:
-        """Have *process* killed with the slot while the block runs."""
-        self.add(process)
+        """Have *process* killed with the cell while the block runs."""
+        self.add_process(process)
         try:
             yield
         finally:
-            self.discard(process)
+            self.discard_process(process)
 
-    def add(self, process: Killable) -> None:
+    def add_process(self, process: Killable) -> None:
         with self._killing:
             self._others.add(process)
             if self._killed:
                 process.kill()
 
-    def discard(self, process: Killable) -> None:
+    def discard_process(self, process: Killable) -> None:
         with self._killing:
             self._others.discard(process)
 
@@ -209,68 +228,43 @@ class WorkerSlot(Generic[W]):
                 if process is not None:
                     process.kill()
 
-    def drop(self) -> None:
-        """End the worker and keep the slot."""
-        with self._killing:
-            worker, self.worker = self.worker, None
-        if worker is not None:
-            self._slots.drop(worker)
-
     def release(self, *, warm: bool) -> None:
         """Free the slot. If *warm*, keep a worker whose state is known for the session."""
-        if not self.taken:
+        if not self._has_slot:
             return
         with self._killing:
             worker, self.worker = self.worker, None
-        self.taken = False
+        self._has_slot = False
         if warm and worker is not None and worker.version is not None:
-            self._slots.keep(self._key, worker)
+            self._slots.keep(self._host.request.key, worker)
         else:
             self._slots.give_back(worker)
 
 
-class SlotStepper(Generic[W]):
-    """What the steppers of engines with workers share (`ports.cell_stepper`)."""
-
-    replayed = False
-    wall_grace_s = 0.0
-    instructions: int | None = None
-
-    def __init__(self, host: StepperHost, workers: WorkerSlots[W]) -> None:
-        self._host = host
-        self._limits = host.request.limits
-        self._slot = WorkerSlot(workers, host.request.key)
-
-    def prepare(self) -> None:
-        self._slot.take()
-
-    def raises_at_call(self, answer: CallAnswer) -> bool:
-        return False
-
-    def is_in_worker(self) -> bool:
-        return True
-
-    def release(self, *, warm: bool) -> None:
-        self._slot.release(warm=warm)
-
-    def kill(self) -> None:
-        self._slot.kill()
-
-
 class PeakMemory:
-    """Peak resident memory of one process since the last `reset`, as Linux reports it."""
+    """Peak resident memory of one process since the last `reset`, as Linux reports it.
+
+    Memory grows by page faults, and the kernel tells their count in half the time of the peak. The peak is
+    read again if there were any since a run without faults, in which it was the memory of the idle process.
+    """
+
+    _status = _stat = _reset = -1
+    _last: int | None = None
+    _is_reset = False
+    _faults: Sequence[bytes] = ()
+    _faults_at_rest: Sequence[bytes] | None = None
 
     def __init__(self, pid: int) -> None:
-        self._status = self._reset = -1
-        self._last: int | None = None
         with contextlib.suppress(OSError):
             self._status = os.open(f"/proc/{pid}/status", os.O_RDONLY)
+            self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
             self._reset = os.open(f"/proc/{pid}/clear_refs", os.O_WRONLY)
 
     def reset(self) -> None:
         if self._reset >= 0:
             try:
                 os.write(self._reset, b"5")
+                self._is_reset = True
             except OSError:
                 return
 
@@ -279,19 +273,23 @@ class PeakMemory:
         if self._status < 0:
             return self._last
         try:
+            text = os.pread(self._stat, 1024, 0)
+            faults = text[text.rindex(b")") :].split(None, 11)[8:11]  # minor, of its children, major
+            if faults == self._faults_at_rest:
+                return self._last
             text = os.pread(self._status, 4096, 0)
-        except OSError:
+            self._last = int(text[text.index(b"VmHWM:") + 6 :].split(None, 1)[0]) * 1024
+        except (OSError, ValueError):
             return self._last
-        at = text.find(b"VmHWM:")
-        if at >= 0:
-            self._last = int(text[at + 6 : text.index(b"kB", at)]) * 1024
+        self._faults_at_rest = faults if self._is_reset and faults == self._faults else None
+        self._is_reset, self._faults = False, faults
         return self._last
 
     def close(self) -> None:
-        for handle in (self._status, self._reset):
+        for handle in (self._status, self._stat, self._reset):
             if handle >= 0:
                 os.close(handle)
-        self._status = self._reset = -1
+        self._status = self._stat = self._reset = -1
 
 
 class Watchdog:
@@ -304,13 +302,15 @@ class Watchdog:
     def __init__(self) -> None:
         self._watched: dict[object, tuple[float, Callable[[], None]]] = {}
         self._awake = threading.Event()
+        self._asleep = True
         self._started = threading.Lock()
         self._closed = False
 
     def watch(self, key: object, seconds: float, late: Callable[[], None]) -> None:
         """Call *late* from the watchdog's thread, about *seconds* from now, unless *key* is forgotten."""
         self._watched[key] = (time.monotonic() + seconds, late)
-        if not self._awake.is_set():
+        if self._asleep:
+            self._asleep = False
             self._awake.set()
             if self._started.acquire(blocking=False):
                 threading.Thread(target=self._look, name="standfast-watchdog", daemon=True).start()
@@ -336,6 +336,7 @@ class Watchdog:
             idle = 0 if self._watched else idle + 1
             if idle > _IDLE_TICKS:
                 self._awake.clear()
+                self._asleep = True
                 if not self._watched:
                     self._awake.wait()
-                idle = 0
+                idle, self._asleep = 0, False

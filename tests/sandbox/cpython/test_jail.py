@@ -126,7 +126,7 @@ class Functions:
     def capability(self, name): return Capability(name=name, description="", input_schema={})
 
 def told(call):
-    process = run._stepper._slot.worker.process
+    process = run._stepper.worker.process
     print(process.guest_pid, process.pid, process.home or "/none", flush=True)
     return CallAnswer()
 

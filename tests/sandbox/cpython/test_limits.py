@@ -170,7 +170,7 @@ def test_waiting_is_not_computing(jailed: CPythonCells, request_of: Request) -> 
     """Seed: `cpu_ms` counts only the guest's computing."""
     run = jailed.open(request_of("add(1)\n'done'", limits={"cpu_ms": 40}))
     run.start()
-    worker = run._stepper._slot.worker  # type: ignore[attr-defined]
+    worker = run._stepper.worker  # type: ignore[attr-defined]
     assert worker is not None
     waited = threading.Event()
     run._engine.watchdog.watch(waited, 0.3, waited.set)

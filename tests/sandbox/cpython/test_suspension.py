@@ -263,7 +263,7 @@ def test_a_cell_whose_process_died_while_it_stood_resumes(cell: Open) -> None:
     run = cell("print('once')\na = add(1)\n[a, add(2)]")
     run.start()
     run.answer(1, value(1))
-    worker = run._stepper._slot.worker  # type: ignore[attr-defined]
+    worker = run._stepper.worker  # type: ignore[attr-defined]
     assert worker is not None
     worker.close()
     run._stepper._waiting_since = 0.0  # type: ignore[attr-defined]

@@ -208,9 +208,9 @@ def test_closing_the_engine_leaves_nothing_behind(kind: Any, request_of: Request
     running = cells.open(request_of(bomb, key="bomb"))
     with ThreadPoolExecutor(1) as pool:
         step = pool.submit(running.start)
-        while running not in cells.live or running._stepper._slot.worker is None:  # type: ignore[attr-defined]
+        while running not in cells.live or running._stepper.worker is None:  # type: ignore[attr-defined]
             os.sched_yield()
-        used = [cells._workers._warm["warm"], standing._stepper._slot.worker, running._stepper._slot.worker]  # type: ignore[attr-defined]
+        used = [cells._workers._warm["warm"], standing._stepper.worker, running._stepper.worker]  # type: ignore[attr-defined]
         homes = [worker.process.home for worker in used if worker is not None]
         pids = [pid for worker in used if worker is not None for pid in processes(worker)]
         cells.close()
@@ -249,7 +249,7 @@ def test_closing_the_engine_reaps_the_process_of_a_cell_that_stands(request_of: 
     cells = CPythonCells(capacity=2)
     run = cells.open(request_of("add(1)", key="stands"))
     assert isinstance(run.start(), CellPause)
-    worker = run._stepper._slot.worker  # type: ignore[attr-defined]
+    worker = run._stepper.worker  # type: ignore[attr-defined]
     assert worker is not None
     cells.close()
     assert not Path(f"/proc/{worker.process.pid}").exists()
@@ -268,7 +268,7 @@ def test_the_wall_limit_holds_where_the_jail_was_killed_from_outside(
         step = pool.submit(run.start)
         while not run.printed().stdout:
             os.sched_yield()
-        worker = run._stepper._slot.worker  # type: ignore[attr-defined]
+        worker = run._stepper.worker  # type: ignore[attr-defined]
         assert worker is not None
         os.kill(worker.process.pid, signal.SIGKILL)
         try:
@@ -354,7 +354,7 @@ def test_a_process_is_prepared_before_it_is_needed(request_of: Request) -> None:
         assert spare is not None
         run = cells.open(request_of("1 + add(1)"))
         run.start()
-        assert run._stepper._slot.worker is spare  # type: ignore[attr-defined]
+        assert run._stepper.worker is spare  # type: ignore[attr-defined]
         assert ended(run.answer(1, value(1))).result == 2
     finally:
         cells.close()

@@ -33,11 +33,11 @@ def seen() -> list[str]:
         def find_spec(self, name: str, path: object = None, target: object = None) -> None:
             found.append(name)
 
-    untraced(lambda: None)  # looks once
+    untraced(lambda: None)()  # looks once
     sys.meta_path.append(Spy())
     try:
         with pytest.raises(ModuleNotFoundError):
-            untraced(lambda: importlib.import_module(TRACER))
+            untraced(lambda: importlib.import_module(TRACER))()
     finally:
         sys.meta_path.pop()
     return found
@@ -65,7 +65,7 @@ def test_a_tracer_that_is_there_is_found(fresh: None, tmp_path: Path) -> None:
     sys.path.insert(0, str(tmp_path))
     importlib.invalidate_caches()
     try:
-        assert untraced(lambda: importlib.import_module(TRACER).here)
+        assert untraced(lambda: importlib.import_module(TRACER).here)()
     finally:
         sys.path.remove(str(tmp_path))
 
@@ -73,5 +73,5 @@ def test_a_tracer_that_is_there_is_found(fresh: None, tmp_path: Path) -> None:
 def test_what_feeding_raises_is_raised(fresh: None) -> None:
     """Ours: the next caller must not inherit the state of the failed one."""
     with pytest.raises(ZeroDivisionError):
-        untraced(lambda: 1 // 0)
+        untraced(lambda: 1 // 0)()
     assert not module._feeding

@@ -573,7 +573,7 @@ def test_a_worker_that_dies_under_a_paused_cell_ends_it(cells: Cells) -> None:
     """Ours: the crash is reported, and the session keeps its earlier state."""
     run = cells.open("const x = 2; await add(1)", key="crash")
     run.start()
-    os.kill(run._stepper._slot.worker.pid, signal.SIGKILL)
+    os.kill(run._stepper.worker.pid, signal.SIGKILL)
     end = cells.ended(run.answer(1, value(None)))
     assert end.error is not None
     assert (end.error.code, end.hard, end.state) == (Code.INTERRUPTED, True, None)

@@ -158,12 +158,12 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
             except (InvalidArgument, OverflowError) as error:
                 message = f"an input cannot be passed: {error}"
                 raise CellFailed(ErrorObject(code=Code.INVALID_ARGUMENT, message=message)) from None
-        self._slot.take()
+        self.take_worker()
         if self._host.stopped is not None:
             raise CellStopped
-        worker = self._slot.worker
+        worker = self.worker
         if worker is None or not worker.holds(self._cell.state) or not self._taken(worker):
-            self._slot.drop()
+            self.drop_worker()
             worker = self._fresh()
             if not self._taken(worker):
                 raise self._death(worker)
@@ -175,7 +175,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
         except (GuestDied, messages.OfAnotherRun) as error:
             if not worker.warm or self._called:
                 raise failures.broken() if isinstance(error, messages.OfAnotherRun) else error from None
-        self._slot.drop()  # an earlier run has spoiled it, or it died while idle; this run did nothing yet
+        self.drop_worker()  # an earlier run has spoiled it, or it died while idle; this run did nothing yet
         self._host.output.forget()
         return self.begin()
 
@@ -335,7 +335,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
             raise self._death(worker) from None
 
     def _worker(self) -> CPythonWorker:
-        worker = self._slot.worker
+        worker = self.worker
         if worker is None or self._host.stopped is not None:
             raise CellStopped
         return worker
@@ -351,7 +351,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
     def _taken(self, worker: CPythonWorker) -> bool:
         """Put the worker into the cell's slot; return false if it died while it was idle."""
         worker.wake()
-        self._slot.put(worker)
+        self.put_worker(worker)
         try:
             worker.meter.begin(self._limits)
         except WorkerDied:
@@ -364,7 +364,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
 
         def started(process: JailProcess) -> None:
             starting.append(process)
-            self._slot.add(process)
+            self.add_process(process)
 
         try:
             return self._workers.fresh(started)
@@ -374,11 +374,11 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
             raise
         finally:
             for process in starting:
-                self._slot.discard(process)
+                self.discard_process(process)
 
     def _look(self) -> None:
         """Stop the cell if it exceeds a limit; look again in a moment if not."""
-        worker = self._slot.worker
+        worker = self.worker
         if worker is None:
             return
         try:
@@ -402,13 +402,13 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
 
     def is_in_worker(self) -> bool:
         """Return whether the process is alive. One that began to wait a moment ago is not asked."""
-        worker = self._slot.worker
+        worker = self.worker
         return worker is not None and (
             time.monotonic() - self._waiting_since <= _LONG_S or worker.process.is_alive()
         )
 
     def memory_peak_bytes(self) -> int | None:
-        worker = self._slot.worker
+        worker = self.worker
         return worker.meter.peak.bytes() if worker is not None else None
 
     def release(self, *, warm: bool) -> None:
@@ -467,7 +467,7 @@ class CPythonStepper(SlotStepper[CPythonWorker]):
         # A little memory and time must be left, so that what loads here loads everywhere, and code can run.
         worker, limits = self._fresh(), self._limits
         try:
-            with self._slot.beside(worker):
+            with self.beside(worker):
                 worker.meter.begin(limits)
                 worker.process.send(messages.with_bytes(encode_json({"nonce": worker.begin()}), payload))
                 message, _ = messages.read_message(worker.process.receive(), worker.nonce)

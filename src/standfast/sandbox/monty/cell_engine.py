@@ -129,7 +129,8 @@ class MontyStepper(SlotStepper[MontyWorker]):
         paused = decode_dump(dump) if dump else None
         super().__init__(host, workers)
         self._workers = workers
-        self._before = paused.before if paused else decode_state(host.request.state)
+        state = host.request.state
+        self._before = paused.before if paused else (decode_state(state) if state else None)
         self._run = EngineRun(host, self._before, paused)
         self._measures = host.request.through is None  # a caller that wants an early end does not wait for it
         self._drops_value = False
@@ -170,37 +171,33 @@ class MontyStepper(SlotStepper[MontyWorker]):
         if outcome.hard:
             raise CellFailed(outcome.error)
         if outcome.error.code in _REFUSALS:
-            if self._slot.worker is not None:
-                self._slot.worker.version = None  # it was fed, and may have counted the source
+            if self.worker is not None:
+                self.worker.version = None  # it was fed, and may have counted the source
             return StepEnded(error=outcome.error, refused=True)
         return self._ended(None, outcome.error)
 
     def _begin(self) -> RunStep:
-        """Begin; if the worker has died while it was idle, begin with another one."""
-        # Nothing has reached the outside before the first step ends, so the second attempt repeats nothing.
-        worker = self._with_session()
+        """Begin in a worker that holds the session as it was before the cell: the warm one, or another."""
+        request, worker = self._host.request, self.worker
+        if worker is None or not worker.holds(request.state, request.limits):
+            self.drop_worker()
+            worker = self._workers.attach(self._before, request.limits, os_policy=OS_POLICY)
+            worker.version = request.state
+            self.put_worker(worker)
+        if self._measures:
+            worker.peak.reset()
         try:
             return self._run.begin(worker)
         except engine.MontyCrashedError as error:
             if self._host.stopped is not None or error.timed_out or not worker.warm:
                 raise
+        # It has died while it was idle. Nothing reaches the outside before the first step ends, so another
+        # attempt repeats nothing.
         worker.version = None
         self._host.output.forget()
-        return self._run.begin(self._with_session())
+        return self._begin()
 
     # ── the worker ───────────────────────────────────────────────────────────────────────────────
-
-    def _with_session(self) -> MontyWorker:
-        """Return a worker that holds the session as it was before the cell: the warm one, or another."""
-        request, worker = self._host.request, self._slot.worker
-        if worker is None or not worker.holds(request.state, request.limits):
-            self._slot.drop()
-            worker = self._workers.attach(self._before, request.limits, os_policy=OS_POLICY)
-            worker.version = request.state
-            self._slot.put(worker)
-        if self._measures:
-            worker.peak.reset()
-        return worker
 
     def put_aside(self) -> None:
         run, limits = self._run, self._limits
@@ -231,9 +228,9 @@ class MontyStepper(SlotStepper[MontyWorker]):
 
     def load(self) -> Step:
         def reload() -> RunStep:
-            self._slot.take()
-            self._slot.drop()
-            worker = self._slot.put(self._workers.attach_bare(self._limits, os_policy=OS_POLICY))
+            self.take_worker()
+            self.drop_worker()
+            worker = self.put_worker(self._workers.attach_bare(self._limits, os_policy=OS_POLICY))
             if self._measures:
                 worker.peak.reset()
             return self._run.reload(worker)
@@ -241,12 +238,12 @@ class MontyStepper(SlotStepper[MontyWorker]):
         return self._step(reload)
 
     def memory_peak_bytes(self) -> int | None:
-        worker = self._slot.worker
+        worker = self.worker
         return worker.peak.bytes() if worker is not None and self._measures else None
 
     def release(self, *, warm: bool) -> None:
         self._run.standing = None
-        self._slot.release(warm=warm)
+        super().release(warm=warm)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
@@ -278,23 +275,26 @@ class MontyStepper(SlotStepper[MontyWorker]):
         return StepEnded(last_call=LastCall(CellCall(number=0, name=name, problem=error), span))
 
     def keep(self) -> bytes | None:
+        run, before = self._run, self._before
         try:
-            return self._state()
+            if run.borrowed or self._drops_value:
+                run.give_names_back(drop_value=self._drops_value)
+            # Operators are harmless on values of built-in classes, and so are functions still built in.
+            reads_only, had_classes = run.program.reads_only, before is not None and before.has_classes
+            if reads_only is None or had_classes or reads_only & run.names:
+                return self._state(had_classes)
         except Exception as problem:
             raise self._undone(problem) from problem
+        worker = run.worker
+        worker.unsaved_feeds += 1
+        if worker.unsaved_feeds > _MAX_UNSAVED_FEEDS:
+            worker.version = None
+        return None
 
-    def _state(self) -> bytes | None:
-        """Return the session's state, None if it did not change; raise if it could not be loaded again."""
+    def _state(self, had_classes: bool) -> bytes:
+        """Return the session's state; raise if it could not be loaded again."""
         run, before = self._run, self._before
         worker, program = run.worker, run.program
-        run.give_names_back(drop_value=self._drops_value)
-        had_classes = before is not None and before.has_classes
-        # Operators are harmless on values of built-in classes, and so are functions that are still built in.
-        if program.reads_only is not None and not had_classes and not program.reads_only & run.names:
-            worker.unsaved_feeds += 1
-            if worker.unsaved_feeds > _MAX_UNSAVED_FEEDS:
-                worker.version = None
-            return None
         dump = worker.dump(worker.session)
         feeds = (before.feeds if before else 0) + 1
         compacted = feeds >= _COMPACT_AFTER_FEEDS and len(dump) >= _COMPACT_FROM_BYTES

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Container
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import msgspec
 
@@ -112,6 +112,7 @@ def read_former_cell(data: bytes) -> PausedCell:
     return msgspec.structs.replace(cell, at=at)
 
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 KILL_GRACE_S: Final = 0.4
@@ -150,6 +151,8 @@ class MontyWorker:
 
     def __init__(self, session: engine.MontySession, pid: int, limits: SessionLimits) -> None:
         self.session = session
+        self.feed: Callable[..., Any] = untraced(session.feed_start)
+        """Runs code in the session, up to the first thing that needs the host."""
         self.pid = pid
         self.limits = limits
         self.version: object = None
@@ -172,10 +175,6 @@ class MontyWorker:
     def holds(self, version: object, limits: SessionLimits) -> bool:
         """Return whether a run from this version of the session, under these limits, can begin here."""
         return self.version == version and (limits is self.limits or self.fits(limits))
-
-    def feed(self, code: str, **options: Any) -> Any:
-        """Run code in the session, up to the first thing that needs the host."""
-        return untraced(self.session.feed_start, code, **options)
 
     def evaluate(
         self, code: str, inputs: dict[str, Json] | None = None, max_frame_bytes: int = TINY_FRAME_BYTES
@@ -367,8 +366,8 @@ _looking: Final = threading.Lock()
 _is_absent: bool | None = None
 
 
-def untraced(feed: Callable[..., T], *args: Any, **options: Any) -> T:
-    """Feed the engine without letting it search for a tracer that is not installed.
+def untraced(feed: Callable[P, T]) -> Callable[P, T]:
+    """Return *feed*, which feeds the engine, so that it does not search for a tracer that is not installed.
 
     At every feed the engine imports `opentelemetry`. Where that package is missing, the search takes longer
     than the feed, so a finder answers it at once, for the feeding threads only.
@@ -381,13 +380,17 @@ def untraced(feed: Callable[..., T], *args: Any, **options: Any) -> T:
                 if _is_absent:
                     sys.meta_path.insert(0, _Absent())
     if not _is_absent:
-        return feed(*args, **options)
-    thread = threading.get_ident()
-    _feeding.add(thread)
-    try:
-        return feed(*args, **options)
-    finally:
-        _feeding.discard(thread)
+        return feed
+
+    def feed_untraced(*args: P.args, **options: P.kwargs) -> T:
+        thread = threading.get_ident()
+        _feeding.add(thread)
+        try:
+            return feed(*args, **options)
+        finally:
+            _feeding.discard(thread)
+
+    return feed_untraced
 
 
 class _Absent:

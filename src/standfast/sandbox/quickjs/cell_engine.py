@@ -119,9 +119,9 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
 
     def prepare(self) -> None:
         """Let a worker that holds the session make ready, while the code is still being read."""
-        worker, request = self._slot.take(), self._host.request
+        worker, request = self.take_worker(), self._host.request
         if worker is not None and not worker.is_alive():
-            self._slot.drop()
+            self.drop_worker()
         elif worker is not None and worker.version == request.state:
             with contextlib.suppress(CellStopped, WorkerDied):  # `begin` finds out
                 self._open(None)
@@ -263,7 +263,7 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
         try:
             worker.send(frames.Open(image, functions, now_ms, request.seed, self._bounds()))
         except WorkerDied:
-            self._slot.drop()
+            self.drop_worker()
             raise
 
     def _ask(self, question: frames.Question, *, last: bool = False) -> frames.GuestReply:
@@ -277,11 +277,11 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
                 try:
                     value = inputs.loaded(self._host.load, got.name)
                 except BaseException:
-                    self._slot.drop()  # it is in the middle of an entry
+                    self.drop_worker()  # it is in the middle of an entry
                     raise
                 got = worker.ask(frames.Given(value))
         except WorkerDied:
-            self._slot.drop()
+            self.drop_worker()
             if self._host.stopped is None and isinstance(question, frames.Run) and not last:
                 raise
             raise CellStopped from None
@@ -293,10 +293,10 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
         """Return the worker in the slot; a new one if there is none."""
         if self._host.stopped is not None:
             raise CellStopped
-        return self._slot.worker or self._slot.put(self._slot.take() or self._workers.attach())
+        return self.worker or self.put_worker(self.take_worker() or self._workers.attach())
 
     def put_aside(self) -> None:
-        worker = self._slot.worker
+        worker = self.worker
         if self._image is not None or worker is None:
             return
         try:
@@ -353,7 +353,7 @@ class QuickJsStepper(SlotStepper[QuickJsWorker]):
             try:
                 received = worker.receive()
             except WorkerDied:
-                self._slot.drop()
+                self.drop_worker()
                 raise CellStopped from None
             if self._host.stopped is not None or not isinstance(received, frames.GuestReply):
                 raise CellStopped
