@@ -124,8 +124,9 @@ class CellRequest(msgspec.Struct, frozen=True, kw_only=True):
     for an unknown name. Neither becomes part of the state. `last` are functions that never return: where the
     code ends with a call of one, an engine may end there and leave the call to the driver
     (`CellEnd.last_call`). An engine may call `through`, in its thread, after the code has ended and before
-    its state is stored: with the end that follows if nothing fails, without its state. `now_ms` is the time
-    until an answer brings a later one; random numbers come from `seed`.
+    its state is stored: with the end that follows if nothing fails, without its state. The peak memory of a
+    cell that is not `measured` may stay unknown. `now_ms` is the time until an answer brings a later one;
+    random numbers come from `seed`.
     """
 
     key: str
@@ -139,6 +140,7 @@ class CellRequest(msgspec.Struct, frozen=True, kw_only=True):
     answer_now: AnswerNow | None = None
     last: frozenset[str] = frozenset()
     through: Callable[[CellEnd], None] | None = None
+    measured: bool = True
     now_ms: int = 0
     seed: str = ""
 

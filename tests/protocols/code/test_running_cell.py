@@ -14,7 +14,7 @@ from standfast.errors import EngineFailed, ErrorObject
 from standfast.model.limits import SessionLimits
 from standfast.plugins.protocol import ExecRequest
 from standfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
-from standfast.protocols.code.running_cell import ModelCell
+from standfast.protocols.code.running_cell import QUICKLY_STORED_BYTES, ModelCell
 from standfast.protocols.code.values import ReadOnlyValues, SessionReading
 
 Job = Callable[[], Callable[[], object] | None]
@@ -123,9 +123,9 @@ def play(scene: Callable[[], Any]) -> None:
     assert complaints == []
 
 
-async def begun(stage: Stage, cell: ModelCell) -> asyncio.Task[CellEnd]:
+async def begun(stage: Stage, cell: ModelCell, state: bytes = b"") -> asyncio.Task[CellEnd]:
     """Return the task that runs the cell, up to the point where the engine computes."""
-    task = asyncio.create_task(cell.run(b"", None, SessionLimits(), "calls"))
+    task = asyncio.create_task(cell.run(state, None, SessionLimits(), "calls"))
     await stage.threads.given.wait()
     return task
 
@@ -149,7 +149,7 @@ def test_a_cancellation_and_the_end_of_what_is_stored_may_meet() -> None:
     async def scene() -> None:
         stage = Stage([THROUGH])
         cell = stage.cell()
-        running = await begun(stage, cell)
+        running = await begun(stage, cell, bytes(QUICKLY_STORED_BYTES + 1))
         then = stage.threads.jobs.pop(0)()  # the engine is done; the loop has not received the end
         assert await running == THROUGH
         ending = asyncio.create_task(cell.end())
@@ -224,5 +224,22 @@ def test_a_cell_that_stands_when_its_turn_is_cancelled_is_closed() -> None:
         await cancelled(task)
         stage.hear(1, CallAnswer())
         assert finished(stage)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("size", [0, QUICKLY_STORED_BYTES, QUICKLY_STORED_BYTES + 1])
+def test_an_early_report_is_asked_for_only_if_storing_takes_longer_than_waking_the_loop(size: int) -> None:
+    """Ours: the loop was woken twice for every cell, and the engine could not store before it slept again."""
+
+    async def scene() -> None:
+        stage = Stage([THROUGH])
+        cell = stage.cell()
+        running = await begun(stage, cell, bytes(size))
+        then = stage.threads.jobs.pop(0)()
+        assert (stage.runs[0].request.through is not None) == (size > QUICKLY_STORED_BYTES)
+        assert then is not None
+        then()
+        assert await running == await cell.end() == THROUGH
 
     play(scene)

@@ -22,6 +22,8 @@ from standfast.tools.settlement import GUEST_EXCEPTION
 
 _MAX_ANSWER_BYTES: Final = 1 << 20
 _LAST: Final = frozenset({FINISH})
+QUICKLY_STORED_BYTES: Final = 16 << 10
+"""Variables up to this size are stored in less time than it takes to wake the loop for an early report."""
 
 
 class ModelCell(RunningCell):
@@ -67,7 +69,8 @@ class ModelCell(RunningCell):
                 ).result(),
                 answer_now=self._answer_now,
                 last=_LAST if self._request.accept_finish else frozenset(),
-                through=self._tell,
+                through=self._tell if len(state) > QUICKLY_STORED_BYTES else None,
+                measured=False,
                 now_ms=self._ctx.now_ms,
                 seed=self._ctx.seed,
             )

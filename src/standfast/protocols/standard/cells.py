@@ -9,7 +9,7 @@ The engine computes on a thread; `RunningCell` connects that thread with the tur
 
     run ─ thread: start ─ loop: ask ─ … ─ loop: hear ─ thread: answer ─ loop: ask ─ … ─ through ─ end
 
-Once the code is through, the turn may continue while the engine still stores the variables.
+Once the code is through, the turn may continue while the engine still stores variables that are large.
 
 Rules
 -----
@@ -25,7 +25,6 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -486,8 +485,10 @@ class RunningCell:
 
     def _say(self, hear: Callable[..., None], *what: Any) -> None:
         """Call *hear* on the loop."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and the turn with it
+        try:
             self._loop.call_soon_threadsafe(hear, *what)
+        except RuntimeError:  # the loop is closed, and the turn with it
+            return
 
     def _whole(self, end: CellEnd) -> CellEnd:
         """Return the end as the turn gets it."""

@@ -132,7 +132,7 @@ class MontyStepper(SlotStepper[MontyWorker]):
         state = host.request.state
         self._before = paused.before if paused else (decode_state(state) if state else None)
         self._run = EngineRun(host, self._before, paused)
-        self._measures = host.request.through is None  # a caller that wants an early end does not wait for it
+        self._measures = host.request.measured
         self._drops_value = False
 
     # ── stepping ─────────────────────────────────────────────────────────────────────────────────
