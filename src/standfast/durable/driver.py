@@ -328,6 +328,8 @@ class TurnDriver:
         return prepared
 
     async def _await_effects(self) -> list[Command]:
+        if self._inbox:  # a cell has run to its end, or to its next call, when it was started
+            return self._feed_arrived()
         journal = self.journal
         under_way = self.machine.calls.under_way() if self._pure else ()
         if under_way and self._pure.issuperset(under_way):
