@@ -165,6 +165,14 @@ def test_a_function_of_an_earlier_run_that_binds_result_binds_it_in_the_run_that
     assert value("result") == 6
 
 
+def test_a_run_that_makes_calls_and_reads_an_earlier_result_has_not_bound_it(run: Run, value: Value) -> None:
+    """Bug: the engine's answer was not read, because the calls before it counted towards its size."""
+    run("result = 5")
+    ended = run("for i in range(20): add(i, 1)\nif result == 4:\n    result = 7\ny = result + 1")
+    assert (ended.status, ended.result) == ("ok", None)
+    assert value("[y, result]") == [6, 5]
+
+
 def test_an_error_after_binding_result_keeps_the_binding_and_reports_no_result(run: Run) -> None:
     """Ours: a Python exception keeps the bindings made before it."""
     outcome = run("result = 5\n1 / 0")

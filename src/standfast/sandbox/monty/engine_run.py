@@ -407,7 +407,7 @@ class EngineRun:
             bound = True
             if existed and self.program.reads_result:
                 aside = _KEPT.format("result")
-                bound = bool(worker.evaluate(f"bool({MARK_NAME}) or result is not {aside}"))
+                bound = worker.evaluate(f"bool({MARK_NAME}) or result is not {aside}") is True
             if bound:
                 limit = SMALL_FRAME_BYTES if self.plain_keys else TINY_FRAME_BYTES
                 value = worker.evaluate("result", max_frame_bytes=limit)

@@ -181,6 +181,7 @@ class MontyWorker:
     ) -> object:
         """Run host code, which calls nothing; return its value, `UNREAD` if it arrives in too many bytes."""
         self.next_input += 1
+        self.sent_bytes()  # answers before this one may not have been counted
         snapshot: Any = self.feed(code, inputs=inputs, print_callback=ignore_output)
         while isinstance(snapshot, engine.NameLookupSnapshot):
             snapshot = snapshot.resume()
