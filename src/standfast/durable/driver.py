@@ -302,8 +302,9 @@ class TurnDriver:
                         opened = self.feed(inputs.WaitEnded(at_ms=now, wait_id=wait_id, outcome=one.granted))
                     following += opened
         # A wait is written by the park itself, unless the host needs time before that.
-        parks = self._host.parks_at_once and any(isinstance(one, Park) for one in following)
-        must_save = not ready and not parks
+        must_save = not ready and not (
+            any(isinstance(one, Park) for one in following) and self._host.parks_at_once
+        )
         for one in ready:
             must_save = must_save or not one.pure
             if not one.idempotent:
@@ -315,7 +316,7 @@ class TurnDriver:
                 self._pure.add(one.command.call.call_id)
             self._observer.running(one.command)
             self._host.start(one, self._deliver)
-        return following
+        return following or await self._await_effects()
 
     async def _prepare_all(self, commands: list[RunTool]) -> list[Prepared]:
         """Do everything that comes before the executions; plugins rule on several calls at once."""

@@ -225,10 +225,10 @@ class TurnMachine:
                 return self._settled(given)
             case inputs.ModelReplied():
                 return self._replied(given)
-            case inputs.TurnStarted():
-                return self._start(given)
             case inputs.CheckpointPassed():
                 return self._passed(given)
+            case inputs.TurnStarted():
+                return self._start(given)
             case inputs.CellPaused():
                 made = self.calls.pause(given)
                 return [] if made is None else [*made, *self._after_change()]

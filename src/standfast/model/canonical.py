@@ -115,6 +115,8 @@ def _least_bytes(item: object) -> int:
 
 def is_light(value: object) -> bool:
     """Return whether *value* is small enough to check, encode and digest on an event loop."""
+    if _is_small_and_plain(value, _FEW_BYTES // (2 * _SMALL_VALUES)):
+        return True
     try:
         check_bounds(value, _FEW_BYTES, _FEW_NODES)
     except InvalidArgument:
@@ -229,6 +231,9 @@ _SAFE_INTEGER: Final = 1 << 53
 _MUCH_BYTES: Final = 1 << 18
 _LONG_CHARS: Final = 1 << 14
 _measure: Final = msgspec.msgpack.Encoder().encode
+_encoders: Final = {
+    order: msgspec.json.Encoder(order=order).encode for order in (None, "deterministic", "sorted")
+}
 _decoder: Final = msgspec.json.Decoder()
 
 
@@ -266,12 +271,13 @@ def encode_json(value: object, order: Literal["deterministic", "sorted"] | None 
     run. Call `check_bounds` first.
     """
     try:
-        is_short = len(_measure(value)) <= _MUCH_BYTES
+        if len(_measure(value)) <= _MUCH_BYTES:
+            return _encoders[order](value)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
-        is_short = False  # too large an integer, or an error that encoding as JSON raises too
-    if not is_short and _holds_long_text(value):
+        pass  # too large an integer, or an error that encoding as JSON raises too
+    if _holds_long_text(value):
         value = _with_long_texts_encoded(value)
-    return msgspec.json.encode(value, order=order)
+    return _encoders[order](value)
 
 
 def _holds_long_text(value: Any) -> bool:
@@ -386,8 +392,11 @@ def _without_collecting() -> Iterator[None]:
             gc.enable()
 
 
-def _is_small_and_plain(value: object) -> bool:
-    """Return whether *value* is certainly small JSON, as most arguments are; cheaper than a full check."""
+def _is_small_and_plain(value: object, max_chars: int = _SMALL_CHARS) -> bool:
+    """Return whether *value* is certainly small JSON, as most arguments are; cheaper than a full check.
+
+    It has at most `_SMALL_VALUES` values and as many keys, each of *max_chars* at most.
+    """
     pending: list[Any] = [value]
     for _ in range(_SMALL_VALUES):
         if not pending:
@@ -395,7 +404,7 @@ def _is_small_and_plain(value: object) -> bool:
         one = pending.pop()
         kind = type(one)
         if kind is str:
-            if len(one) > _SMALL_CHARS or not one.isascii():
+            if len(one) > max_chars or not one.isascii():
                 return False
         elif kind is int:
             if not -_SAFE_INTEGER < one < _SAFE_INTEGER:
@@ -408,7 +417,7 @@ def _is_small_and_plain(value: object) -> bool:
             if len(one) > _SMALL_VALUES:
                 return False
             for key in one:
-                if type(key) is not str or len(key) > _SMALL_CHARS or not key.isascii():
+                if type(key) is not str or len(key) > max_chars or not key.isascii():
                     return False
             pending += one.values()
         elif one is not None and kind is not bool:

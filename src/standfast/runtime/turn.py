@@ -158,8 +158,7 @@ class LiveFeed:
 
     def publish(self, event: Event) -> None:
         self.last_seq += 1
-        self._ring.append(self._clock())
-        self._ring.append(event)
+        self._ring.extend((self._clock(), event))
         for bell in self._bells:
             bell.receive(event)
 
@@ -402,7 +401,7 @@ class TurnEventPublisher:
             self._spans.fed(given, following)
         turn_id = self._turn_id
         event: Event | None
-        match given:
+        match given:  # the most frequent first
             case ModelReplied(text=text, calls=calls, usage=usage, model=model):
                 event = ReplyReceived(turn_id=turn_id, text=text, calls=calls, usage=usage, model=model)
             case ToolSettled(call_id=call_id, value=value, error=error, record=record):
@@ -410,6 +409,8 @@ class TurnEventPublisher:
                 event = ToolCallSettled(
                     turn_id=turn_id, call_id=call_id, value=value, error=error, record=shown
                 )
+            case CheckpointPassed(messages=messages):
+                event = MessagesDelivered(turn_id=turn_id, messages=messages) if messages else None
             case ModelFailed(error=error, retryable=retryable, attempt=attempt):
                 event = ModelCallFailed(
                     turn_id=turn_id,
@@ -424,8 +425,6 @@ class TurnEventPublisher:
                 event = WaitBegan(turn_id=turn_id, wait=wait)
             case WaitEnded(wait_id=wait_id, outcome=outcome):
                 event = WaitOver(turn_id=turn_id, wait_id=wait_id, outcome=outcome)
-            case CheckpointPassed(messages=messages) if messages:
-                event = MessagesDelivered(turn_id=turn_id, messages=messages)
             case _:
                 event = None
         if event is not None:
