@@ -39,7 +39,7 @@ def test_a_timer_that_rings_early_is_set_again_and_no_other(left: float, is_set_
     async def main() -> None:
         running, calls = _Handler(left), RunningCalls()
         turn = SimpleNamespace(dispatcher=_dispatcher(running, left))
-        execution = Execution(cast(Any, turn), cast(Any, None), calls, lambda given: None)
+        execution = Execution(cast(Any, turn), cast(Any, None), calls, lambda given, at_once=False: None)
         execution.start()
         calls._expire()
         assert (calls._timer is not None) is is_set_again
@@ -56,7 +56,7 @@ def test_one_timer_serves_all_calls_of_a_turn() -> None:
         calls = RunningCalls()
         for left in (60.0, 30.0, 90.0):
             turn = SimpleNamespace(dispatcher=_dispatcher(_Handler(left), left))
-            Execution(cast(Any, turn), cast(Any, None), calls, lambda given: None).start()
+            Execution(cast(Any, turn), cast(Any, None), calls, lambda given, at_once=False: None).start()
         loop = asyncio.get_running_loop()
         assert calls._timer is not None
         assert 29 < calls._timer.when() - loop.time() <= 30

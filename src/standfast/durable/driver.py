@@ -27,6 +27,7 @@ import msgspec
 
 from standfast.durable.effects import EffectHost, EffectReady, EffectSettled, EffectWaits, Prepared
 from standfast.durable.journal import DriverServices, Replayed, TurnJournal, task_input_id
+from standfast.durable.prompt_future import PromptFuture
 from standfast.errors import InternalError, PluginStateLost, StoreError
 from standfast.machine import inputs
 from standfast.machine.commands import (
@@ -80,7 +81,7 @@ class TurnDriver:
 
     _interrupt: inputs.Input | None = None
     _retreats = 0
-    _wake: asyncio.Future[None] | None = None
+    _wake: PromptFuture[None] | None = None
     _task: asyncio.Task[object] | None = None
     _asking = False
     """Whether an interrupt cancels what the task awaits."""
@@ -190,10 +191,11 @@ class TurnDriver:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    def _deliver(self, given: inputs.Input | EffectWaits) -> None:
+    def _deliver(self, given: inputs.Input | EffectWaits, /, *, at_once: bool = False) -> None:
         self._inbox.append(given)
         if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+            # Results of calls that run may come in the same cycle of the loop: they are journaled together.
+            self._wake.set_result(None, at_once=at_once and len(self.machine.calls.under_way()) == 1)
 
     # Executing
 
@@ -338,7 +340,7 @@ class TurnDriver:
         elif journal.unsaved or journal.flushes:
             await journal.save()
         while not self._inbox and self._interrupt is None:
-            self._wake = asyncio.get_running_loop().create_future()
+            self._wake = PromptFuture()
             await self._wake
         self._wake = None
         return self._feed_arrived()

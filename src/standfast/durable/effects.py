@@ -6,7 +6,6 @@ things; it decides nothing that the journal would have to know, except by what i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -51,8 +50,12 @@ class EffectWaits(msgspec.Struct, frozen=True):
     granted: Approved | None = None
 
 
-Deliver = Callable[[inputs.Input | EffectWaits], None]
-"""Takes the outcome of an effect. Called on the loop of the turn."""
+class Deliver(Protocol):
+    """Takes the outcome of an effect. Called on the loop of the turn."""
+
+    def __call__(self, given: inputs.Input | EffectWaits, /, *, at_once: bool = False) -> None:
+        """Note an input. With *at_once* the turn may continue within this call: it is the effect's last."""
+
 
 Prepared = EffectReady | EffectSettled | EffectWaits
 """A call before its execution; `ruled` is what plugins have just decided about it."""

@@ -414,7 +414,9 @@ class StandardHost:
         await self._hooks.settles(settled.call_id)
         return EffectSettled(settled)
 
-    def _pass_on(self, command: RunTool, deliver: Deliver, given: Input | EffectWaits) -> None:
+    def _pass_on(
+        self, command: RunTool, deliver: Deliver, given: Input | EffectWaits, /, *, at_once: bool = False
+    ) -> None:
         """Deliver the outcome of an execution; a result after plugins have judged it."""
         hooks = self._hooks
         if isinstance(given, ToolSettled):
@@ -425,7 +427,7 @@ class StandardHost:
                 task.add_done_callback(self._judging.discard)
                 return
             given = hooks.charged(given)
-        deliver(given)
+        deliver(given, at_once=at_once)
 
     async def _judge_first(self, command: RunTool, deliver: Deliver, settled: ToolSettled) -> None:
         hooks = self._hooks
@@ -545,7 +547,7 @@ class Execution:
         self.running = None  # it refers to this object
         self._calls.calls.discard(self)
         for given in inputs:
-            self._deliver(given)
+            self._deliver(given, at_once=given is inputs[-1])
 
     def _inputs_of(self, arrived: Arrived) -> list[Input | EffectWaits]:
         value = arrived.value
