@@ -111,11 +111,11 @@ class PostgresDatabase:
         self, job: Callable[[Any], T], scope: Scope | None = None, haste: Haste = ""
     ) -> asyncio.Future[T]:
         """Run *job* in a transaction, whether or not the caller keeps waiting; return after the commit."""
-        import asyncio  # blocking callers do not pay for it
+        from standfast.durable.prompt_future import PromptFuture  # blocking callers do not pay for it
 
         self.require_open()  # before the gate, which a fork may have left shut
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        future: PromptFuture[T] = PromptFuture()
+        loop = future.get_loop()
         with self._gate:
             if self._closed:
                 self.require_open()

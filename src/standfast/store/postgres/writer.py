@@ -157,7 +157,13 @@ class PostgresWriter(GroupWriter):
             self._is_waiting = True
             return
         watch.set_writing(False)
-        self._settle_group(landed, watch.loop)
+        try:
+            self._settle_group(landed, watch.loop)
+        finally:  # a turn that continues within it may raise SystemExit
+            self._send_next(watch.loop)
+
+    def _send_next(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Send what was queued while a group was in the air, or give `writing` up."""
         with self._changing:
             if self.jobs.empty() and not self._left:
                 self._is_flying = False
@@ -166,7 +172,7 @@ class PostgresWriter(GroupWriter):
         if self._left:
             self._leave()
         else:
-            self._launch(watch.loop)
+            self._launch(loop)
 
     def _settle_group(self, landed: Landed, here: asyncio.AbstractEventLoop | None = None) -> None:
         if landed.lost:

@@ -33,6 +33,8 @@ import msgspec
 if TYPE_CHECKING:
     import asyncio
 
+    from standfast.durable.prompt_future import PromptFuture
+
 T = TypeVar("T")
 
 _MAX_GROUP: Final = 512
@@ -67,7 +69,7 @@ class Job(Generic[T]):
     def __init__(
         self,
         run: Callable[[Any], T],
-        future: asyncio.Future[T] | None = None,
+        future: PromptFuture[T] | None = None,
         scope: Scope | None = None,
         *,
         brief: bool = False,
@@ -126,7 +128,9 @@ class GroupWriter:
         """Write here and now until *job* has its answer."""
         with self.hold():
             while not job.done:
-                self._write_group()
+                jobs = self.take()
+                self.transact(jobs)
+                self.answer(jobs)
             self.tidy()
 
     def close(self) -> None:
@@ -156,14 +160,11 @@ class GroupWriter:
             self.transact(jobs)
             self.answer(jobs)
 
-    def _write_group(self, here: asyncio.AbstractEventLoop | None = None) -> None:
-        """Commit what is queued, up to a bound; *here* is this thread's loop. The caller holds `writing`."""
-        jobs = self.take()
-        self.transact(jobs)
-        self.answer(jobs, here)
-
     def answer(self, jobs: list[Job[Any]], here: asyncio.AbstractEventLoop | None = None) -> None:
-        """Settle the futures of *jobs*, each on its own loop; *here* is the one that runs on this thread."""
+        """Settle the futures of *jobs*, each on its own loop; *here* is the one that runs on this thread.
+
+        The awaiter of a job that is alone on *here* may continue within this call.
+        """
         by_loop: dict[asyncio.AbstractEventLoop, list[Job[Any]]] = {}
         for job in jobs:
             job.done = True
@@ -177,11 +178,12 @@ class GroupWriter:
                 loop.call_soon_threadsafe(self._settle, settled)
 
     def _settle(self, jobs: Sequence[Job[Any]]) -> None:
+        at_once = len(jobs) == 1
         for job in jobs:
             assert job.future is not None
             if job.future.done():
                 continue
             if job.error is None:
-                job.future.set_result(job.result)
+                job.future.set_result(job.result, at_once=at_once)
             else:
-                job.future.set_exception(self._translated(job.error))
+                job.future.set_exception(self._translated(job.error), at_once=at_once)

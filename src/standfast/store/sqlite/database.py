@@ -131,13 +131,12 @@ class Database:
         self, job: Callable[[SqliteConnection], T], scope: Scope | None = None, haste: Haste = ""
     ) -> asyncio.Future[T]:
         """Run *job* in a transaction, whether or not the caller keeps waiting; return once it is on disk."""
-        import asyncio  # blocking callers do not pay for it
+        from standfast.durable.prompt_future import PromptFuture  # blocking callers do not pay for it
 
         group = self._group
         if group is None or self._closed or os.getpid() != self._pid:
             group = self._require_writable()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = asyncio.Future(loop=loop)
+        future: PromptFuture[T] = PromptFuture()
         queued = Job(job, future)
         if haste == "alone" and group.write_at_once(queued):
             return future
@@ -145,7 +144,7 @@ class Database:
             self.require_open()
             group.jobs.put(queued)
             if haste:
-                group.write_soon(loop)
+                group.write_soon(future.get_loop())
             else:
                 group.wake()
         return future
@@ -315,12 +314,14 @@ class SqliteWriter(GroupWriter):
         if not self._begin_at_once():
             self.wake()
             return
+        jobs = self.take()
         try:
-            self._write_group(loop)
+            self.transact(jobs)
         finally:
             self.writing.release()
         if not self.jobs.empty() or self._log_pages >= self._checkpoint_at:
             self.wake()
+        self.answer(jobs, loop)
 
     def _begin_at_once(self) -> bool:
         """Take `writing` and begin a transaction; false if that cannot be done without waiting."""
