@@ -39,6 +39,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final, Generic, ParamSpec, TypeVar, TypeVarTuple, cast
 
+from standfast.durable.prompt_future import PromptFuture
 from standfast.errors import ServiceUnavailable
 from standfast.tools.threads import DaemonThreads, settler
 
@@ -548,9 +549,8 @@ class _Room:
 
 def outcome_here() -> tuple[asyncio.Future[Any], Done[Any]]:
     """A future of the running loop, and the function that settles it from any thread."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-    settle = settler(loop, future)
+    future: PromptFuture[Any] = PromptFuture()
+    settle = settler(future)
 
     def report(value: Any, error: BaseException | None) -> None:
         if isinstance(error, StopIteration):  # no future takes one

@@ -31,6 +31,8 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from standfast.durable.prompt_future import PromptFuture
+
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
@@ -71,9 +73,8 @@ class DaemonThreads:
 
     async def run(self, job: Callable[[], T]) -> T:
         """Await *job* off the loop."""
-        loop = get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self.start(lambda: hand_over(loop, future, job))
+        future: PromptFuture[T] = PromptFuture()
+        self.start(lambda: hand_over(future, job))
         return await future
 
     def close(self) -> None:
@@ -117,30 +118,28 @@ class DaemonThreads:
                 self._idle.append(jobs)
 
 
-def hand_over(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], job: Callable[[], T]) -> _Then:
+def hand_over(future: PromptFuture[T], job: Callable[[], T]) -> _Then:
     """Run *job* and return the function that settles *future* on its loop."""
     try:
-        return functools.partial(settler(loop, future), job(), None)
+        return functools.partial(settler(future), job(), None)
     except BaseException as error:
-        return functools.partial(settler(loop, future), None, error)
+        return functools.partial(settler(future), None, error)
 
 
-def settler(
-    loop: asyncio.AbstractEventLoop, future: asyncio.Future[T]
-) -> Callable[[T | None, BaseException | None], None]:
+def settler(future: PromptFuture[T]) -> Callable[[T | None, BaseException | None], None]:
     """Return a function that settles *future* from any thread, unless its loop has ended or it is settled."""
 
     def on_loop(value: T | None, error: BaseException | None) -> None:
         if future.done():
             return
         if error is not None:
-            future.set_exception(error)
+            future.set_exception(error, at_once=True)
         else:
-            future.set_result(value)  # type: ignore[arg-type]
+            future.set_result(value, at_once=True)  # type: ignore[arg-type]
 
     def settle(value: T | None, error: BaseException | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(on_loop, value, error)
+            future.get_loop().call_soon_threadsafe(on_loop, value, error)
 
     return settle
 
