@@ -19,7 +19,7 @@ GOOD: Final = "agent-123_ok"
 IN_MEMORY: Final = {
     "DepsContext", "FinishedTurn", "FrameSwitchedTurn", "Lease", "ModelRequest", "PluginActionContext",
     "ProtocolSessionContext", "SessionBuild", "SessionConfigChanged", "SessionLine", "SessionReadView",
-    "SessionRestored", "SessionRow", "SessionSetup", "StoppedTurn", "SubagentContext", "TurnAbout",
+    "Scope", "SessionRestored", "SessionRow", "SessionSetup", "StoppedTurn", "SubagentContext", "TurnAbout",
     "TurnFinalized", "TurnPersisted", "Under", "WaitingTurn", "Work", "_TurnFacts",
 }  # fmt: skip
 """Values that are made of checked ones in the same process, and are never decoded."""

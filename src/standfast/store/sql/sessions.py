@@ -119,7 +119,7 @@ class SqlSessionStore:
         self._running: dict[str, lifecycle.SavedEntries] = {}
         """The sessions whose turns begin or run here, with what those have saved."""
         self._wrote = ""
-        """The session without a turn that has written alone in this round of the loop."""
+        """The session that has begun a turn, or written without one, alone in this round of the loop."""
 
     async def close(self) -> None:
         await self._threads.run(self.database.close)
@@ -137,10 +137,10 @@ class SqlSessionStore:
 
     def _haste(self, loop: asyncio.AbstractEventLoop, session_id: str) -> Haste:
         """Return "alone" if no other turn runs, or has written in this round of *loop*; else "brief"."""
-        runs = session_id in self._running
-        if len(self._running) > runs or self._wrote not in ("", session_id):
+        turn = self._running.get(session_id)
+        if len(self._running) > (turn is not None) or self._wrote not in ("", session_id):
             return "brief"
-        if session_id and not runs and not self._wrote:
+        if (turn is None or not turn.entries) and not self._wrote and session_id:  # others may begin in it
             self._wrote = session_id
             loop.call_soon(self._end_round)
         return "alone"
