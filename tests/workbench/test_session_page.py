@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from workbench_stage import PIXEL, Workbench
 
 from standfast import Attachment
+from standfast.workbench.session_reader import read_now
 
 pytestmark = pytest.mark.slow
 LOOP = """\
@@ -43,6 +44,27 @@ def test_a_reply_streams_into_the_page_and_becomes_a_turn(stage: Workbench, page
     expect(page.locator("#turns")).to_contain_text("I am done")
     expect(page.locator("#current")).to_be_empty()
     expect(page.get_by_role("textbox", name="Message")).to_have_value("")
+
+
+def test_a_turn_that_ends_while_it_is_read_is_shown_once(
+    stage: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a turn that ended between two reads was in the history and was the current turn, too."""
+    stage.say("ending", 'call refund {"order_id": "E1", "cents": 5}')
+    handle = type(stage.runtime.session_handle("ending"))
+    read_turn = handle.current_turn
+
+    async def end_after_reading(session: Any) -> Any:
+        current = await read_turn(session)
+        await stage.runtime.deny(current.waits[0].wait_id)
+        async for _ in session.observe():
+            if await stage.runtime.store.open_turn("ending") is None:
+                return current
+
+    monkeypatch.setattr(handle, "current_turn", end_after_reading)
+    now = stage.run(read_now(stage.runtime, "ending"))
+    assert (now.current, now.state) == (None, "idle")
+    assert now.head.depth > 0
 
 
 def test_a_viewer_who_comes_later_sees_the_whole_reply_under_way(

@@ -11,7 +11,15 @@ from standfast.errors import JournalNotKept, TurnNotFound
 from standfast.graph.history import nodes_of
 from standfast.model.approval import Approval
 from standfast.model.call_history import CallHistory
-from standfast.model.session import Blocked, CurrentTurn, Node, SessionHead, TurnRecord, TurnState
+from standfast.model.session import (
+    Blocked,
+    CurrentTurn,
+    Node,
+    SessionHead,
+    TurnRecord,
+    TurnState,
+    split_node_id,
+)
 from standfast.ports.session_store import QueuedInput
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.sessions.observation import blocked_in
@@ -98,16 +106,18 @@ async def calls_by_code(runtime: Runtime, session_id: str, turn_id: str) -> tupl
 async def read_now(runtime: Runtime, session_id: str) -> SessionNow:
     """Return a session's state, its unfinished turn and its waits."""
     store, session = runtime.store, runtime.session_handle(session_id)
-    head = await session.head()
     record = await store.open_turn(session_id)
     current = None if record is None else await session.current_turn()
+    head = await session.head()
+    if current is not None and head.leaf is not None and split_node_id(head.leaf)[0] == current.turn_id:
+        current = None  # it has ended since, and is in the history now
     approvals = [] if current is None else await store.approvals(turn_id=current.turn_id)
     blocked = await blocked_in(store, head)
     made: tuple[CallHistory, ...] = ()
     if current is not None and (current.state != "running" or head.code is not None):
         made = await calls_by_code(runtime, session_id, current.turn_id)
     return SessionNow(
-        head=await session.head(),
+        head=head,
         state=state_of(current, blocked),
         current=current,
         approvals=approvals,
