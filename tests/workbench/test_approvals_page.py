@@ -179,3 +179,17 @@ def test_the_inbox_works_with_keys_alone(stage: Workbench, page: Page) -> None:
     page.keyboard.press("a")
     page.keyboard.press("Enter")
     expect(page.locator(".request")).to_contain_text("Approved by Ada")
+
+
+def test_a_form_that_an_update_has_just_inserted_can_be_submitted(stage: Workbench, page: Page) -> None:
+    """Ours: a submit that comes before htmx has seen the form is sent, not turned into a page load."""
+    one = ask(stage, "inbox-10")
+    page.goto(f"{stage.url}/approvals/{one}")
+    page.evaluate(
+        """() => {
+            const form = document.querySelector("[data-approve]").form;
+            form.outerHTML = form.outerHTML.replaceAll("data-htmx-powered", "data-was");
+            document.querySelector("[data-approve]").click();
+        }"""
+    )
+    expect(page.locator(".request")).to_contain_text("Approved by Ada")

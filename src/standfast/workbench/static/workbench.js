@@ -1,4 +1,5 @@
-// What htmx does not provide: keyboard shortcuts, relative times, scrolling, uploads, connection status.
+// What htmx does not provide: keyboard shortcuts, relative times, scrolling, early submits, uploads,
+// connection status.
 (() => {
   "use strict";
   const find = (selector, root = document) => root.querySelector(selector);
@@ -105,6 +106,12 @@
   document.addEventListener("htmx:error", (event) => {
     if (event.detail.ctx?.request?.method === "POST") root.classList.add("offline");
   });
+
+  // A form that an update has just inserted may be submitted before htmx has seen it
+
+  document.addEventListener("submit", ({ target }) => {
+    if (target.matches("[hx-post]") && !target._htmx) htmx.process(target);
+  }, true);
 
   // Clear a form once it was sent, but keep text typed since; keep everything if sending failed.
   // An error message stays until the same element, or a form or button used by a person, succeeds.
