@@ -1,6 +1,6 @@
 """Standfast: a durable agent runtime, and a sandbox that can stop in the middle of an expression.
 
-Everything public is importable from here; it is loaded when it is first used.
+Every public name is importable from here and loaded on first use.
 """
 
 from __future__ import annotations

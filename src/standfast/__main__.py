@@ -1,4 +1,4 @@
-"""`python -m standfast` is the command `standfast`."""
+"""Entry point of `python -m standfast`, which runs the `standfast` command."""
 
 from standfast.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Names that a package exports and loads when they are first used (PEP 562)."""
+"""Lazy exports of a package: a public name is imported on first use (PEP 562)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any
 def lazy_exports(
     package: str, homes: Mapping[str, str]
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__all__`, `__getattr__` and `__dir__` of a package; *homes* has the names in each module."""
+    """Return `__all__`, `__getattr__` and `__dir__` for *package*.
+
+    *homes* maps each module to the names that it defines, separated by spaces.
+    """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
     exported = sorted(home_of)
 

@@ -2,15 +2,15 @@
 
 Theory of operation
 -------------------
-A segment is a chain of nodes with one parent. A path is the list of segments from the root to a leaf, each
-cut after the node where the next one branches off. Sessions share one growing set of segments; a session's
-position in it is a `Branch`. The functions do not know where segments are stored: their caller passes a
-`Lookup`. `SessionGraph` keeps everything in memory.
+A segment is a chain of nodes, the first of which has the segment's parent. A path is the list of segments
+from the root to a leaf, each cut after the node where the next one branches off. Sessions share one growing
+set of segments; a session's position in it is a `Branch`. The functions do not know where segments are
+stored: their caller passes a `Lookup`. `SessionGraph` keeps everything in memory.
 
 Rules
 -----
 1. Segments are only ever added. Forking and rewinding move leaves and touch no segment.
-2. A session's leaf moves to a node that exists, and its revision increases by one when it does.
+2. A session's leaf moves only to a node that exists, and each move increases the session's revision by one.
 3. A session reaches its active path and the nodes that it appended itself; for it, no other nodes exist.
 4. `append` raises `StaleBranch` and changes nothing if a required ancestor is not on the active path.
 5. A missing parent was pruned; the path begins after it.
@@ -30,7 +30,7 @@ from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMes
 from standfast.model.session import Entry, FrameOpened, Node, Segment, node_id, split_node_id
 
 Lookup = Callable[[str], Segment | None]
-"""Returns the segment with an id, None if there is none."""
+"""Returns the segment with the given id, or None if there is none."""
 
 
 class Branch(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Branch(msgspec.Struct, frozen=True):
 
 
 def path(lookup: Lookup, leaf: str, *, after_depth: int = 0) -> list[Segment]:
-    """Return the segments from the root to *leaf*, without those that end before *after_depth* nodes."""
+    """Return the segments from the root to *leaf*, without those that end at *after_depth* or before."""
     found: list[Segment] = []
     for segment in _back_from(lookup, leaf):
         if segment.depth + len(segment.entries) <= after_depth:
@@ -57,7 +57,10 @@ def path(lookup: Lookup, leaf: str, *, after_depth: int = 0) -> list[Segment]:
 
 
 def frame_path(lookup: Lookup, leaf: str, *, known: str | None = None) -> list[Segment]:
-    """Return the segments of the leaf's frame, from the one that opens it, or only those after *known*."""
+    """Return the segments of the leaf's frame, from the one that opens it.
+
+    With *known*, the leaf of an earlier segment, return only the segments after it.
+    """
     found: list[Segment] = []
     for segment in _back_from(lookup, leaf):
         if known is not None and segment.leaf == known:
@@ -95,7 +98,7 @@ def branch_at(lookup: Lookup, session_id: str, leaf: str | None, node: str, revi
 
 
 def frame_at(lookup: Lookup, leaf: str) -> str:
-    """Return the frame of a node. A segment has the frame of its end, so few segments are looked up."""
+    """Return the frame of a node. Each segment records the frame at its end, so few are looked up."""
     for segment, index in _steps_from(lookup, leaf):
         if not segment.opens_frame or not opens_frame(segment.entries[index + 1 :]):
             return segment.frame
@@ -106,7 +109,7 @@ def frame_at(lookup: Lookup, leaf: str) -> str:
 
 
 def calls_at(lookup: Lookup, leaf: str) -> int:
-    """Count the model calls on the path up to a node: never fewer than at the parent of its segment."""
+    """Count the model calls on the path up to a node: never fewer than up to the parent of its segment."""
     calls = 0
     for segment, index in _steps_from(lookup, leaf):
         calls = max(calls, model_calls_at(segment, index))
@@ -116,13 +119,16 @@ def calls_at(lookup: Lookup, leaf: str) -> int:
 
 
 def model_calls_at(segment: Segment, index: int) -> int:
-    """Count the calls that left a reply up to node *index*; replies of the host lower it (`calls_at`)."""
+    """Subtract the replies after node *index* from the segment's model calls.
+
+    The result is too low if the host wrote some of these replies; `calls_at` corrects it.
+    """
     later = sum(isinstance(entry.payload, AssistantMessage) for entry in segment.entries[index + 1 :])
     return max(0, segment.model_calls - later)
 
 
 def nodes_of(segments: Sequence[Segment], frame: str = INITIAL) -> list[Node]:
-    """Return the nodes of a path, oldest first. The path begins in *frame*."""
+    """Return the nodes of a path that begins in *frame*, oldest first."""
     nodes: list[Node] = []
     for segment in segments:
         parent = segment.parent
@@ -148,7 +154,7 @@ def opens_frame(entries: Sequence[Entry]) -> bool:
 
 
 def cut(segment: Segment, index: int, before: str = INITIAL) -> Segment:
-    """Return the segment cut after the node at *index*. It begins in frame *before*."""
+    """Return the segment cut after the node at *index*. *before* is the frame in which it begins."""
     if index + 1 >= len(segment.entries):
         return segment
     entries = segment.entries[: index + 1]
@@ -280,7 +286,7 @@ class SessionGraph:
         return [] if leaf is None else path(self.segments.get, leaf)
 
     def reached(self, session_ids: Iterable[str] | None = None) -> set[str]:
-        """Return the ids of all segments on the active paths of these sessions, or of all."""
+        """Return the ids of all segments on the active paths of these sessions, or of all sessions."""
         asked = self.branches if session_ids is None else session_ids
         return self.ancestry(self.branch(session_id).leaf for session_id in asked)
 
@@ -305,12 +311,12 @@ class SessionGraph:
 
 
 def has_attachments(messages: Iterable[Message]) -> bool:
-    """Return whether a tool result among *messages* has attachments, or texts beside its value."""
+    """Return whether any tool result in *messages* has attachments, or texts in addition to its value."""
     return bool([one for one in messages if isinstance(one, ToolMessage) and (one.attachments or one.texts)])
 
 
 def messages_of(segments: Sequence[Segment]) -> list[Message]:
-    """Return the messages from the last `FrameOpened` on, or all of them, with every call answered."""
+    """Return the messages since the last `FrameOpened`, all if there is none, with every call answered."""
     first, opening = 0, 0
     for number, segment in enumerate(segments):
         if segment.opens_frame:
@@ -333,7 +339,7 @@ def answered(messages: list[Message]) -> list[Message]:
     for message in messages:
         if isinstance(message, ToolMessage):
             if open_calls.pop(message.call_id, None) is None:
-                continue  # a result whose call is not in view
+                continue  # the result's call is not among the messages
         elif open_calls:
             whole.extend(_cut_off(open_calls))
         if isinstance(message, AssistantMessage) and message.tool_calls:
@@ -344,7 +350,7 @@ def answered(messages: list[Message]) -> list[Message]:
 
 
 def _cut_off(calls: dict[int, ToolCall]) -> list[ToolMessage]:
-    """Return a result for each of *calls*, and clear *calls*."""
+    """Return a CANCELLED result for each of *calls*, and clear *calls*."""
     error = errors.ErrorObject(
         code=errors.Code.CANCELLED,
         message="the conversation was taken back to before this call had its result",

@@ -1,22 +1,23 @@
-"""What a turn has used of its limits, whether it may use more, and the warnings that its model gets.
+"""The usage of a turn against its limits, and the warnings that its model gets as they run out.
 
 Theory of operation
 -------------------
 A turn may have limits on its steps, its tokens, its time, its model calls, their cost, and the rounds of
 calls that make no progress. `TurnAccount` counts all of these.
 
-The limit that is used up most decides about warnings. When its share reaches 60, 90 or 100 %, the model is
-told once; a jump over several levels tells of the highest only. A model that has used up its steps or tokens
-gets one step more, to give its answer. Model calls and money are never given on credit (`no_more_calls`): the
-last call that the limit allows is the last step, and money has none.
+Warnings follow the limit of which the largest share is used. When this share reaches 60, 90 or 100 %, the
+model is warned once; if it jumps over several levels, only the highest is reported. A model that has used up
+its steps or tokens gets one more step to give its answer. The limits on model calls and cost are never
+exceeded for this (`no_more_calls`): the last call that `max_calls` allows is the last step, and a turn that
+reaches its cost limit gets none.
 
-A round of calls makes no progress if each of its calls failed, or repeated an earlier one of this turn with
-the same result. A few such rounds in a row are a loop: a model that keeps asking for what was denied, for
-instance.
+A round of calls makes no progress if each of its calls failed, or repeated an earlier call of this turn with
+the same result. A few such rounds in a row are a loop: for instance, a model that keeps requesting a call
+that was denied.
 
 Rules
 -----
-1. Equal numbers in an equal order give equal warnings: a turn that is replayed warns as it did before.
+1. The same numbers in the same order give the same warnings, so a replayed turn warns as it did before.
 2. A level is reported once in a turn, whichever limit reaches it.
 3. Shares are whole percents, rounded down: a level is never reported early.
 4. Time comes from the inputs. Time spent parked or dead does not count.
@@ -41,7 +42,7 @@ _ADVICE: Final = {
     90: "Finish soon: do only what the answer still needs, then give it.",
     60: "Plan what is left so that you come to an answer in time.",
 }
-"""What each level means for the model, the highest level first."""
+"""The advice to the model at each level, the highest level first."""
 
 
 class TurnAccount:
@@ -67,7 +68,7 @@ class TurnAccount:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the turn's time is over, if it keeps running until then."""
+        """When the turn will have used up its time, if it keeps running; None without a limit."""
         limit_ms = self.limits.max_wall_ms
         return None if limit_ms is None else self.watch.deadline(limit_ms)
 
@@ -81,7 +82,7 @@ class TurnAccount:
         self._by_model[given.model] = total
 
     def charge(self, ruling: Ruling) -> None:
-        """Count the model calls that plugins made."""
+        """Count the model calls that plugins made, and their usage."""
         self.model_calls += ruling.model_calls
         if ruling.usage:
             self._plugin_usage = add_to_ledger(self._plugin_usage, ruling.usage)
@@ -89,12 +90,12 @@ class TurnAccount:
             self._unpriced = self._unpriced or _unpriced_among(ruling.usage)
 
     def ledger(self, source: str) -> tuple[UsageEntry, ...]:
-        """Return the turn's usage, a line for each model, and for the calls of plugins."""
+        """Return the turn's usage: a line per model under *source*, and the lines of the plugins' calls."""
         own = [UsageEntry(source=source, model=model, usage=usage) for model, usage in self._by_model.items()]
         return add_to_ledger(tuple(own), self._plugin_usage) if self._plugin_usage else tuple(own)
 
     def no_more_calls(self, made: int, uncharged: Sequence[UsageEntry] = ()) -> ErrorObject | None:
-        """Return why no model may be called after *made* calls and *uncharged* usage."""
+        """Return why no model may be called after *made* calls and *uncharged* usage; None if one may."""
         limits = self.limits
         if limits.max_calls is not None and made >= limits.max_calls:
             return _spent(f"the turn made {made} model calls, the limit is {limits.max_calls}")
@@ -112,7 +113,7 @@ class TurnAccount:
         return None
 
     def no_more_tokens(self, uncharged: Sequence[UsageEntry] = ()) -> ErrorObject | None:
-        """Return why no model should be called any more."""
+        """Return the error if the token limit is reached, *uncharged* usage included."""
         most = self.limits.max_tokens
         if most is None:
             return None
@@ -120,13 +121,13 @@ class TurnAccount:
         return None if tokens < most else _spent(f"the turn used {tokens} tokens, the limit is {most}")
 
     def over_budget(self) -> ErrorObject | None:
-        """Return why the turn may take no more steps."""
+        """Return why the turn may take no more steps; None if it may."""
         if self.iterations >= self.limits.max_iterations:
             return _spent(f"the turn asked the model {self.iterations} times without coming to an end")
         return self.no_more_tokens()
 
     def warning(self) -> str | None:
-        """Return what the model is to be told about its budget now, if there is something new."""
+        """Return the warning that the model gets now; None if no new level is reached."""
         if self._warnings is None:
             return None
         used = TurnSpending(
@@ -139,12 +140,12 @@ class TurnAccount:
         return self._warnings.warning(self.limits, used)
 
     def is_last_step(self) -> bool:
-        """Whether the model was told that this is its last step."""
+        """Return whether the model was told that this is its last step."""
         return self._warnings is not None and self._warnings.spent
 
 
 def _unpriced_among(lines: Sequence[UsageEntry]) -> str:
-    """Return a model that was called at a price that is not known; empty if there is none."""
+    """Return a model in *lines* whose price is unknown; an empty string if there is none."""
     return next((line.model or "the model" for line in lines if not line.usage.cost_is_known), "")
 
 
@@ -156,7 +157,7 @@ def _spent(problem: str) -> ErrorObject:
 
 
 class TurnSpending(msgspec.Struct, frozen=True, gc=False):
-    """What a turn has used so far."""
+    """The resources that a turn has used so far."""
 
     iterations: int = 0
     tokens: int = 0
@@ -166,7 +167,7 @@ class TurnSpending(msgspec.Struct, frozen=True, gc=False):
 
 
 class BudgetWatch:
-    """The levels that one turn has reached."""
+    """The highest warning level that one turn has reached."""
 
     def __init__(self) -> None:
         self._level = 0
@@ -177,7 +178,7 @@ class BudgetWatch:
         return self._level == 100
 
     def warning(self, limits: UsageLimits, spent: TurnSpending) -> str | None:
-        """Return what the model is to be told after *spent*; None if there is nothing new."""
+        """Return the warning for the model after *spent*; None if no new level is reached."""
         fullest = max(_shares(limits, spent), key=lambda share: (share.level, share.percent))
         if fullest.level <= self._level:
             return None
@@ -186,7 +187,7 @@ class BudgetWatch:
 
 
 class _Share(msgspec.Struct, frozen=True, gc=False):
-    """How much of one limit is used."""
+    """The used share of one limit."""
 
     unit: str
     used: int
@@ -208,7 +209,7 @@ class _Share(msgspec.Struct, frozen=True, gc=False):
 
 
 def _shares(limits: UsageLimits, spent: TurnSpending) -> Iterator[_Share]:
-    """Yield the shares of the limits that are set. There is always one on the steps."""
+    """Yield the share of each limit that is set; the limit on steps always is."""
     for unit, used, most in (
         ("step", spent.iterations, limits.max_iterations),
         ("token", spent.tokens, limits.max_tokens),
@@ -231,7 +232,7 @@ def _shares(limits: UsageLimits, spent: TurnSpending) -> Iterator[_Share]:
 
 
 class Progress:
-    """Counts the rounds in a row that made no progress. Nothing is computed before `idle_rounds` is read."""
+    """A count of consecutive rounds without progress. Nothing is computed before `idle_rounds` is read."""
 
     _idle_rounds = 0
 
@@ -254,7 +255,7 @@ class Progress:
 
 
 def _mark(call: ToolCall, result: ToolMessage) -> str:
-    """Return a digest of a call and its result. Dispatch has made the digests already, except of a cell."""
+    """Return a digest of a call and its result, from the digests in its record if dispatch computed them."""
     record, value = result.record, result.value
     if record is not None and record.response_digest is not None:
         return f"{record.request_digest}:{record.response_digest}"
@@ -270,7 +271,7 @@ def _mark(call: ToolCall, result: ToolMessage) -> str:
 
 
 class Stopwatch:
-    """How long a turn has run. `now_ms` is the time of the last input."""
+    """The running time of a turn. `now_ms` is the time of the last input."""
 
     now_ms = 0
     _ran_ms = 0
@@ -278,33 +279,33 @@ class Stopwatch:
     _last_ms = 0
 
     def tick(self, at_ms: int) -> None:
-        """Take the time of an input."""
+        """Set `now_ms` to the time of an input."""
         self._last_ms = self.now_ms
         self.now_ms = at_ms
 
     def start(self, at_ms: int) -> None:
-        """Count time from here on, if it is not counted already."""
+        """Count time from *at_ms*, unless time is being counted already."""
         if self._since_ms is None:
             self._since_ms = at_ms
 
     def stop(self) -> None:
-        """Count no time until the next start."""
+        """Stop counting time until the next `start`."""
         self._count_until(self.now_ms)
         self._since_ms = None
 
     def resume(self, at_ms: int) -> None:
-        """Leave out the time since the input before this one: the process died after it."""
+        """Exclude the time since the previous input: the process died after it."""
         self._count_until(self._last_ms)
         if self._since_ms is not None:
             self._since_ms = at_ms
 
     def ran_ms(self) -> int:
-        """Return how long it has run so far."""
+        """Return how long the turn has run so far."""
         running = 0 if self._since_ms is None else max(0, self.now_ms - self._since_ms)
         return self._ran_ms + running
 
     def deadline(self, limit_ms: int) -> int | None:
-        """Return when *limit_ms* are used up if it keeps running; None while time does not count."""
+        """Return when *limit_ms* will be used up if the turn keeps running; None while it is stopped."""
         return None if self._since_ms is None else self._since_ms + limit_ms - self._ran_ms
 
     def _count_until(self, at_ms: int) -> None:

@@ -1,12 +1,12 @@
-"""The calls of a turn: which run, which wait, which have their result, and the records of their executions.
+"""The calls of a turn: which run, which wait, which have results, and the records of their executions.
 
 Rules
 -----
-1. A call gets one result. `rule`, `settle`, `wait`, `pause`, `wake` and `time_out` return whether they
-   changed anything.
+1. A call gets one result. `rule`, `settle`, `wait`, `pause`, `wake` and `time_out` return False or None if
+   they changed nothing.
 2. A cell is a call that makes calls. It gets their results one at a time, in the order in which they were
    settled: run again with the same results, it makes the same calls.
-3. Once a cell has ended, its calls that wait are given up; those that run are not.
+3. When a cell ends, its waiting calls are given up; its running calls are not.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from standfast.model.outcome import Approved, Wait, WaitOutcome
 _replace = msgspec.structs.replace
 
 _MAX_DEPTH: Final = 128
-"""How deep arguments may nest. Otherwise the size of the stack would decide, differently each time."""
+"""How deep arguments may nest. Without a limit the size of the stack would decide, differently each time."""
 
 
 class _Cell(msgspec.Struct):
-    """The calls that a cell has made, and their results. `paused`: it waits for one of them."""
+    """The calls that a cell has made, and their results. `paused`: the cell waits for one of these calls."""
 
     made: list[ToolCall] = msgspec.field(default_factory=list)
     answers: list[ToolSettled] = msgspec.field(default_factory=list)
@@ -42,7 +42,7 @@ class _Cell(msgspec.Struct):
 
 
 class _Call(msgspec.Struct):
-    """A call, the command that executes it, and how far it is."""
+    """A call, the command that executes it, and its state."""
 
     asked: ToolCall
     command: RunTool
@@ -52,12 +52,12 @@ class _Call(msgspec.Struct):
 
     @property
     def runs(self) -> bool:
-        """Whether it runs: it has no result and waits for nothing."""
+        """Whether the call runs: it has no result and waits for nothing."""
         return self.result is None and self.wait is None and not (self.cell is not None and self.cell.paused)
 
 
 class CallTable:
-    """The calls of the current round, with ids of the whole turn. `asks_plugins`: they rule on each first."""
+    """The calls of the current round; ids count through the turn. `asks_plugins`: plugins rule on each."""
 
     asks_plugins = False
     has_attachments = False
@@ -66,14 +66,14 @@ class CallTable:
 
     def __init__(self) -> None:
         self.given_up: list[ToolCall] = []
-        """The calls of code whose execution was given up; it left no record."""
+        """Calls made by cells whose execution was given up, so that there is no record of it."""
         self._records: list[tuple[int, ExternalCallRecord]] = []
         self._round: dict[int, _Call] = {}
         self.unsettled: dict[int, _Call] = {}
-        """The calls of the round that have no result: a cell may make thousands of calls."""
+        """The calls of the round without a result, kept apart because a cell may make thousands of calls."""
 
     def add(self, requested: tuple[RequestedCall, ...]) -> tuple[ToolCall, ...]:
-        """Begin a round. Calls whose arguments cannot be read have failed already."""
+        """Begin a round and return its calls. Calls with unreadable arguments fail immediately."""
         for request in requested:
             self._count += 1
             call, result = _read(request, self._count)
@@ -92,7 +92,7 @@ class CallTable:
         return call
 
     def rule(self, given: CallRuled) -> bool:
-        """Take in what plugins decided about a call, once."""
+        """Apply the plugins' ruling on a call; a call is ruled on once."""
         call = self._round.get(given.call_id)
         if call is None or call.command.ruled or call.result is not None:
             return False
@@ -136,7 +136,7 @@ class CallTable:
     def pause(self, given: CellPaused) -> list[RunTool] | None:
         """Add the calls that a cell has made; return the commands for them.
 
-        None if the pause is known already, or if the cell waits for nothing that can still happen.
+        Return None if the pause is not the cell's next, or if every call of the cell is answered already.
         """
         call = self._round.get(given.call_id)
         if call is None or not call.runs:
@@ -149,7 +149,7 @@ class CallTable:
         return [one.command for one in made if one.result is None]
 
     def continued(self) -> list[ContinueCell]:
-        """Continue the cells that can, each with one more result."""
+        """Return commands for the paused cells with a pending result; each gets one result."""
         commands: list[ContinueCell] = []
         for call in self.unsettled.values():
             if (cell := call.cell) is not None and cell.paused and cell.pending:
@@ -159,7 +159,7 @@ class CallTable:
         return commands
 
     def wait(self, wait: Wait, at_ms: int) -> bool:
-        """Let a call wait; one whose cell has ended is given up instead."""
+        """Record that a call waits; if its cell has ended, give the call up instead."""
         call = self._round.get(wait.call_id)
         if call is None or call.result is not None or call.cell is not None:
             return False
@@ -170,7 +170,7 @@ class CallTable:
         return True
 
     def wake(self, wait_id: str, outcome: WaitOutcome) -> RunTool | None:
-        """Continue the call whose wait has ended with *outcome*."""
+        """Return the command that continues the call whose wait has ended with *outcome*."""
         for call in self.unsettled.values():
             if call.wait is not None and call.wait.wait_id == wait_id:
                 attempt = call.command.attempt + 1
@@ -182,7 +182,7 @@ class CallTable:
         return None
 
     def time_out(self, given: CallTimedOut) -> RunTool | None:
-        """Prepare a call anew after an execution that timed out; its tool decides whether it is repeated."""
+        """Return the command for a call that timed out; dispatch decides whether to execute it again."""
         call = self._round.get(given.call_id)
         if call is None or not call.runs or call.cell is not None or given.attempt != call.command.attempt:
             return None
@@ -211,22 +211,22 @@ class CallTable:
         return any(call.wait is not None for call in self.unsettled.values())
 
     def any_cells(self) -> bool:
-        """Whether a cell has made calls and has not ended: only an agent with an engine can resume it."""
+        """Return whether a cell has made calls and has not ended; to resume it, an agent needs an engine."""
         return any(call.cell is not None for call in self.unsettled.values())
 
     def open(self) -> bool:
-        """Whether a round has begun and is not closed."""
+        """Return whether a round has begun and is not closed."""
         return bool(self._round)
 
     def lacks_result(self, call_id: int) -> bool:
-        """Whether a result of this call would count."""
+        """Return whether the call is of this round and has no result yet."""
         call = self._round.get(call_id)
         return call is not None and call.result is None
 
     def needed_tools(self, approved: Collection[str], begun: Collection[str]) -> set[str]:
-        """Return the tools of unsettled calls that a person approved or that have begun.
+        """Return the tools of unsettled calls that a person has approved or whose execution has begun.
 
-        *approved* are the waits that a person has ended so, *begun* the keys of intents.
+        *approved* holds the ids of waits that ended with an approval, *begun* the keys of journaled intents.
         """
         return {
             call.asked.name
@@ -250,7 +250,7 @@ class CallTable:
             self.settle(settled)
 
     def close(self) -> list[tuple[ToolCall, ToolMessage]]:
-        """End the round; return every call with its result, in the order of the calls."""
+        """End the round; return the model's calls with their results, in the order of the calls."""
         results = [
             (call.asked, call.result if call.cell is None else self._whole(call, call.result))
             for call in self._round.values()
@@ -291,7 +291,7 @@ class CallTable:
         return call
 
     def _whole(self, call: _Call, result: ToolMessage) -> ToolMessage:
-        """Return the result; that of a cell with the attachments of its calls' results."""
+        """Return the result; add to a cell's result the attachments of its calls' results."""
         if call.cell is None:
             return result
         nested = (self._round[made.call_id] for made in call.cell.made)
@@ -314,7 +314,7 @@ def _unwanted(call: _Call, at_ms: int) -> ToolSettled:
 
 
 def _may_have_run(call: _Call) -> bool:
-    """Whether an execution of the call has begun: one that waits for its first approval has not."""
+    """Return whether the call may have been executed: a call that waits for its first approval was not."""
     wait = call.wait
     if wait is None or wait.kind != "approval":
         return True
@@ -331,20 +331,23 @@ def _outcome_unknown(message: str) -> ErrorObject:
 
 
 def _executed_with(call: _Call) -> dict[str, Json] | None:
-    """Return the arguments that replace the model's, if any do."""
+    """Return the arguments that replace the call's own; None if none do."""
     granted = call.command.granted
     edited = granted.arguments if isinstance(granted, Approved) else None
     return call.command.arguments if edited is None else edited
 
 
 def _read(request: RequestedCall, call_id: int) -> tuple[ToolCall, ToolMessage | None]:
-    """Return the call, and its failed result if its arguments are no JSON object. No text is no arguments."""
+    """Return the call, with a failed result if its arguments are not a JSON object.
+
+    Empty text means no arguments.
+    """
     name, provider_id = request.name, request.provider_id
     try:
         arguments = msgspec.json.decode(request.arguments or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         arguments = None
-    # Each level takes two characters.
+    # Each level takes two characters, so short text cannot nest too deep.
     if isinstance(arguments, dict) and (len(request.arguments) < _MAX_DEPTH or _is_flat_enough(arguments)):
         return ToolCall(call_id=call_id, name=name, arguments=arguments, provider_id=provider_id), None
     error = ErrorObject(

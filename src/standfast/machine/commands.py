@@ -13,7 +13,7 @@ from standfast.model.outcome import Ended, Wait, Waiting, WaitOutcome
 
 
 class RunHooks(msgspec.Struct, frozen=True):
-    """Run the plugins' hooks of a stage. `outcome` is the end of the turn, for the hooks after it."""
+    """Run the plugins' hooks of a stage. For `after_turn`, `outcome` is how the turn ends."""
 
     stage: HookStage
     number: int = 1
@@ -25,7 +25,7 @@ class RunHooks(msgspec.Struct, frozen=True):
 
 
 class PrepareCall(msgspec.Struct, frozen=True):
-    """Let plugins prepare the next model call. `overflowed`: the last one did not fit the context window."""
+    """Let plugins prepare the next model call. `overflowed`: the last call exceeded the context window."""
 
     number: int
     overflowed: bool = False
@@ -38,7 +38,7 @@ class PrepareCall(msgspec.Struct, frozen=True):
 class CallModel(msgspec.Struct, frozen=True):
     """Call the model. `number` counts the turn's model calls, failed ones included, from 1.
 
-    Wait `delay_ms` first, counted from the failure of the attempt before this one.
+    Wait until `delay_ms` after the previous attempt failed.
     """
 
     number: int
@@ -53,9 +53,9 @@ class CallModel(msgspec.Struct, frozen=True):
 class RunTool(msgspec.Struct, frozen=True):
     """Execute a call. If it has waited, `waited` is the wait and `granted` its outcome.
 
-    `attempt` counts from 1 and rises with every wait and every time-out. `ruled`: plugins need not be asked
-    (again), and `arguments` replace the call's own. `timeouts` counts the executions that timed out;
-    `timed_out`: the last thing that happened to the call is one of them.
+    `attempt` counts from 1 and increases with every wait and every time-out. `ruled`: plugins need not be
+    asked (again), and `arguments`, if any, replace the call's own. `timeouts` counts the executions that
+    timed out; `timed_out`: the last execution did, and the call has not waited since.
     """
 
     call: ToolCall
@@ -73,9 +73,10 @@ class RunTool(msgspec.Struct, frozen=True):
 
 
 class ContinueCell(msgspec.Struct, frozen=True):
-    """Continue a cell: it has made these calls, and may know the first `count` answers, in order.
+    """Continue a cell that has made the calls `made`, with the first `count` of `answers`, in order.
 
-    A host that runs the cell needs only the last of them; any other runs it again and gives it all.
+    A host in which the cell is still loaded passes it only the last of these answers; any other host runs the
+    cell again and passes it all of them.
     """
 
     call: ToolCall
@@ -86,10 +87,10 @@ class ContinueCell(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """Deliver what was injected; before completion, check the answer `text` as well.
+    """Deliver injected messages; before completion, check the answer `text` as well.
 
-    `held`: plugins have messages for the model, so the turn does not finish here. `closing` is the number of
-    the `after_turn` hooks that must run before the turn finishes; 0 if there are none.
+    `held`: plugins have messages for the model, so the turn does not finish here. If `closing` is not 0, the
+    `after_turn` hooks must run, under this number, before the turn finishes.
     """
 
     kind: CheckpointKind
@@ -104,17 +105,17 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class StopEffects(msgspec.Struct, frozen=True):
-    """End the model call and the tool calls under way, and discard their outcomes."""
+    """End the running model call and tool calls, and discard their outcomes."""
 
 
 class Park(msgspec.Struct, frozen=True):
-    """Free the worker; the turn continues when a wait ends."""
+    """Store the waiting turn and free its worker; the turn continues when a wait ends."""
 
     outcome: Waiting
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """Write the turn's messages and its end."""
+    """Write the turn's messages and outcome."""
 
     outcome: Ended
 

@@ -33,7 +33,7 @@ from standfast.model.session import PluginNode
 CheckpointKind = Literal["after_work", "before_completion"]
 
 Stage = Literal["before_turn", "prepare", "before_tool_call", "checkpoint", "after_turn"]
-"""Where a turn runs hooks of plugins, if there are any."""
+"""A point of a turn at which plugins may have hooks."""
 
 HookStage = Literal["before_turn", "after_work", "before_completion", "after_turn"]
 """A stage whose hooks the machine itself requests."""
@@ -44,12 +44,12 @@ class _Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TurnStarted(_Input, frozen=True, kw_only=True, tag="turn_started"):
-    """The turn's own input, a message or code, after what was injected while the session was idle.
+    """The turn's own input, a message or code, and the messages injected while the session was idle.
 
     `nonce` is a secret of the turn: the tokens of its calls are derived from it, the same in every process.
     `stages` are those at which plugins have hooks; they stay the same for the whole turn. `extension` is for
-    the protocol alone; `prompt` is added to the system prompt. `warns`: the model gets a warning when its
-    budget runs out, and then a last step. `settings` replace those of the session's model for this turn.
+    the protocol alone; `prompt` is added to the system prompt. `warns`: the model gets warnings as its budget
+    runs out, and then a last step. `settings` override those of the session's model for this turn.
     """
 
     turn_id: str
@@ -81,14 +81,14 @@ class Keep(msgspec.Struct, frozen=True, kw_only=True, tag="keep"):
 
 
 View = tuple[Keep | UserMessage | AssistantMessage | ToolMessage, ...]
-"""What the model is shown of its messages: ranges of them, and replacements."""
+"""The messages as the model is to see them: unchanged ranges, and replacements."""
 
 
 class CallPrepared(_Input, frozen=True, kw_only=True, tag="call_prepared"):
     """The plugins have prepared a model call.
 
-    `prompt` and `view` are None if nothing changes. `prompt_by` names who says each part of the prompt, with
-    its length. `compaction` opens a frame before this turn, `switch` one instead of the call.
+    `prompt` and `view` are None if they do not change. `prompt_by` lists the author and length of each part
+    of the prompt. `compaction` opens a frame before this turn; `switch` opens one instead of making the call.
     """
 
     number: int
@@ -101,9 +101,9 @@ class CallPrepared(_Input, frozen=True, kw_only=True, tag="call_prepared"):
 
 
 class ModelReplied(_Input, frozen=True, kw_only=True, tag="model_replied"):
-    """The model's whole reply. `raw` is all that it wrote, if `text` is only the prose of it.
+    """The model's whole reply. `raw` is everything that it wrote, if `text` is only the prose.
 
-    `request` is the digest of the `PromptRecord` of what the model was sent.
+    `request` is the digest of the `PromptRecord` of the request.
     """
 
     text: str = ""
@@ -119,9 +119,9 @@ class ModelReplied(_Input, frozen=True, kw_only=True, tag="model_replied"):
 
 
 class ModelFailed(_Input, frozen=True, kw_only=True, tag="model_failed"):
-    """A model call failed, and what it had streamed is void. `attempt` counts from 1.
+    """A model call failed, and everything it streamed is void. `attempt` counts from 1.
 
-    `retry_after_ms` is the provider's Retry-After; 0: another attempt may follow at once.
+    `retry_after_ms` is the provider's Retry-After; 0: another attempt may follow immediately.
     """
 
     error: ErrorObject
@@ -139,10 +139,10 @@ class CallRuled(_Input, frozen=True, kw_only=True, tag="call_ruled"):
 
 
 class ToolSettled(_Input, frozen=True, kw_only=True, tag="tool_settled"):
-    """A call has its result, successful or not. `ruling` is what plugins ruled about it.
+    """A call has its result, successful or not. `ruling` is the plugins' ruling on it.
 
-    `exception` is what code sees of an error, if that does not follow from the error itself. `ends_turn`: the
-    error stops the turn. `gives_up_calls`: a cell has ended and its calls under way are given up.
+    `exception` is the exception that code sees, if it does not follow from `error` itself. `ends_turn`: the
+    error stops the turn. `gives_up_calls`: a cell has ended and its unsettled calls are given up.
     """
 
     call_id: int
@@ -159,7 +159,7 @@ class ToolSettled(_Input, frozen=True, kw_only=True, tag="tool_settled"):
 
 
 class CallTimedOut(_Input, frozen=True, kw_only=True, tag="call_timed_out"):
-    """An execution of a call exceeded its time-out, and its tool does not simply report this.
+    """An execution of a call exceeded its time-out, and its tool does not simply report this as an error.
 
     `attempt` is the execution that ended; whether it took effect is unknown. `record` is its audit record.
     """
@@ -170,7 +170,7 @@ class CallTimedOut(_Input, frozen=True, kw_only=True, tag="call_timed_out"):
 
 
 class CellCalled(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A call that a cell makes. One with an `error` cannot be executed; `line` is as in `ToolCall`."""
+    """A call that a cell makes. A call with an `error` cannot be executed; `line` is as in `ToolCall`."""
 
     name: str
     arguments: dict[str, Json] = msgspec.field(default_factory=dict)
@@ -182,7 +182,7 @@ class CellCalled(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
 class CellPaused(_Input, frozen=True, kw_only=True, tag="cell_paused"):
     """A cell, which is a call itself, cannot continue before one of its own calls has a result.
 
-    `number` counts the pauses of the cell from 1; `calls` are those it has made since the last one.
+    `number` counts the pauses of the cell from 1; `calls` are those it has made since the last pause.
     """
 
     call_id: int
@@ -191,13 +191,13 @@ class CellPaused(_Input, frozen=True, kw_only=True, tag="cell_paused"):
 
 
 class WaitOpened(_Input, frozen=True, kw_only=True, tag="wait_opened"):
-    """A call cannot continue until something else happens."""
+    """A call cannot continue until its wait ends."""
 
     wait: Wait
 
 
 class WaitEnded(_Input, frozen=True, kw_only=True, tag="wait_ended"):
-    """The wait of a call has ended, or its time is over."""
+    """The wait of a call has ended: by a decision, by a completion, or because its time has come."""
 
     wait_id: str
     outcome: WaitOutcome
@@ -211,7 +211,7 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class CheckpointPassed(_Input, frozen=True, kw_only=True, tag="checkpoint_passed"):
-    """The turn passed a checkpoint, where these messages were injected."""
+    """The turn passed a checkpoint, which delivered these injected messages."""
 
     kind: CheckpointKind
     messages: tuple[UserMessage, ...] = ()
@@ -219,13 +219,13 @@ class CheckpointPassed(_Input, frozen=True, kw_only=True, tag="checkpoint_passed
 
 
 class FrameSwitchRequested(_Input, frozen=True, kw_only=True, tag="frame_switch_requested"):
-    """The turn is to end by opening a frame, once the calls under way have their results."""
+    """A request to end the turn by opening a frame, once the running calls have their results."""
 
     switch: FrameSwitch
 
 
 class FinishRequested(_Input, frozen=True, kw_only=True, tag="finish_requested"):
-    """The turn is to end with this answer of a call, once the calls under way have their results."""
+    """A call's request to end the turn with the answer `text`, once the running calls have their results."""
 
     call_id: int
     text: str
@@ -276,10 +276,10 @@ encode_input = encode_json
 
 
 def decode_input(body: bytes) -> Input:
-    """Decode the input of a journal entry; `msgspec.DecodeError` if it is none."""
+    """Decode the input of a journal entry; raise `msgspec.DecodeError` if *body* is not one."""
     return _decoder().decode(body)
 
 
 @functools.cache
 def _decoder() -> msgspec.json.Decoder[Input]:
-    return msgspec.json.Decoder(Input)  # slow to make, and most turns decode nothing
+    return msgspec.json.Decoder(Input)  # slow to build, and most turns decode nothing

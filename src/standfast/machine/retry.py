@@ -8,10 +8,10 @@ retry together. `max_attempts` bounds the attempts of one call, `max_retry_wait_
 
 Rules
 -----
-1. The decision follows from its arguments alone, and these from journaled inputs: a replay decides alike. The
-   random part comes from the *seed*, which is the turn's own; without one, nothing is added.
+1. The decision depends only on its arguments, and these only on journaled inputs, so a replay decides the
+   same. The random part is derived from *seed*, which is the turn's own; without one, nothing is added.
 2. Retry-After is never shortened. If it exceeds the time that is left, the call fails immediately.
-3. A Retry-After of 0 means the next attempt at once.
+3. A Retry-After of 0 means that the next attempt follows immediately.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class GiveUp(msgspec.Struct, frozen=True):
-    """Do not retry. `why` is the limit that forbids it, if it is not the failure itself."""
+    """Do not retry. `why` says which limit forbids it; None if the failure needs no such explanation."""
 
     why: str | None = None
 
@@ -44,7 +44,7 @@ class GiveUp(msgspec.Struct, frozen=True):
 def decide(
     failure: ModelFailed, *, attempt: int, waited_ms: int, limits: UsageLimits, seed: str
 ) -> Retry | GiveUp:
-    """Decide about the failure of *attempt*, after *waited_ms* of delays before it."""
+    """Decide whether to retry after *attempt* failed; *waited_ms* is the sum of the delays before it."""
     if not failure.retryable:
         return GiveUp()
     if attempt >= limits.max_attempts:

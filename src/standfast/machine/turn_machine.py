@@ -15,15 +15,15 @@ event that occurred), and the machine returns `Command`s (actions for the driver
                           └──────messages, or an answer that does not fit──┤
                                                                            └─▶ ENDED
 
-Where plugins have hooks (`TurnStarted.stages`), one more step comes first: OPENING before the first ASKING,
-PREPARING before each, the hooks of a checkpoint within PASSING, CLOSING before ENDED. Their rulings are
-inputs like any other. A turn without plugins never takes these steps.
+Where plugins have hooks (`TurnStarted.stages`), there are more steps: OPENING before the first ASKING,
+PREPARING before each ASKING, the hooks of a checkpoint within PASSING, CLOSING before ENDED. The rulings of
+the hooks are inputs like any other. A turn without plugins never takes these steps.
 
-A turn whose input is code has no model: it goes from NEW to ACTING with one cell, and ends when that has.
+A turn whose input is code has no model: it goes from NEW to ACTING with one cell, and ends with the cell.
 
-A call may be a *cell*: code that makes calls of its own (`CellPaused`). They stand in the same table and are
-executed as any other; their results go to the cell, one by one (`ContinueCell`), and only the result of the
-cell itself goes to the model.
+A call may be a *cell*: code that makes calls of its own (`CellPaused`). These are in the same table and are
+executed like any other call; their results go to the cell, one by one (`ContinueCell`), and only the result
+of the cell itself goes to the model.
 
 Rules
 -----
@@ -32,16 +32,16 @@ Rules
 2. Inputs are journaled before anything that follows from them happens, so feeding the same inputs to a fresh
    machine yields the same commands. Durability rests on this rule alone. After a replay, `outstanding`
    returns the commands that have no outcome yet.
-3. Every call has exactly one result before the model is called again or the turn ends. A call that a
-   cancellation, a deadline or an abort finds without one gets CANCELLED.
-4. Results reach the model in the order of the calls, whatever order they came in.
+3. Every call has exactly one result before the model is called again or the turn ends. A call without a
+   result at a cancellation, a deadline or an abort gets the error CANCELLED.
+4. Results reach the model in the order of the calls, whatever order they arrive in.
 5. An input for a call that has its result, or after the end, changes nothing.
-6. What plugins rule about the end of a turn counts only once it has ended: if a message comes in before the
-   commit, the turn continues and they are asked again.
+6. The plugins' ruling on the end of a turn takes effect only with the commit: if a message arrives before it,
+   the turn continues and the plugins are asked again.
 
 Not here: usage and limits (`account`), the table of calls (`calls`), whether a failed model call is retried
-(`retry`); whether a call that timed out is repeated, approvals, limits of single calls (dispatch); what the
-model sees of earlier turns (graph).
+(`retry`); whether a call that timed out is executed again, approvals, limits of single calls (dispatch); the
+messages of earlier turns that the model sees (graph).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ from standfast.model.ruling import NOTHING_SAID, Ruling
 from standfast.model.session import Entry, FrameOpened, Payload, TurnEnded, TurnSummary
 
 MAX_RESUMES: Final = 50
-"""How often in a row a turn may be resumed without any other input, before it stops as interrupted."""
+"""How often in a row a turn may be resumed without any other input before it stops as interrupted."""
 
 _FAILED_CALL: dict[str, StopReason] = {
     TurnCode.CONTEXT_OVERFLOW: StopReason.CONTEXT_OVERFLOW,
@@ -104,21 +104,21 @@ class TurnMachine:
     nonce = ""
     outcome: Ended | None = None
     prompt: str | None = None
-    """The prompt as plugins made it, if they did."""
+    """The system prompt that plugins prepared; None if they left it unchanged."""
     prepared: inputs.CallPrepared | None = None
-    """The plugins' preparation of the model call that is under way."""
+    """The plugins' preparation of the current model call."""
     replied_at_ms = 0
     """When the model gave its last reply."""
     failed_at_ms = 0
-    """When a model call last failed: the delay of the next one counts from then on."""
+    """When a model call last failed: the delay before the next attempt counts from then."""
     compaction: FrameSwitch | None = None
-    """The frame that was opened before this turn, in place of what the model saw of the session."""
+    """The frame that a plugin opened before this turn; it replaces the earlier messages for the model."""
     code: CodeInput | None = None
-    """The turn's input, if that is code and not a message."""
+    """The turn's input, if it is code and not a message."""
     extension: object = None
     prompt_layer: PromptLayer | None = None
     settings: Mapping[str, object] = MappingProxyType({})
-    """The model's settings that are for this turn alone."""
+    """The model settings for this turn alone."""
     checkpoints = 0
     _stages: frozenset[inputs.Stage] = frozenset()
     _checkpoint: inputs.CheckpointKind = "after_work"
@@ -134,7 +134,7 @@ class TurnMachine:
     _wanted: inputs.FinishRequested | None = None
     _closings = 0
     _closing: Ruling | None = None
-    """What plugins ruled about the end of the turn."""
+    """The plugins' ruling on the end of the turn."""
     _ending: Ended | None = None
     _resumes = 0
 
@@ -142,16 +142,16 @@ class TurnMachine:
         self.account = TurnAccount()
         self.calls = CallTable()
         self.entries: list[Entry] = []
-        """What the turn adds to the history, so far."""
+        """The entries that the turn adds to the history, so far."""
         self.messages: list[Message] = []
-        """The messages among `entries`: what the model sees of this turn."""
+        """The messages among `entries`: the part of this turn that the model sees."""
         self._said: list[UserMessage] = []
-        """What plugins want said to the model at the next checkpoint."""
+        """Messages from plugins that the model gets at the next checkpoint."""
 
     # Queries of the driver and the runtime
 
     def outstanding(self) -> list[Command]:
-        """Return the commands that have no outcome yet: what a new process has to do first."""
+        """Return the commands that have no outcome yet; a process that takes over executes them first."""
         match self.phase:
             case Phase.OPENING:
                 return [RunHooks("before_turn")]
@@ -180,10 +180,10 @@ class TurnMachine:
                 assert_never(self.phase)
 
     def refuses_call(self, made: int, uncharged: Sequence[UsageEntry]) -> ErrorObject | None:
-        """Return why a plugin, a tool or code may not call a model after *made* calls in all.
+        """Return why a plugin, a tool or code may not call a model after *made* calls in all; None if it may.
 
-        *uncharged* is usage that the machine does not know of yet. Tokens stop only what tools and code ask:
-        plugins may have to call a model so that the turn can end.
+        *uncharged* is usage that the machine has not counted yet. The token limit applies only while calls
+        run: plugins may have to call a model so that the turn can end.
         """
         refusal = self.account.no_more_calls(made, uncharged)
         if refusal is None and self.phase is Phase.ACTING:
@@ -191,21 +191,21 @@ class TurnMachine:
         return refusal
 
     def answer(self, value: object = None) -> Finished:
-        """Return how the turn finishes if nothing comes in at the checkpoint before completion."""
+        """Return the outcome of the turn if no message arrives at the checkpoint before completion."""
         return Finished(text=self._answer, value=value)
 
     def summary(self, outcome: Ended | Waiting) -> TurnSummary:
         return TurnSummary(outcome=outcome, usage=self.account.usage, calls=tuple(self.calls.records))
 
     def whole(self) -> list[Entry]:
-        """Return what the turn adds to the history, with what plugins add at its end."""
+        """Return all entries that the turn adds to the history, with those that plugins add at its end."""
         if self.phase is Phase.ENDED or self._closing is None:
             return self.entries
         now_ms = self.account.watch.now_ms
         return [*self.entries, *(Entry(at_ms=now_ms, payload=event) for event in self._closing.events)]
 
     def next_messages(self) -> tuple[UserMessage, ...]:
-        """Return what plugins want said once this turn is over, and what missed its last checkpoint."""
+        """Return the plugins' messages for later turns, and those that missed the last checkpoint."""
         after = () if self._closing is None else self._closing.messages
         return (*self._said, *after)
 
@@ -299,7 +299,7 @@ class TurnMachine:
         return self.outstanding()
 
     def _resumed(self, given: inputs.Resumed) -> list[Command]:
-        """Note that another process has the turn. A turn that kills every process comes to an end."""
+        """Note that another process has resumed the turn; stop a turn that keeps killing its process."""
         self.account.watch.resume(given.at_ms)
         if self.phase is Phase.PARKED:
             return []
@@ -353,7 +353,7 @@ class TurnMachine:
         return self._out_of_calls() or self._call_model()
 
     def _call_ruled(self, given: inputs.CallRuled) -> list[Command]:
-        """Note a ruling. The host that asked the plugins executes the call, or has its result."""
+        """Apply a ruling. The host that asked the plugins executes the call, or has its result."""
         if not self.calls.rule(given):
             return []
         self._take(given.ruling)
@@ -480,7 +480,7 @@ class TurnMachine:
         return [CallModel(self.account.model_calls, 1)]
 
     def _out_of_calls(self, after: ErrorObject | None = None) -> list[Command] | None:
-        """End the turn if no model may be called any more; *after* is the failure of the last call."""
+        """End the turn if no model may be called any more; *after* is the last call's error, if it failed."""
         error = self.account.no_more_calls(self.account.model_calls)
         if error is None:
             return None
@@ -489,7 +489,7 @@ class TurnMachine:
         return self._end(Stopped(reason=StopReason.TURN_BUDGET, error=error))
 
     def _after_change(self) -> list[Command]:
-        """Continue after a call was settled or began to wait, if none runs any more."""
+        """Decide what follows after a call was settled, paused or began to wait; nothing while calls run."""
         watch = self.account.watch
         if self.calls.unsettled:
             if continued := self.calls.continued():
@@ -498,7 +498,7 @@ class TurnMachine:
                 return [*continued]
             if self.calls.any_running():
                 return []
-            self.phase = Phase.PARKED  # each call that is left waits, or is code at calls that wait
+            self.phase = Phase.PARKED  # each unsettled call waits, or is a cell whose calls wait
             watch.stop()
             return self.outstanding()
         watch.start(watch.now_ms)
@@ -511,7 +511,7 @@ class TurnMachine:
             return self._pass("before_completion")
         if self._switch is not None:
             return self._end(FrameSwitched(switch=self._switch))
-        if self._wanted is not None:  # code gave the answer, as if the model had
+        if self._wanted is not None:  # code gave the answer in place of the model
             self._answer, self._wanted = self._wanted.text, None
             self._add(AssistantMessage(text=self._answer))
             return self._pass("before_completion")
@@ -541,7 +541,7 @@ class TurnMachine:
         return self.outstanding()
 
     def _abort(self, reason: StopReason, error: ErrorObject | str, message: str = "") -> list[Command]:
-        """End in the middle with *error*, or its code: effects stop, and their calls get a result."""
+        """End the turn early with *error*, or with a code and *message*; unsettled calls get CANCELLED."""
         if isinstance(error, str):
             error = ErrorObject(code=error, message=message)
         if self.calls.open():
@@ -550,7 +550,7 @@ class TurnMachine:
         return [StopEffects(), *self._end(Stopped(reason=reason, error=error))]
 
     def _end(self, outcome: Ended) -> list[Command]:
-        """End the turn, after the hooks that plugins have for its end."""
+        """End the turn, after its `after_turn` hooks have run."""
         if "after_turn" not in self._stages or (self._closing is not None and isinstance(outcome, Finished)):
             return self._finish(outcome)
         self.phase = Phase.CLOSING
@@ -575,14 +575,14 @@ class TurnMachine:
     # Remembering
 
     def _take(self, ruling: Ruling) -> None:
-        """Count what plugins used, and remember their events and what they want said to the model."""
+        """Charge the plugins' model calls; add their events to the history and keep their messages."""
         if ruling is not NOTHING_SAID:
             self.account.charge(ruling)
             self._add(*ruling.events)
             self._said.extend(ruling.messages)
 
     def _add(self, *payloads: Payload) -> None:
-        """Add to the history, at the time of the last input."""
+        """Add *payloads* to the history, at the time of the last input."""
         now_ms = self.account.watch.now_ms
         for payload in payloads:
             self.entries.append(Entry(at_ms=now_ms, payload=payload))
@@ -590,7 +590,7 @@ class TurnMachine:
                 self.messages.append(payload)
 
     def _unexpected(self, given: inputs.Input, where: str = "") -> InternalError:
-        """Return the error for an input that cannot come now: the journal is another machine's."""
+        """Return the error for an input that is impossible now: another version wrote the journal."""
         return InternalError(
             f"turn {self.turn_id or '?'} got {type(given).__name__} while {where or self.phase.value}",
             hint="the journal does not belong to this version of the machine",

@@ -1,4 +1,4 @@
-"""The time, as something that tests can hold still."""
+"""The port of clocks, which tests replace with one that stands still."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final, Protocol
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the time of day in milliseconds since 1970."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds on a clock that never goes backwards."""
 
     def boot_ms(self) -> int:
-        """Milliseconds since the machine started, suspension included: alike in all processes, never set."""
+        """Return the milliseconds since boot, suspension included: the same in all processes, never set."""
 
 
 _BOOT_TIME: Final = getattr(time, "CLOCK_BOOTTIME", None)
@@ -28,13 +28,13 @@ class SystemClock:
     def now_ms(self) -> int:
         now, last = time.time_ns() // 1_000_000, self._last_ms
         if now == last:
-            return last  # records of one millisecond share one object: each has several times
+            return last  # the same int object, which the timestamps of one millisecond share in memory
         self._last_ms = now
         return now
 
     monotonic = staticmethod(time.monotonic)
 
     def boot_ms(self) -> int:
-        if _BOOT_TIME is None:  # not Linux: as good as it gets, where suspension stops it
+        if _BOOT_TIME is None:  # not Linux: the closest clock, although it may stop during suspension
             return time.monotonic_ns() // 1_000_000
         return time.clock_gettime_ns(_BOOT_TIME) // 1_000_000

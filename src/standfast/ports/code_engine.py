@@ -1,16 +1,16 @@
-"""The port of an engine that runs the code a model writes.
+"""The port of engines, which run guest code.
 
 Theory of operation
 -------------------
 A *cell* is code that runs in a session's state. It runs until it ends, or until it cannot continue without
-the result of a call: then it *pauses*, and its driver answers one of its calls, and so on. A paused cell can
-be suspended to bytes and resumed by any process.
+the result of a call: then it *pauses* until its driver answers one of its calls. A paused cell can be
+suspended to bytes and resumed by any process.
 
 Rules
 -----
-1. A cell's behaviour follows from its code, its state, its inputs, `now_ms`, `seed` and the answers in their
-   order. Run again with the same, it makes the same calls: a crash costs only computing.
-2. A cell touches nothing outside. Everything that it needs from the outside is a call.
+1. A cell's behaviour is determined by its code, its state, its inputs, `now_ms`, `seed` and the answers in
+   their order. Rerun with the same values, it makes the same calls: a crash costs only computation.
+2. A cell reaches the outside only through calls.
 3. Every method blocks, and is called on a thread that may block. Only `stop` may be called while another
    method runs.
 """
@@ -40,13 +40,13 @@ class CellFunctions(Protocol):
     def names(self) -> Iterable[str]: ...
 
     def capability(self, name: str) -> Capability:
-        """Return the contract of a function that exists."""
+        """Return the contract of the function *name*, which must exist."""
 
     def is_async(self, name: str) -> bool:
-        """Return whether the function is awaited where the syntax of the code does not show it."""
+        """Return whether calls of the function are awaited, for code whose syntax does not show it."""
 
     def suggest(self, name: str) -> str | None:
-        """Return a hint for an unknown name: what might have been meant."""
+        """Return a hint that names functions similar to the unknown *name*; None if there are none."""
 
 
 class CellCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class CellCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a call, and its time: `value`, or the exception that the code sees for `error`."""
+    """The answer to a call at `at_ms`: its `value`, or the `exception` that the code sees for `error`."""
 
     value: Json = None
     exception: GuestException | None = None
@@ -75,13 +75,13 @@ class CallAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellPause(msgspec.Struct, frozen=True):
-    """The code cannot continue until one of its calls is answered. `calls` are those since the last pause."""
+    """The code cannot continue until a call is answered. `calls` are those made since the last pause."""
 
     calls: tuple[CellCall, ...] = ()
 
 
 class LastCall(msgspec.Struct, frozen=True):
-    """A call that the code ended with, and its place. It was not made: that is up to the cell's driver."""
+    """The call that the code ended with, and its place. It is left to the cell's driver to execute."""
 
     call: CellCall
     span: Span
@@ -90,9 +90,9 @@ class LastCall(msgspec.Struct, frozen=True):
 class CellEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The code ran to its end, or failed with `error`.
 
-    `state` is the session's state after it, None if that did not change: always so after a `hard` failure (a
-    limit, a crash, a stop), which an exception of the language is not. `notes` are further messages to the
-    author of the code; `instructions` is the engine's own count, if it has one.
+    `state` is the session's state after the cell, None if it did not change. It never changes after a `hard`
+    failure: a limit, a crash or a stop, but not an exception of the language. `notes` are further messages to
+    the author of the code; `instructions` is None if the engine does not count them.
     """
 
     result: Json = None
@@ -113,7 +113,7 @@ class CellEnd(msgspec.Struct, frozen=True, kw_only=True):
 CellStep = CellPause | CellEnd
 
 AnswerNow = Callable[[CellCall], CallAnswer | None]
-"""Answers a call immediately, in the engine's thread; None if the cell is to pause for it."""
+"""Answers a call immediately, in the engine's thread; returns None to make the cell pause for it."""
 
 
 class CellRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,12 +121,12 @@ class CellRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `paused` is a suspended cell to resume; without it the code runs from its beginning. `inputs` are values
     that the code is known to need; `load` returns others by name when they are read, and raises `LookupError`
-    for an unknown name. Neither becomes part of the state. `last` are functions that never return: where the
-    code ends with a call of one, an engine may end there and leave the call to the driver
-    (`CellEnd.last_call`). An engine may call `through`, in its thread, after the code has ended and before
-    its state is stored: with the end that follows if nothing fails, without its state. The peak memory of a
-    cell that is not `measured` may stay unknown. `now_ms` is the time until an answer brings a later one;
-    random numbers come from `seed`.
+    for an unknown name. Neither becomes part of the state. `last` are functions that never return: if the
+    code ends with a call of one, an engine may end the cell there and leave the call to the driver
+    (`CellEnd.last_call`). After the code has ended and before its state is stored, an engine may call
+    `through`, in its thread, with the expected `CellEnd` without its state. The peak memory of a cell that is
+    not `measured` may stay unknown. `now_ms` is the time that the code sees until an answer brings a later
+    one; `seed` seeds its random numbers.
     """
 
     key: str
@@ -146,7 +146,7 @@ class CellRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellOutput(msgspec.Struct, frozen=True):
-    """What code has printed. It is `truncated` if the code printed more than it may."""
+    """The output of code. It is `truncated` if the code printed more than its limit."""
 
     stdout: str
     stderr: str
@@ -157,19 +157,19 @@ class CellRun(Protocol):
     """One cell while it runs."""
 
     def start(self) -> CellStep:
-        """Run from the beginning; a suspended cell returns a pause without new calls."""
+        """Run from the beginning; for a suspended cell, return a pause without new calls."""
 
     def answer(self, number: int, answer: CallAnswer) -> CellStep:
-        """Give a paused cell the result of one of its calls. The order of the answers counts."""
+        """Continue a paused cell with the answer to call *number*. The order of the answers matters."""
 
     def printed(self) -> CellOutput:
-        """Return what a paused cell has printed so far."""
+        """Return the output of a paused cell so far."""
 
     def suspend(self) -> bytes:
         """Return a paused cell as bytes, end this run and free its worker."""
 
     def stop(self, error: ErrorObject) -> None:
-        """End the cell with *error*, hard, from any thread; a paused one ends when it is next answered."""
+        """End the cell with *error* as a hard failure; a paused cell ends when it is next answered."""
 
     def close(self) -> None:
         """Abandon a cell that has not ended. Harmless if it has."""
@@ -178,14 +178,14 @@ class CellRun(Protocol):
 Check = Literal["calls", "types", "session"]
 """How closely code is checked before it runs.
 
-`calls`: syntax, what the language does not have, unknown functions, arguments that a function does not take.
-`types`: all that, and what a type checker finds, which costs some ten times as much.
+`calls`: syntax, features that the engine lacks, unknown functions, arguments that a function does not take.
+`types`: also the findings of a type checker, at about ten times the cost.
 `session`: as `types`, for a session whose code may rebind the names of its inputs.
 """
 
 
 class Touched(msgspec.Struct, frozen=True):
-    """Which outside names code reads, and by which literal keys alone it reads from them (None: by any)."""
+    """The outside names that code reads, each with the literal keys that it reads (None: any key)."""
 
     names: dict[str, frozenset[str] | None]
 
@@ -199,21 +199,21 @@ class CodeEngine(Protocol):
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
     ) -> list[Diagnostic]:
-        """Return what is wrong with the code, without running any of it. `inputs` are read-only."""
+        """Return the problems of *code* without running any of it. *inputs* are read-only names."""
 
     def touched(self, code: str, names: Collection[str]) -> Touched:
         """Return which of *names* the code reads."""
 
     def names(self, state: bytes) -> list[str]:
-        """Return the names that a state binds."""
+        """Return the names that *state* binds."""
 
     def prepare(self) -> None:
-        """Do in advance what the first run would wait for. Idempotent."""
+        """Do the setup that the first run would otherwise wait for. Idempotent."""
 
     def open(self, request: CellRequest) -> CellRun: ...
 
     def forget(self, key: str) -> None:
-        """End the worker that is kept warm under *key*: the next session with this key is another one."""
+        """End the worker that is kept warm under *key*: the next session with this key is a different one."""
 
     def close(self) -> None:
         """End the engine's processes."""

@@ -3,14 +3,14 @@
 Theory of operation
 -------------------
 Each service is a protocol of its own. A hook gets those of its role: a prompt hook may read and call a model,
-but start no turn. The runtime has one implementation of all of them; a context hands out a view that has the
-methods of the role and no others.
+but not start a turn. The runtime implements all of them in one class; a context exposes a view that has only
+the methods of its role.
 
 Rules
 -----
-1. A service that this session does not have raises `ServiceUnavailable`, which says which and why.
-2. What these methods change is durable when they return, except hidden tasks, which are awaited.
-3. A method that names a session works on that one. A session that the caller may not see does not exist.
+1. A service that this session lacks raises `ServiceUnavailable`, which names the service and the reason.
+2. Changes made by these methods are durable when they return. Hidden tasks are not stored; they are awaited.
+3. A method with a `session_id` works on that session. One that the caller may not see counts as missing.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from standfast.model.task import TaskRecord, TaskSpec, TaskState
 
 SessionTask = Callable[[], Awaitable[Json]]
-"""The work of a task. It is cancelled like any coroutine; it returns the task's result."""
+"""The work of a task: returns the task's result, and can be cancelled like any coroutine."""
 
 TaskCancel = Callable[[], Awaitable[None]]
 """Ends a task that runs outside the runtime."""
 
 
 class SessionTurnHandle(msgspec.Struct, frozen=True):
-    """A turn that was started, and its events, which need not be read."""
+    """A turn that was started, and its events. The caller need not read them."""
 
     turn_id: str
     events: AsyncIterator[Event]
@@ -78,12 +78,12 @@ class ToolStateHost(Protocol):
     async def tool_state(self, session_id: str) -> ToolState: ...
 
     async def apply_tool_state(self, session_id: str, snapshot: ToolState) -> int:
-        """Apply a state of the current generation; return the generation after it."""
+        """Apply *snapshot*, which must be of the current generation; return the new generation."""
 
     async def set_tools_availability(
         self, session_id: str, tool_names: Sequence[str], availability: ToolAvailability | None
     ) -> int:
-        """Set all of them or none; None clears. Return the generation after it."""
+        """Set the availability of all *tool_names* or of none; None clears it. Return the new generation."""
 
     async def set_tool_availability(
         self, session_id: str, tool_name: str, availability: ToolAvailability | None
@@ -94,10 +94,10 @@ class SessionLifecycleHost(Protocol):
     async def create_session(self, request: SessionCreateRequest) -> SessionHandle: ...
 
     async def take_first_turn_input(self, session_id: str) -> UserMessage | None:
-        """Return the input that waits for the first turn of a session, once."""
+        """Claim and return the input that waits for the first turn of a session; None if there is none."""
 
     async def close_session(self, session_id: str) -> None:
-        """End everything that runs in a session and its children. Their history stays."""
+        """End everything that runs in a session and its children. Their history is kept."""
 
 
 class TurnHost(Protocol):
@@ -108,7 +108,7 @@ class TurnHost(Protocol):
     async def cancel_turn(self, turn_id: str) -> None: ...
 
     async def start_turn(self, session_id: str, input: TurnInput) -> AssembledTurn:
-        """Start a turn and wait until it has ended, or waits itself."""
+        """Start a turn and await its end, or until it waits itself."""
 
 
 class TaskHost(Protocol):
@@ -128,15 +128,15 @@ class TaskHost(Protocol):
     ) -> TaskRecord: ...
 
     async def unregister_background_task(self, session_id: str, task_id: str) -> None:
-        """Forget a task. Harmless if there is none."""
+        """Forget a task. Does nothing if it does not exist."""
 
     async def complete_background_task(self, session_id: str, task_id: str, state: TaskState) -> None:
-        """End a task. Harmless if it has ended, or does not exist."""
+        """End a task with *state*. Does nothing if it has ended or does not exist."""
 
     async def transition_background_task_live_state(
         self, session_id: str, task_id: str, state: TaskState
     ) -> None:
-        """Set a live task to `running` or `idle`. Harmless if it is over."""
+        """Set a live task to `running` or `idle`. Does nothing if it has ended."""
 
     async def list_background_tasks(self, session_id: str) -> list[TaskRecord]: ...
 
@@ -145,12 +145,12 @@ class TaskHost(Protocol):
     async def cancel_all_background_tasks(self, session_id: str) -> list[TaskRecord]: ...
 
     async def validate_async_handles_visible(self, session_id: str, handle_ids: Sequence[str]) -> None:
-        """Raise `TaskNotFound` for the first id that is no task of the session."""
+        """Raise `TaskNotFound` for the first id that does not name a task of the session."""
 
     async def transfer_async_handles(
         self, from_session_id: str, to_session_id: str, handle_ids: Sequence[str]
     ) -> None:
-        """Give tasks to another session: all of them or none."""
+        """Move tasks to another session: all of them or none."""
 
     async def cancel_unreferenced_async_handles(
         self, session_id: str, keep_handle_ids: Sequence[str]
@@ -161,7 +161,7 @@ class MonitorHost(Protocol):
     async def monitor_snapshot(self, session_id: str) -> MonitorSnapshot: ...
 
     async def take_monitor_updates(self, session_id: str) -> MonitorUpdateBatch:
-        """Return the updates of monitors, each once, and acknowledge the pending wake."""
+        """Return the monitor updates that were not taken before, and acknowledge the pending wake."""
 
     async def start_monitor(self, session_id: str, spec: MonitorSpec) -> MonitorSnapshot: ...
 
@@ -176,15 +176,15 @@ class SessionGraphHost(Protocol):
 
 class DirectCompletionHost(Protocol):
     async def direct_completion(self, request: DirectRequest, usage_source: str) -> DirectCompletion:
-        """Return a text from a model. Its usage is charged to *usage_source* in the session's ledger."""
+        """Return a model's text reply. Its usage is charged to *usage_source* in the session's ledger."""
 
     async def direct_llm_completion(self, request: ModelRequest, usage_source: str) -> DirectLlmCompletion:
-        """Return the whole reply to a request of the caller's own."""
+        """Return the whole reply to a request that the caller built itself."""
 
 
 class TraceHost(Protocol):
     async def emit_trace_event(self, name: str, body: Json = None) -> None:
-        """Add a record to the trace, below the current span. It never fails."""
+        """Add a record to the trace, below the current span. Never raises."""
 
 
 class SessionStateService(SessionSnapshotHost, ToolCatalogHost, ToolStateHost, Protocol):
@@ -192,7 +192,7 @@ class SessionStateService(SessionSnapshotHost, ToolCatalogHost, ToolStateHost, P
 
 
 class ProcessService(TaskHost, MonitorHost, Protocol):
-    """Work beside turns: tasks and monitors."""
+    """Work that runs beside turns: tasks and monitors."""
 
 
 class PromptHookHost(SessionSnapshotHost, ToolCatalogHost, TaskHost, DirectCompletionHost, Protocol):
@@ -220,7 +220,7 @@ class HistoryHost(
     DirectCompletionHost,
     Protocol,
 ):
-    """The services of transforms and compactors of the history."""
+    """The services of history transforms and compactors."""
 
 
 class PluginActionHost(

@@ -1,4 +1,4 @@
-"""What an engine offers, whatever its language."""
+"""The port of a language: sessions that run code, whatever the engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from standfast.model.session import SessionId
 
 
 class LanguageRuntime(Protocol):
-    """Sessions of one language. Failures are raised as `StandfastError`; a run's are in its result."""
+    """Sessions of one language. Failures are raised as `StandfastError`; those of a run are in its result."""
 
     @property
     def language(self) -> Language: ...
@@ -24,7 +24,7 @@ class LanguageRuntime(Protocol):
         """Continue the session's waiting run as far as decisions allow."""
 
     async def cancel(self, session_id: SessionId) -> bool:
-        """End the session's run, running or waiting; false if there is none."""
+        """End the session's running or waiting run; return False if there is none."""
 
     async def fork_session(self, session_id: SessionId, new_id: SessionId) -> SessionId: ...
 

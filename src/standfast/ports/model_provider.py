@@ -1,15 +1,15 @@
-"""The port of models, whatever the provider.
+"""The port of models, the same for every provider.
 
 Rules
 -----
 1. `stream` yields deltas as they arrive and ends with exactly one `ReplyEnded`. A stream that ends without it
-   has failed, and nothing of it is used.
+   has failed, and its deltas are discarded.
 2. Failures are raised as `ModelError`; `retryable` says whether another attempt makes sense. Neither its
    message nor the `repr` of a provider contains a key.
-3. Closing the iterator ends the call at once.
+3. Closing the iterator ends the call immediately.
 4. A call in `ReplyEnded` has its arguments as the provider sent them: `{}` if it has none. Arguments that the
    end of the reply cut off are not JSON, so the call never runs.
-5. `Reasoning` goes back only to its `origin`.
+5. `Reasoning` is sent back only to its `origin`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from standfast.model.message import RequestedCall as RequestedCall
 
 
 class ModelRequest(msgspec.Struct, frozen=True):
-    """A request to the model. `messages` must not be changed, nor kept after the reply.
+    """A request to the model. A provider must neither change `messages` nor keep them after the reply.
 
-    `call_number` counts the model calls of the session's active path from 1, over all processes; an attempt
-    that failed counts, too. `attempt` counts the tries of this call from 1. `idempotency_key` is the same
-    when a call is repeated after a crash. `read_blob` gives the bytes of an attachment by their digest.
+    `call_number` counts the model calls of the session's active path from 1, over all processes; failed
+    attempts count, too. `attempt` counts the attempts of this call from 1. `idempotency_key` is the same
+    when a call is repeated after a crash. `read_blob` returns the bytes of an attachment by their digest.
     """
 
     messages: list[Message]
@@ -61,7 +61,7 @@ class ReasoningArrived(msgspec.Struct, frozen=True):
 
 
 class ReplyEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole reply. `model` is the one that served it, `response_id` the provider's name for the reply.
+    """The whole reply. `model` is the one that served it, `response_id` the provider's id of the reply.
 
     `stop_reason` is `end`, `tool_calls`, `length`, `stop_sequence`, `refusal`, `content_filter`, or another
     reason in the provider's own words.
@@ -93,7 +93,7 @@ class ModelProvider(Protocol):
 async def open_stream(
     model: ModelProvider, request: ModelRequest
 ) -> AsyncIterator[AsyncIterator[ModelDelta]]:
-    """Stream a reply of *model*; close the stream with the context, so that its call ends at once."""
+    """Stream a reply of *model*; on exit, close the stream, which ends its call immediately."""
     stream = model.stream(request)
     try:
         yield stream
@@ -104,7 +104,7 @@ async def open_stream(
 
 
 class ModelWrapper:
-    """A model around another one, with the same id. A subclass has `stream`."""
+    """A model that wraps another one and has its id. Subclasses implement `stream`."""
 
     def __init__(self, model: ModelProvider) -> None:
         self._model = model

@@ -4,27 +4,27 @@ Rules
 -----
 1. Every method is atomic, and durable when it returns. Methods are coroutines: none of them blocks the loop
    for longer than a commit to a fast local disk takes.
-2. A session has one writer. `begin` and `take_over` hand out a `Lease` whose `fence` is higher than any
-   before; every write of a turn carries it, and one with another fence than the session's is `LeaseLost` and
-   writes nothing. A lease ends with `commit` or `park`, when its time is over, or when its owner is provably
-   dead.
+2. A session has one writer. `begin` and `take_over` return a `Lease` whose `fence` is higher than any before.
+   Every write of a turn carries it; a write whose fence is not the session's raises `LeaseLost` and changes
+   nothing. A lease ends with `commit` or `park`, when it expires, or when its owner is provably dead.
 3. A session has at most one turn that is not `ended`.
-4. The journal of a turn holds opaque bodies in the order in which they were saved; of each kind it never has
-   one key twice. An input or an intent of a key that is there is refused; a state replaces the earlier one of
-   its key, at the end of the order. When the turn ends, the graph and the session's state have everything
-   that later turns need. The journal is then deleted, or kept as one record for those who look back at the
-   turn, until `drop_journals`, or until the turn's record goes.
+4. The journal of a turn holds opaque bodies in the order in which they were saved. Within a kind, keys are
+   unique: an input or an intent whose key exists is refused; a state replaces the earlier one of its key and
+   moves to the end. When the turn ends, the graph and the session's state hold everything that later turns
+   need. The journal is then deleted, or kept as one record for later inspection until `drop_journals`, or
+   until the turn's record is deleted.
 5. `commit` is one transaction: nodes, head, usage, the state of plugins and tools, the turn's end, its
    journal, waits and open approvals.
-6. What is read is checked against the digest it was written with; a mismatch is `RecordCorrupt` and names it.
-7. Callables that a method is given run inside its transaction, possibly on another thread and more than once,
-   so they must be pure.
-8. A state belongs to the node that was the session's leaf when it was written, a commit's to the last node of
-   its segment. The state at a node is the newest that the session wrote there, or else the one of the nearest
-   node before it. So sessions that share history share its states, and a state that one of them writes after
-   they have parted is its own.
-9. A blob stays as long as something names it: a node, a waiting input, a state, the journal of a turn; and
-   one that a save brought, until its turn ends.
+6. Every record is checked on reading against the digest it was written with; a mismatch raises
+   `RecordCorrupt`, which names the record.
+7. Callables passed to a method run inside its transaction, possibly on another thread and more than once, so
+   they must be pure.
+8. A state belongs to the node that was the session's leaf when it was written; the state of a commit, to the
+   last node of its segment. The state at a node is the newest that the session wrote there, or else that of
+   the nearest node before it. So sessions that share history share its states, and a state that one of them
+   writes after the fork is its own.
+9. A blob is kept as long as a node, a waiting input, a state or the journal of a turn names it; a blob stored
+   by a save, at least until its turn ends.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """The right to write a session until `until_ms`. It is kept in memory only."""
+    """The right to write a session until `until_ms`, as its holder keeps it in memory."""
 
     session_id: str
     owner: str
@@ -67,7 +67,10 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claimant(msgspec.Struct, frozen=True, kw_only=True):
-    """Who claims a lease, when, for how long. Leases go by `lease_now_ms` (`see_clock`), else `now_ms`."""
+    """The owner of a new lease, the current time and the lease's duration.
+
+    The lease expires by the clock of `lease_now_ms` (`see_clock`), or of `now_ms` if that is None.
+    """
 
     owner: str
     now_ms: int
@@ -80,14 +83,14 @@ CLOCK_TOLERANCE_MS: Final = 1_000
 
 
 WORK: Final = "work"
-"""What a store announces when a turn may begin or continue."""
+"""The announcement that a turn may begin or continue."""
 
 
 class SeenClock(msgspec.Struct, frozen=True, kw_only=True):
-    """How the clocks of this machine stand to each other.
+    """The offset between the clocks of this machine.
 
-    The time that leases go by is the boot-time clock plus `lease_offset_ms`, the same for every program on
-    this boot. `shift_ms` tells how far the time of day was set since a program last looked.
+    Leases expire by the boot-time clock plus `lease_offset_ms`, which is the same for every program until the
+    machine reboots. `shift_ms` is how far the time of day was set since the last call of `see_clock`.
     """
 
     lease_offset_ms: int
@@ -97,9 +100,9 @@ class SeenClock(msgspec.Struct, frozen=True, kw_only=True):
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One record of a turn's journal.
 
-    An `intent` says that an effect is about to happen; a `state` is what a plugin is in the middle of the
-    turn, and a later one of its key replaces it. `past` is the state that the next entry replaces, empty if
-    there was none; recovery needs none of them.
+    An `intent` records that an effect is about to happen. A `state` is the state of a plugin during the turn;
+    a later one of its key replaces it. `past` is the state that the next entry replaces, empty if there was
+    none; recovery does not need these entries.
     """
 
     key: str
@@ -123,7 +126,7 @@ class QueuedInput(HoldsSessionIds, frozen=True, kw_only=True):
 class Blob(msgspec.Struct, frozen=True, kw_only=True):
     """The bytes of an attachment, stored once under their digest.
 
-    Inside a store, `data` of a blob that is `apart` names the object that has the bytes.
+    Inside a store, the `data` of a blob that is `apart` is the name of the object that holds the bytes.
     """
 
     digest: str
@@ -132,7 +135,7 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlobPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A range of the bytes of a blob that has `size` bytes; it begins at `start`."""
+    """A range of a blob's bytes that begins at `start`. `size` is that of the whole blob."""
 
     data: bytes
     start: int
@@ -140,29 +143,29 @@ class BlobPart(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, data: bytes, start: int, stop: int | None) -> BlobPart:
-        """Return the range of a blob whose bytes are *data*."""
+        """Return the range `data[start:stop]` of a blob whose bytes are *data*."""
         first, last, _ = slice(start, stop).indices(len(data))
         return cls(data=data[first:last], start=first, size=len(data))
 
 
 class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of plugins and tools: `body` is opaque to the store, `blobs` are digests of what it needs."""
+    """The state of plugins and tools: `body` is opaque to the store, `blobs` are the digests in it."""
 
     body: bytes
     blobs: tuple[str, ...] = ()
 
 
 class TurnStates(msgspec.Struct, frozen=True):
-    """The names of the states that a session had before and after a turn; None where it had none."""
+    """The ids of the states that a session had before and after a turn; None where it had none."""
 
     before: str | None
     after: str | None
 
 
 class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn to begin. `make_input` makes its first journal body of the injected messages it claims.
+    """A turn to begin. `make_input` builds its first journal body from the injected messages that it claims.
 
-    With `consumes` the turn is that queued input's, which is gone with the begin.
+    `consumes` is the id of the queued input that the turn is for; `begin` claims it.
     """
 
     session_id: str
@@ -176,7 +179,7 @@ class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that may run now, its first journal body, and the head it runs on."""
+    """A turn that has begun: its lease, its record, its first journal body, and the head it runs on."""
 
     lease: Lease
     head: SessionHead
@@ -185,13 +188,13 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Repeated(msgspec.Struct, frozen=True, kw_only=True):
-    """The idempotency key and the content are those of this turn; nothing was begun."""
+    """An earlier turn has the same idempotency key and input, so no turn was begun."""
 
     record: TurnRecord
 
 
 class Takeover(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that another process left, or that waited, with its journal after the first input."""
+    """A turn that waited or lost its owner, with its journal after the first input."""
 
     lease: Lease
     head: SessionHead
@@ -201,7 +204,7 @@ class Takeover(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournaledTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn with its first input and its journal after that, all of one moment."""
+    """A turn with its first input and its journal after that, read consistently."""
 
     record: TurnRecord
     input: bytes
@@ -209,10 +212,10 @@ class JournaledTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Save(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn must make durable before it continues.
+    """The records that a turn must make durable before it continues.
 
-    `make_checkpoint`, if given, makes one more entry of the injected messages that are claimed with it.
-    `blobs` are kept at least until the turn ends, whatever names them.
+    `make_checkpoint`, if given, builds one more entry from the injected messages that the save claims.
+    `blobs` are kept at least until the turn ends, even if nothing names them.
     """
 
     turn_id: str
@@ -224,7 +227,7 @@ class Save(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """`cancel_requested`: a caller has asked for the turn's end; `checkpoint` is the entry that was made."""
+    """The result of a save: whether the turn was cancelled, and the `checkpoint` entry if one was built."""
 
     cancel_requested: bool
     checkpoint: JournalEntry | None = None
@@ -235,9 +238,9 @@ class TurnCommit(msgspec.Struct, frozen=True, kw_only=True):
 
     `entries` become one segment, named after the turn, under the session's leaf. `model_calls` and `usage`
     are added to the head's. `enqueue` becomes queued inputs, in this order. Without a `state` the session
-    keeps the one it has. A `Finished` outcome is refused while an injected message or a request to cancel is
-    there; any other turns what was injected into queued inputs. With `journal`, the entries that were not
-    saved, the turn's journal is kept.
+    keeps its current one. A `Finished` outcome is refused while an injected message or a cancellation is
+    pending; any other outcome converts pending injected messages to queued inputs. If `journal`, the entries
+    that were not saved yet, is given, the turn's journal is kept.
     """
 
     turn_id: str
@@ -253,13 +256,13 @@ class TurnCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitRefused(msgspec.Struct, frozen=True, kw_only=True):
-    """A message or a cancellation arrived before the turn could finish; nothing was written."""
+    """An injected message or a cancellation arrived before the turn could finish; nothing was written."""
 
     reason: Literal["injected", "cancelled"]
 
 
 class Renewed(msgspec.Struct, frozen=True, kw_only=True):
-    """Sessions whose lease is lost, and turns whose end a caller has asked for."""
+    """The sessions whose lease is lost, and the turns that a caller has cancelled."""
 
     lost: frozenset[str]
     cancelled: frozenset[str]
@@ -273,17 +276,17 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionOutline(msgspec.Struct, frozen=True, kw_only=True):
-    """How many turns a session has, and the one of them that has not ended."""
+    """The number of a session's turns, and the one that has not ended."""
 
     turns: int = 0
     open_turn: TurnRecord | None = None
 
 
 class TurnCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many inputs wait to begin a turn, and how many turns are in each state; each counts once.
+    """The number of inputs that wait to begin a turn, and of turns in each state. A turn is in one state.
 
-    `running`: a live owner runs it. `waiting`: for something that is not over. `stuck`: it could continue,
-    and no process runs it, because its owner is gone or no process may run it. A turn is `stuck` for a moment
+    `running`: a live owner runs it. `waiting`: none of its waits has ended. `stuck`: it could continue, but
+    no process runs it, because its owner is gone or no process may run it. A turn is `stuck` for a moment
     whenever a wait ends.
     """
 
@@ -294,9 +297,9 @@ class TurnCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DayUsage(HoldsSessionIds, frozen=True, kw_only=True):
-    """What the turns of a session that ended on one day used. `day` counts days since 1970, in UTC.
+    """The usage of a session's turns that ended on one day. `day` counts days since 1970, in UTC.
 
-    `model` is the session's; the ledger of the session's head has every model that it used.
+    `model` is the session's current model; the ledger of its head lists every model that it used.
     """
 
     day: int
@@ -308,7 +311,7 @@ class DayUsage(HoldsSessionIds, frozen=True, kw_only=True):
 
 
 class HeldLease(HoldsSessionIds, frozen=True, kw_only=True):
-    """A lease as the store has it: its owner's name, and the time, of the store's clock, when it ends."""
+    """A lease as it is stored: its owner, and when it expires by the clock of leases."""
 
     session_id: SessionIdField
     owner: str
@@ -327,7 +330,7 @@ class StoreSurvey(msgspec.Struct, frozen=True, kw_only=True):
 if TYPE_CHECKING:
 
     class Description(TypedDict):
-        """The agent that works on a session. Without `metadata` or `code`, or with None, those stay."""
+        """The agent that works on a session. `metadata` and `code` stay unchanged if missing or None."""
 
         agent: str
         model: str
@@ -337,12 +340,12 @@ if TYPE_CHECKING:
 
 
 class NewSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session to make, with all that it begins with.
+    """A session to create, with its initial contents.
 
-    With `fork_of` it stands over that session's history, up to the node `at`. `entries` become one segment
-    `segment_id` under that. `make_state` makes its state of the one that holds there (None: it keeps that
-    one). `first` waits for the caller that starts the session's first turn. `turn` is an unfinished turn with
-    this `journal`, which no process runs yet.
+    With `fork_of` it continues that session's history, up to the node `at`. `entries` become one segment
+    `segment_id` below it. `make_state` gets the body of the state at that node and returns the session's own
+    (None: keep that one). `first` waits for the caller that starts the session's first turn. `turn` is an
+    unfinished turn with this `journal`, which no process runs yet.
     """
 
     head: SessionHead
@@ -358,12 +361,12 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PruneRequest(HoldsSessionIds, frozen=True, kw_only=True):
-    """What may go. Nothing that a session can still reach on its active path goes by `branches`.
+    """The data to delete.
 
     sessions_before_ms: idle sessions not used since then, and decided approvals, records of ended turns,
-    snapshots and occurrences that are older. now_ms: sessions whose `expires_at` is past then, unless a turn
-    of theirs runs. frames: what lies before the current frame of a session. branches: nodes that are on no
-    session's active path. session_id: of this session alone.
+    snapshots and occurrences that are older. now_ms: sessions that have expired by then (`expires_at`),
+    unless a turn of theirs runs. frames: segments before the current frame of a session. branches: segments
+    that are on no session's active path. session_id: prune only this session.
     """
 
     sessions_before_ms: int | None = None
@@ -374,7 +377,7 @@ class PruneRequest(HoldsSessionIds, frozen=True, kw_only=True):
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """How many records were deleted, and by how many bytes the file shrank."""
+    """The number of records deleted, and of bytes by which the database file shrank."""
 
     sessions: int = 0
     segments: int = 0
@@ -391,7 +394,7 @@ class SessionStore(Protocol):
     # Sessions and their history
 
     async def open_session(self, head: SessionHead) -> SessionHead:
-        """Return the session of this id, or make it from *head* if there is none."""
+        """Return the session with the id of *head*; create it from *head* if it does not exist."""
 
     async def head(self, session_id: str) -> SessionHead | None: ...
 
@@ -403,21 +406,24 @@ class SessionStore(Protocol):
         limit: int | None = None,
         active: bool = False,
     ) -> list[SessionHead]:
-        """Return sessions, the latest used first; of those used at the same time, the last by id.
+        """Return up to *limit* sessions, the most recently used first; ties are in descending order of id.
 
-        With *agent*, those of that agent. With *after*, `updated_at` and id of a session, those that follow
-        it. At most *limit*. With *active*, those that have an unfinished turn or a queued input; the others
+        With *agent*, only those of that agent. With *after*, the `updated_at` and id of a session, only those
+        that follow it. With *active*, only those that have an unfinished turn or a queued input; the others
         are not read.
         """
 
     async def describe(self, session_id: str, **description: Unpack[Description]) -> None:
-        """Record the agent that works on the session now; `SessionNotFound` if there is none."""
+        """Record the agent that now works on the session; raise `SessionNotFound` if it does not exist."""
 
     async def note_blocked(self, session_id: str, blocked: Blocked | None) -> None:
-        """Record why the session's next turn cannot run; None clears the note. A missing session is fine."""
+        """Record why the session's next turn cannot run; None clears the note. Ignore a missing session."""
 
     async def delete_session(self, session_id: str) -> bool:
-        """Delete the session, its turns and waiting inputs; `SessionBusy` while a live owner runs a turn."""
+        """Delete the session, its turns and inputs; return False if it does not exist.
+
+        Raise `SessionBusy` while a live owner runs a turn of it.
+        """
 
     async def frame(self, leaf: str, *, known: str | None = None) -> tuple[Segment, ...]:
         """Return the path to *leaf*, oldest first, from the segment that opens its frame.
@@ -427,12 +433,12 @@ class SessionStore(Protocol):
         """
 
     async def path(self, leaf: str, *, after_depth: int = 0) -> tuple[Segment, ...]:
-        """Return the segments of the path to *leaf* with nodes past `after_depth`, oldest first."""
+        """Return the segments of the path to *leaf* with nodes deeper than *after_depth*, oldest first."""
 
     async def append(
         self, session_id: str, segment_id: str, entries: tuple[Entry, ...], requires: str | None, now_ms: int
     ) -> SessionHead:
-        """Add nodes under the leaf; `StaleBranch` if *requires* is not on the active path."""
+        """Add nodes under the leaf; raise `StaleBranch` if *requires* is not on the active path."""
 
     async def fork(
         self,
@@ -443,35 +449,37 @@ class SessionStore(Protocol):
         *,
         charter: SessionCharter | None = None,
     ) -> SessionHead:
-        """Make a session whose leaf is *at*, or this one's, at the same cost for any length of history.
+        """Create a session whose leaf is *at*, by default this session's leaf.
 
-        It has no parent unless *charter* names one. `SessionNotFound`, `SessionExists`, `NodeNotFound`.
+        The cost does not depend on the length of the history. The fork has no parent unless *charter* names
+        one. Errors: `SessionNotFound`, `SessionExists`, `NodeNotFound`.
         """
 
     async def make_session(self, new: NewSession) -> SessionHead:
-        """Make a session with a charter, or return the one that was made with the same charter.
+        """Create a session, or return the existing one if it was created with the same charter.
 
-        `SessionExists` if it has another one; `SessionNotFound`, `NodeNotFound` for the fork's source.
+        Errors: `SessionExists` if the existing one has no charter or another; `SessionNotFound` and
+        `NodeNotFound` for the fork's source.
         """
 
     async def add_usage(
         self, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
     ) -> SessionHead:
-        """Add *usage* outside of turns to the head's ledger. The leaf and the revision stay."""
+        """Add *usage* from outside a turn to the head's ledger. The leaf does not change."""
 
     async def rewind(self, session_id: str, to: str, now_ms: int) -> SessionHead:
-        """Move the leaf to a node of this session's own history. `SessionBusy` while a turn is unfinished."""
+        """Move the leaf to a node of the session's history; raise `SessionBusy` if a turn is unfinished."""
 
     async def set_state(
         self, session_id: str, state: StateRecord, blobs: tuple[Blob, ...], now_ms: int
     ) -> SessionHead:
-        """Give the session another state; its leaf stays. `SessionBusy` while a turn is unfinished."""
+        """Set the session's state at its current leaf; raise `SessionBusy` while a turn is unfinished."""
 
     async def state(self, state_id: str) -> bytes | None:
-        """Return the body of the state that a head names; None if it was pruned."""
+        """Return the body of a state; None if it was pruned."""
 
     async def turn_states(self, turn_id: str) -> TurnStates | None:
-        """Return the states before and after an ended turn; None if it left no nodes, or they were pruned."""
+        """Return the states before and after an ended turn; None if it added no nodes or they were pruned."""
 
     async def put_snapshot(self, snapshot_id: str, session_id: str, data: bytes, now_ms: int) -> None:
         """Store a snapshot of a session under *snapshot_id*. It outlives the session."""
@@ -488,13 +496,13 @@ class SessionStore(Protocol):
         """
 
     async def take_over(self, turn_id: str, claimant: Claimant) -> Takeover:
-        """Take the lease of a turn that waits or has no live owner. `SessionBusy`, `TurnNotFound`."""
+        """Take the lease of a turn that waits or has no live owner. Errors: `SessionBusy`, `TurnNotFound`."""
 
     async def save(self, lease: Lease, save: Save) -> Saved:
         """Add to the turn's journal."""
 
     async def park(self, lease: Lease, save: Save, summary: TurnSummary) -> None:
-        """Save, mark the turn as waiting and give the lease back."""
+        """Save, mark the turn as waiting and release the lease."""
 
     async def commit(self, lease: Lease, commit: TurnCommit) -> SessionHead | CommitRefused: ...
 
@@ -509,64 +517,69 @@ class SessionStore(Protocol):
         """Return the session's unfinished turn, if there is one."""
 
     async def outlines(self, session_ids: tuple[str, ...]) -> dict[str, SessionOutline]:
-        """Return what a list shows of these sessions; those without a turn are left out."""
+        """Return the outlines of these sessions; those without a turn are left out."""
 
     async def open_turn_journal(self, session_id: str) -> JournaledTurn | None:
-        """Return the session's unfinished turn with all that it has saved; takes no lease."""
+        """Return the session's unfinished turn with its journal so far, without taking the lease."""
 
     async def turn_journal(self, turn_id: str) -> JournaledTurn | None:
-        """Return a turn with its journal: all that an unfinished one has saved, or what was kept of one that
-        has ended. None if there is no such turn, or if its journal was not kept."""
+        """Return a turn with its journal: so far, if it is unfinished; the kept one, if it has ended.
+
+        Return None if the turn does not exist or its journal was not kept.
+        """
 
     async def drop_journals(self, before_ms: int) -> int:
-        """Delete the kept journals of turns that ended before then; return how many."""
+        """Delete the kept journals of turns that ended before *before_ms*; return their number."""
 
     async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
         """Record that the time of day is *offset_ms* ahead of the boot-time clock of *boot*.
 
         If the time of day was set by more than a second since the last call, timers and the time limits of
-        external completions move with it, so that they last as long as they were meant to. Approvals stay.
+        external completions are shifted by the same amount, so that they keep their durations. Approvals
+        keep their times.
         """
 
     async def unfinished(self, now_ms: int, *, lease_now_ms: int | None = None) -> list[TurnRecord]:
-        """Return the turns that no process runs and that can continue now: their owner is gone, a wait of
-        theirs is over, or they wait and a caller has asked for their end."""
+        """Return the turns that no process runs and that can continue now.
+
+        Their owner is gone, one of their waits is over, or they wait and a caller has cancelled them.
+        """
 
     async def turn_counts(self, now_ms: int, *, lease_now_ms: int | None = None) -> TurnCounts:
         """Count queued inputs and unfinished turns."""
 
     async def cancel(self, turn_id: str) -> bool:
-        """Ask for the turn's end. False if it has ended already: the cancellation came too late."""
+        """Request the turn's cancellation; return False if it has already ended."""
 
     async def cancelled(self, turn_ids: tuple[str, ...]) -> frozenset[str]:
-        """Return the turns among these that a caller has cancelled."""
+        """Return those of *turn_ids* that a caller has cancelled."""
 
     # Input for a session
 
     async def put_input(self, item: QueuedInput, blobs: tuple[Blob, ...] = ()) -> None:
-        """Store a message for the session. The same id and content twice is one input.
+        """Store a message for the session. Storing the same id and content again has no effect.
 
         Errors: `SessionNotFound`; `IdempotencyConflict` for other content under the same id.
         """
 
     async def withdraw_input(self, input_id: str) -> bool:
-        """Delete an input; false if it was claimed."""
+        """Delete an input; return False if it was claimed or does not exist."""
 
     async def inputs(self, session_id: str) -> list[QueuedInput]:
-        """Return the inputs that wait, oldest first."""
+        """Return the session's waiting inputs, oldest first."""
 
     async def blob(self, digest: str) -> bytes | None: ...
 
     async def blob_part(self, digest: str, start: int, stop: int | None = None) -> BlobPart | None:
-        """Return the bytes that `data[start:stop]` would be, without reading much more than them."""
+        """Return the range `[start:stop]` of a blob's bytes, without reading much more than that."""
 
     # Waits
 
     async def ended_waits(self, turn_id: str, now_ms: int) -> tuple[tuple[str, WaitOutcome], ...]:
-        """Return id and outcome of each wait of the turn that is over. Approvals expire here."""
+        """Return the id and outcome of each wait of the turn that is over. Expire overdue approvals."""
 
     async def complete(self, token: str, outcome: WaitOutcome, now_ms: int) -> TurnRecord:
-        """End an external completion, once. `TokenNotFound`, `TokenAlreadyUsed`.
+        """End an external completion, once, and return its turn. Errors: `TokenNotFound`, `TokenAlreadyUsed`.
 
         A token may be completed before its wait is saved, as long as its turn is unfinished.
         """
@@ -580,9 +593,9 @@ class SessionStore(Protocol):
     async def decide(
         self, approval_id: str, decision: Decision, *, now_ms: int, edited_digest: str | None
     ) -> Approval:
-        """Leave `pending`, once. After `expires_at` the state becomes `expired`, whatever was decided."""
+        """Record the decision on a pending approval once; after `expires_at` it becomes `expired` instead."""
 
-    # Sessions that others made
+    # Sessions of other sessions
 
     async def children(self, session_id: str) -> list[SessionHead]:
         """Return the sessions whose charter names this one as their parent, oldest first."""
@@ -593,56 +606,60 @@ class SessionStore(Protocol):
     # Tasks
 
     async def add_task(self, record: TaskRecord) -> None:
-        """Store a task; it replaces one of its id that is over. `TaskExists`, `SessionNotFound`."""
+        """Store a task, replacing one of its id that is over. Errors: `TaskExists`, `SessionNotFound`."""
 
     async def change_task(
         self, session_id: str, task_id: str, change: Callable[[TaskRecord], TaskRecord]
     ) -> TaskRecord:
-        """Apply *change* to a task unless it is over; return the task. `TaskNotFound`."""
+        """Apply *change* to a task unless it is over; return the task. Errors: `TaskNotFound`."""
 
     async def task(self, session_id: str, task_id: str) -> TaskRecord | None: ...
 
     async def tasks(self, *, session_id: str | None = None, live: bool = False) -> list[TaskRecord]:
-        """Return tasks, oldest first; with *live*, those that are not over."""
+        """Return tasks, oldest first; with *live*, only those that are not over."""
 
     async def move_tasks(self, from_id: str, to_id: str, task_ids: tuple[str, ...], now_ms: int) -> None:
-        """Give tasks to another session, all or none. `TaskNotFound`, `TaskExists`, `SessionNotFound`."""
+        """Move tasks to another session, all or none.
+
+        Errors: `TaskNotFound`, `TaskExists`, `SessionNotFound`.
+        """
 
     async def remove_task(self, session_id: str, task_id: str) -> bool:
-        """Delete a task; false if there is none."""
+        """Delete a task; return False if it does not exist."""
 
     # Triggers
 
     async def put_trigger(self, trigger: Trigger, *, seen: Trigger | None = None) -> bool:
-        """Store a trigger; it replaces the one of its name. `SessionNotFound`.
+        """Store a trigger, replacing the one of its name. Errors: `SessionNotFound`.
 
-        With *seen*, only if that is still stored; false if it was deleted or changed since.
+        With *seen*, store it only if *seen* is still stored; return False if that was deleted or changed.
         """
 
     async def trigger(self, name: str) -> Trigger | None: ...
 
     async def triggers(self) -> list[Trigger]:
-        """Return all triggers, by name."""
+        """Return all triggers, ordered by name."""
 
     async def remove_trigger(self, name: str) -> bool: ...
 
     async def occur(
         self, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None = None
     ) -> bool:
-        """Store an occurrence and the inputs made of it in one transaction; false if it was stored before.
+        """Store an occurrence and its inputs in one transaction; return False if it was stored before.
 
-        With *advance*, a trigger that has the same `next_at` as before is replaced by it as well, also if the
-        occurrence was known. Inputs for sessions that are gone are left out.
+        Also store *advance*, the trigger with its next time, unless the stored trigger was changed otherwise
+        or is already at that time; even if the occurrence was stored before. Inputs for deleted sessions are
+        left out.
         """
 
-    # Records of plugins: what a plugin keeps beyond one session
+    # Records of plugins, which are not bound to one session
 
     async def put_plugin_record(
         self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int, *, replace: bool = True
     ) -> None:
-        """Store *body* in place of the record of that key; None deletes it.
+        """Store *body* as the record of *key*; None deletes the record.
 
-        Without *replace*, a record that is there already stays.
+        Without *replace*, leave an existing record unchanged.
         """
 
     async def plugin_record(self, plugin_id: str, scope: str, key: str) -> bytes | None: ...
@@ -655,29 +672,29 @@ class SessionStore(Protocol):
     async def offer(
         self, now_ms: int, offer_ms: int, agents: tuple[str, ...], limit: int, without: tuple[str, ...] = ()
     ) -> list[Work]:
-        """Return up to *limit* sessions of these agents that have something to do.
+        """Return up to *limit* sessions of these agents that have a turn to begin or to continue.
 
-        A store for many machines offers none of them to another caller for *offer_ms*. An offer is no lease.
-        Turns with code that is suspended on one of the engine builds *without* are left out.
+        A store for many machines does not offer them to another caller for *offer_ms*. An offer is not a
+        lease. Turns with code that is suspended on one of the engine builds *without* are left out.
         """
 
     def listen(self, hear: Callable[[str], None]) -> Callable[[], None]:
-        """Call *hear*, from any thread, with what other processes announce; return what ends it.
+        """Call *hear*, from any thread, with each announcement; return a function that stops it.
 
         A store for many machines announces `WORK` when a turn may begin or continue. Announcements can get
-        lost, and other stores make none: callers poll as well.
+        lost, and other stores send none, so callers must poll as well.
         """
 
     async def announce(self, text: str) -> None:
-        """Tell every process that listens, and store nothing. *text* has up to 7,000 bytes and no NUL."""
+        """Send *text* to every listening process, storing nothing. *text* has at most 7,000 bytes, no NUL."""
 
     # The rest
 
     async def usage_by_day(self, since_ms: int) -> list[DayUsage]:
-        """Return what turns that ended since then used, by day, session and agent; the latest day first."""
+        """Return the usage of turns ended since *since_ms*, by day, session and agent; latest day first."""
 
     async def survey(self) -> StoreSurvey:
-        """Return what an operator wants to know. Its cost grows with the store."""
+        """Return the store's leases, unfinished turns and size. The cost grows with the store."""
 
     async def prune(self, request: PruneRequest) -> Pruned: ...
 

@@ -1,4 +1,4 @@
-"""Where the records of a trace go, and what times a turn's phases. None may raise, block or change things."""
+"""Ports of tracing: record sinks, phase probes, hook watches. None may raise, block or change a turn."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from standfast.model.trace_record import TraceRecord
 
 
 class TraceSink(Protocol):
-    """Takes records. A sink with `contents = True` gets messages and arguments as well."""
+    """Receives records. A sink with `contents = True` gets messages and arguments as well."""
 
     def record(self, record: TraceRecord, /) -> None: ...
 
 
 class PhaseProbe(Protocol):
-    """Is called when a phase begins and ends: `plugin_hook.{kind}.{plugin_id}` for a hook."""
+    """Called when a phase begins and ends; the phase of a hook is `plugin_hook.{kind}.{plugin_id}`."""
 
     def begin_named(self, phase: str, /) -> None: ...
 
@@ -27,7 +27,7 @@ class PhaseProbe(Protocol):
 
 
 class HookWatch(Protocol):
-    """Sees the hooks that run, and what they are called with."""
+    """Observes each hook that runs, and its arguments."""
 
     def watching(
         self, plugin_id: str, kind: str, given: Sequence[Any], /
@@ -35,7 +35,7 @@ class HookWatch(Protocol):
 
 
 class Under(msgspec.Struct, frozen=True, gc=False):
-    """The span of a turn that something happens in."""
+    """The span of a turn that encloses an operation."""
 
     session_id: str
     turn_id: str
@@ -43,4 +43,4 @@ class Under(msgspec.Struct, frozen=True, gc=False):
 
 
 UNDER: Final[ContextVar[Under | None]] = ContextVar("standfast_trace_under", default=None)
-"""The hook or the tool call that this code runs in, if a trace is kept."""
+"""The span of the hook or tool call that the current code runs in; None outside of one or without a trace."""

@@ -1,18 +1,18 @@
-"""Python on Monty, and on CPython from the first cell on that Monty cannot run.
+"""Python on Monty, then on CPython from the first cell that Monty cannot run.
 
-Monty refuses a cell that needs what it lacks (a base class, `yield`, a module), nearly always before anything
-ran. If the cell has called nothing by then, the session *moves*: its variables are read from Monty and made
-again in CPython, and the cell runs there from its beginning::
+Monty refuses a cell that needs a feature it lacks (a base class, `yield`, a module), nearly always before any
+code has run. If the cell has made no call by then, the session *moves*: its variables are read from Monty and
+recreated in CPython, and the cell runs there from its beginning::
 
-    open ─ Monty: start ─ refused, nothing called ─ read variables ─ CPython: make them ─ CPython: start ─ …
+    open ─ Monty: start ─ refused, nothing called ─ read variables ─ CPython: set them ─ CPython: start ─ …
                         └ anything else ─ Monty: answer ─ … ─ end
 
 Rules
 -----
-1. A session moves at most once, and never back. An error that CPython raises as well moves nothing.
+1. A session moves at most once, and never back. It does not move if CPython raises the same error.
 2. A cell that has made a call, even one that was answered immediately, stays on its engine.
 3. The notes of the cell that moved the session name the variables that could not be moved.
-4. A state that Monty alone has written is a session on Monty.
+4. A state that the engine `monty` wrote is read as a session that has not moved.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _MISSING: Final = (
     (re.compile(r"AttributeError: module '(\w+)' has no"), sys.stdlib_module_names),
     (re.compile(r"ImportError: cannot import name '\w+' from '(\w+)'"), sys.stdlib_module_names),
 )
-"""Messages that name something missing, and what CPython has of that kind."""
+"""Patterns of messages that name something missing, each with the names of that kind that CPython has."""
 _DOUBTFUL: Final = frozenset({"AttributeError", "NotImplementedError", "TypeError", Code.MEMORY_EXCEEDED})
-"""Errors that the code may have caused, or the lack of a method, or that Monty makes lists where CPython
-iterates: whether CPython ends with the same error decides."""
+"""Errors of unclear cause: the code itself, a method that Monty lacks, or the memory of a list that Monty
+builds where CPython iterates. The session moves unless CPython ends with the same error."""
 
 
 class _OnMonty(msgspec.Struct, frozen=True, tag="monty"):
-    """A session that has not moved: Monty's state, and the definitions that moving it will need."""
+    """A session that has not moved: Monty's state, and the source of the definitions needed to move it."""
 
     state: bytes
     definitions: dict[str, str]
@@ -86,7 +86,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class AutoPython:
-    """A `CodeEngine` over two others, which their owner closes."""
+    """A `CodeEngine` built on two others, which their owner closes."""
 
     language = Language.PYTHON
 
@@ -117,7 +117,7 @@ class AutoPython:
         return self.engine_of(place).names(place.state)
 
     def prepare(self) -> None:
-        """Prepare nothing: most sessions never need CPython."""
+        """Do nothing: most sessions never need CPython."""
 
     def open(self, request: CellRequest) -> AutoRun:
         return AutoRun(self, request)
@@ -127,13 +127,13 @@ class AutoPython:
         self.cpython.forget(key)
 
     def close(self) -> None:
-        """Close nothing: the engines belong to others."""
+        """Do nothing: the owner of the two engines closes them."""
 
     def engine_of(self, place: _Place) -> CodeEngine:
         return self.monty if isinstance(place, _OnMonty) else self.cpython
 
     def moved(self, place: _OnMonty, request: CellRequest) -> tuple[_OnCPython, list[str]]:
-        """Make the session in CPython; return it, and the variables that could not be moved."""
+        """Recreate the session in CPython; return it and the names of the variables that were not moved."""
         source = self.monty.session_source(place.state, place.definitions)
         making = self.cpython.open(
             CellRequest(
@@ -155,7 +155,7 @@ class AutoPython:
 
 
 class _CannotMove(StandfastError):
-    """The variables of a session cannot be made again."""
+    """The variables of a session cannot be recreated in CPython."""
 
     code = Code.UNSUPPORTED_FEATURE
 
@@ -206,7 +206,7 @@ class AutoRun:
             return found
 
         def report(end: CellEnd) -> None:
-            """Report an end early, unless it may still move the session, or undo the move."""
+            """Report *end* early, unless it may still make the session move, or undo its move."""
             if through is not None and (end.error is None or self._called or self._began_on_cpython):
                 through(msgspec.structs.replace(end, notes=(*self._notes, *end.notes)))
 
@@ -220,7 +220,7 @@ class AutoRun:
         return self._engine.engine_of(self._place).open(request)
 
     def _checked(self, step: CellStep) -> CellStep:
-        """Return *step*; if it is an end that Monty's lacks may have caused, move the session."""
+        """Return *step*; if it is an end that a gap in Monty may have caused, move the session."""
         if not isinstance(step, CellEnd):
             return step
         if self._called or isinstance(self._place, _OnCPython) or step.error is None:
@@ -230,7 +230,7 @@ class AutoRun:
         return self._ended(step)
 
     def _move(self, before: _OnMonty, refused: CellEnd, error: ErrorObject) -> CellStep:
-        """Continue in CPython; if that fails, or leads to the same error, end as Monty did."""
+        """Run the cell in CPython; if the move fails, or the run ends with the same error, end like Monty."""
         try:
             self._place, lost = self._engine.moved(before, self._request)
         except StandfastError as problem:
@@ -251,7 +251,7 @@ class AutoRun:
         return self._checked(step)
 
     def _ended(self, ended: CellEnd) -> CellEnd:
-        """Return the end with a state that says whose it is."""
+        """Return *ended* with a state that names its engine."""
         place, state = self._place, ended.state
         if isinstance(place, _OnCPython):
             if state is not None or (self._notes and not ended.hard):
@@ -265,13 +265,13 @@ class AutoRun:
 
 
 def lacking(error: ErrorObject) -> bool:
-    """Return whether an error says that Monty lacks something which CPython has."""
+    """Return whether *error* says that Monty lacks something that CPython has."""
     found = ((pattern.match(error.message), known) for pattern, known in _MISSING)
     return error.code == Code.UNSUPPORTED_FEATURE or any(name and name[1] in known for name, known in found)
 
 
 def _kind_of(error: ErrorObject) -> str:
-    """Return the type of the exception that the code raised; for another error, its code."""
+    """Return the type of the exception that the code raised; for any other error, its code."""
     return error.message.partition(":")[0] if error.code == Code.RUNTIME_ERROR else error.code
 
 

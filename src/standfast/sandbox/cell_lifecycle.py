@@ -10,14 +10,14 @@ one::
                    CellPause(f)                           CellPause(g, h)
 
 A cell that waits lends its worker: if another session needs it, the cell is put aside and brought back with
-the next answer. A suspended cell is the same, as bytes. A stepper that cannot be loaded in the middle of the
-code is *replayed* instead: the code runs again, each call is compared with the recorded one, and the
-recorded answers are given again. Its output then replaces the output of the first run.
+the next answer. A suspended cell is one that was put aside, as bytes. A stepper that cannot be loaded in the
+middle of the code is *replayed* instead: the code runs again, each call is compared with the recorded one,
+and the recorded answers are given again. The output of the replay replaces the output of the first run.
 
 Rules
 -----
 1. The code gets one answer at a time. An answer that it cannot take yet (it stands at another call) is
-   kept, and given in the order of the answers as soon as the code waits.
+   kept; as soon as the code waits, it gets the kept answers in the order of their arrival.
 2. A call that is answered immediately (`CellRequest.answer_now`) has no number and is not counted.
 3. A cell ends once. A stop after its end has no effect.
 4. `stop` and `hand_back` may be called from any thread, all other methods by one thread at a time.
@@ -65,21 +65,21 @@ from standfast.sandbox.paused_cell import MadeCall, PausedCell, decode_answer, d
 from standfast.sandbox.workers import Watchdog, WorkerSlots
 
 MAX_ARGUMENT_BYTES: Final = 32 << 20
-"""The most that the calls of one pause may be given together: decoded, it takes many times as much memory."""
+"""Limit on the arguments of all calls of one pause together: decoded, they take many times as much memory."""
 MAX_ARGUMENT_VALUES: Final = 1_000_000
 NOTHING_PRINTED: Final = CellOutput("", "", False)
 FLOOD_FACTOR: Final = 16
-"""Output this many times above the limit ends the run."""
+"""A run that prints more than this many times the limit is ended."""
 
 Answered = tuple[int, CallAnswer]
 
 
 class Diverged(Exception):
-    """A replayed cell did something else than in its first run."""
+    """A replayed cell did not repeat its first run."""
 
 
 def text_problem(code: str) -> Diagnostic | None:
-    """Return what is wrong with *code* if it cannot be encoded as UTF-8."""
+    """Return a diagnostic if *code* cannot be encoded as UTF-8."""
     if code.isascii():
         return None
     try:
@@ -91,7 +91,7 @@ def text_problem(code: str) -> Diagnostic | None:
 
 
 class Output:
-    """Collects printed text; drops text above *limit* bytes and calls *on_flood* far above it."""
+    """Collects printed text; drops what exceeds *limit* bytes, and calls *on_flood* far above the limit."""
 
     _kept = _bytes = 0
     truncated = False
@@ -102,7 +102,7 @@ class Output:
         self._parts: dict[str, list[str]] = {"stdout": [], "stderr": []}
 
     def forget(self, stdout: str = "", stderr: str = "") -> None:
-        """Discard what was printed, and start with *stdout* and *stderr*."""
+        """Discard the collected text and start with *stdout* and *stderr*."""
         self._parts = {"stdout": [stdout], "stderr": [stderr]}
         self._kept = self._bytes = len(stdout.encode()) + len(stderr.encode())
         self.truncated = False
@@ -129,7 +129,7 @@ class Output:
 
 
 class SteppedCells(ABC):
-    """A `CodeEngine` made of steppers: base class of every engine.
+    """A `CodeEngine` that runs cells with steppers; base class of every engine except `auto`.
 
     `slots` are the engine's worker slots, None if it has no workers. `live` are the cells that have started
     and not ended.
@@ -144,7 +144,7 @@ class SteppedCells(ABC):
 
     @abstractmethod
     def stepper(self, host: StepperHost, dump: bytes) -> CellStepper:
-        """Make a stepper for a new or a suspended cell; raise `SnapshotRefused` if it cannot be read."""
+        """Create a stepper for a new or a suspended cell; raise `SnapshotRefused` if it cannot be read."""
 
     @abstractmethod
     def names(self, state: bytes) -> list[str]:
@@ -154,7 +154,7 @@ class SteppedCells(ABC):
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
     ) -> list[Diagnostic]:
-        """Return everything that is wrong with the code, found without running any of it."""
+        """Return every problem that can be found in the code without running any of it."""
 
     @abstractmethod
     def touched(self, code: str, names: Collection[str]) -> Touched:
@@ -166,16 +166,16 @@ class SteppedCells(ABC):
         raise SnapshotRefused(Code.SNAPSHOT_CORRUPT, "the suspended cell cannot be read: unknown format")
 
     def prepare(self) -> None:  # noqa: B027 - most engines have nothing to do
-        """Do in advance what the first cell would wait for. Idempotent."""
+        """Do in advance the work that the first cell would wait for. Idempotent."""
 
     def open(self, request: CellRequest) -> SteppedCell:
-        """Make a cell that is to be started; raise if its code or state cannot be read."""
+        """Create a cell without starting it; raise if its code or state cannot be read."""
         if not request.code.isascii() and (problem := text_problem(request.code)) is not None:
             raise InvalidArgument(problem.message)
         return SteppedCell(request, self)
 
     def forget(self, key: str) -> None:
-        """End the worker that is kept warm under *key*."""
+        """Close the worker that is kept warm under *key*."""
         if self.slots is not None:
             self.slots.forget(key)
 
@@ -223,7 +223,7 @@ class SteppedCell:
         self._record = Record(paused) if stepper.replayed else _NO_RECORD
 
     def _continue(self, paused: PausedCell) -> None:
-        """Take over what is known of a suspended cell."""
+        """Restore output, times, calls and kept answers of a suspended cell."""
         self._was_paused = True
         self.output.forget(paused.stdout, paused.stderr)
         self.output.truncated = paused.truncated
@@ -300,7 +300,7 @@ class SteppedCell:
 
     def hand_back(self) -> None:
         """Free the worker for another session while the cell waits; do nothing while it computes."""
-        # A cell that could not be loaded again ends: its worker could block the call that it waits for.
+        # A cell that could not be loaded again ends: in its worker, it could block the call it waits for.
         if not self._using.acquire(blocking=False):
             return
         try:
@@ -316,7 +316,7 @@ class SteppedCell:
     # ── `StepperHost` ────────────────────────────────────────────────────────────────────────────
 
     def load(self, name: str) -> Any:
-        """Load an outside value. A replayed cell has read all of its values before."""
+        """Load an outside value. A replay that reads one which its cell did not read before has diverged."""
         if self._record.replaying:
             raise Diverged(f"it reads {name}, which it did not read before")
         if self.request.load is None:
@@ -460,7 +460,7 @@ class SteppedCell:
     # ── the worker ───────────────────────────────────────────────────────────────────────────────
 
     def _lend(self, pause: CellPause) -> CellPause:
-        """Lend the worker of a cell that waits. Not under the cell's lock: the borrower takes it."""
+        """Lend the worker of a waiting cell. Called without the cell's lock, which the borrower takes."""
         if self._engine.slots is not None:
             self._engine.slots.lend(self)
         return pause
@@ -470,7 +470,7 @@ class SteppedCell:
             self._engine.slots.reclaim(self)
 
     def _put_aside(self) -> None:
-        """Take a waiting cell out of its worker, unless it is put aside already."""
+        """Take a waiting cell out of its worker, unless it has been put aside already."""
         if not self._in_worker:
             return
         if self.stopped is None:
@@ -497,7 +497,7 @@ class SteppedCell:
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
     def _finish(self, ended: StepEnded) -> CellEnd:
-        """Get the session's state after the code, and end with it."""
+        """End the cell with the session's state after the code."""
         if self._record.replaying:
             raise Diverged("it ended earlier than before")
         if ended.refused:
@@ -508,7 +508,7 @@ class SteppedCell:
         return self._over(ended, state=self._stepper.keep())
 
     def _over(self, ended: StepEnded, *, hard: bool = False, state: bytes | None = None) -> CellEnd:
-        """End with *ended*, unless the cell was stopped before."""
+        """End the cell with *ended*, or with the error that it was stopped with."""
         with self._stopping:
             self._ended = True
         if self.stopped is not None:
@@ -538,7 +538,7 @@ class SteppedCell:
         )
 
     def _give_up(self) -> None:
-        """End without a result: suspended, abandoned, or broken."""
+        """End a cell without a result, because it was suspended, abandoned or broken."""
         if self._result is None:
             self._result = CellEnd(error=run_errors.cancelled_error(), hard=True, calls_made=self._made)
             with self._stopping:
@@ -549,7 +549,7 @@ class SteppedCell:
         self._engine.watchdog.forget(self)
         self._engine.live.discard(self)
         self._stepper.release(warm=warm)
-        # They refer to the cell: without these cycles it is freed with its turn, not by the collector.
+        # Both refer to the cell: without these cycles it is freed with its turn, not by the collector.
         self.output.on_flood = None
         del self._stepper
 
@@ -574,7 +574,7 @@ class SteppedCell:
 
 
 class Record:
-    """The calls of a replayed cell and their answers, in order. The first `seen` calls were compared."""
+    """The calls of a replayed cell and their answers, in order. A replay compared the first `seen`."""
 
     def __init__(self, paused: PausedCell) -> None:
         self.made = list(paused.made)
@@ -586,7 +586,7 @@ class Record:
         self.made.append(MadeCall(_digest(call), None if answer is None else encode_json(answer)))
 
     def compare(self, call: EngineCall) -> CallAnswer | None:
-        """Compare a call with the recorded one; return its answer if it was answered immediately."""
+        """Compare *call* with the next recorded one; return its answer if it was answered immediately."""
         if self.seen >= len(self.made):
             raise Diverged(f"{call.name}() was not called before")
         recorded = self.made[self.seen]

@@ -1,4 +1,4 @@
-"""Engines by name, those that ship with Standfast and those of other packages, and a sandbox's configuration.
+"""Engines by name, shipped with Standfast or offered by other packages, and a sandbox's configuration.
 
 A package offers an engine as an entry point of the group `standfast.engines`: an `EngineKind`. To add one,
 derive a class from `cell_lifecycle.SteppedCells` and implement `ports.cell_stepper`::
@@ -10,7 +10,7 @@ Rules
 -----
 1. Finding a kind imports no engine and starts no process. An engine is opened when one of its sessions is
    first used: a data directory may hold sessions of engines that cannot run here.
-2. A name that is stored with a session keeps its meaning: no package can take over that of a shipped engine.
+2. A name that is stored with a session keeps its meaning: no package can replace a shipped engine.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ GROUP: Final = "standfast.engines"
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine is opened with.
+    """The arguments of `EngineKind.open`.
 
     `capacity` is the number of worker processes, `packages` are those that guest code may import. `workers`
-    are Monty's, if the host already has some. `engine` opens another engine, for one that is made of others.
+    are Monty's, if the host already has some. `engine` returns an engine by name, for one built on others.
     """
 
     capacity: int
@@ -49,9 +49,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineKind(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine that can be asked for by name.
+    """An engine that can be opened by name.
 
-    `version` names the build: a session that another build has stored is refused. `open` raises
+    `version` returns the build: a session stored by another build is refused. `open` raises
     `CodeExecutionUnavailable`, with a hint that says what to install, if the engine cannot run here.
     """
 
@@ -109,7 +109,7 @@ def open_quickjs(settings: EngineSettings) -> CodeEngine:
 
 
 def _require(package: str, what: str, *modules: str) -> None:
-    """Raise `CodeExecutionUnavailable` if *modules*, which *package* brings along, are missing."""
+    """Raise `CodeExecutionUnavailable` if any of *modules*, which *package* installs, is missing."""
     import importlib.util
 
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
@@ -133,11 +133,11 @@ KINDS: Final[dict[str, EngineKind]] = {
     EngineName.AUTO: AUTO,
     EngineName.QUICKJS: QUICKJS,
 }
-"""The shipped kinds, and those of others that were asked for: looking for an entry point takes long."""
+"""The shipped kinds, and those of other packages that were looked up: finding an entry point is slow."""
 
 
 def find_kind(name: str) -> EngineKind | None:
-    """Find the kind of engine of this name; return None if no installed package offers it."""
+    """Return the engine kind of this name; None if no installed package offers it."""
     if name not in KINDS:
         from importlib import metadata  # slow to import
 
@@ -161,7 +161,7 @@ def find_kind(name: str) -> EngineKind | None:
 
 
 def kind_of(name: str) -> EngineKind:
-    """Return the kind of engine that a caller asks for; raise `InvalidArgument` if there is none."""
+    """Return the engine kind of this name; raise `InvalidArgument` if there is none."""
     found = find_kind(name)
     if found is None:
         from importlib import metadata
@@ -172,7 +172,7 @@ def kind_of(name: str) -> EngineKind:
 
 
 class OpenEngine(msgspec.Struct, frozen=True):
-    """An engine and its version, as in `EngineKind`."""
+    """An opened engine and its version, as in `EngineKind`."""
 
     version: str
     cells: CodeEngine
@@ -188,7 +188,7 @@ class CodeEngines:
             capacity=capacity, packages=packages, workers=workers, engine=self.named
         )
         self._opened: dict[str, OpenEngine] = {}
-        self._opening = threading.RLock()  # an engine may be made of others
+        self._opening = threading.RLock()  # opening an engine may open others
 
     def get(self, name: str) -> OpenEngine:
         """Return the engine of this name; raise `CodeExecutionUnavailable` if it cannot run here."""
@@ -202,7 +202,7 @@ class CodeEngines:
                         f"the engine {name!r} is not installed",
                         hint=f"install the package that offers it as an entry point of the group {GROUP}",
                     )
-                cells = kind.open(self._settings)  # before the version: it says what is missing
+                cells = kind.open(self._settings)  # before `version()`: its error says what to install
                 self._opened[name] = OpenEngine(kind.version(), cells)
             return self._opened[name]
 
@@ -210,7 +210,7 @@ class CodeEngines:
         return self.get(name).cells
 
     def build(self, name: str) -> str:
-        """Return the engine of this name with its build; without the build if it cannot run here."""
+        """Return *name* followed by the engine's version; *name* alone if the version is unknown here."""
         from standfast.sandbox.quickjs.build import GuestMissing
 
         try:
@@ -221,11 +221,11 @@ class CodeEngines:
 
     @property
     def opened(self) -> bool:
-        """Whether any engine was opened."""
+        """Whether any engine has been opened."""
         return bool(self._opened)
 
     def forget(self, session_id: str) -> None:
-        """End the workers that are kept warm for a session. Blocking."""
+        """Close the workers that are kept warm for a session. Blocks."""
         for engine in list(self._opened.values()):
             engine.cells.forget(session_id)
 
@@ -236,10 +236,11 @@ class CodeEngines:
 
 
 class SandboxConfig(msgspec.Struct, frozen=True):
-    """`host` describes this process's tools to a process that resumes its waiting runs.
+    """The configuration of a sandbox.
 
-    `engine` runs the sessions of its language; by default an existing session runs on its own engine, and a
-    new one on the usual engine of its language. Guest code may import `packages` if its engine can.
+    `host` describes this process's tools to a process that resumes its waiting runs. `engine` runs the
+    sessions of its language; by default an existing session runs on its own engine, and a new one on the
+    default engine of its language. Guest code may import `packages` if its engine can.
     """
 
     snapshot_key: bytes

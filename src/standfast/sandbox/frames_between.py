@@ -1,8 +1,8 @@
 """Frames between two processes: a length (u32, big endian) and that many bytes.
 
-One thread at a time sends, and one receives. Another thread may close this end, or end the other process: a
-thread that waits then gets an error. A frame is sent with one system call, and a small one is received with
-one: waking the other process dominates the cost of a conversation.
+One thread at a time sends, and one receives. A thread that waits gets an error when the other process ends. A
+small frame is sent with one system call and received with one: waking the other process dominates the cost of
+a conversation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 HEADER: Final = struct.Struct(">I")
 MAX_FRAME: Final = 256 << 20
 _CHUNK: Final = 1 << 15
-"""A buffer of this size is in the allocator's cache; a larger one comes from the system each time."""
+"""The allocator reuses a buffer of this size; a larger one is requested from the system each time."""
 _MUCH: Final = 1 << 20
 
 
@@ -36,18 +36,18 @@ class Frames:
 
     @classmethod
     def over(cls, sock: socket.socket, max_frame: int = MAX_FRAME) -> Frames:
-        """Return the frames over a blocking socket, which they close."""
+        """Return a channel over the blocking socket *sock*, which its `close` closes."""
         frames = cls(sock.fileno(), sock.fileno(), max_frame)
         frames._socket = sock
         return frames
 
     @property
     def has_more(self) -> bool:
-        """Whether something has arrived after the last frame that was received."""
+        """Whether bytes after the last received frame have already been read."""
         return bool(self._rest)
 
     def has_unread(self) -> bool:
-        """Return whether `receive` would read something, be it half a frame or the end. Never waits."""
+        """Return whether a frame, part of one, or the end of the channel can be read. Never blocks."""
         if self._rest:
             return True
         arrivals = select.poll()
@@ -62,7 +62,7 @@ class Frames:
             self._write(data)
 
     def send_raw(self, parts: Iterable[bytes | memoryview]) -> None:
-        """Send bytes after a frame that says how many they are, in pieces of a megabyte or so."""
+        """Send *parts* without a header, about a megabyte at a time; an earlier frame states their size."""
         gathered: list[bytes | memoryview] = []
         size = 0
         for part in parts:
@@ -75,7 +75,7 @@ class Frames:
             self._write(b"".join(gathered))
 
     def receive_raw(self, size: int) -> Iterator[bytes]:
-        """Yield the bytes that the other end sends with `send_raw`, piece by piece."""
+        """Yield the next *size* bytes, which the other end sends with `send_raw`, in pieces."""
         while size:
             data = self._rest[:size] or self._more(min(size, _MUCH))
             self._rest = self._rest[len(data) :]
@@ -83,7 +83,7 @@ class Frames:
             yield data
 
     def receive(self) -> bytes:
-        """Wait for the next frame."""
+        """Wait for the next frame and return its content."""
         data = self._rest or self._more()
         while len(data) < HEADER.size:
             data += self._more()

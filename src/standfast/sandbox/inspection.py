@@ -1,10 +1,10 @@
-"""What a session's code has in its variables: their names, types and short texts, on every engine.
+"""Inspection of a session's variables: their names, types and short texts, on every engine.
 
 Theory of operation
 -------------------
-The engine knows the names that a state binds. A cell that describes each of them runs over a copy of the
-state, in the sandbox and under its own limits; the state that it leaves is dropped. So a `__repr__` of guest
-code runs as guest code, never in the host, and a variable that cannot be described is only named.
+The engine knows the names that a state binds. A cell that describes each of them runs on a copy of the state,
+in the sandbox and under its own limits; its resulting state is discarded. A `__repr__` of guest code thus
+runs as guest code, never in the host. A variable that cannot be described is listed by its name only.
 
 Rule: at most `MAX_VARIABLES` variables are described, each with at most `MAX_CHARS` characters.
 """
@@ -43,7 +43,7 @@ try {{
 
 
 class _NoFunctions:
-    """The functions of a cell that may call none."""
+    """`CellFunctions` of a cell that may call none."""
 
     def __contains__(self, name: object, /) -> bool:
         return False
@@ -62,7 +62,7 @@ class _NoFunctions:
 
 
 def inspect_state(engine: CodeEngine, state: bytes) -> tuple[Variable, ...]:
-    """Return the variables of *state*, by name. Blocks. `SnapshotRefused` if it cannot be read."""
+    """Return the variables of *state*, by name; raise `SnapshotRefused` if it is unreadable. Blocks."""
     names = sorted(engine.names(state)) if state else []
     shown = names[:MAX_VARIABLES]
     if not shown:
@@ -91,7 +91,7 @@ def inspect_state(engine: CodeEngine, state: bytes) -> tuple[Variable, ...]:
 
 
 def _cell(language: Language, names: list[str]) -> str:
-    """Return a cell whose result is a list of the type and the text of each variable."""
+    """Return a cell whose result is a list with the type and the text of each variable."""
     part, begin = _PYTHON, f"{_FOUND} = []"
     if language is not Language.PYTHON:
         part, begin = _TYPESCRIPT, f"const {_FOUND}: any[] = [];"

@@ -4,8 +4,8 @@ Layout
 ------
 magic `SFCELL1`, CRC-32 of the rest (u32), `PausedCell` as MessagePack
 
-Cells suspended before this format have one of their engine's own; `read_former_cell` reads their common
-part.
+Cells suspended before this format existed have a format of their engine; `read_former_cell` reads the part
+that those formats share.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class PausedCell(msgspec.Struct, frozen=True, kw_only=True):
     """A cell that waits for calls.
 
     `calls` are the stepper's ids of unanswered calls, by number; `at` is the number of the call that the code
-    stands at. `ready` are answers that the code could not take yet, by the stepper's ids. Answers are JSON,
-    where integers have no limit. `made` and `answers` are the record of a replayed cell.
+    stands at. `ready` are answers that the code could not take yet, by the stepper's ids. Answers are JSON
+    because its integers have no limit. `made` and `answers` are the record of a replayed cell.
     """
 
     dump: bytes = b""
@@ -64,7 +64,7 @@ def encode_cell(cell: PausedCell) -> bytes:
 
 
 def decode_cell(data: bytes) -> PausedCell | None:
-    """Decode the cell that `encode_cell` wrote; return None if *data* has another format."""
+    """Decode a cell that `encode_cell` wrote; return None if *data* has another format."""
     if not data.startswith(_MAGIC):
         return None
     body = data[_HEAD.size :]
@@ -74,24 +74,24 @@ def decode_cell(data: bytes) -> PausedCell | None:
 
 
 def read_former_cell(data: bytes, dump: bytes) -> PausedCell:
-    """Read the common part of the former formats, with the engine's part as *dump*."""
+    """Decode the common part of a former format; *dump* is the engine's part."""
     return msgspec.structs.replace(decoded(PausedCell, data, "suspended cell"), dump=dump)
 
 
 def decode_answer(data: bytes) -> CallAnswer:
-    """Decode an answer that is stored with a cell."""
+    """Decode an answer that was stored with a cell."""
     what = "recorded answer of a suspended cell"
     return decoded(CallAnswer, data, what, decode=msgspec.json.decode)
 
 
-# ── what all engines share about stored bytes ────────────────────────────────────────────────────────
+# ── stored bytes of all engines ──────────────────────────────────────────────────────────────────────
 
 
 def decoded(
     kind: type[T], data: bytes | memoryview, what: str, *, decode: Callable[..., T] = msgspec.msgpack.decode
 ) -> T:
-    """Decode stored bytes; raise `SnapshotRefused` if they are damaged."""
-    # No `Decoder`: making one takes longer than all decoding in most processes.
+    """Decode stored bytes; raise `SnapshotRefused`, which names them *what*, if they are damaged."""
+    # No `Decoder`: in most processes, creating one takes longer than all decoding.
     try:
         return decode(data, type=kind)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -103,7 +103,7 @@ def corrupt(what: str, why: str) -> SnapshotRefused:
 
 
 class StateReader(Generic[T]):
-    """Decodes states, and knows small ones of late: most cells begin with what the cell before has stored."""
+    """Decodes states and caches small ones: most cells begin with the state that the previous cell stored."""
 
     def __init__(self, decode: Callable[[bytes], T]) -> None:
         self._decode = decode
@@ -119,7 +119,7 @@ class StateReader(Generic[T]):
         return known
 
     def remember(self, data: bytes, state: T) -> None:
-        """Let *data*, which *state* was encoded as, be decoded at no cost."""
+        """Cache *state*, which was encoded as *data*, if *data* is small."""
         if len(data) <= _SMALL_BYTES:
             if len(self.known) >= _KNOWN_STATES:
                 self.known = {}

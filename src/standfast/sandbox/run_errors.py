@@ -11,12 +11,12 @@ AWAIT_HINT = "await a tool call where it is made: `await f(x)`, or `await asynci
 
 
 def diagnose(code: Code, message: str, span: Span | None = None, hint: str | None = None) -> Diagnostic:
-    """Return what is certainly wrong with code, and where."""
+    """Return a diagnostic with the severity of an error."""
     return Diagnostic(severity=Severity.ERROR, code=code, message=message, hint=hint, span=span)
 
 
 def by_line(item: Diagnostic) -> tuple[int, int]:
-    """Return where a diagnostic begins, as a key for sorting."""
+    """Return the line and column where a diagnostic begins, as a sort key."""
     return (item.span.line, item.span.column) if item.span else (0, 0)
 
 

@@ -1,10 +1,10 @@
-"""Whether an argument, as it is written in code, can be what a JSON Schema describes.
+"""A static check of literal arguments in code against a JSON Schema.
 
 Rules
 -----
-1. No false alarms: an expression that is not a literal fits, as does everything that a schema leaves open.
-   A schema with a `format` may accept more than text, and a pydantic model converts its properties (each has
-   a `title`), so neither is checked.
+1. No false alarms: an expression that is not a literal fits, as does any value that the schema does not
+   restrict. A schema with a `format` may accept values other than strings, and a pydantic model converts its
+   properties (each has a `title`), so neither is checked.
 2. An argument is checked by its JSON type, by `enum` and `const`, and part by part in an array or an object.
 """
 
@@ -36,7 +36,7 @@ class SchemaFit(ABC, Generic[N]):
 
     @abstractmethod
     def scalar(self, node: N) -> Any:
-        """Return the value of a text, number, boolean or null; `OPEN` for everything else."""
+        """Return the value of a string, number, boolean or null; `OPEN` for everything else."""
 
     @abstractmethod
     def container_type(self, node: N) -> str | None:
@@ -56,10 +56,10 @@ class SchemaFit(ABC, Generic[N]):
 
     @abstractmethod
     def quoted(self, value: Any) -> str:
-        """Return `value` as the language writes it."""
+        """Return `value` as a literal of the language."""
 
     def problem(self, node: N, schema: Any, depth: int = 0) -> str | None:
-        """Return why `node` cannot be what `schema` describes; None if it can."""
+        """Return why `node` cannot match `schema`; None if it can."""
         if not isinstance(schema, dict) or depth > _MAX_DEPTH or "format" in schema:
             return None
         if (found := self.literal(node)) is None:
@@ -108,7 +108,7 @@ class SchemaFit(ABC, Generic[N]):
         return f"is {text if len(text) <= _MAX_SHOWN_CHARS else f'{text[:_MAX_SHOWN_CHARS]}…'}"
 
     def _part_problem(self, node: N, schema: Schema, depth: int) -> str | None:
-        """Return the problem of the first part of an array or object that has one."""
+        """Return the first problem among the parts of an array or object; None if there is none."""
         parts: Iterable[tuple[str, N, Any]] = ()
         if "prefixItems" not in schema and (items := self.items(node)) is not None:
             parts = ((f"[{index}]", item, schema.get("items")) for index, item in enumerate(items))

@@ -1,4 +1,4 @@
-"""Snapshots: a session, or one with a waiting turn, as signed bytes.
+"""Snapshots: a session, with its waiting turn if it has one, as signed bytes.
 
 Layout
 ------
@@ -36,7 +36,7 @@ _FORMER_VERSION: Final = 1
 
 
 class PausedTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A waiting turn with its journal and the blobs that this names, and the variables before it."""
+    """A waiting turn: its input, its journal with the blobs that it names, and the variables before it."""
 
     input: bytes
     journal: list[JournalEntry]
@@ -50,12 +50,12 @@ class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
     engine_version: str
     capabilities: dict[str, str]
     host: dict[str, Json] = msgspec.field(default_factory=dict)
-    """How the process that made the snapshot described its tools, so that another can be set up alike."""
+    """The tools of the process that wrote the snapshot, described so that another can be set up alike."""
     paused: bool = False
 
 
 class _FormerHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The header of format 1, in which a waiting run had a form of its own."""
+    """The header of format 1, which stored a waiting run in a form of its own."""
 
     meta: SessionMeta
     engine: str
@@ -123,12 +123,12 @@ class SnapshotCodec:
 
 
 def snapshot_id(data: bytes) -> str:
-    """Return the name of a snapshot: a digest of its content."""
+    """Return the id of a snapshot, derived from the digest of its content."""
     return f"snap_{digest_bytes(data)[:40]}"
 
 
 def check_capabilities(header: SnapshotHeader, registered: dict[str, str]) -> None:
-    """Raise if a snapshot was made with other contracts than those registered now."""
+    """Raise `SnapshotRefused` if a capability of the snapshot is not *registered* with the same contract."""
     missing = sorted(set(header.capabilities) - set(registered))
     changed = sorted(
         name for name, digest in header.capabilities.items() if registered.get(name, digest) != digest
@@ -144,7 +144,7 @@ def check_capabilities(header: SnapshotHeader, registered: dict[str, str]) -> No
 
 
 def check_engine(header: SnapshotHeader, engine: str, version: str) -> None:
-    """Raise if a snapshot was made by another engine, or by another version of this one."""
+    """Raise `SnapshotRefused` if another engine, or another version of this one, wrote the snapshot."""
     if (header.engine, header.engine_version) != (engine, version):
         raise SnapshotRefused(
             Code.SNAPSHOT_VERSION_MISMATCH,

@@ -1,12 +1,11 @@
 """A worker process that Standfast starts, and the channel to it.
 
 A worker is a program that reads frames from its standard input and writes frames to the same socket, or to
-its standard output if the channel is a pair of pipes. Their content is up to the engine. To stop a run, the
-worker is killed; a thread that waits for its answer then finds the channel closed.
+its standard output if the channel is a pair of pipes. The engine defines the content of the frames. To stop a
+run, the host kills the worker; a thread that waits for the worker's answer then finds the channel closed.
 
-A frame that is longer than `max_frame` breaks the protocol, and the worker is killed. One thread at a time
-talks to a worker. Any thread may call `kill`. A worker that loses its host ends by itself, because its
-channel ends.
+A frame longer than `max_frame` breaks the protocol, and the worker is killed. One thread at a time talks to a
+worker. Any thread may call `kill`. A worker that loses its host exits by itself, because its channel ends.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from standfast.errors import EngineFailed
 from standfast.sandbox.frames_between import MAX_FRAME, Frames, FrameTooLarge
 
 _PIPE_BYTES: Final = 1 << 20
-"""Large enough that a state of many megabytes does not switch processes every 64 KB."""
+"""Large enough that sending a state of many megabytes does not switch processes every 64 KB."""
 
 
 class WorkerDied(Exception):
@@ -33,7 +32,7 @@ class WorkerDied(Exception):
 
 
 class Line(NamedTuple):
-    """A channel to a worker: our end, its standard input, and its standard output if that is another."""
+    """A channel to a worker: the host's end, the worker's stdin, and its stdout if that is another handle."""
 
     frames: Frames
     stdin: int
@@ -41,17 +40,19 @@ class Line(NamedTuple):
 
 
 def socket_line(max_frame: int = MAX_FRAME) -> tuple[Line, socket.socket]:
-    """Return a socket for both directions, and our end of it."""
+    """Create a channel over one socket pair; return it and the host's socket."""
     ours, theirs = socket.socketpair()
     return Line(Frames.over(ours, max_frame), theirs.detach()), ours
 
 
 def pipe_line(max_frame: int = MAX_FRAME) -> Line:
-    """Return a pipe for each direction, which wakes the other side a little faster than a socket."""
+    """Create a channel with a pipe for each direction. Pipes wake the other side faster than sockets."""
     stdin, writes = os.pipe()
     reads, stdout = os.pipe()
     for handle in (stdin, reads):
-        with contextlib.suppress(OSError, AttributeError):  # the system limits the size of all pipes together
+        with contextlib.suppress(
+            OSError, AttributeError
+        ):  # the kernel limits the total size of a user's pipes
             fcntl.fcntl(handle, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     return Line(Frames(reads, writes, max_frame), stdin, stdout)
 
@@ -92,7 +93,7 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def ask(self, data: bytes) -> bytes:
-        """Send a frame and wait for the next one."""
+        """Send a frame, wait for the next one and return it."""
         self.send(data)
         return self.receive()
 
@@ -112,21 +113,21 @@ class WorkerProcess:
             raise WorkerDied from None
 
     def send_raw(self, data: bytes) -> None:
-        """Send bytes after a frame that says how many they are."""
+        """Send *data* without a header; a frame before it states its size."""
         try:
             self._frames.send_raw([data])
         except OSError:
             raise WorkerDied from None
 
     def receive_raw(self, size: int) -> bytes:
-        """Return *size* bytes that follow a frame."""
+        """Return the *size* bytes that follow a frame."""
         try:
             return b"".join(self._frames.receive_raw(size))
         except (OSError, EOFError):
             raise WorkerDied from None
 
     def has_unread(self) -> bool:
-        """Return whether there is anything to read, be it the end of the channel. Never waits."""
+        """Return whether there is anything to read, even if only the end of the channel. Never blocks."""
         return self._frames.has_unread()
 
     def kill(self) -> None:
@@ -140,7 +141,7 @@ class WorkerProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill the process and wait for its end."""
+        """Kill the process, close the channel and wait for the process to end."""
         self.kill()
         self._frames.close()
         self._process.wait()

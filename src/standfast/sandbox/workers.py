@@ -1,15 +1,16 @@
-"""What all engines share about worker processes: slots, a cell's slot, peak memory, and the watchdog.
+"""Worker processes, for all engines: slots, the slot of a cell, peak memory, and the watchdog.
 
 A run needs a worker process with its session loaded. Loading costs more than a small run, so a session
 keeps its worker after a run until another session needs the slot; the longest idle worker is closed first.
 Everything that a worker holds is also in the session's last state, so it may be closed at any time. A run
-that waits for something outside *lends* its slot: it may have to free it, and then takes another one.
+that waits for an answer *lends* its slot: if another run needs the slot, the lender frees it and takes a slot
+again when it continues.
 
 Rules
 -----
 1. Methods of `WorkerSlots` may block. The threads that drive runs call them.
 2. Lending takes no lock, because a run lends at every call that it makes: the table of lenders is changed by
-   single operations, and a thread that waits says so (`_waiting`) before it checks the table a last time.
+   atomic operations only, and a thread increments `_waiting` before it checks the table for the last time.
 3. One thread at a time uses the slot of a cell, but any thread may call `kill`, which only kills the
    processes. A killed cell takes no further worker: `put_worker` raises `CellStopped`.
 """
@@ -38,8 +39,8 @@ class Killable(Protocol):
 
 
 class SlotWorker(Killable, Protocol):
-    """A worker in a slot. `warm` means that it was kept for its session; `version` names the state that it
-    holds, None if that is unknown."""
+    """A worker in a slot. `warm` is true if it was kept for its session; `version` identifies the state that
+    it holds, None if that is unknown."""
 
     warm: bool
 
@@ -47,14 +48,14 @@ class SlotWorker(Killable, Protocol):
     def version(self) -> object: ...
 
     def close(self) -> None:
-        """End the process, or make it fit for another session. Harmless if it is dead."""
+        """End the process, or reset it for another session. Harmless if the process is dead."""
 
 
 class Lender(Protocol):
-    """A run that occupies a slot and does not need it at the moment."""
+    """A run that holds a slot which it does not need while it waits."""
 
     def hand_back(self) -> None:
-        """Free the slot, unless the run needs it again by now. Called without any lock."""
+        """Free the slot, unless the run is using it again. Called with no lock held."""
 
 
 W = TypeVar("W", bound=SlotWorker)
@@ -73,7 +74,7 @@ class WorkerSlots(Generic[W]):
         self._waiting = 0
 
     def take(self, key: str) -> W | None:
-        """Wait for a slot; return the session's warm worker, or None if the caller is to start one."""
+        """Wait for a slot; return the session's warm worker, or None if the caller has to start one."""
         while True:
             idle: W | None = None
             lender: Lender | None = None
@@ -86,7 +87,7 @@ class WorkerSlots(Generic[W]):
                 if self._warm:
                     _, idle = self._warm.popitem(last=False)
                 elif self._lent:
-                    with contextlib.suppress(KeyError):  # each lender has just reclaimed its slot
+                    with contextlib.suppress(KeyError):  # the last lender has just reclaimed its slot
                         lender, _ = self._lent.popitem(last=False)
                 else:
                     self._waiting += 1
@@ -102,7 +103,7 @@ class WorkerSlots(Generic[W]):
                 lender.hand_back()
 
     def lend(self, lender: Lender) -> None:
-        """Offer the slot of a run that waits to other runs."""
+        """Offer the slot of a waiting run to other runs."""
         self._lent[lender] = None
         if self._waiting:
             with self._slots_lock:
@@ -113,7 +114,7 @@ class WorkerSlots(Generic[W]):
         self._lent.pop(lender, None)
 
     def keep(self, key: str, worker: W) -> None:
-        """Keep *worker* warm for its session, instead of one that was kept before."""
+        """Keep *worker* warm for its session, replacing a worker that was kept before."""
         worker.warm = True
         with self._slots_lock:
             other = self._warm.pop(key, None)
@@ -124,11 +125,11 @@ class WorkerSlots(Generic[W]):
             self.give_back(other)
 
     def drop(self, worker: W) -> None:
-        """End the worker of a run that keeps its slot."""
+        """Close *worker*, whose run keeps the slot."""
         worker.close()
 
     def give_back(self, worker: W | None) -> None:
-        """Free a slot and close the worker in it."""
+        """Free a slot and close the worker in it, if there is one."""
         if worker is not None:
             worker.close()
         with self._slots_lock:
@@ -137,7 +138,7 @@ class WorkerSlots(Generic[W]):
                 self._changed.notify()
 
     def forget(self, key: str) -> None:
-        """Close the warm worker of a session that was changed elsewhere."""
+        """Close the session's warm worker, if it has one, and free the slot."""
         with self._slots_lock:
             worker = self._warm.pop(key, None)
         if worker is not None:
@@ -153,7 +154,7 @@ class WorkerSlots(Generic[W]):
 
 
 class SlotStepper(Generic[W]):
-    """The slot of a cell and the worker in it: what steppers of engines with workers share."""
+    """The slot of a cell and the worker in it; base class of the steppers of engines with workers."""
 
     replayed = False
     wall_grace_s = 0.0
@@ -178,7 +179,7 @@ class SlotStepper(Generic[W]):
         return True
 
     def take_worker(self) -> W | None:
-        """Wait for a slot unless the cell has one; return the worker in it."""
+        """Wait for a slot unless the cell has one; return the worker in it, None if the slot is empty."""
         if not self._has_slot:
             worker = self._slots.take(self._host.request.key)
             self._has_slot = True
@@ -187,7 +188,7 @@ class SlotStepper(Generic[W]):
         return self.worker
 
     def put_worker(self, worker: W) -> W:
-        """Make *worker* the one in the slot, and return it."""
+        """Put *worker* into the slot and return it; raise `CellStopped` if the cell was killed."""
         with self._killing:
             self.worker = worker
             if self._killed:
@@ -195,7 +196,7 @@ class SlotStepper(Generic[W]):
         return worker
 
     def drop_worker(self) -> None:
-        """End the worker and keep the slot."""
+        """Close the worker and keep the slot."""
         with self._killing:
             worker, self.worker = self.worker, None
         if worker is not None:
@@ -203,7 +204,7 @@ class SlotStepper(Generic[W]):
 
     @contextlib.contextmanager
     def beside(self, process: Killable) -> Iterator[None]:
-        """Have *process* killed with the cell while the block runs."""
+        """Let `kill` kill *process* too while the block runs."""
         self.add_process(process)
         try:
             yield
@@ -229,7 +230,7 @@ class SlotStepper(Generic[W]):
                     process.kill()
 
     def release(self, *, warm: bool) -> None:
-        """Free the slot. If *warm*, keep a worker whose state is known for the session."""
+        """Free the slot. If *warm*, and the worker's state is known, keep the worker for the session."""
         if not self._has_slot:
             return
         with self._killing:
@@ -244,8 +245,9 @@ class SlotStepper(Generic[W]):
 class PeakMemory:
     """Peak resident memory of one process since the last `reset`, as Linux reports it.
 
-    Memory grows by page faults, and the kernel tells their count in half the time of the peak. The peak is
-    read again if there were any since a run without faults, in which it was the memory of the idle process.
+    Memory grows only by page faults, and reading their count takes half as long as reading the peak. After a
+    run without faults, whose peak is the memory of the idle process, the peak is not read again until the
+    count has changed.
     """
 
     _status = _stat = _reset = -1
@@ -269,12 +271,12 @@ class PeakMemory:
                 return
 
     def bytes(self) -> int | None:
-        """Return the peak; of a process that has ended, the last known one; None if there is none."""
+        """Return the peak; for a process that has ended, the last known one; None if there is none."""
         if self._status < 0:
             return self._last
         try:
             text = os.pread(self._stat, 1024, 0)
-            faults = text[text.rindex(b")") :].split(None, 11)[8:11]  # minor, of its children, major
+            faults = text[text.rindex(b")") :].split(None, 11)[8:11]  # minor, its children's minor, major
             if faults == self._faults_at_rest:
                 return self._last
             text = os.pread(self._status, 4096, 0)
@@ -295,8 +297,8 @@ class PeakMemory:
 class Watchdog:
     """Calls back when a deadline has passed: a run cannot watch itself while its engine computes.
 
-    One thread checks all deadlines every few milliseconds while there are any, and sleeps while there are
-    none, so that starting a run wakes no thread.
+    One thread checks all deadlines every 20 ms. It goes to sleep only after two seconds without a deadline,
+    so that runs in quick succession do not have to wake it.
     """
 
     def __init__(self) -> None:
@@ -331,7 +333,7 @@ class Watchdog:
                 if now >= deadline and self._watched.pop(key, None) is not None:
                     try:
                         late()
-                    except Exception:  # must not end the watching of other runs
+                    except Exception:  # must not end the watchdog, which watches other runs
                         _log.exception("a run that is past its deadline could not be ended")
             idle = 0 if self._watched else idle + 1
             if idle > _IDLE_TICKS:
