@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from page_damage import COMPONENTS
 
 from standfast.errors import StoreUnavailable
 from standfast.store.sqlite import database as database_module
+from standfast.store.sqlite.connection import Patience
 from standfast.store.sqlite.database import Database
 from standfast.store.sqlite.lock_holders import find_lock_holder
 
@@ -100,3 +103,32 @@ def test_the_program_that_keeps_a_file_from_being_upgraded_is_named(
             Database(path, busy_timeout_ms=50)
         other.communicate("\n")
     Database(path).close()
+
+
+def test_after_a_wait_in_vain_the_next_ones_are_short_for_as_long_as_it_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ours: writes behind a stopped process do not wait ten seconds each."""
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def slept(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(time, "sleep", slept)
+    patience = Patience(10_000)
+
+    def waited() -> float:
+        began = now
+        for attempt in count():
+            if not patience(attempt):
+                return now - began
+        raise AssertionError
+
+    assert waited() == pytest.approx(10, abs=0.01)
+    assert waited() == pytest.approx(1, abs=0.01)
+    now += 9.5
+    assert waited() == pytest.approx(1, abs=0.01)
+    now += 10
+    assert waited() == pytest.approx(10, abs=0.01)

@@ -148,19 +148,26 @@ def translated(error: BaseException, path: Path) -> BaseException:
 
 
 class Patience:
-    """How long to wait for another process. Short steps, because SQLite's own let it starve."""
+    """How long to wait for another process. Short steps, because SQLite's own let it starve.
+
+    After a wait in vain, and for as long as it took, others take a tenth of it: what is queued behind a
+    process that is stopped must not wait as long once more, write after write.
+    """
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_s = timeout_ms / 1000
         self._until = 0.0
+        self._short_until = 0.0
         self.waits = True
 
     def __call__(self, attempt: int) -> bool:
         if not self.waits:
             return False
+        now = time.monotonic()
         if attempt == 0:
-            self._until = time.monotonic() + self._timeout_s
-        elif time.monotonic() > self._until:
+            self._until = now + (self._timeout_s / 10 if now < self._short_until else self._timeout_s)
+        elif now > self._until:
+            self._short_until = now + self._timeout_s
             return False
         time.sleep(min(0.000_2 * (attempt + 1), 0.005))
         return True
