@@ -25,6 +25,7 @@ from standfast.errors import (
     SchemaTooNew,
     SessionBusy,
     SessionNotFound,
+    StoreError,
     StoreUnavailable,
 )
 from standfast.model.outcome import Completed
@@ -41,6 +42,7 @@ from standfast.testing.session_store_tasks import a_task, a_trigger, an_occurren
 from standfast.testing.session_values import (
     NOW,
     a_blob,
+    a_checkpoint,
     a_commit,
     a_head,
     a_save,
@@ -424,6 +426,83 @@ def test_a_journal_that_is_not_known_here_is_read(path: Path, store: SqliteSessi
         assert found is not None
         assert [entry.key for entry in found.journal] == ["a", "b", "c", "d"]
         await other.close()
+
+    asyncio.run(scenario())
+
+
+def _statements_of(store: SqliteSessionStore) -> list[str]:
+    """Record what the writer executes, by the first words of the statements."""
+    found: list[str] = []
+    store.database._group.connection.exec_trace = lambda cursor, sql, values: (
+        found.append(" ".join(sql.split()[:2])) is None
+    )
+    return found
+
+
+@pytest.mark.usefixtures("fast_disk")
+def test_a_save_that_follows_another_does_not_read_the_lease_again(store: SqliteSessionStore) -> None:
+    """Ours: if nothing was written to the file since, the lease is as it was."""
+
+    async def scenario() -> None:
+        lease = (await begin(store)).lease
+        await store.save(lease, a_save("t1", an_entry("a")))
+        executed = _statements_of(store)
+        await store.save(lease, a_save("t1", an_entry("b"), an_entry("c")))
+        assert executed == ["BEGIN IMMEDIATE", "INSERT INTO", "COMMIT"]
+        await store.open_session(a_head("s2"))
+        executed.clear()
+        await store.save(lease, a_save("t1", an_entry("d")))
+        assert executed == ["BEGIN IMMEDIATE", "SELECT s.key,", "INSERT INTO", "COMMIT"]
+        taken = await store.take_over("t1", claimant("w2", NOW + 10 * 60_000))
+        assert [entry.key for entry in taken.journal] == ["a", "b", "c", "d"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("fast_disk")
+@pytest.mark.parametrize("other", ["the same store", "another store"])
+def test_a_save_sees_what_others_wrote_since_the_last_one(
+    path: Path, store: SqliteSessionStore, other: str
+) -> None:
+    """Ours: a cancellation, an injected message and the loss of the lease, from this process or another."""
+    writer = store if other == "the same store" else reopened(path)
+
+    async def scenario() -> None:
+        lease = (await begin(store)).lease
+        await store.save(lease, a_save("t1", an_entry("a")))
+        await writer.put_input(an_input("i1", kind="inject"))
+        checkpoint = msgspec.structs.replace(a_save("t1"), make_checkpoint=a_checkpoint("c"))
+        saved = await store.save(lease, checkpoint)
+        assert saved.checkpoint is not None
+        assert b"i1" in saved.checkpoint.body
+        await store.save(lease, a_save("t1", an_entry("b")))
+        await writer.cancel("t1")
+        assert (await store.save(lease, a_save("t1", an_entry("d")))).cancel_requested
+        assert (await store.save(lease, a_save("t1", an_entry("e")))).cancel_requested
+        await writer.take_over("t1", claimant("w2", NOW + 10 * 60_000))
+        with pytest.raises(LeaseLost):
+            await store.save(lease, a_save("t1", an_entry("f")))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("fast_disk")
+def test_a_save_that_failed_leaves_nothing_that_is_taken_for_known(
+    path: Path, store: SqliteSessionStore
+) -> None:
+    """Ours: after a commit that failed, another process may have taken the lease."""
+
+    async def scenario() -> None:
+        lease = (await begin(store)).lease
+        await store.save(lease, a_save("t1", an_entry("a")))
+        connection = store.database._group.connection
+        connection.set_commit_hook(lambda: True)
+        with pytest.raises(StoreError):
+            await store.save(lease, a_save("t1", an_entry("b")))
+        connection.set_commit_hook(None)
+        await reopened(path).take_over("t1", claimant("w2", NOW + 10 * 60_000))
+        with pytest.raises(LeaseLost):
+            await store.save(lease, a_save("t1", an_entry("b")))
 
     asyncio.run(scenario())
 

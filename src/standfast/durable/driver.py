@@ -327,7 +327,7 @@ class TurnDriver:
             return await asyncio.gather(*(prepare(one, begun=one.key in intents) for one in commands))
         prepared = []
         for one in commands:
-            prepared.append(await prepare(one, begun=one.key in intents))
+            prepared.append(await prepare(one, begun=bool(intents) and one.key in intents))
         return prepared
 
     async def _await_effects(self) -> list[Command]:

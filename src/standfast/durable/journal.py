@@ -293,7 +293,10 @@ class TurnJournal:
         if not self.unsaved and make_checkpoint is None:
             self.urgent = False
             return None
-        return await self._save(self.take(make_checkpoint))
+        saved = await self.write(self._services.store.save, self.lease, self.take(make_checkpoint))
+        if saved.cancel_requested:
+            self._heed_cancel()
+        return saved.checkpoint
 
     def flush_soon(self) -> None:
         """Have everything unsaved written in a moment, unless it is written before."""
@@ -309,7 +312,8 @@ class TurnJournal:
         urgent = self.urgent
         save = self.take()
         self.urgent = urgent  # an effect has to wait until this is written
-        await self._save(save)
+        if (await self.write(self._services.store.save, self.lease, save)).cancel_requested:
+            self._heed_cancel()
         self._flushing = None  # if it fails, `end_flushing` finds it
         self.flush_soon()
 
@@ -329,11 +333,10 @@ class TurnJournal:
                 self._flush_timer.cancel()
                 self._flush_timer = None
 
-    async def _save(self, save: port.Save) -> port.JournalEntry | None:
-        saved = await self.write(self._services.store.save, self.lease, save)
-        if saved.cancel_requested and "cancel_requested" not in self.keys and self.on_cancel is not None:
+    def _heed_cancel(self) -> None:
+        """Tell the driver that the turn is to be cancelled, unless it knows."""
+        if "cancel_requested" not in self.keys and self.on_cancel is not None:
             self.on_cancel()
-        return saved.checkpoint
 
     async def write(self, write: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what *write* returns; while the store is unavailable and the lease holds, call it again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -89,6 +89,9 @@ class _Namespace:
     def __init__(self, plugin_id: str, contributions: Contributions) -> None:
         self._plugin_id = plugin_id
         self._all = contributions
+
+
+N = TypeVar("N", bound=_Namespace)
 
 
 def _registers(kind: str) -> Callable[[Any, Function], None]:
@@ -252,25 +255,41 @@ class ProtocolContributions(_Namespace):
             )
 
 
+class _Part(Generic[N]):
+    """An attribute of the registrar that is made when a plugin first uses it: most plugins use one or two."""
+
+    def __init__(self, kind: type[N]) -> None:
+        self._kind = kind
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, registrar: PluginRegistrar, owner: type) -> N:
+        made = self._kind(registrar.plugin_id, registrar._contributions)
+        registrar.__dict__[self._name] = made
+        return made
+
+
 class PluginRegistrar:
     """The argument of a plugin's `register`."""
 
+    tools = _Part(ToolContributions)
+    tool_catalog = _Part(ToolCatalogContributions)
+    prompt = _Part(PromptContributions)
+    turn = _Part(TurnContributions)
+    tool_calls = _Part(ToolCallContributions)
+    checkpoints = _Part(CheckpointContributions)
+    output = _Part(OutputContributions)
+    context = _Part(ContextContributions)
+    compaction = _Part(CompactionContributions)
+    lifecycle = _Part(LifecycleContributions)
+    config = _Part(ConfigContributions)
+    actions = _Part(ActionContributions)
+    triggers = _Part(TriggerContributions)
+    protocol = _Part(ProtocolContributions)
+
     def __init__(self, plugin_id: str, contributions: Contributions) -> None:
         self.plugin_id = plugin_id
-        self.tools = ToolContributions(plugin_id, contributions)
-        self.tool_catalog = ToolCatalogContributions(plugin_id, contributions)
-        self.prompt = PromptContributions(plugin_id, contributions)
-        self.turn = TurnContributions(plugin_id, contributions)
-        self.tool_calls = ToolCallContributions(plugin_id, contributions)
-        self.checkpoints = CheckpointContributions(plugin_id, contributions)
-        self.output = OutputContributions(plugin_id, contributions)
-        self.context = ContextContributions(plugin_id, contributions)
-        self.compaction = CompactionContributions(plugin_id, contributions)
-        self.lifecycle = LifecycleContributions(plugin_id, contributions)
-        self.config = ConfigContributions(plugin_id, contributions)
-        self.actions = ActionContributions(plugin_id, contributions)
-        self.triggers = TriggerContributions(plugin_id, contributions)
-        self.protocol = ProtocolContributions(plugin_id, contributions)
         self._contributions = contributions
 
     def hook(self, kind: str, function: Function, *, priority: int = 0) -> None:

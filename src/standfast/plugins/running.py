@@ -303,7 +303,7 @@ def _failed(hook: RegisteredHook, error: BaseException) -> StandfastError:
 
 def at_once(answer: T) -> T:
     """Return the answer of a plain function; TypeError if it would have to be awaited."""
-    if inspect.isawaitable(answer):
+    if answer is not None and inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()
         raise TypeError("it is `async def`, and nothing can be awaited there")

@@ -151,7 +151,7 @@ class PluginSession(PluginStates):
         self._hooks = contributions.hooks
         self.runner = host.runner
         self.hosts: contexts.SessionHosts = contexts.NoHosts()
-        self.given_tools: object = registry.settings
+        self.given_tools: object = registry.table
         """The registry's settings before the session has decided anything about its tools."""
         self.tool_access = build.authority.tool_access
         self.subagent_context = build.authority.subagent
@@ -591,7 +591,7 @@ class PluginHost:
                 hint = 'pass protocol="standard" or a protocol plugin'
                 raise errors.InvalidPlugin(f"no plugin fills the slot {slot}", hint=hint)
         registry = self._registry(contributions)
-        given_tools = registry.settings
+        given_tools = registry.table
         if build.tool_state is not None:
             registry.restore_state(build.tool_state)
         for call in ready:
@@ -638,7 +638,7 @@ class PluginHost:
                 parent_session_id=parent_session_id,
                 snapshot=snapshot,
                 fetched=pieces,
-                tool_state=None if tools.settings is source.given_tools else tools.export_state(),
+                tool_state=None if tools.table is source.given_tools else tools.export_state(),
                 overlay=source.tool_catalog_overlay if overlay is None else overlay,
                 authority=authority,
             ),

@@ -222,11 +222,11 @@ class SessionContext:
 
     def _shared(self) -> CatalogArtifact | None:
         """Return the catalog that sessions with the same tools share, if this is such a session."""
-        plugins, host, settings = self.plugins, self.plugins.host, self.tool_registry.settings
+        plugins, host, settings = self.plugins, self.plugins.host, self.tool_registry.table
         if (
             not getattr(plugins.protocol_driver, "shares_preambles", False)
             or self.overlay is not NO_OVERLAY
-            or settings is not host.tools.settings
+            or settings is not host.tools.table
             or plugins.contributions.hooks["tool_catalog"]
             or plugins.tool_catalog_overlay != _NO_CONTRIBUTION
             or plugins.tool_access != _ALL_TOOLS
@@ -328,12 +328,12 @@ class SessionContext:
         self._note_stored(state.plugins, state.execution)
 
     def _note_stored(self, plugins: PluginSessionSnapshot, execution: PluginSnapshotEntry | None) -> None:
-        tools, options = self.plugins.tool_registry.settings, (self.options.session, self.options.frames)
+        tools, options = self.plugins.tool_registry.table, (self.options.session, self.options.frames)
         self._stored = _StoredState(self.plugins.filled_up(plugins), tools, tools, options, execution)
 
     def changed_tools(self) -> ToolState | None:
         """Return the tools' state if it is not journaled yet."""
-        settings = self.plugins.tool_registry.settings
+        settings = self.plugins.tool_registry.table
         if settings is self._stored.journaled:
             return None
         self._stored.journaled = settings
@@ -364,7 +364,7 @@ class SessionContext:
         registry = self.plugins.tool_registry
         return SessionState(
             plugins=PluginSessionSnapshot(plugins=kept),
-            tools=None if registry.settings is self.plugins.given_tools else registry.export_state(),
+            tools=None if registry.table is self.plugins.given_tools else registry.export_state(),
             protocol_options=self.options.session,
             frame_options=self.options.frames,
             execution=self.execution.entry,
@@ -379,7 +379,7 @@ class SessionContext:
         """Return whether the store has the current state."""
         stored = self._stored
         return (
-            self.plugins.tool_registry.settings is stored.tools
+            self.plugins.tool_registry.table is stored.tools
             and self.plugins.snapshot_is_current(stored.plugins)
             and (self.options.session, self.options.frames) == stored.options
             and self.execution.is_stored(stored.execution)

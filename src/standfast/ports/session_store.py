@@ -394,7 +394,7 @@ class SessionStore(Protocol):
     # Sessions and their history
 
     async def open_session(self, head: SessionHead) -> SessionHead:
-        """Return the session with the id of *head*; create it from *head* if it does not exist."""
+        """Return the session with the id of *head*; create it, and return *head* itself, if there is none."""
 
     async def head(self, session_id: str) -> SessionHead | None: ...
 

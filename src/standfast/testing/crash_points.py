@@ -67,17 +67,9 @@ class CrashPoints:
         """Wrap *store* with points around each write."""
         database = getattr(store, "database", None)
         if database is not None and self._signal == signal.SIGKILL:
-            write_soon = database.write_soon
-
-            def write_and_pass(job: Callable[[Any], Any], *about: Any) -> Any:
-                def written(connection: Any) -> Any:
-                    result = job(connection)
-                    self.point("written, not committed")
-                    return result
-
-                return write_soon(written, *about)
-
-            database.write_soon = write_and_pass
+            database.write_soon = self._passing(database.write_soon)
+            if hasattr(database._group, "run_at_once"):  # SQLite
+                database._group.run_at_once = self._passing(database._group.run_at_once)
             guarded = getattr(database._group, "guarded", None)
             if guarded is not None:  # PostgreSQL: such a write is sent instead of run here
                 launch = guarded.launch
@@ -90,6 +82,19 @@ class CrashPoints:
 
                 guarded.launch = launch_and_pass
         return cast(SessionStore, _CrashingStore(store, self))
+
+    def _passing(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        """Return *write* with a point between what its job writes and the commit."""
+
+        def write_and_pass(job: Callable[[Any], Any], *about: Any) -> Any:
+            def written(connection: Any) -> Any:
+                result = job(connection)
+                self.point("written, not committed")
+                return result
+
+            return write(written, *about)
+
+        return write_and_pass
 
     def model(self, model: ModelProvider) -> ModelProvider:
         """Wrap *model* with a point before each call, and one before its reply is delivered."""

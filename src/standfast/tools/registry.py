@@ -186,7 +186,8 @@ class ToolRegistry:
 
     def __init__(self, tools: Iterable[RegisteredTool] = ()) -> None:
         self._lock = threading.RLock()
-        self._table = ToolTable()
+        self.table = ToolTable()
+        """The same object as long as nothing has changed but which tools are resolved."""
         self.generation = 0
         """How often the tools have changed; 0 of a registry that never had any."""
         self._resolved: dict[Binding, RegisteredTool] = {}
@@ -200,10 +201,10 @@ class ToolRegistry:
         """Add one tool; a name that is taken is refused with both owners named."""
         bindings = bindings_of(REGISTERED, StaticTools([tool]))
         with self._lock:
-            entry = self._table.find(tool.name)
+            entry = self.table.find(tool.name)
             if entry is not None and entry.binding is not None and entry.kept.source == REGISTERED:
                 raise ToolNameTaken(tool.name, self._tool_of(entry.binding).owner, tool.owner)
-            self._commit(self._table.extend(REGISTERED, bindings), bindings)
+            self._commit(self.table.extend(REGISTERED, bindings), bindings)
 
     def upsert(self, source: str, provider: ToolProvider) -> int:
         """Add a source, or list it anew: what it has no more becomes an orphan. Returns the generation."""
@@ -211,12 +212,12 @@ class ToolRegistry:
             raise InvalidArgument("a tool source needs a name")
         bindings = bindings_of(source, provider)
         with self._lock:
-            return self._commit(self._table.rebind(source, bindings), bindings)
+            return self._commit(self.table.rebind(source, bindings), bindings)
 
     def connect(self, source: ToolSource) -> None:
         """Add a source that is listed by `refresh`, now and whenever its revision has changed."""
         with self._lock:
-            if source.source in self._connected or source.source in self._table.sources:
+            if source.source in self._connected or source.source in self.table.sources:
                 raise InvalidArgument(
                     f"the tool source {source.source!r} is there twice", hint="give one of them another name"
                 )
@@ -235,7 +236,7 @@ class ToolRegistry:
                 continue
             bindings = bindings_of(name, source)
             with self._lock:
-                self._commit(self._table.rebind(name, bindings), bindings)
+                self._commit(self.table.rebind(name, bindings), bindings)
                 self._connected = {**self._connected, name: (source, source.revision)}
 
     @property
@@ -246,22 +247,22 @@ class ToolRegistry:
     def remove(self, source: str) -> int:
         """Take a source away; returns the generation. Its tools are orphans until they are listed again."""
         with self._lock:
-            if source not in self._table.sources:
-                known = ", ".join(self._table.sources)
+            if source not in self.table.sources:
+                known = ", ".join(self.table.sources)
                 raise InvalidArgument(
                     f"there is no tool source {source!r}", hint=f"there are {known}" if known else None
                 )
-            return self._commit(self._table.remove(source))
+            return self._commit(self.table.remove(source))
 
     def sources(self) -> list[str]:
         """The names of the sources, in the order they came."""
-        return list(self._table.sources)
+        return list(self.table.sources)
 
     # Tools
 
     def get(self, name: str) -> RegisteredTool | None:
         """Return the tool of this name, resolved by its source if need be; None if it is not there."""
-        entry = self._table.visible.get(name)
+        entry = self.table.visible.get(name)
         if entry is None or entry.binding is None:
             return None
         return self._resolved.get(entry.binding) or self._tool_of(entry.binding)
@@ -271,13 +272,13 @@ class ToolRegistry:
     @property
     def is_static(self) -> bool:
         """Whether no source has to be asked for its tools or whether they have changed."""
-        return not self._connected and not self._table.asks_sources
+        return not self._connected and not self.table.asks_sources
 
     def asks_source(self, name: str | None = None) -> bool:
         """Whether `get(name)`, or for some name `get`, asks a source that may block."""
-        if not self._table.asks_sources or name is None:
-            return self._table.asks_sources
-        entry = self._table.visible.get(name)
+        if not self.table.asks_sources or name is None:
+            return self.table.asks_sources
+        entry = self.table.visible.get(name)
         binding = None if entry is None else entry.binding
         return binding is not None and binding not in self._resolved
 
@@ -285,14 +286,14 @@ class ToolRegistry:
         """Return the tool of this name, or raise an error that says why there is none."""
         if (tool := self.get(name)) is not None:
             return tool
-        entry = self._table.find(name)
+        entry = self.table.find(name)
         if entry is not None and not entry.kept.member:
             raise UnknownTool(
                 f"the tool {name!r} is not in the catalog", hint="it was taken out; put it back"
             )
         if entry is not None:
             raise UnknownTool(f"the tool {name!r} is off", hint="give it another availability")
-        for kept in self._table.orphans.values():
+        for kept in self.table.orphans.values():
             if kept.name == name:
                 raise ToolOrphaned(name, kept.source)
         raise UnknownTool(f"there is no tool {name!r}", hint=self.suggest(name))
@@ -301,15 +302,15 @@ class ToolRegistry:
         """A sentence that names the closest capabilities, if any is close."""
         import difflib  # only mistakes need it
 
-        close = difflib.get_close_matches(name, self._table.visible, n=3, cutoff=0.6)
+        close = difflib.get_close_matches(name, self.table.visible, n=3, cutoff=0.6)
         return f"did you mean {' or '.join(close)}?" if close else None
 
     def manifests(self) -> tuple[ToolManifest, ...]:
         """What can be called, by name, each under the availability that holds. Resolves nothing."""
-        return self._table.manifests
+        return self.table.manifests
 
     def names(self) -> list[str]:
-        return list(self._table.visible)
+        return list(self.table.visible)
 
     def capabilities(self) -> list[Capability]:
         """Every contract. Resolves what has not been."""
@@ -321,34 +322,29 @@ class ToolRegistry:
 
     def orphans(self) -> dict[str, ToolStateEntry]:
         """The tools by id that are known, and that no source offers now."""
-        return dict(self._table.orphans)
+        return dict(self.table.orphans)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._table.visible
+        return name in self.table.visible
 
     def __iter__(self) -> Iterator[RegisteredTool]:
-        bindings = [entry.binding for entry in self._table.visible.values()]
+        bindings = [entry.binding for entry in self.table.visible.values()]
         return iter([self._tool_of(binding) for binding in bindings if binding is not None])
 
     def __len__(self) -> int:
-        return len(self._table.visible)
+        return len(self.table.visible)
 
     # State
 
     @property
-    def settings(self) -> object:
-        """The same object as long as nothing has changed but which tools are resolved."""
-        return self._table
-
-    @property
     def found(self) -> frozenset[str]:
         """The names of the tools that the model has found by searching."""
-        return frozenset(self._table.found)
+        return frozenset(self.table.found)
 
     def export_state(self) -> ToolState:
         """What is known about every tool, orphans among them."""
         with self._lock:
-            table = self._table
+            table = self.table
             return ToolState(generation=self.generation, tools=dict(table.state), found=table.found)
 
     def apply_state(self, state: ToolState) -> int:
@@ -356,16 +352,16 @@ class ToolRegistry:
         with self._lock:
             if state.generation != self.generation:
                 raise GenerationMismatch(expected=state.generation, actual=self.generation)
-            if unknown := sorted(set(state.tools) - set(self._table.entries)):
+            if unknown := sorted(set(state.tools) - set(self.table.entries)):
                 raise UnknownTool(
                     f"there is no tool with the id {unknown[0][:80]!r}", hint="nothing was changed"
                 )
-            return self._commit(self._table.with_state(state))
+            return self._commit(self.table.with_state(state))
 
     def restore_state(self, state: ToolState) -> None:
         """Adopt a stored state and its generation. A tool that no source offers now becomes an orphan."""
         with self._lock:
-            self._table = self._table.with_state(state)
+            self.table = self.table.with_state(state)
             self.generation = state.generation
 
     def set_availability(self, names: Sequence[str], availability: ToolAvailability | None) -> int:
@@ -384,7 +380,7 @@ class ToolRegistry:
         """The same tools at the same generation; from now on neither sees the other's changes."""
         twin = ToolRegistry()
         with self._lock:
-            twin._table, twin.generation = self._table, self.generation
+            twin.table, twin.generation = self.table, self.generation
             twin._resolved = dict(self._resolved)
             twin._connected = self._connected
         return twin
@@ -405,17 +401,17 @@ class ToolRegistry:
         if include_base_tools:
             composed.generation = max(1, composed.generation)
         else:
-            composed._table = ToolTable(found=self._table.found)
+            composed.table = ToolTable(found=self.table.found)
         if providers:
-            composed._commit(composed._table.overlay(CONTEXT, bindings), bindings)
+            composed._commit(composed.table.overlay(CONTEXT, bindings), bindings)
         return composed
 
     # Inside
 
     def _commit(self, table: ToolTable, bindings: Sequence[Binding] = ()) -> int:
         """Swap a table in. The caller holds the lock."""
-        self.generation += 1 + self._table.orphans_among(bindings)
-        self._table = table
+        self.generation += 1 + self.table.orphans_among(bindings)
+        self.table = table
         self._resolved = {held: tool for held, tool in self._resolved.items() if table.holds(held)}
         return self.generation
 
@@ -425,7 +421,7 @@ class ToolRegistry:
             return known
         tool = binding.resolve()
         with self._lock:
-            if binding not in self._resolved and self._table.holds(binding):
+            if binding not in self._resolved and self.table.holds(binding):
                 self._resolved[binding] = tool
                 self.generation += not isinstance(binding.provider, StaticTools)
             return self._resolved.get(binding, tool)

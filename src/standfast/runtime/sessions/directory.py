@@ -165,26 +165,20 @@ class SessionDirectory:
     ) -> LiveSession:
         """Open a session, or make it, and let its agent work on it. One without a model has no agent."""
         live = self.live(SessionId(session_id))
-        found = await self.store.head(session_id)
-        if found is not None and found.code is not None:
-            if agent is not None:
-                raise errors.InvalidArgument(
-                    f"session {session_id!r} has no model: its turns are code",
-                    hint="choose another session for the agent, or run code in this one with a Sandbox",
-                )
-            return live
         chosen = agent or (None if live.prepared is None else live.prepared.agent)
         chosen = chosen or self._worked_on.get(session_id)
-        if chosen is None and found is not None:
-            chosen = self.agents.get(found.agent)
+        if chosen is None:
+            found = await self.store.head(session_id)
+            if found is not None and found.code is not None:
+                return live
+            chosen = None if found is None else self.agents.get(found.agent)
         if chosen is None:
             raise errors.NotConfigured(
                 f"no agent is known for session {session_id!r}",
                 hint="pass agent=..., or Runtime(agents=[...])",
             )
         prepared = self.prepared(chosen)
-        head, is_made = await self._describe(session_id, chosen, metadata=_checked_metadata(metadata))
-        is_new = found is None and is_made
+        head, is_new = await self._describe(session_id, chosen, metadata=_checked_metadata(metadata))
         if not is_new and not live.busy and (left := await self.store.open_turn(session_id)) is not None:
             live.left = left.turn_id
         before, live.prepared = live.prepared, prepared
@@ -417,7 +411,7 @@ class SessionDirectory:
         *,
         metadata: dict[str, Json] | None = None,
     ) -> tuple[SessionHead, bool]:
-        """Record which agent works on a session; return its head, and whether it is as if made now.
+        """Record which agent works on a session; return its head, and whether it was made now.
 
         An unfinished turn's agent stays there.
         """
@@ -433,10 +427,17 @@ class SessionDirectory:
             metadata=metadata or {},
         )
         head = await self.store.open_session(made)
+        if head is made:
+            return head, True
+        if head.code is not None:
+            raise errors.InvalidArgument(
+                f"session {session_id!r} has no model: its turns are code",
+                hint="choose another session for the agent, or run code in this one with a Sandbox",
+            )
         materialize.require_same_provider(head, materialize.chartered_model(head) or agent.model_id)
         kept = head.metadata if metadata is None else metadata
         if (head.agent, head.model, head.host, head.metadata) == (agent.name, agent.model_id, host, kept):
-            return head, head == made
+            return head, False
         turn = None if head.agent == agent.name else await self.store.open_turn(session_id)
         if turn is not None and turn.agent not in ("", agent.name):
             return head, False

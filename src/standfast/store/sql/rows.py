@@ -678,7 +678,8 @@ def journal(db: Connection, turn_id: str) -> tuple[JournalEntry, ...]:
 
 
 def _entry_row(seq: int, turn_id: str, name: str, kind: str, body: bytes) -> Row:
-    return seq, turn_id, name, kind, seal("journal", seq, turn_id, name, kind, body), body
+    digest = _sha256(_pack(("journal", seq, turn_id, name, kind, body))).digest()[:16]
+    return seq, turn_id, name, kind, digest, body
 
 
 def entry_of(row: Row) -> JournalEntry | None:

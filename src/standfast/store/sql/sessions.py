@@ -51,7 +51,10 @@ BRIEF_BYTES: Final = 64 << 10
 
 
 def is_brief(save: port.Save) -> bool:
-    return not save.blobs and sum([len(entry.body) for entry in save.entries]) < BRIEF_BYTES
+    size = 0
+    for entry in save.entries:
+        size += len(entry.body)
+    return size < BRIEF_BYTES and not save.blobs
 
 
 class SqlDatabase(Protocol):
@@ -118,8 +121,6 @@ class SqlSessionStore:
         self._folder: str | None = None
         self._running: dict[str, lifecycle.SavedEntries] = {}
         """The sessions whose turns begin or run here, with what those have saved."""
-        self._wrote = ""
-        """The session that has begun a turn, or written without one, alone in this round of the loop."""
 
     async def close(self) -> None:
         await self._threads.run(self.database.close)
@@ -136,17 +137,8 @@ class SqlSessionStore:
         return await self.database.write_soon(job, scope, haste)
 
     def _haste(self, loop: asyncio.AbstractEventLoop, session_id: str) -> Haste:
-        """Return "alone" if no other turn runs, or has written in this round of *loop*; else "brief"."""
-        turn = self._running.get(session_id)
-        if len(self._running) > (turn is not None) or self._wrote not in ("", session_id):
-            return "brief"
-        if (turn is None or not turn.entries) and not self._wrote and session_id:  # others may begin in it
-            self._wrote = session_id
-            loop.call_soon(self._end_round)
-        return "alone"
-
-    def _end_round(self) -> None:
-        self._wrote = ""
+        """Return how a brief write of a session is to be written."""
+        raise NotImplementedError
 
     async def _read(self, query: Callable[[Connection], T], brief: bool = False) -> T:
         at_once = brief and self.database.can_read_at_once()
@@ -327,15 +319,25 @@ class SqlSessionStore:
         scope = Scope(session_id, ((lifecycle.TO_SAVE, (save.turn_id,)),))
         brief_of = session_id if is_brief(save) else None
         known = self._running.get(session_id)
+        place = None if known is None else known.place
         try:
-            saved = await self._write(lambda db: lifecycle.save(db, lease, save), scope, brief_of=brief_of)
+            saved, next_place = await self._write(
+                lambda db: self._save(db, lease, save, place), scope, brief_of=brief_of
+            )
         except BaseException:  # a caller that stops waiting does not learn what became of it
             if known is not None:
                 known.entries = None
             raise
         if known is not None:
             known.add(save.entries if saved.checkpoint is None else (*save.entries, saved.checkpoint))
+            known.place = next_place
         return saved
+
+    def _save(
+        self, db: Any, lease: port.Lease, save: port.Save, known: lifecycle.SavePlace | None
+    ) -> tuple[port.Saved, lifecycle.SavePlace | None]:
+        """Save; return also where the next save goes if the database can tell that it is *known* then."""
+        return lifecycle.save(db, lease, save), None
 
     async def park(self, lease: port.Lease, save: port.Save, summary: TurnSummary) -> None:
         if save.blobs:

@@ -7,8 +7,9 @@ one statement, and writes the lease and the turn; `commit` reads session and tur
 the segment, the session and the turn. Those statements also ask for what most turns do not have (journal,
 waits, inputs, approvals); it is touched only if it is there.
 
-Rule: every write of a turn reads the lease in the same transaction. Another fence, another owner or no lease
-at all is `LeaseLost`, and nothing is written.
+Rule: every write of a turn reads the lease in the same transaction, unless the database can tell that nothing
+was written to it since the turn's last write. Another fence, another owner or no lease at all is `LeaseLost`,
+and nothing is written.
 """
 
 from __future__ import annotations
@@ -76,22 +77,31 @@ _CANCELLED: Final = "SELECT turn_id FROM turns WHERE state <> 'ended' AND state 
 
 
 class SavePlace(msgspec.Struct, frozen=True):
-    """Where a save of a running turn goes: a new entry of the journal comes after `last_entry`."""
+    """Where a save of a running turn goes: a new entry of the journal comes after `last_entry`.
+
+    It is the same while the database has this `mark`.
+    """
 
     session_key: int
     last_entry: int
     cancelled: bool
     injected: bool
+    mark: object = None
 
 
 class SavedEntries:
-    """The journal of a turn that runs here; None if it is large, or if not all of it is known."""
+    """What a turn that runs here has saved.
 
-    __slots__ = ("entries", "size")
+    `entries` is its journal, None if it is large or if not all of it is known. `place` is where its next save
+    goes if nothing else is written before.
+    """
+
+    __slots__ = ("entries", "place", "size")
 
     def __init__(self, entries: Iterable[port.JournalEntry] = ()) -> None:
         self.entries: dict[tuple[str, str], port.JournalEntry] | None = {}
         self.size = 0
+        self.place: SavePlace | None = None
         self.add(entries)
 
     def add(self, entries: Iterable[port.JournalEntry]) -> None:
@@ -202,7 +212,12 @@ def take_over(db: Connection, turn_id: str, claimant: port.Claimant, is_dead: ru
 
 
 def save(db: Connection, lease: port.Lease, save: port.Save) -> port.Saved:
-    return save_at(db, _place(_leased_row(db, lease, save.turn_id, TO_SAVE)), save)
+    return save_at(db, find_place(db, lease, save.turn_id), save)
+
+
+def find_place(db: Connection, lease: port.Lease, turn_id: str) -> SavePlace:
+    """Return the place for a save of a turn that runs under *lease*."""
+    return _place(_leased_row(db, lease, turn_id, TO_SAVE))
 
 
 def park(db: Connection, lease: port.Lease, save: port.Save, summary: TurnSummary) -> None:

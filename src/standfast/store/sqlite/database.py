@@ -133,21 +133,23 @@ class Database:
         """Run *job* in a transaction, whether or not the caller keeps waiting; return once it is on disk."""
         from standfast.durable.prompt_future import PromptFuture  # blocking callers do not pay for it
 
-        group = self._group
-        if group is None or self._closed or os.getpid() != self._pid:
-            group = self._require_writable()
+        group = self._require_writable()
         future: PromptFuture[T] = PromptFuture()
-        queued = Job(job, future)
-        if haste == "alone" and group.write_at_once(queued):
-            return future
         with self._gate:
             self.require_open()
-            group.jobs.put(queued)
+            group.jobs.put(Job(job, future))
             if haste:
                 group.write_soon(future.get_loop())
             else:
                 group.wake()
         return future
+
+    def begin_at_once(self) -> SqliteWriter | None:
+        """Return the writer with a transaction for `run_at_once`; None if a loop had to wait for that."""
+        group = self._group
+        if group is None or self._closed or os.getpid() != self._pid or not group.jobs.empty():
+            return None
+        return group if group.begin_at_once() else None
 
     def can_read_at_once(self) -> bool:
         """Whether a brief query need not wait for a connection to be opened."""
@@ -294,24 +296,25 @@ class SqliteWriter(GroupWriter):
             self._due.add(loop)
             loop.call_soon(self._write_here, loop)
 
-    def write_at_once(self, job: Job[Any]) -> bool:
-        """Write *job* on the thread of its loop and settle its future; false if it has to be queued."""
-        if self._commit_s > _SLOW_S or not self.jobs.empty() or not self._begin_at_once():
-            return False
+    def run_at_once(self, run: Callable[[SqliteConnection], T]) -> T:
+        """Run and commit a job for which `begin_at_once` has begun a transaction."""
         try:
-            self.transact([job])
+            result = run(self.connection)
+            self._commit()
+        except BaseException as error:
+            self._roll_back()
+            raise self._translated(error)  # noqa: B904 (it names its cause)
         finally:
             self.writing.release()
-        self._settle((job,))
         if self._log_pages >= self._checkpoint_at:
             self.wake()
-        return True
+        return result
 
     def _write_here(self, loop: asyncio.AbstractEventLoop) -> None:
         self._due.discard(loop)
         if self.jobs.empty():
             return
-        if not self._begin_at_once():
+        if not self.begin_at_once():
             self.wake()
             return
         jobs = self.take()
@@ -323,9 +326,9 @@ class SqliteWriter(GroupWriter):
             self.wake()
         self.answer(jobs, loop)
 
-    def _begin_at_once(self) -> bool:
-        """Take `writing` and begin a transaction; false if that cannot be done without waiting."""
-        if not self.writing.acquire(blocking=False):
+    def begin_at_once(self) -> bool:
+        """Take `writing` and begin a transaction on the thread of a loop; false if the loop had to wait."""
+        if self._commit_s > _SLOW_S or not self.writing.acquire(blocking=False):
             return False
         patience = self.connection.patience
         patience.waits = False
@@ -358,9 +361,7 @@ class SqliteWriter(GroupWriter):
             if not self.connection.in_transaction:
                 self.connection.execute("BEGIN IMMEDIATE")
             if whole := self._run_all(jobs):
-                began = time.monotonic()
-                self.connection.execute("COMMIT")
-                self._commit_s += (time.monotonic() - began - self._commit_s) / 8
+                self._commit()
         except BaseException as error:
             self._roll_back()
             for job in jobs:
@@ -370,6 +371,11 @@ class SqliteWriter(GroupWriter):
             self._roll_back()
             if len(jobs) > 1:
                 self._transact_apart(jobs)
+
+    def _commit(self) -> None:
+        began = time.monotonic()
+        self.connection.execute("COMMIT")
+        self._commit_s += (time.monotonic() - began - self._commit_s) / 8
 
     def _run_all(self, jobs: list[Job[Any]]) -> bool:
         """Run the jobs; false if one failed in a way that may concern the others."""

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
+from standfast.model.session import SessionHead
 from standfast.ports import session_store as port
 from standfast.store import local_work
 from standfast.store.object_blobs import ObjectBlobs
+from standfast.store.sql import rows
+from standfast.store.sql import turns as lifecycle
+from standfast.store.sql.connection import Connection
+from standfast.store.sql.group_writer import Haste, Scope
 from standfast.store.sql.sessions import SqlSessionStore
+from standfast.store.sql.turns import SavePlace
+from standfast.store.sqlite.connection import SqliteConnection
 from standfast.store.sqlite.database import MAX_READERS, Database
 from standfast.store.sqlite.sandbox_migration import COMPONENTS
+from standfast.tools.threads import BlockingLoop
+
+T = TypeVar("T")
 
 
 class SqliteSessionStore(SqlSessionStore):
@@ -28,6 +40,53 @@ class SqliteSessionStore(SqlSessionStore):
         blobs: ObjectBlobs | None = None,
     ) -> None:
         super().__init__(Database(path, COMPONENTS), owner_is_dead, MAX_READERS, blobs)
+        self._wrote = ""
+        """The session that has begun a turn, or written without one, alone in this round of the loop."""
+
+    async def _write(
+        self, job: Callable[[Connection], T], scope: Scope | None = None, *, brief_of: str | None = None
+    ) -> T:
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, BlockingLoop):
+            return self.database.write(job)  # the caller's thread has nothing else to do
+        haste: Haste = "" if brief_of is None else self._haste(loop, brief_of)
+        if haste == "alone" and (writer := self.database.begin_at_once()) is not None:
+            return writer.run_at_once(job)
+        return await self.database.write_soon(job, scope, haste)
+
+    def _haste(self, loop: asyncio.AbstractEventLoop, session_id: str) -> Haste:
+        """Return "alone" if no other turn runs, or has written in this round of *loop*; else "brief"."""
+        turn = self._running.get(session_id)
+        if len(self._running) > (turn is not None) or self._wrote not in ("", session_id):
+            return "brief"
+        if (turn is None or not turn.entries) and not self._wrote and session_id:  # others may begin in it
+            self._wrote = session_id
+            loop.call_soon(self._end_round)
+        return "alone"
+
+    def _end_round(self) -> None:
+        self._wrote = ""
+
+    async def head(self, session_id: str) -> SessionHead | None:
+        """Read a head at once if a connection is open; one statement needs no transaction."""
+        if not self.database.can_read_at_once():
+            return await super().head(session_id)
+        return self.database.read(lambda db: rows.head(db, session_id))
+
+    def _save(
+        self, db: SqliteConnection, lease: port.Lease, save: port.Save, known: SavePlace | None
+    ) -> tuple[port.Saved, SavePlace | None]:
+        version, changes = db.data_version(), db.total_changes()
+        if known is not None and known.mark == (version, changes):  # so the lease still holds, too
+            place = known
+        else:
+            place = lifecycle.find_place(db, lease, save.turn_id)
+        saved = lifecycle.save_at(db, place, save)
+        if place.injected or save.blobs:
+            return saved, None
+        last = place.last_entry + len(save.entries) + (saved.checkpoint is not None)
+        mark = (version + 1, db.total_changes())  # as it is after the commit
+        return saved, SavePlace(place.session_key, last, place.cancelled, False, mark)
 
     async def offer(
         self, now_ms: int, offer_ms: int, agents: tuple[str, ...], limit: int, without: tuple[str, ...] = ()
