@@ -27,6 +27,7 @@ from standfast.errors import (
     SessionNotFound,
     StoreError,
     StoreUnavailable,
+    TurnNotFound,
 )
 from standfast.model.outcome import Completed
 from standfast.model.session import Entry, SessionHead
@@ -487,6 +488,26 @@ def test_a_save_sees_what_others_wrote_since_the_last_one(
 
 
 @pytest.mark.usefixtures("fast_disk")
+def test_a_former_holder_in_the_same_process_does_not_profit_from_what_is_known(
+    store: SqliteSessionStore,
+) -> None:
+    """Bug: after a save of the turn's new holder, one under the old lease was not refused."""
+
+    async def scenario() -> None:
+        old = (await begin(store)).lease
+        await store.save(old, a_save("t1", an_entry("a")))
+        new = (await store.take_over("t1", claimant("w2", NOW + 10 * 60_000))).lease
+        await store.save(new, a_save("t1", an_entry("b")))
+        with pytest.raises(LeaseLost):
+            await store.save(old, a_save("t1", an_entry("c")))
+        await store.save(new, a_save("t1", an_entry("d")))
+        with pytest.raises(TurnNotFound):
+            await store.save(new, a_save("t2", an_entry("e")))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("fast_disk")
 def test_a_save_that_failed_leaves_nothing_that_is_taken_for_known(
     path: Path, store: SqliteSessionStore
 ) -> None:
@@ -562,6 +583,33 @@ def test_turns_that_run_at_once_share_the_transactions_of_a_round(store: SqliteS
     asyncio.run(scenario())
     assert len(commits) <= 6
     assert not _threads_of(store)
+
+
+@pytest.mark.usefixtures("fast_disk")
+def test_a_task_that_ends_the_loop_leaves_no_other_write_of_its_group_unanswered(
+    store: SqliteSessionStore,
+) -> None:
+    """Ours: the tasks of a group continue within one callback, and `SystemExit` leaves it."""
+    loop = asyncio.new_event_loop()
+
+    async def leave() -> None:
+        await take_turn(store, "t0", "s0")
+        raise SystemExit
+
+    async def start() -> list[asyncio.Task[Any]]:
+        for number in range(4):
+            await store.open_session(a_head(f"s{number}"))
+        works = [take_turn(store, "t1", "s1"), leave(), *(take_turn(store, f"t{n}", f"s{n}") for n in (2, 3))]
+        return [loop.create_task(work) for work in works]
+
+    try:
+        first, leaving, *others = loop.run_until_complete(start())
+        with pytest.raises(SystemExit):
+            loop.run_until_complete(leaving)
+        assert not any(task.done() for task in others)
+        loop.run_until_complete(asyncio.wait_for(asyncio.gather(first, *others), 30))
+    finally:
+        loop.close()
 
 
 def test_a_loop_does_not_wait_for_another_process_that_writes(store: SqliteSessionStore, path: Path) -> None:

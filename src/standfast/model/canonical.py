@@ -397,11 +397,8 @@ def _is_small_and_plain(value: object, max_chars: int = _SMALL_CHARS) -> bool:
 
     It has at most `_SMALL_VALUES` values and as many keys, each of *max_chars* at most.
     """
-    pending: list[Any] = [value]
-    for _ in range(_SMALL_VALUES):
-        if not pending:
-            return True
-        one = pending.pop()
+    found: list[Any] = [value]
+    for one in found:  # it grows meanwhile
         kind = type(one)
         if kind is str:
             if len(one) > max_chars or not one.isascii():
@@ -409,20 +406,20 @@ def _is_small_and_plain(value: object, max_chars: int = _SMALL_CHARS) -> bool:
         elif kind is int:
             if not -_SAFE_INTEGER < one < _SAFE_INTEGER:
                 return False
-        elif kind is list:
-            if len(one) > _SMALL_VALUES:
-                return False
-            pending += one
         elif kind is dict:
-            if len(one) > _SMALL_VALUES:
+            if len(found) + len(one) > _SMALL_VALUES:
                 return False
             for key in one:
                 if type(key) is not str or len(key) > max_chars or not key.isascii():
                     return False
-            pending += one.values()
+            found += one.values()
+        elif kind is list:
+            if len(found) + len(one) > _SMALL_VALUES:
+                return False
+            found += one
         elif one is not None and kind is not bool:
             return False
-    return not pending
+    return True
 
 
 def canonical_json(value: object) -> bytes:

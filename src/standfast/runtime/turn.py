@@ -405,7 +405,7 @@ class TurnEventPublisher:
             case ModelReplied(text=text, calls=calls, usage=usage, model=model):
                 event = ReplyReceived(turn_id=turn_id, text=text, calls=calls, usage=usage, model=model)
             case ToolSettled(call_id=call_id, value=value, error=error, record=record):
-                shown = None if record is None else record.without_traceback()
+                shown = record if record is None or not record.traceback else record.without_traceback()
                 event = ToolCallSettled(
                     turn_id=turn_id, call_id=call_id, value=value, error=error, record=shown
                 )

@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
@@ -163,7 +163,7 @@ class GroupWriter:
     def answer(self, jobs: list[Job[Any]], here: asyncio.AbstractEventLoop | None = None) -> None:
         """Settle the futures of *jobs*, each on its own loop; *here* is the one that runs on this thread.
 
-        The awaiter of a job that is alone on *here* may continue within this call.
+        Their awaiters may continue within this call.
         """
         by_loop: dict[asyncio.AbstractEventLoop, list[Job[Any]]] = {}
         for job in jobs:
@@ -177,13 +177,17 @@ class GroupWriter:
             with contextlib.suppress(RuntimeError):  # a closed loop: no caller waits any more
                 loop.call_soon_threadsafe(self._settle, settled)
 
-    def _settle(self, jobs: Sequence[Job[Any]]) -> None:
-        at_once = len(jobs) == 1
-        for job in jobs:
-            assert job.future is not None
-            if job.future.done():
-                continue
-            if job.error is None:
-                job.future.set_result(job.result, at_once=at_once)
-            else:
-                job.future.set_exception(self._translated(job.error), at_once=at_once)
+    def _settle(self, jobs: Iterable[Job[Any]], *, at_once: bool = True) -> None:
+        unsettled = iter(jobs)
+        try:
+            for job in unsettled:
+                assert job.future is not None
+                if job.future.done():
+                    continue
+                if job.error is None:
+                    job.future.set_result(job.result, at_once=at_once)
+                else:
+                    job.future.set_exception(self._translated(job.error), at_once=at_once)
+        finally:
+            if at_once:  # nothing is left unless an awaiter has raised what ends its loop
+                self._settle(unsettled, at_once=False)

@@ -79,7 +79,7 @@ _CANCELLED: Final = "SELECT turn_id FROM turns WHERE state <> 'ended' AND state 
 class SavePlace(msgspec.Struct, frozen=True):
     """Where a save of a running turn goes: a new entry of the journal comes after `last_entry`.
 
-    It is the same while the database has this `mark`.
+    It is the place of one turn under one lease, as long as the database has not changed, as `mark` says.
     """
 
     session_key: int
@@ -106,12 +106,14 @@ class SavedEntries:
 
     def add(self, entries: Iterable[port.JournalEntry]) -> None:
         """Note that *entries* were saved."""
+        known = self.entries
         for entry in entries:
             self.size += len(entry.body)
-            if self.entries is not None:
+            if known is not None:
+                place = (entry.key, entry.kind)
                 if entry.kind == "state":
-                    self.entries.pop((entry.key, entry.kind), None)  # a later state comes last
-                self.entries[entry.key, entry.kind] = entry
+                    known.pop(place, None)  # a later state comes last
+                known[place] = entry
         if self.size > _MAX_KEPT_BYTES:
             self.entries = None
 

@@ -76,16 +76,16 @@ class SqliteSessionStore(SqlSessionStore):
     def _save(
         self, db: SqliteConnection, lease: port.Lease, save: port.Save, known: SavePlace | None
     ) -> tuple[port.Saved, SavePlace | None]:
-        version, changes = db.data_version(), db.total_changes()
-        if known is not None and known.mark == (version, changes):  # so the lease still holds, too
-            place = known
+        version, turn_id = db.data_version(), save.turn_id
+        if known is not None and known.mark == (version, db.total_changes(), lease, turn_id):
+            place = known  # nothing was written since, so the lease still holds, too
         else:
-            place = lifecycle.find_place(db, lease, save.turn_id)
+            place = lifecycle.find_place(db, lease, turn_id)
         saved = lifecycle.save_at(db, place, save)
         if place.injected or save.blobs:
             return saved, None
         last = place.last_entry + len(save.entries) + (saved.checkpoint is not None)
-        mark = (version + 1, db.total_changes())  # as it is after the commit
+        mark = (version + 1, db.total_changes(), lease, turn_id)  # as it is after the commit
         return saved, SavePlace(place.session_key, last, place.cancelled, False, mark)
 
     async def offer(
