@@ -33,6 +33,7 @@ Function = Callable[..., Any]
 
 _NO_HOOKS: Final[dict[str, list[RegisteredHook]]] = {name: [] for name in HOOKS}
 """The hooks of every session whose plugins have none."""
+_BY_PRIORITY: Final = [name for name, kind in HOOKS.items() if kind.order == "by priority"]
 
 
 class Contributions(msgspec.Struct):
@@ -63,9 +64,8 @@ class Contributions(msgspec.Struct):
 
     def sort(self) -> None:
         """Sort the hooks that the table orders by priority."""
-        for name, kind in HOOKS.items():
-            if kind.order == "by priority":
-                self.hooks[name].sort(key=lambda hook: -hook.priority)
+        for name in () if self.hooks is _NO_HOOKS else _BY_PRIORITY:
+            self.hooks[name].sort(key=lambda hook: -hook.priority)
 
     def add_hook(self, plugin_id: str, name: str, function: Function, priority: int = 0) -> None:
         kind = require_kind(name)

@@ -400,17 +400,22 @@ class TurnEventPublisher:
         if self._spans is not None:
             self._spans.fed(given, following)
         turn_id = self._turn_id
-        event: Event | None
+        event: Event | None = None
+        emitted: tuple[PluginNode, ...] = ()
         match given:  # the most frequent first
             case ModelReplied(text=text, calls=calls, usage=usage, model=model):
                 event = ReplyReceived(turn_id=turn_id, text=text, calls=calls, usage=usage, model=model)
+                emitted = given.events
             case ToolSettled(call_id=call_id, value=value, error=error, record=record):
                 shown = record if record is None or not record.traceback else record.without_traceback()
                 event = ToolCallSettled(
                     turn_id=turn_id, call_id=call_id, value=value, error=error, record=shown
                 )
+                emitted = given.ruling.events
             case CheckpointPassed(messages=messages):
                 event = MessagesDelivered(turn_id=turn_id, messages=messages) if messages else None
+            case HooksRan() | CallPrepared() | CallRuled():
+                emitted = given.ruling.events
             case ModelFailed(error=error, retryable=retryable, attempt=attempt):
                 event = ModelCallFailed(
                     turn_id=turn_id,
@@ -426,14 +431,9 @@ class TurnEventPublisher:
             case WaitEnded(wait_id=wait_id, outcome=outcome):
                 event = WaitOver(turn_id=turn_id, wait_id=wait_id, outcome=outcome)
             case _:
-                event = None
+                pass
         if event is not None:
             self._show(event)
-        emitted: tuple[PluginNode, ...] = ()
-        if isinstance(given, (HooksRan, CallPrepared, CallRuled, ToolSettled)):
-            emitted = given.ruling.events
-        elif isinstance(given, ModelReplied):
-            emitted = given.events
         for node in emitted:
             self._show(
                 PluginEventEmitted(turn_id=turn_id, plugin_id=node.plugin_id, kind=node.kind, body=node.body)

@@ -265,7 +265,7 @@ class StandardHost:
         )
         if tool.runs_code:
             return await self._check_values(tool, admit)
-        if isinstance(tool.capability.approval_policy, str) and is_light([args, named]):
+        if isinstance(tool.capability.approval_policy, str) and is_light([args, named] if args else named):
             return admit()
         # A rule is evaluated in the sandbox, which blocks.
         return await self._turn.services.threads.run(admit)

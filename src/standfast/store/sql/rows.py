@@ -264,16 +264,13 @@ def insert_session(
     body = encode(head)
     key: int = db.execute(_INSERT_SESSION, (head.session_id, b"", body, rules.parent_of(head))).get
     made = StoredSession(key, key if family is None else family, leaf_key, key << 32, None, 0, head, body)
-    digest = session_digest(made)
     sql = "UPDATE sessions SET family = ?, leaf_key = ?, fence = ?, digest = ? WHERE key = ?"
-    db.execute(sql, (made.family, leaf_key, made.fence, digest, key))
-    _note_session(made, digest)
+    db.execute(sql, (made.family, leaf_key, made.fence, _note_session(made), key))
     return made
 
 
 def update_session(db: Connection, session: StoredSession) -> StoredSession:
     """Write the session's leaf, head and lease."""
-    digest = session_digest(session)
     db.execute(
         "UPDATE sessions SET leaf_key = ?, fence = ?, owner = ?, until_ms = ?, digest = ?, head = ? "
         "WHERE key = ?",
@@ -282,23 +279,23 @@ def update_session(db: Connection, session: StoredSession) -> StoredSession:
             session.fence,
             session.owner,
             session.until_ms,
-            digest,
+            _note_session(session),
             session.body,
             session.key,
         ),
     )
-    _note_session(session, digest)
     return session
 
 
-def _note_session(session: StoredSession, digest: bytes) -> None:
-    """Remember a session as it was written."""
-    key, family, leaf_key, fence, owner, until_ms, _, body = msgspec.structs.astuple(session)
-    session_id = session.head.session_id
-    row = (key, session_id, family, leaf_key, fence, owner, until_ms, digest, body)
+def _note_session(session: StoredSession) -> bytes:
+    """Remember a session as it is written now; return the digest of its row."""
+    key, family, leaf_key, fence, owner, until_ms, head, body = msgspec.structs.astuple(session)
+    session_id, digest = head.session_id, session_digest(session)
     if len(_sessions) >= _MAX_KNOWN:
         _sessions.clear()
+    row = (key, session_id, family, leaf_key, fence, owner, until_ms, digest, body)
     _sessions[session_id] = row, session
+    return digest
 
 
 def write_head(db: Connection, session: StoredSession, head: SessionHead) -> None:
@@ -325,12 +322,10 @@ def write_lease(
     leased = StoredSession(
         session.key, session.family, session.leaf_key, fence, owner, until_ms, session.head, session.body
     )
-    digest = session_digest(leased)
     db.execute(
         "UPDATE sessions SET fence = ?, owner = ?, until_ms = ?, digest = ? WHERE key = ?",
-        (fence, owner, until_ms, digest, session.key),
+        (fence, owner, until_ms, _note_session(leased), session.key),
     )
-    _note_session(leased, digest)
     return leased
 
 

@@ -106,14 +106,12 @@ class SavedEntries:
 
     def add(self, entries: Iterable[port.JournalEntry]) -> None:
         """Note that *entries* were saved."""
-        known = self.entries
         for entry in entries:
             self.size += len(entry.body)
-            if known is not None:
-                place = (entry.key, entry.kind)
+            if self.entries is not None:
                 if entry.kind == "state":
-                    known.pop(place, None)  # a later state comes last
-                known[place] = entry
+                    self.entries.pop((entry.key, entry.kind), None)  # a later state comes last
+                self.entries[entry.key, entry.kind] = entry
         if self.size > _MAX_KEPT_BYTES:
             self.entries = None
 

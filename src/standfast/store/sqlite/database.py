@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import apsw
 
+from standfast.durable.prompt_future import PromptFuture
 from standfast.errors import StandfastError, StoreUnavailable
 from standfast.store.sql.group_writer import GroupWriter, Haste, Job, Scope
 from standfast.store.sqlite import connection
@@ -131,8 +132,6 @@ class Database:
         self, job: Callable[[SqliteConnection], T], scope: Scope | None = None, haste: Haste = ""
     ) -> asyncio.Future[T]:
         """Run *job* in a transaction, whether or not the caller keeps waiting; return once it is on disk."""
-        from standfast.durable.prompt_future import PromptFuture  # blocking callers do not pay for it
-
         group = self._require_writable()
         future: PromptFuture[T] = PromptFuture()
         with self._gate:
